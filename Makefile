@@ -1,0 +1,59 @@
+# Everything a user or a developer types. Each target sets up what it needs; nothing has to be installed first.
+PYTHON ?= python3
+VENV := .venv
+GEN := .venv-gen
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo setup test test-all check format protos check-protos e2e bench render clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml | $(BIN)/python
+	@echo "installing gradmesh into $(VENV)"
+	@$(BIN)/pip install -q -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "installing gradmesh and its development tools into $(VENV)"
+	@$(BIN)/pip install -q -e '.[dev]'
+	@touch $@ $(VENV)/.core
+
+$(GEN)/.done: Makefile
+	@$(PYTHON) -m venv $(GEN)
+	@$(GEN)/bin/pip install -q grpcio-tools==1.76.0
+	@touch $@
+
+setup: $(VENV)/.dev  ## virtual environment with the development tools
+
+demo: $(VENV)/.core  ## a local cluster that trains: 1 coordinator, 2 parameter servers, 2 trainers
+	@$(BIN)/gradmesh demo
+
+test: $(VENV)/.dev  ## the tests, without the slow ones
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not e2e"
+
+test-all: $(VENV)/.dev  ## all tests that need no container engine
+	$(BIN)/python -m pytest -q -n 2 -m "not e2e"
+
+check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: $(GEN)/.done $(VENV)/.dev  ## regenerate the stubs from the .proto files
+	$(GEN)/bin/python protos/generate.py
+
+check-protos: $(GEN)/.done $(VENV)/.dev
+	$(GEN)/bin/python protos/generate.py --check
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against protos/wire.binpb

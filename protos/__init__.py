@@ -1,0 +1,1 @@
+"""The contract: messages, codec, error catalogue, sharding and limits."""

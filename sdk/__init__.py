@@ -1,0 +1,1 @@
+"""How a process speaks to the mesh: channels, retries, tables, contexts."""

@@ -1,0 +1,1 @@
+"""The long-running processes: coordinator and parameter server."""

@@ -1,0 +1,1 @@
+"""What a training process runs: process group, data, models, job."""
