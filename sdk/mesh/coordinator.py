@@ -41,22 +41,20 @@ class Coordinator:
     ) -> membership_pb2.RegisterResponse:
         """Become a member."""
         request = membership_pb2.RegisterRequest(member=member, protocol=PROTOCOL, replace=replace)
-        return cast(
-            membership_pb2.RegisterResponse, self._call("Register", request, deadline)
-        )
+        return cast(membership_pb2.RegisterResponse, self._call("Register", request, deadline))
 
     def renew_lease(
         self, name: str, incarnation: int, deadline: Deadline
     ) -> membership_pb2.RenewLeaseResponse:
         """Give a sign of life."""
         request = membership_pb2.RenewLeaseRequest(name=name, incarnation=incarnation)
-        return cast(
-            membership_pb2.RenewLeaseResponse, self._call("RenewLease", request, deadline)
-        )
+        return cast(membership_pb2.RenewLeaseResponse, self._call("RenewLease", request, deadline))
 
     def leave(self, name: str, incarnation: int, deadline: Deadline) -> None:
         """Say goodbye."""
-        self._call("Leave", membership_pb2.LeaveRequest(name=name, incarnation=incarnation), deadline)
+        self._call(
+            "Leave", membership_pb2.LeaveRequest(name=name, incarnation=incarnation), deadline
+        )
 
     def join_round(
         self, name: str, incarnation: int, after_generation: int, deadline: Deadline
@@ -113,9 +111,7 @@ class Coordinator:
         )
         self._call("ReportProgress", request, deadline)
 
-    def report_result(
-        self, generation: int, figures: dict[str, float], deadline: Deadline
-    ) -> None:
+    def report_result(self, generation: int, figures: dict[str, float], deadline: Deadline) -> None:
         """Tell what came out of a run."""
         request = status_pb2.ReportResultRequest(generation=generation, figures=figures)
         self._call("ReportResult", request, deadline)

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
+from gradmesh.engine.optim import Optimizer
 from gradmesh.protos.common.v1 import array_pb2, context_pb2
 from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2, table_pb2
 from gradmesh.protos.dtype import wire_dtype
@@ -18,7 +19,7 @@ from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.table.recipe import Initializer, Optimizer, to_recipe
+from gradmesh.sdk.table.recipe import Initializer, to_recipe
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
@@ -216,7 +217,7 @@ class Mesh:
         )
         deadline = self.deadline()
         shards = self.servers.refresh(deadline)
-        requests = {shard: request for shard in range(len(shards.names))}
+        requests = dict.fromkeys(range(len(shards.names)), request)
         self.servers.call_each(shards, "StartRun", requests, deadline)
 
     def report(self, progress: status_pb2.Progress) -> None:

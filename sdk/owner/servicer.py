@@ -145,7 +145,7 @@ class OwnerServicer:
         except GradmeshError:
             raise
         except Exception as error:
-            # The author of a registered function is the caller's colleague: the traceback may leave.
+            # Whoever registered the function is the caller's colleague: the traceback may leave.
             trace = traceback.format_exc(limit=-8)
             raise RemoteFailure(
                 f"{name} on {self._name} raised {type(error).__name__}: {error}\n{trace}",

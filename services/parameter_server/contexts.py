@@ -92,8 +92,8 @@ class Contexts:
             context = self._find(id_, create=False)
             if number not in context.lookups:
                 raise LookupNotFound(
-                    f"context {_show(id_)} made no lookup {number} here; its rows came from another "
-                    "server, or this one restarted",
+                    f"context {_show(id_)} made no lookup {number} here; its rows came from "
+                    "another server, or this one restarted",
                     lookup=number,
                 )
             return context.lookups[number]

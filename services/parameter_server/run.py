@@ -1,8 +1,8 @@
 """A synchronous run on one server: whose gradients of which step are here. Pure.
 
 A step is complete when every rank has contributed, and steps are taken in order; a contribution
-that comes twice counts once. What ranks contributed is merged in rank order, so that the result does
-not depend on who was faster, nor on how many servers there are.
+that comes twice counts once. What ranks contributed is merged in rank order, so that the result
+does not depend on who was faster, nor on how many servers there are.
 """
 
 from typing import final

@@ -22,9 +22,7 @@ class ParameterServerServicer:
 
     def start_run(self, request: pb.StartRunRequest, call: Call) -> pb.StartRunResponse:
         """Begin a run."""
-        self._store.start_run(
-            request.generation, request.world_size, request.tables, call.deadline
-        )
+        self._store.start_run(request.generation, request.world_size, request.tables, call.deadline)
         return pb.StartRunResponse()
 
     def lookup(self, request: Frame[pb.LookupRequest], call: Call) -> Frame[pb.LookupResponse]:

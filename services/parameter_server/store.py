@@ -202,9 +202,7 @@ class Store:
                 generation=mark.generation,
             )
 
-    def backward(
-        self, context: context_pb2.ContextId, number: int, grads: Sequence[Array]
-    ) -> None:
+    def backward(self, context: context_pb2.ContextId, number: int, grads: Sequence[Array]) -> None:
         """Keep the gradients of a former lookup until they are applied.
 
         Raises:
