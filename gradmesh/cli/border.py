@@ -61,7 +61,9 @@ def report(error: BaseException) -> None:
     """Tell a user about an error, on standard error."""
     if not is_foreseen(error):
         traceback.print_exception(error)
-        click.echo("error: this is a bug in gradmesh; please report it with the lines above", err=True)
+        click.echo(
+            "error: this is a bug in gradmesh; please report it with the lines above", err=True
+        )
         return
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)

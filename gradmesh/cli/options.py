@@ -58,9 +58,10 @@ def configured(
             )
             return function(sections=loaded, config=config, **parameters)
 
+        command: Command = call
         for setting in reversed(declared):
-            call = _option(setting)(call)
-        return _config_option(call)
+            command = _option(setting)(command)
+        return _config_option(command)
 
     return decorate
 

@@ -106,18 +106,32 @@ class LocalCluster:
             StateInUse: Another cluster runs in the state folder.
             ClusterFailed: A process could not be started; carries the tail of its log.
         """
+        supervisor = self.launch()
+        try:
+            self._wait_until_ready(supervisor)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def launch(self) -> Supervisor:
+        """Begin to start all processes and return at once.
+
+        Raises:
+            StateInUse: Another cluster runs in the state folder.
+        """
         folder = StateFolder(self._state or Path(tempfile.mkdtemp(prefix="gradmesh-")))
         if folder.lock():
             _log.warning("cleaned what a dead supervisor left", extra={"state": str(folder.path)})
         self._folder = folder
         self._supervisor = self._new_supervisor(folder)
         self._supervisor.start()
-        try:
-            self._wait_until_ready(self._supervisor)
-        except BaseException:
-            self.stop()
-            raise
-        return self
+        return self._supervisor
+
+    @property
+    def work_done(self) -> bool:
+        """Whether all trainers have finished their job."""
+        return self._supervisor is not None and self._supervisor.work_done
 
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
         """Wait until all processes have ended; None when the timeout came first."""
@@ -190,6 +204,7 @@ class LocalCluster:
             self.folder.write(
                 {
                     "pid": os.getpid(),
+                    "ready": self._supervisor is not None and self._supervisor.all_ready,
                     "address": reachable_address(self.folder),
                     "parameter_servers": self._plan.parameter_servers,
                     "trainers": self._plan.trainers,

@@ -123,6 +123,12 @@ class Supervisor:
         """Whether every child has been started and reported to be ready."""
         return all(slot.ready for slot in self._slots)
 
+    @property
+    def work_done(self) -> bool:
+        """Whether there are finite children and all of them are done."""
+        finite = [slot.done for slot in self._slots if slot.spec.finite]
+        return bool(finite) and all(finite)
+
     def describe(self) -> list[dict[str, Any]]:
         """Return name, role, pid, restarts and state of each child."""
         return [_describe(slot) for slot in self._slots]
@@ -200,9 +206,10 @@ class Supervisor:
         if slot.spec.finite and code == 0:
             slot.done = True
             _log.info("done", extra={"child": name})
-            finite = [s for s in self._slots if s.spec.finite]
-            if self._until_done and all(s.done for s in finite):
+            if self.work_done and self._until_done:
                 self._outcome = Outcome(0, "all work is done")
+            elif self.work_done:
+                _log.info("all work is done; the servers stay until they are stopped")
             return
         if code == _BAD_CONFIG:
             reason = f"{name} refused its configuration (exit code 2); see its log and mend it"
