@@ -3,6 +3,7 @@
 A command that imported numba and grpc for `--help` would make every shell completion slow.
 """
 
+import difflib
 import importlib
 from typing import final
 
@@ -34,7 +35,9 @@ class LateGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
         if cmd_name not in _COMMANDS:
-            return None
+            near = difflib.get_close_matches(cmd_name, _COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
         name = cmd_name.replace("-", "_")
         command = getattr(importlib.import_module(f"gradmesh.cli.{name}"), name)
         assert isinstance(command, click.Command)

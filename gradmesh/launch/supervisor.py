@@ -211,7 +211,8 @@ class Supervisor:
             elif self.work_done:
                 _log.info("all work is done; the servers stay until they are stopped")
             return
-        if code == _BAD_CONFIG:
+        # A configuration that was good enough before is not what ended a restarted process.
+        if code == _BAD_CONFIG and slot.restarts == 0:
             reason = f"{name} refused its configuration (exit code 2); see its log and mend it"
             self._outcome = Outcome(_BAD_CONFIG, reason, name)
             return
