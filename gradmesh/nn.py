@@ -5,4 +5,4 @@ from gradmesh.engine.nn import *  # noqa: F403
 from gradmesh.engine.nn import __all__ as _engine
 from gradmesh.sdk.nn import RemoteEmbedding as RemoteEmbedding
 
-__all__ = [*_engine, "RemoteEmbedding"]  # noqa: PLE0604
+__all__ = [*_engine, "RemoteEmbedding"]
