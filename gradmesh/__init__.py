@@ -7,13 +7,15 @@ so that `gradmesh --help` does not wait for a maths library.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gradmesh.protos.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from gradmesh import autograd as autograd
     from gradmesh import nn as nn
     from gradmesh.engine import optim as optim
     from gradmesh.engine.autograd import Tensor as Tensor
     from gradmesh.engine.autograd import no_grad as no_grad
-    from gradmesh.engine.autograd import tensor as tensor
+    from gradmesh.engine.autograd.creation import tensor as tensor
     from gradmesh.launch.local import LocalCluster as LocalCluster
     from gradmesh.protos import errors as errors
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Initializer",
@@ -32,6 +33,7 @@ __all__ = [
     "SecurityConfig",
     "Table",
     "Tensor",
+    "__version__",
     "autograd",
     "connect",
     "errors",
@@ -59,7 +61,7 @@ _HOMES = {
     "connect": "gradmesh.sdk.mesh.mesh",
     "no_grad": "gradmesh.engine.autograd",
     "remote": "gradmesh.sdk.owner.registry",
-    "tensor": "gradmesh.engine.autograd",
+    "tensor": "gradmesh.engine.autograd.creation",
 }
 
 

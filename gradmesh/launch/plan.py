@@ -97,6 +97,8 @@ class ClusterPlan:
                 **self._shared(),
                 **self._free_metrics_port(),
                 f"{own}.name": name,
+                # We start a process of a name only when the former one is gone.
+                f"{own}.replace": True,
                 # A port from the file could be had by one of them only.
                 f"{own}.listen": "127.0.0.1:0",
                 f"{own}.coordinator": reachable_address(folder),
