@@ -7,7 +7,7 @@ so that `gradmesh --help` does not wait for a maths library.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gradmesh.protos.version import VERSION as __version__
+from gradmesh.protos.version import VERSION
 
 if TYPE_CHECKING:
     from gradmesh import autograd as autograd
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
 
+__version__ = VERSION
 
 __all__ = [
     "Initializer",
@@ -33,7 +34,6 @@ __all__ = [
     "SecurityConfig",
     "Table",
     "Tensor",
-    "__version__",
     "autograd",
     "connect",
     "errors",
