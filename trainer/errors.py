@@ -1,0 +1,46 @@
+"""Errors of a training process. They never cross the wire.
+
+    TimeoutError     CollectiveTimeout     a collective did not end in time
+    ConnectionError  PeerLost              a rank went away
+                     HandshakeRefused      a rank would not let us in
+    ValueError       CollectiveMismatch    ranks asked for different things
+    RuntimeError     GroupAborted          abort() was called on this group
+                     GroupClosed           close() was called on this group
+
+After any of them a process group is spent: build a new one in the next generation.
+"""
+
+from collections.abc import Sequence
+
+
+class CollectiveTimeout(TimeoutError):
+    """A collective did not end within its timeout; `ranks` are those still awaited."""
+
+    def __init__(self, message: str, *, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class PeerLost(ConnectionError):
+    """The connection to a rank ended; `rank` and `address` say whose."""
+
+    def __init__(self, message: str, *, rank: int, address: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.address = address
+
+
+class HandshakeRefused(ConnectionError):
+    """A rank refused the connection: other generation, rank, world size or secret."""
+
+
+class CollectiveMismatch(ValueError):
+    """Ranks called different collectives, or the same with other shapes or dtypes."""
+
+
+class GroupAborted(RuntimeError):
+    """The process group was aborted; pending and later calls end with this."""
+
+
+class GroupClosed(RuntimeError):
+    """The process group was closed; pending and later calls end with this."""
