@@ -1,0 +1,78 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_PARAMETER_SERVER: _ClassVar[Role]
+    ROLE_TRAINER: _ClassVar[Role]
+    ROLE_CLIENT: _ClassVar[Role]
+ROLE_UNSPECIFIED: Role
+ROLE_PARAMETER_SERVER: Role
+ROLE_TRAINER: Role
+ROLE_CLIENT: Role
+
+class Member(_message.Message):
+    __slots__ = ("name", "role", "address", "incarnation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: Role
+    address: str
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("member", "protocol", "replace")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    protocol: str
+    replace: bool
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., protocol: _Optional[str] = ..., replace: bool = ...) -> None: ...
+
+class RegisterResponse(_message.Message):
+    __slots__ = ("lease_s", "generation")
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    lease_s: float
+    generation: int
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class RenewLeaseRequest(_message.Message):
+    __slots__ = ("name", "incarnation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class RenewLeaseResponse(_message.Message):
+    __slots__ = ("lease_s", "generation", "shard_epoch")
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    lease_s: float
+    generation: int
+    shard_epoch: int
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("name", "incarnation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class LeaveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,98 @@
+from gradmesh.protos.coordinator.v1 import membership_pb2 as _membership_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Progress(_message.Message):
+    __slots__ = ("generation", "step", "total_steps", "loss", "samples_per_s", "bytes_moved")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MOVED_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    step: int
+    total_steps: int
+    loss: float
+    samples_per_s: float
+    bytes_moved: int
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., loss: _Optional[float] = ..., samples_per_s: _Optional[float] = ..., bytes_moved: _Optional[int] = ...) -> None: ...
+
+class ReportProgressRequest(_message.Message):
+    __slots__ = ("name", "incarnation", "progress")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    progress: Progress
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+
+class ReportProgressResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReportResultRequest(_message.Message):
+    __slots__ = ("generation", "figures")
+    class FiguresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    figures: _containers.ScalarMap[str, float]
+    def __init__(self, generation: _Optional[int] = ..., figures: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ReportResultResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("version", "uptime_s", "generation", "shard_epoch", "members", "tables", "result", "result_generation")
+    class ResultEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    uptime_s: float
+    generation: int
+    shard_epoch: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    result: _containers.ScalarMap[str, float]
+    result_generation: int
+    def __init__(self, version: _Optional[str] = ..., uptime_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., tables: _Optional[_Iterable[str]] = ..., result: _Optional[_Mapping[str, float]] = ..., result_generation: _Optional[int] = ...) -> None: ...
+
+class MemberStatus(_message.Message):
+    __slots__ = ("member", "silence_s", "progress")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_S_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    member: _membership_pb2.Member
+    silence_s: float
+    progress: Progress
+    def __init__(self, member: _Optional[_Union[_membership_pb2.Member, _Mapping]] = ..., silence_s: _Optional[float] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,263 @@
+"""The catalogue of errors that cross the wire.
+
+    GradmeshError
+    ├── InvalidRequest            the caller's bug; do not repeat
+    │   └── InvalidFrame
+    ├── IdOutOfRange
+    ├── TableNotFound, FunctionNotFound, RefNotFound
+    ├── TableConflict, NameTaken, KeyConflict
+    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound
+    ├── StaleGeneration, StaleShardMap          repeat from a higher level
+    ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable   repeat the call
+    ├── StoreFull
+    ├── Unauthenticated
+    ├── RemoteFailure             a registered function raised
+    ├── DeadlineExceeded
+    └── InternalError
+
+Each class names its gRPC status, its reason on the wire and whether a repetition can help. The
+server interceptor, the client border, the retry loop and docs/errors.md all read this file.
+"""
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Retry(Enum):
+    """What a caller may do with a failed call."""
+
+    NEVER = "never"
+    """The same call fails again."""
+    CALL = "same call, with backoff"
+    """The same call may succeed a little later."""
+    REFRESH = "after a refresh"
+    """Fetch newer state, then begin again from a higher level."""
+
+
+class GradmeshError(Exception):
+    """Base of every error that a mesh call raises.
+
+    Args:
+        message: What happened, to which thing, and what to do.
+        metadata: The values of the message again, for programs.
+    """
+
+    code: ClassVar[str] = "UNKNOWN"
+    reason: ClassVar[str] = ""
+    retry: ClassVar[Retry] = Retry.NEVER
+
+    def __init__(self, message: str, /, **metadata: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+
+class InvalidRequest(GradmeshError, ValueError):
+    """A shape, type, count or name that the call does not allow; a bug of the caller."""
+
+    code = "INVALID_ARGUMENT"
+    reason = "INVALID_REQUEST"
+
+
+class InvalidFrame(InvalidRequest):
+    """Bytes that are no message of the contract: truncated, oversized or inconsistent."""
+
+    reason = "INVALID_FRAME"
+
+
+class IdOutOfRange(GradmeshError, IndexError):
+    """A row id below zero or beyond the table's rows."""
+
+    code = "OUT_OF_RANGE"
+    reason = "ID_OUT_OF_RANGE"
+
+
+class TableNotFound(GradmeshError, KeyError):
+    """No table of that name; create it first."""
+
+    code = "NOT_FOUND"
+    reason = "TABLE_NOT_FOUND"
+
+    __str__ = Exception.__str__
+
+
+class FunctionNotFound(GradmeshError, KeyError):
+    """No function registered under that name on that worker."""
+
+    code = "NOT_FOUND"
+    reason = "FUNCTION_NOT_FOUND"
+
+    __str__ = Exception.__str__
+
+
+class RefNotFound(GradmeshError, KeyError):
+    """The owner keeps no value under that reference."""
+
+    code = "NOT_FOUND"
+    reason = "REF_NOT_FOUND"
+
+    __str__ = Exception.__str__
+
+
+class TableConflict(GradmeshError):
+    """A table of that name exists with another specification."""
+
+    code = "ALREADY_EXISTS"
+    reason = "TABLE_CONFLICT"
+
+
+class NameTaken(GradmeshError):
+    """Another live process is a member under that name."""
+
+    code = "ALREADY_EXISTS"
+    reason = "NAME_TAKEN"
+
+
+class KeyConflict(GradmeshError):
+    """The key was published with another value."""
+
+    code = "ALREADY_EXISTS"
+    reason = "KEY_CONFLICT"
+
+
+class NotMember(GradmeshError):
+    """The process is no member, or its lease ran out; register again."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "NOT_MEMBER"
+
+
+class ProtocolMismatch(GradmeshError):
+    """The two ends speak different versions of the contract."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "PROTOCOL_MISMATCH"
+
+
+class ContextReleased(GradmeshError):
+    """The context was released; open a new one."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "CONTEXT_RELEASED"
+
+
+class LookupNotFound(GradmeshError):
+    """Gradients for rows that this context never looked up here."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "LOOKUP_NOT_FOUND"
+
+
+class StaleGeneration(GradmeshError):
+    """The trainers' group has moved on; join again and begin from the new generation."""
+
+    code = "ABORTED"
+    reason = "STALE_GENERATION"
+    retry = Retry.REFRESH
+
+
+class StaleShardMap(GradmeshError):
+    """The rows have moved; fetch the shard map and route again."""
+
+    code = "ABORTED"
+    reason = "STALE_SHARD_MAP"
+    retry = Retry.REFRESH
+
+
+class ShardNotReady(GradmeshError):
+    """Parameter servers are still missing or starting."""
+
+    code = "UNAVAILABLE"
+    reason = "SHARD_NOT_READY"
+    retry = Retry.CALL
+
+
+class StepPending(GradmeshError):
+    """An earlier step is not applied yet: some trainer's gradients are still missing."""
+
+    code = "UNAVAILABLE"
+    reason = "STEP_PENDING"
+    retry = Retry.CALL
+
+
+class RoundOpen(GradmeshError):
+    """The round of trainers is not complete yet."""
+
+    code = "UNAVAILABLE"
+    reason = "ROUND_OPEN"
+    retry = Retry.CALL
+
+
+class KeyMissing(GradmeshError):
+    """The key was not published yet."""
+
+    code = "UNAVAILABLE"
+    reason = "KEY_MISSING"
+    retry = Retry.CALL
+
+
+class Draining(GradmeshError):
+    """The process is leaving and takes no new calls."""
+
+    code = "UNAVAILABLE"
+    reason = "DRAINING"
+    retry = Retry.CALL
+
+
+class Unreachable(GradmeshError, ConnectionError):
+    """No connection: refused, lost, or the TLS handshake failed."""
+
+    code = "UNAVAILABLE"
+    reason = "UNREACHABLE"
+    retry = Retry.CALL
+
+
+class StoreFull(GradmeshError):
+    """The rows do not fit into the memory allowed; add memory or parameter servers."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "STORE_FULL"
+
+
+class Unauthenticated(GradmeshError, PermissionError):
+    """No token, or a wrong one."""
+
+    code = "UNAUTHENTICATED"
+    reason = "UNAUTHENTICATED"
+
+
+class RemoteFailure(GradmeshError, RuntimeError):
+    """A registered function raised on the other worker; the message carries its traceback."""
+
+    code = "UNKNOWN"
+    reason = "REMOTE_FAILURE"
+
+
+class DeadlineExceeded(GradmeshError, TimeoutError):
+    """The caller's time ran out."""
+
+    code = "DEADLINE_EXCEEDED"
+    reason = "DEADLINE_EXCEEDED"
+
+
+class InternalError(GradmeshError, RuntimeError):
+    """Anything unforeseen; the worker's log has the traceback under the request id."""
+
+    code = "INTERNAL"
+    reason = "INTERNAL"
+
+
+def _leaves(cls: type[GradmeshError]) -> list[type[GradmeshError]]:
+    found = [cls] if cls.reason else []
+    for child in cls.__subclasses__():
+        found += _leaves(child)
+    return found
+
+
+CATALOGUE: dict[str, type[GradmeshError]] = {cls.reason: cls for cls in _leaves(GradmeshError)}
+"""Every error class of the wire by its reason."""
+
+
+def from_reason(reason: str, message: str, metadata: dict[str, str]) -> GradmeshError:
+    """Rebuild an error from what arrived; an unknown reason is an InternalError."""
+    return CATALOGUE.get(reason, InternalError)(message, **metadata)

@@ -1,0 +1,81 @@
+"""The rpcs of a service as data: path, types, codec and whether a call may be repeated."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from gradmesh.protos.errors import InvalidFrame
+from gradmesh.protos.frame import Frame, decode, encode, is_bulk
+from gradmesh.protos.repeatable import REPEATABLE
+
+Body: TypeAlias = Message | Frame[Any]
+"""What a call sends or receives: a frame where the message carries arrays, else the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One rpc.
+
+    Args:
+        service: Full name of the service.
+        name: Name of the rpc, e.g. "Lookup".
+        request_type: Class of the request.
+        response_type: Class of the response.
+        repeatable: Whether the call may be sent again when its fate is unknown.
+    """
+
+    service: str
+    name: str
+    request_type: type[Message]
+    response_type: type[Message]
+    repeatable: bool
+
+    @property
+    def path(self) -> str:
+        """Path of the rpc in gRPC."""
+        return f"/{self.service}/{self.name}"
+
+    @property
+    def verb(self) -> str:
+        """Name of the Python method that serves it."""
+        return "".join("_" + c.lower() if c.isupper() else c for c in self.name).lstrip("_")
+
+
+def methods_of(service: ServiceDescriptor) -> dict[str, Method]:
+    """Return the service's rpcs by name."""
+    return {method.name: _method(service.full_name, method) for method in service.methods}
+
+
+def _method(service: str, method: MethodDescriptor) -> Method:
+    return Method(
+        service,
+        method.name,
+        GetMessageClass(method.input_type),
+        GetMessageClass(method.output_type),
+        REPEATABLE[f"{service}/{method.name}"],
+    )
+
+
+def to_wire(body: Body, max_bytes: int) -> bytes:
+    """Return the bytes of a request or response."""
+    if isinstance(body, Frame):
+        return encode(body, max_bytes)
+    return body.SerializeToString()
+
+
+def from_wire(data: bytes, message_type: type[Message], max_bytes: int) -> Body:
+    """Read a request or response.
+
+    Raises:
+        InvalidFrame: The bytes are no such message.
+    """
+    if is_bulk(message_type):
+        return decode(data, message_type, max_bytes)
+    try:
+        return message_type.FromString(data)
+    except DecodeError as error:
+        name = message_type.DESCRIPTOR.full_name
+        raise InvalidFrame(f"not a {name}: {error}", message_type=name) from None

@@ -1,0 +1,114 @@
+from gradmesh.protos.common.v1 import array_pb2 as _array_pb2
+from gradmesh.protos.common.v1 import context_pb2 as _context_pb2
+from gradmesh.protos.coordinator.v1 import table_pb2 as _table_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class StartRunRequest(_message.Message):
+    __slots__ = ("generation", "world_size", "tables")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    world_size: int
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, generation: _Optional[int] = ..., world_size: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StartRunResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LookupRequest(_message.Message):
+    __slots__ = ("context", "lookup", "mark", "shard_epoch", "tables", "arrays")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    context: _context_pb2.ContextId
+    lookup: int
+    mark: _context_pb2.StepMark
+    shard_epoch: int
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+
+class LookupResponse(_message.Message):
+    __slots__ = ("arrays",)
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+
+class BackwardRequest(_message.Message):
+    __slots__ = ("context", "lookup", "arrays")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    context: _context_pb2.ContextId
+    lookup: int
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+
+class BackwardResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ApplyRequest(_message.Message):
+    __slots__ = ("context", "mark")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    context: _context_pb2.ContextId
+    mark: _context_pb2.StepMark
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ...) -> None: ...
+
+class ApplyResponse(_message.Message):
+    __slots__ = ("applied_steps",)
+    APPLIED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    applied_steps: int
+    def __init__(self, applied_steps: _Optional[int] = ...) -> None: ...
+
+class PushRequest(_message.Message):
+    __slots__ = ("worker", "incarnation", "sequence", "shard_epoch", "tables", "arrays")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    incarnation: int
+    sequence: int
+    shard_epoch: int
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+
+class PushResponse(_message.Message):
+    __slots__ = ("applied",)
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    applied: bool
+    def __init__(self, applied: bool = ...) -> None: ...
+
+class InspectTableRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class InspectTableResponse(_message.Message):
+    __slots__ = ("spec", "rows", "bytes", "steps")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    spec: _table_pb2.TableSpec
+    rows: int
+    bytes: int
+    steps: int
+    def __init__(self, spec: _Optional[_Union[_table_pb2.TableSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,54 @@
+"""Which shard holds an id. Every client computes it the same way, so nobody has to ask.
+
+Ids hash to a fixed number of buckets, and a shard map says which parameter server holds which
+bucket. Moving buckets, not rows, is what lets the number of servers change later.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+BUCKETS = 4096
+"""Buckets of every table; part of the contract."""
+
+Ids: TypeAlias = NDArray[np.int64]
+
+
+def buckets_of(ids: Ids) -> NDArray[np.int64]:
+    """Return the bucket of each id: splitmix64's finalizer, modulo `BUCKETS`."""
+    x = ids.astype(np.uint64)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return (x % np.uint64(BUCKETS)).astype(np.int64)
+
+
+def even_buckets(shards: int) -> list[int]:
+    """Return a shard for each bucket, as even as can be."""
+    return [bucket * shards // BUCKETS for bucket in range(BUCKETS)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardMap:
+    """A shard map as clients use it.
+
+    Args:
+        epoch: Version of the map.
+        names: The parameter servers; a shard is an index into it.
+        addresses: Where each of them is.
+        bucket_shards: int32 [BUCKETS], the shard of each bucket.
+    """
+
+    epoch: int
+    names: Sequence[str]
+    addresses: Sequence[str]
+    bucket_shards: NDArray[np.int32]
+
+    def shards_of(self, ids: Ids) -> NDArray[np.int32]:
+        """Return the shard of each id."""
+        return self.bucket_shards[buckets_of(ids)]

@@ -1,0 +1,74 @@
+"""The few pieces of protobuf's wire format that the frame codec writes and reads by hand."""
+
+from gradmesh.protos.errors import InvalidFrame
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+"""Wire types in use today; groups (3, 4) are not part of proto3."""
+
+
+def varint(value: int) -> bytes:
+    """Encode a non-negative integer, seven bits a byte, lowest first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint_bytes(value: int) -> int:
+    """Return how many bytes `varint(value)` takes."""
+    return max(1, (value.bit_length() + 6) // 7)
+
+
+def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Decode the integer at `at`; return it and the position behind it.
+
+    Raises:
+        InvalidFrame: It runs over `end` or over 64 bits.
+    """
+    result = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if result >= 1 << 64:
+                break
+            return result, at
+        shift += 7
+        if shift > 63:
+            break
+    raise InvalidFrame(f"bad integer at byte {at} of {len(data)}", position=at)
+
+
+def read_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
+    """Decode the field at `at` without copying what it holds.
+
+    Returns:
+        Field number, wire type, where its content begins and where it ends. The content of a varint
+        is the varint itself; of a length-delimited field what follows the length.
+
+    Raises:
+        InvalidFrame: The field is malformed or runs over `end`.
+    """
+    key, at = read_varint(data, at, end)
+    number, kind = key >> 3, key & 7
+    if number == 0:
+        raise InvalidFrame(f"field number 0 at byte {at}", position=at)
+    if kind == LENGTH:
+        size, at = read_varint(data, at, end)
+        stop = at + size
+    elif kind == VARINT:
+        stop = read_varint(data, at, end)[1]
+    elif kind == FIXED64:
+        stop = at + 8
+    elif kind == FIXED32:
+        stop = at + 4
+    else:
+        raise InvalidFrame(f"wire type {kind} at byte {at}", position=at)
+    if stop > end:
+        raise InvalidFrame(
+            f"truncated: field {number} ends at byte {stop}, the message at {end}", position=at
+        )
+    return number, kind, at, stop

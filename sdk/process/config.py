@@ -1,0 +1,187 @@
+"""Read the configuration once: flag over environment over TOML file over default.
+
+All problems are collected and raised together, so that a user mends a configuration in one go.
+"""
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast, final
+
+from gradmesh.sdk.process.convert import convert, did_you_mean
+from gradmesh.sdk.process.errors import ConfigError, Problem
+from gradmesh.sdk.process.setting import Section, Setting, settings
+
+S = TypeVar("S", bound=Section)
+
+# Variables that the command line reads itself.
+RESERVED = frozenset({"GRADMESH_CONFIG", "GRADMESH_STATE"})
+
+# Kubernetes and Docker links describe a service called gradmesh-coordinator by variables such as
+# GRADMESH_COORDINATOR_PORT_7070_TCP_ADDR; they are no settings of ours, and no mistake of the user.
+_LINK = re.compile(r"GRADMESH_\w+_(PORT(_\d+_\w+)?|SERVICE_(HOST|PORT\w*))")
+
+
+@final
+class Sections:
+    """The effective configuration: one value per section.
+
+    Args:
+        values: The sections that were loaded.
+        sources: For each `section.key` that is not at its default, where it came from.
+    """
+
+    def __init__(self, values: Iterable[Section], sources: Mapping[str, str]) -> None:
+        self._values = {type(value): value for value in values}
+        self.sources = dict(sources)
+
+    def __getitem__(self, section: type[S]) -> S:
+        """Return a section; KeyError when it was not loaded."""
+        return cast(S, self._values[section])
+
+    def __contains__(self, section: object) -> bool:
+        return section in self._values
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Return plain values by section and key. Secrets are in there as file paths only."""
+        return {value.section: section_as_dict(value) for value in self._values.values()}
+
+    def as_json(self) -> str:
+        """Return the effective configuration as one JSON line."""
+        return json.dumps(self.as_dict(), sort_keys=True)
+
+
+def section_as_dict(section: Section) -> dict[str, Any]:
+    """Return the fields of a section as plain values, paths as text."""
+    fields = dataclasses.asdict(cast(Any, section))
+    return {name: str(v) if isinstance(v, Path) else v for name, v in fields.items()}
+
+
+def load(
+    sections: Sequence[type[Section]],
+    *,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    known: Iterable[str] = (),
+) -> Sections:
+    """Read the sections from their sources.
+
+    Args:
+        sections: What to load.
+        flags: Values from the command line by `section.key`; None means not given.
+        environment: Variables; those that begin with GRADMESH_ must be known.
+        file: A TOML file with one table per section.
+        known: Names of further sections that file and environment may speak about.
+
+    Returns:
+        The effective configuration.
+
+    Raises:
+        ConfigError: With all problems found.
+    """
+    reader = _Reader(sections, known)
+    reader.read_file(file)
+    reader.read_environment(environment or {})
+    reader.read_flags(flags or {})
+    return reader.finish()
+
+
+@final
+class _Reader:
+    """Collects raw values from the weakest source to the strongest, and problems on the way."""
+
+    def __init__(self, sections: Sequence[type[Section]], known: Iterable[str]) -> None:
+        self._sections = sections
+        self._settings = {s.key: s for section in sections for s in settings(section)}
+        self._wanted = {section.section for section in sections}
+        self._known = self._wanted | set(known)
+        self._raw: dict[str, tuple[object, str]] = {}
+        self._problems: list[Problem] = []
+
+    def read_file(self, file: Path | None) -> None:
+        if file is None:
+            return
+        source = f"file {file}"
+        for name, table in self._tables(file).items():
+            if name not in self._known:
+                hint = did_you_mean(name, self._known)
+                self._problems.append(Problem(f"[{name}]", f"unknown section{hint}", source))
+            elif not isinstance(table, dict):
+                self._problems.append(Problem(name, f"expected a table [{name}]", source))
+            elif name in self._wanted:
+                self._read_table(name, table, source, file.parent)
+
+    def _tables(self, file: Path) -> dict[str, Any]:
+        try:
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            text = f"cannot be read: {error.strerror}; give another file with --config"
+        except UnicodeDecodeError:
+            text = "is not UTF-8 text; give a TOML file with --config"
+        except tomllib.TOMLDecodeError as error:
+            text = f"is not valid TOML: {error}"
+        self._problems.append(Problem(f"file {file}", text))
+        return {}
+
+    def _read_table(self, name: str, table: dict[str, Any], source: str, folder: Path) -> None:
+        for key, raw in table.items():
+            declared = self._settings.get(f"{name}.{key}")
+            if declared is None:
+                names = [s.name for s in self._settings.values() if s.section == name]
+                text = f"unknown setting{did_you_mean(key, names)}"
+                self._problems.append(Problem(f"{name}.{key}", text, source))
+            elif isinstance(raw, str) and _is_path(declared) and raw not in ("", "none"):
+                # A path in a file means the same wherever the process is started.
+                self._raw[declared.key] = (folder / Path(raw).expanduser(), source)
+            else:
+                self._raw[declared.key] = (raw, source)
+
+    def read_environment(self, environment: Mapping[str, str]) -> None:
+        variables = {s.variable: s for s in self._settings.values()}
+        elsewhere = tuple(f"GRADMESH_{n.upper()}_" for n in self._known - self._wanted)
+        for name, raw in sorted(environment.items()):
+            if not name.startswith("GRADMESH_") or name in RESERVED or _LINK.fullmatch(name):
+                continue
+            if name in variables:
+                self._raw[variables[name].key] = (raw, f"environment {name}")
+            elif not name.startswith(elsewhere):
+                hint = did_you_mean(name, variables) or "; unset it"
+                self._problems.append(Problem(name, f"unknown variable{hint}", "environment"))
+
+    def read_flags(self, flags: Mapping[str, object]) -> None:
+        for key, raw in flags.items():
+            if raw is not None:
+                self._raw[key] = (raw, f"flag {self._settings[key].flag}")
+
+    def finish(self) -> Sections:
+        values = [section(**self._fields(section)) for section in self._sections]
+        sources = {key: source for key, (_, source) in self._raw.items()}
+        result = Sections(values, sources)
+        # Checks between fields would only repeat the news about a field that is already wrong.
+        if not self._problems:
+            for value in values:
+                for found in (*value.problems(), *value.problems_with(result)):
+                    key = f"{value.section}.{found.key}"
+                    self._problems.append(Problem(key, found.text, sources.get(key, "default")))
+        if self._problems:
+            raise ConfigError(self._problems)
+        return result
+
+    def _fields(self, section: type[Section]) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for declared in settings(section):
+            if declared.key in self._raw:
+                raw, source = self._raw[declared.key]
+                try:
+                    fields[declared.name] = convert(declared.annotation, raw, declared.rule)
+                except ValueError as error:
+                    self._problems.append(Problem(declared.key, str(error), source))
+        return fields
+
+
+def _is_path(declared: Setting) -> bool:
+    return declared.annotation in (Path, Path | None)

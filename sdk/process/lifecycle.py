@@ -1,0 +1,164 @@
+"""The life of a process: it ends on a signal, on a request, or when its parent is gone.
+
+Whatever ends it, callbacks drain in reverse order within one deadline, and a watcher thread makes
+the end certain: a process that hangs in its drain is cut off by `os._exit`.
+"""
+
+import logging
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, ClassVar, Self, final
+
+from gradmesh.sdk.process.setting import Section, setting
+
+_log = logging.getLogger(__name__)
+
+DONE = 0
+BAD_CONFIG = 2
+LOST_MESH = 3
+UNRECOVERABLE = 4
+INTERRUPTED = 130
+TERMINATED = 143
+
+_SIGNALS = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
+_STDIN = 0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleConfig(Section):
+    """How a process ends."""
+
+    section: ClassVar[str] = "process"
+
+    drain_s: float = setting(
+        10.0,
+        "Seconds a process may take to finish its work after SIGTERM before it is cut off.",
+        minimum=0.1,
+        maximum=3600,
+    )
+    lifeline: bool = setting(
+        False,
+        "Whether the process ends when its standard input closes, as its supervisor's death does.",
+        hidden=True,
+    )
+
+
+@final
+class Lifecycle:
+    """Waits for the end of the process and drains it; a context manager.
+
+    Inside the `with` block register what must be closed with `on_drain`, then either `wait()` or
+    work while `stopping` is False. Leaving the block runs the callbacks.
+
+    Args:
+        config: The drain deadline and whether there is a lifeline.
+        hard_exit: How the process is cut off; `os._exit`, which tests replace.
+    """
+
+    def __init__(
+        self, config: LifecycleConfig, hard_exit: Callable[[int], object] = os._exit
+    ) -> None:
+        self._config = config
+        self._hard_exit = hard_exit
+        self._callbacks: list[tuple[str, Callable[[float], object]]] = []
+        self._exit_code: int | None = None
+        self._deadline = 0.0
+        # SimpleQueue.put may be called from a signal handler; Event.set may not: the handler can
+        # interrupt the very thread that holds the event's lock.
+        self._requests: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._alarms: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._drained = threading.Event()
+        self._previous: dict[signal.Signals, Any] = {}
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the process has been asked to end."""
+        return self._exit_code is not None
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should exit with: 0 unless a signal or `stop` said otherwise."""
+        return DONE if self._exit_code is None else self._exit_code
+
+    def on_drain(self, name: str, callback: Callable[[float], object]) -> None:
+        """Register what to do before the process ends.
+
+        Args:
+            name: What is drained, for the log.
+            callback: Called with the seconds that remain; later ones are called first.
+        """
+        self._callbacks.append((name, callback))
+
+    def stop(self, exit_code: int = DONE, reason: str = "") -> None:
+        """Ask the process to end; the first request decides the exit code. Thread safe."""
+        if self._exit_code is None:
+            self._deadline = time.monotonic() + self._config.drain_s
+            self._exit_code = exit_code
+            self._requests.put(exit_code)
+            self._alarms.put(None)
+            if reason:
+                _log.info("draining", extra={"reason": reason, "drain_s": self._config.drain_s})
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait until the process is asked to end.
+
+        Returns:
+            The exit code, or None when the timeout came first.
+        """
+        if self._exit_code is None:
+            try:
+                self._requests.get(timeout=timeout_s)
+            except queue.Empty:
+                return None
+        return self._exit_code
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._watch, name="lifecycle-watch", daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._previous[number] = signal.signal(number, self._on_signal)
+        if self._config.lifeline:
+            threading.Thread(target=self._hold_lifeline, name="lifeline", daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+        try:
+            self._drain()
+        finally:
+            self._drained.set()
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)
+
+    def _drain(self) -> None:
+        while self._callbacks:
+            name, callback = self._callbacks.pop()
+            try:
+                callback(max(0.0, self._deadline - time.monotonic()))
+            except Exception:
+                # One part that fails to close must not keep the others from closing.
+                _log.exception("drain failed", extra={"part": name})
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.stopping:
+            self._hard_exit(_SIGNALS[signal.Signals(number)])
+        self.stop(_SIGNALS[signal.Signals(number)], signal.Signals(number).name)
+
+    def _watch(self) -> None:
+        self._alarms.get()
+        if not self._drained.wait(max(0.0, self._deadline - time.monotonic()) + 0.5):
+            _log.error("drain took too long, cut off", extra={"drain_s": self._config.drain_s})
+            self._hard_exit(self.exit_code)
+
+    def _hold_lifeline(self) -> None:
+        # os.read, not sys.stdin: a reader blocked in a buffered stream would hold its lock at exit.
+        while os.read(_STDIN, 4096):
+            pass
+        self.stop(TERMINATED, "the supervisor is gone")

@@ -1,0 +1,137 @@
+"""The HTTP endpoint for monitoring: Prometheus metrics and the health of the process."""
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar, Self, final
+from urllib.parse import urlsplit
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from gradmesh.sdk.process.address import join, listening, split
+from gradmesh.sdk.process.errors import AddressInUse
+from gradmesh.sdk.process.setting import Section, setting
+
+
+def _listening_or_off(value: str) -> str:
+    return value if value == "off" else listening(value)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig(Section):
+    """Where the process shows its metrics and health."""
+
+    section: ClassVar[str] = "metrics"
+    flag_prefix: ClassVar[str] = "metrics-"
+
+    listen: str = setting(
+        "off",
+        "Address of the HTTP endpoint with /metrics and /healthz, or off.",
+        check=_listening_or_off,
+    )
+
+
+def new_registry() -> CollectorRegistry:
+    """Return a registry with the figures of the process itself: memory, CPU, files, GC."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+@final
+class MetricsEndpoint:
+    """Serves GET /metrics and GET /healthz until it is closed; a context manager.
+
+    Args:
+        listen: Address to bind; port 0 takes a free one.
+        registry: What /metrics shows.
+        healthy: Asked by /healthz; False answers 503, so that nobody sends new work.
+
+    Raises:
+        AddressInUse: The address cannot be bound.
+    """
+
+    def __init__(
+        self, listen: str, registry: CollectorRegistry, healthy: Callable[[], bool]
+    ) -> None:
+        host, port = split(listen)
+        try:
+            self._server = _Server((host, port), registry, healthy)
+        except OSError as error:
+            raise AddressInUse(listen, "metrics.listen", error.strerror or str(error)) from error
+        self.address = join(host, self._server.server_port)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving and free the port; may be called twice."""
+        self._server.shutdown()
+        self._thread.join(5)
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@final
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # A scraper that holds its connection open must not delay the end of the process.
+    block_on_close = False
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        healthy: Callable[[], bool],
+    ) -> None:
+        self.registry = registry
+        self.healthy = healthy
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Handler)
+
+
+@final
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 10
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        if path == "/metrics":
+            self._reply(HTTPStatus.OK, generate_latest(self.server.registry), CONTENT_TYPE_LATEST)
+        elif path == "/healthz" and self.server.healthy():
+            self._reply(HTTPStatus.OK, b"ok\n")
+        elif path == "/healthz":
+            self._reply(HTTPStatus.SERVICE_UNAVAILABLE, b"draining\n")
+        else:
+            self._reply(HTTPStatus.NOT_FOUND, b"there is /metrics and /healthz\n")
+
+    def _reply(self, status: HTTPStatus, body: bytes, kind: str = "text/plain") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent: a scrape every few seconds is no news."""

@@ -1,0 +1,83 @@
+"""The server's border: who may call, what a failure looks like outside, and the figures.
+
+Handlers raise errors of the catalogue; only this file turns them into statuses. Anything else that
+a handler raises is logged with a request id and leaves as a bare "internal error".
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import grpc
+
+from gradmesh.protos.errors import GradmeshError, InternalError
+from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.security import TokenCheck
+from gradmesh.sdk.transport.status import to_status
+
+_log = logging.getLogger(__name__)
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
+    """Wraps every handler of a server.
+
+    Args:
+        check: Decides who may call.
+        metrics: Where calls are counted.
+    """
+
+    def __init__(self, check: TokenCheck, metrics: RpcMetrics) -> None:
+        self._check = check
+        self._metrics = metrics
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], "Handler | None"],
+        details: grpc.HandlerCallDetails,
+    ) -> "Handler | None":
+        """Return the handler of a call, wrapped."""
+        handler = continuation(details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+        path = str(details.method)
+        metadata = {str(k): str(v) for k, v in details.invocation_metadata or ()}
+        inner = handler.unary_unary
+
+        def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+            begun = time.perf_counter()
+            failure: GradmeshError | None = None
+            response: Any = b""
+            try:
+                self._check.admit(path, metadata)
+                response = inner(request, context)
+            except GradmeshError as error:
+                failure = error
+            except Exception:
+                failure = _unforeseen(path)
+            self._observe(path, failure, time.perf_counter() - begun, request, response)
+            if failure is not None:
+                context.abort_with_status(to_status(failure))
+            return response
+
+        return grpc.unary_unary_rpc_method_handler(
+            guarded, handler.request_deserializer, handler.response_serializer
+        )
+
+    def _observe(
+        self, path: str, failure: GradmeshError | None, seconds: float, request: Any, response: Any
+    ) -> None:
+        status = failure.reason if failure is not None else "OK"
+        sent = len(response) if isinstance(response, bytes) else 0
+        received = len(request) if isinstance(request, bytes) else 0
+        self._metrics.observe(path, status, seconds, sent, received)
+
+
+def _unforeseen(path: str) -> InternalError:
+    """Log the exception being handled; return what the caller may know of it."""
+    request_id = uuid.uuid4().hex[:12]
+    _log.exception("unforeseen error in %s, request %s", path, request_id)
+    return InternalError(f"internal error, request {request_id}", request_id=request_id)

@@ -1,0 +1,117 @@
+"""Certificates and tokens as gRPC wants them. The only place that builds credentials."""
+
+import hmac
+from pathlib import Path
+
+import grpc
+
+from gradmesh.protos.errors import Unauthenticated
+from gradmesh.sdk.process.security import SecurityConfig
+
+_HEADER = "authorization"
+# Load balancers and probes have no token, and the answer tells them nothing but "serving".
+_OPEN_PREFIX = "/grpc.health.v1.Health/"
+
+
+def server_credentials(config: SecurityConfig) -> grpc.ServerCredentials | None:
+    """Return what a server listens with; None without TLS.
+
+    Certificates are read again when their files change, so that they can be renewed without a
+    restart; connections that exist keep the old ones.
+    """
+    if config.tls_certificate_file is None:
+        return None
+    files = _CertificateFiles(config)
+    credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
+        files.configuration(),
+        files.changed,  # type: ignore[arg-type]  # None means "keep", which the stubs do not know
+        config.tls_require_client_certificate,
+    )
+    return credentials
+
+
+class _CertificateFiles:
+    """The server's certificate files and when they last changed."""
+
+    def __init__(self, config: SecurityConfig) -> None:
+        self._config = config
+        self._seen = self._times()
+
+    def _times(self) -> list[int]:
+        config = self._config
+        files = (config.tls_certificate_file, config.tls_key_file, config.tls_authority_file)
+        return [file.stat().st_mtime_ns for file in files if file is not None]
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        config = self._config
+        pair = (_read(config.tls_key_file) or b"", _read(config.tls_certificate_file))
+        configuration: grpc.ServerCertificateConfiguration = (
+            grpc.ssl_server_certificate_configuration([pair], _read(config.tls_authority_file))
+        )
+        return configuration
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return the new certificates, or None to keep the current ones."""
+        try:
+            times = self._times()
+            if times == self._seen:
+                return None
+            fresh = self.configuration()
+        except OSError:
+            # Files are being replaced; the old certificates serve until the new ones are whole.
+            return None
+        self._seen = times
+        return fresh
+
+
+def channel_credentials(config: SecurityConfig) -> grpc.ChannelCredentials | None:
+    """Return what a client connects with; None without TLS."""
+    if not config.tls:
+        return None
+    return grpc.ssl_channel_credentials(
+        _read(config.tls_authority_file),
+        _read(config.tls_key_file),
+        _read(config.tls_certificate_file),
+    )
+
+
+def call_metadata(config: SecurityConfig) -> tuple[tuple[str, str | bytes], ...]:
+    """Return what a client sends with each call."""
+    token = read_token(config)
+    return ((_HEADER, f"Bearer {token}"),) if token is not None else ()
+
+
+def read_token(config: SecurityConfig) -> str | None:
+    """Return the cluster's token; None when it has none."""
+    if config.token_file is None:
+        return None
+    return config.token_file.read_text(encoding="utf-8").strip()
+
+
+class TokenCheck:
+    """Decides who may call.
+
+    Args:
+        token: What callers must show; None lets everybody in.
+    """
+
+    def __init__(self, token: str | None) -> None:
+        self._expected = f"Bearer {token}".encode() if token is not None else None
+
+    def admit(self, path: str, metadata: dict[str, str]) -> None:
+        """Return if the caller may call `path`.
+
+        Raises:
+            Unauthenticated: No token, or a wrong one.
+        """
+        if self._expected is None or path.startswith(_OPEN_PREFIX):
+            return
+        shown = metadata.get(_HEADER)
+        if shown is None:
+            raise Unauthenticated("this cluster wants a token; set security.token_file")
+        if not hmac.compare_digest(shown.encode(), self._expected):
+            raise Unauthenticated("the token is wrong; compare security.token_file on both ends")
+
+
+def _read(path: Path | None) -> bytes | None:
+    return path.read_bytes() if path is not None else None

@@ -1,0 +1,144 @@
+"""The one place that builds gRPC servers.
+
+A servicer is any object with a method for each rpc of its service, named in snake case:
+`lookup(request, call) -> response`. Requests are decoded behind the border, so that a bad frame
+is a typed error like any other.
+"""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, final
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from gradmesh.protos import limits
+from gradmesh.protos.method import Method, from_wire, methods_of, to_wire
+from gradmesh.sdk.process.address import join, split
+from gradmesh.sdk.process.errors import AddressInUse
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.interceptor import Border
+from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.security import TokenCheck, read_token, server_credentials
+
+_log = logging.getLogger(__name__)
+
+MAX_CALL_S = 600.0
+"""Deadline of a call whose caller set none: nothing waits for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler may know about the call it serves.
+
+    Args:
+        deadline: When the caller stops waiting.
+        peer: Where the call comes from.
+    """
+
+    deadline: Deadline
+    peer: str
+
+
+@final
+class Server:
+    """A gRPC server with health service, security and figures.
+
+    Args:
+        services: The servicer of each service.
+        listen: Address to bind; port 0 takes a free one.
+        security: Certificates and token.
+        threads: Calls served at once.
+        max_frame_bytes: Largest message either way.
+        registry: Where the figures are shown.
+
+    Raises:
+        AddressInUse: The address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        services: Mapping[ServiceDescriptor, object],
+        *,
+        listen: str,
+        security: SecurityConfig | None = None,
+        threads: int = 16,
+        max_frame_bytes: int = limits.MAX_FRAME_BYTES,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        security = security or SecurityConfig()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
+        border = Border(TokenCheck(read_token(security)), RpcMetrics("server", registry))
+        self._server = grpc.server(
+            self._pool, interceptors=[border], options=_options(max_frame_bytes)
+        )
+        for descriptor, servicer in services.items():
+            self._server.add_generic_rpc_handlers(
+                [_handlers(descriptor, servicer, max_frame_bytes)]
+            )
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self.address = self._bind(listen, security)
+
+    def _bind(self, listen: str, security: SecurityConfig) -> str:
+        credentials = server_credentials(security)
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            self._pool.shutdown(wait=False)
+            raise AddressInUse(listen, "listen", str(error)) from None
+        return join(split(listen)[0], port)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._server.start()
+        self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    def drain(self, grace_s: float) -> None:
+        """Refuse new calls, let those under way finish within `grace_s`, then stop."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(grace_s).wait(grace_s + 1)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
+    return [
+        # Without this a second server could share the port and steal half of the calls.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max_frame_bytes),
+        ("grpc.max_send_message_length", max_frame_bytes),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def _handlers(
+    descriptor: ServiceDescriptor, servicer: object, max_frame_bytes: int
+) -> grpc.GenericRpcHandler:
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        name: grpc.unary_unary_rpc_method_handler(_behaviour(method, servicer, max_frame_bytes))
+        for name, method in methods_of(descriptor).items()
+    }
+    return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+
+
+def _behaviour(method: Method, servicer: object, max_frame_bytes: int) -> Any:
+    """Return the function that turns request bytes into response bytes."""
+    serve = getattr(servicer, method.verb)
+
+    def behaviour(data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = from_wire(data, method.request_type, max_frame_bytes)
+        remaining = context.time_remaining()
+        limit = MAX_CALL_S if remaining is None else min(remaining, MAX_CALL_S)
+        response = serve(request, Call(Deadline.after(limit), context.peer()))
+        return to_wire(response, max_frame_bytes)
+
+    return behaviour

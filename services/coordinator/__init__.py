@@ -1,0 +1,1 @@
+"""The coordinator: members, ranks, tables and progress of a cluster."""

@@ -1,0 +1,55 @@
+"""What the coordinator must not forget: generation, ranks, shard map and tables.
+
+One SQLite file in write-ahead mode. A fact is in the file before anybody hears of it, so that no
+number is handed out twice, whatever happens to the process.
+"""
+
+import sqlite3
+from pathlib import Path
+from typing import final
+
+from gradmesh.protos.coordinator.v1 import table_pb2
+
+
+@final
+class Journal:
+    """The coordinator's file.
+
+    Args:
+        state_dir: Folder of the file; None keeps everything in memory.
+    """
+
+    def __init__(self, state_dir: Path | None) -> None:
+        path = ":memory:"
+        if state_dir is not None:
+            state_dir.mkdir(parents=True, exist_ok=True)
+            path = str(state_dir / "coordinator.sqlite")
+        # Used by whichever thread holds the servicer's lock, never by two at once.
+        self._db = sqlite3.connect(path, timeout=5.0, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB)")
+        self._db.execute("CREATE TABLE IF NOT EXISTS tables (name TEXT PRIMARY KEY, spec BLOB)")
+
+    def fact(self, name: str) -> bytes:
+        """Return a stored fact, empty at first."""
+        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return bytes(row[0]) if row else b""
+
+    def set_fact(self, name: str, value: bytes) -> None:
+        """Store a fact."""
+        self._db.execute("REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def tables(self) -> list[table_pb2.TableSpec]:
+        """Return the stored tables."""
+        rows = self._db.execute("SELECT spec FROM tables ORDER BY name").fetchall()
+        return [table_pb2.TableSpec.FromString(row[0]) for row in rows]
+
+    def add_table(self, spec: table_pb2.TableSpec) -> None:
+        """Store a table."""
+        blob = spec.SerializeToString(deterministic=True)
+        self._db.execute("REPLACE INTO tables VALUES (?, ?)", (spec.name, blob))
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self._db.close()

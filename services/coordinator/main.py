@@ -1,0 +1,42 @@
+"""The coordinator process."""
+
+import logging
+
+from gradmesh.protos.coordinator.v1 import coordinator_pb2
+from gradmesh.sdk.process.address import write_address
+from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.transport.server import Server
+from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.coordinator.journal import Journal
+from gradmesh.services.coordinator.machine import Machine
+from gradmesh.services.coordinator.servicer import CoordinatorServicer
+
+_log = logging.getLogger(__name__)
+
+
+def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
+    """Serve until told to stop; return the exit code."""
+    with Process("coordinator", process, config) as running:
+        journal = Journal(config.state_dir)
+        running.life.on_drain("journal", lambda _: journal.close())
+        machine = Machine(
+            parameter_servers=config.parameter_servers,
+            trainers=config.trainers,
+            lease_s=config.lease_s,
+            journal=journal,
+        )
+        servicer = CoordinatorServicer(machine)
+        server = Server(
+            {coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]: servicer},
+            listen=config.listen,
+            security=process.security,
+            threads=config.server_threads,
+            registry=running.registry,
+        )
+        running.life.on_drain("server", server.drain)
+        server.start()
+        write_address(config.address_file, server.address)
+        _log.info("serving", extra={"address": server.address})
+        while running.life.wait(config.lease_s / 4) is None:
+            servicer.sweep()
+    return running.life.exit_code

@@ -1,0 +1,117 @@
+"""Who takes part, and until when. Pure: time comes with each call."""
+
+from dataclasses import dataclass
+from typing import final
+
+from gradmesh.protos.coordinator.v1 import membership_pb2 as pb
+from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
+from gradmesh.protos.naming import check_name, natural_key
+
+
+@dataclass(slots=True)
+class Lease:
+    """A member and its last sign of life."""
+
+    member: pb.Member
+    seen_at: float
+
+
+@final
+class Members:
+    """The members by name.
+
+    Args:
+        lease_s: How long a member counts as alive without a sign of life.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self._leases: dict[str, Lease] = {}
+
+    def register(self, member: pb.Member, replace: bool, now: float) -> pb.Member | None:
+        """Make a process a member.
+
+        Returns:
+            The former incarnation that it replaces, if there was one.
+
+        Raises:
+            InvalidRequest: Name, role or address is missing.
+            NameTaken: Another live process holds the name.
+        """
+        _check(member)
+        held = self._leases.get(member.name)
+        former = held.member if held and held.member.incarnation != member.incarnation else None
+        if held and former:
+            expires_in = held.seen_at + self.lease_s - now
+            older = member.incarnation < former.incarnation
+            if older or (expires_in > 0 and not replace):
+                raise NameTaken(
+                    f"{member.name!r} is held by the process at "
+                    f"{former.address or 'an unknown place'}; choose another name, or end that "
+                    f"process and wait {max(expires_in, 0):.0f} s",
+                    name=member.name,
+                    address=former.address,
+                    expires_in_s=f"{max(expires_in, 0):.1f}",
+                )
+        self._leases[member.name] = Lease(member, now)
+        return former
+
+    def renew(self, name: str, incarnation: int, now: float) -> None:
+        """Note a sign of life.
+
+        Raises:
+            NotMember: Nobody of that name and incarnation is a member.
+        """
+        self._lease(name, incarnation).seen_at = now
+
+    def leave(self, name: str, incarnation: int) -> pb.Member | None:
+        """End a membership; return it, or None if there was none."""
+        held = self._leases.get(name)
+        if held is None or held.member.incarnation != incarnation:
+            return None
+        del self._leases[name]
+        return held.member
+
+    def expire(self, now: float) -> list[pb.Member]:
+        """End the memberships whose lease has run out; return them."""
+        gone = [h.member for h in self._leases.values() if now - h.seen_at > self.lease_s]
+        for member in gone:
+            del self._leases[member.name]
+        return gone
+
+    def check(self, name: str, incarnation: int) -> pb.Member:
+        """Return the member.
+
+        Raises:
+            NotMember: Nobody of that name and incarnation is a member.
+        """
+        return self._lease(name, incarnation).member
+
+    def of_role(self, role: pb.Role) -> list[pb.Member]:
+        """Return the members with a role, by name."""
+        return [held.member for held in self.leases() if held.member.role == role]
+
+    def leases(self) -> list[Lease]:
+        """Return all members with their last sign of life, by name."""
+        return sorted(self._leases.values(), key=lambda held: natural_key(held.member.name))
+
+    def _lease(self, name: str, incarnation: int) -> Lease:
+        held = self._leases.get(name)
+        if held is None or held.member.incarnation != incarnation:
+            raise NotMember(
+                f"{name!r} (incarnation {incarnation}) is no member; its lease of "
+                f"{self.lease_s:g} s ran out or another process took the name: register again",
+                name=name,
+                incarnation=incarnation,
+            )
+        return held
+
+
+def _check(member: pb.Member) -> None:
+    check_name("worker", member.name)
+    if member.role == pb.ROLE_UNSPECIFIED or member.role not in pb.Role.values():
+        raise InvalidRequest(f"{member.name!r} has no role", name=member.name)
+    if not member.address and member.role != pb.ROLE_CLIENT:
+        raise InvalidRequest(f"{member.name!r} has no address", name=member.name)
+    if not member.incarnation:
+        raise InvalidRequest(f"{member.name!r} has no incarnation", name=member.name)

@@ -1,0 +1,169 @@
+"""The coordinator's rpcs over its machine: one lock, one condition, bounded waits."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar, final
+
+import gradmesh
+from gradmesh.protos.coordinator.v1 import (
+    membership_pb2,
+    rendezvous_pb2,
+    status_pb2,
+    table_pb2,
+)
+from gradmesh.protos.errors import GradmeshError, Retry
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.server import Call
+from gradmesh.services.coordinator.machine import Machine
+
+T = TypeVar("T")
+
+MAX_WAIT_S = 5.0
+"""Longest a call waits here before it answers "not yet", so that waiters cannot fill the server."""
+
+# Time to send the answer before the caller's deadline passes.
+_MARGIN_S = 0.1
+
+
+@final
+class CoordinatorServicer:
+    """Serves the machine.
+
+    Args:
+        machine: The state.
+        clock: Monotonic seconds, replaced in tests.
+    """
+
+    def __init__(self, machine: Machine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._begun = clock()
+        # Guards _machine; notified after every event that may end a wait.
+        self._changed = threading.Condition()
+
+    def sweep(self) -> None:
+        """Drop the members whose lease ran out; called now and then."""
+        with self._changed:
+            if self._machine.expire(self._clock()):
+                self._changed.notify_all()
+
+    def register(
+        self, request: membership_pb2.RegisterRequest, call: Call
+    ) -> membership_pb2.RegisterResponse:
+        """Make a process a member."""
+        with self._changed:
+            response = self._machine.register(request, self._clock())
+            self._changed.notify_all()
+            return response
+
+    def renew_lease(
+        self, request: membership_pb2.RenewLeaseRequest, call: Call
+    ) -> membership_pb2.RenewLeaseResponse:
+        """Extend a lease."""
+        with self._changed:
+            return self._machine.renew(request.name, request.incarnation, self._clock())
+
+    def leave(
+        self, request: membership_pb2.LeaveRequest, call: Call
+    ) -> membership_pb2.LeaveResponse:
+        """End a membership."""
+        with self._changed:
+            self._machine.leave(request.name, request.incarnation)
+            self._changed.notify_all()
+            return membership_pb2.LeaveResponse()
+
+    def join_round(
+        self, request: rendezvous_pb2.JoinRoundRequest, call: Call
+    ) -> rendezvous_pb2.JoinRoundResponse:
+        """Wait for the trainers' round to be complete."""
+        with self._changed:
+            if self._machine.join(request):
+                self._changed.notify_all()
+            return self._wait(lambda: self._machine.place(request), call.deadline)
+
+    def put_key(
+        self, request: rendezvous_pb2.PutKeyRequest, call: Call
+    ) -> rendezvous_pb2.PutKeyResponse:
+        """Publish a value."""
+        with self._changed:
+            self._machine.put(request)
+            self._changed.notify_all()
+            return rendezvous_pb2.PutKeyResponse()
+
+    def get_key(
+        self, request: rendezvous_pb2.GetKeyRequest, call: Call
+    ) -> rendezvous_pb2.GetKeyResponse:
+        """Wait for a value."""
+        with self._changed:
+            value = self._wait(
+                lambda: self._machine.rounds.get(request.generation, request.key), call.deadline
+            )
+            return rendezvous_pb2.GetKeyResponse(value=value)
+
+    def create_table(
+        self, request: table_pb2.CreateTableRequest, call: Call
+    ) -> table_pb2.CreateTableResponse:
+        """Enter a table."""
+        with self._changed:
+            return table_pb2.CreateTableResponse(created=self._machine.create_table(request.spec))
+
+    def describe_table(
+        self, request: table_pb2.DescribeTableRequest, call: Call
+    ) -> table_pb2.DescribeTableResponse:
+        """Read a table's specification."""
+        with self._changed:
+            spec = self._machine.catalogue.describe(request.name)
+            return table_pb2.DescribeTableResponse(spec=spec)
+
+    def list_tables(
+        self, request: table_pb2.ListTablesRequest, call: Call
+    ) -> table_pb2.ListTablesResponse:
+        """Read the catalogue."""
+        with self._changed:
+            return table_pb2.ListTablesResponse(specs=self._machine.catalogue.all())
+
+    def get_shard_map(
+        self, request: table_pb2.GetShardMapRequest, call: Call
+    ) -> table_pb2.GetShardMapResponse:
+        """Wait for the parameter servers and read the map."""
+        with self._changed:
+            found = self._wait(self._machine.shard_map, call.deadline)
+            return table_pb2.GetShardMapResponse(map=found)
+
+    def report_progress(
+        self, request: status_pb2.ReportProgressRequest, call: Call
+    ) -> status_pb2.ReportProgressResponse:
+        """Keep a trainer's progress."""
+        with self._changed:
+            self._machine.report(request)
+            return status_pb2.ReportProgressResponse()
+
+    def report_result(
+        self, request: status_pb2.ReportResultRequest, call: Call
+    ) -> status_pb2.ReportResultResponse:
+        """Keep the outcome of a run."""
+        with self._changed:
+            self._machine.finish(request)
+            return status_pb2.ReportResultResponse()
+
+    def get_status(
+        self, request: status_pb2.GetStatusRequest, call: Call
+    ) -> status_pb2.GetStatusResponse:
+        """Read everything at a glance."""
+        with self._changed:
+            response = self._machine.status(self._clock())
+            response.version = gradmesh.__version__
+            response.uptime_s = self._clock() - self._begun
+            return response
+
+    def _wait(self, look: Callable[[], T], deadline: Deadline) -> T:
+        """Return what `look` finds as soon as it is there; raise what it says when time is up."""
+        until = Deadline.after(min(MAX_WAIT_S, deadline.remaining_s() - _MARGIN_S))
+        while True:
+            try:
+                return look()
+            except GradmeshError as error:
+                if error.retry is not Retry.CALL or until.passed:
+                    raise
+            self._changed.wait(until.remaining_s())

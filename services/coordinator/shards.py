@@ -1,0 +1,53 @@
+"""Which parameter server holds which bucket. Pure."""
+
+from typing import final
+
+from gradmesh.protos.coordinator.v1 import membership_pb2, table_pb2
+from gradmesh.protos.errors import ShardNotReady
+from gradmesh.protos.naming import natural_key
+from gradmesh.protos.sharding import even_buckets
+
+
+@final
+class Shards:
+    """The shard map, made anew whenever a parameter server comes or changes.
+
+    Args:
+        count: How many parameter servers hold the tables.
+        memory: The map before a restart of the coordinator, as bytes; empty at first.
+    """
+
+    def __init__(self, count: int, memory: bytes = b"") -> None:
+        self._count = count
+        self._buckets = even_buckets(count)
+        self.map = table_pb2.ShardMap.FromString(memory)
+
+    def refresh(self, servers: list[membership_pb2.Member]) -> bool:
+        """Make the map fit the parameter servers; return whether its epoch advanced."""
+        chosen = sorted(servers, key=lambda member: natural_key(member.name))[: self._count]
+        shards = [
+            table_pb2.Shard(name=m.name, address=m.address, incarnation=m.incarnation)
+            for m in chosen
+        ]
+        if len(shards) < self._count or list(self.map.shards) == shards:
+            return False
+        self.map = table_pb2.ShardMap(
+            epoch=self.map.epoch + 1, shards=shards, bucket_shards=self._buckets
+        )
+        return True
+
+    def current(self, servers: list[membership_pb2.Member]) -> table_pb2.ShardMap:
+        """Return the map.
+
+        Raises:
+            ShardNotReady: A parameter server of the map is missing.
+        """
+        alive = {member.name for member in servers}
+        if not self.map.shards or any(shard.name not in alive for shard in self.map.shards):
+            raise ShardNotReady(
+                f"{len(alive)} of {self._count} parameter servers are here: "
+                f"{', '.join(sorted(alive, key=natural_key)) or 'none'}",
+                present=len(alive),
+                expected=self._count,
+            )
+        return self.map

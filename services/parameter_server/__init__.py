@@ -1,0 +1,1 @@
+"""The parameter server: shards of embedding tables, their gradients and optimizers."""

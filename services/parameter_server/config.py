@@ -1,0 +1,46 @@
+"""Settings of a parameter server."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from gradmesh.sdk.process.address import listening, reachable
+from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.process.errors import Problem
+from gradmesh.sdk.process.name import worker_name
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.setting import Section, setting
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterServerConfig(Section):
+    """The [parameter_server] table."""
+
+    section: ClassVar[str] = "parameter_server"
+
+    name: str = setting(
+        "parameter-server-0", "Name of this server, unique in the cluster.", check=worker_name
+    )
+    listen: str = setting(
+        "127.0.0.1:0",
+        "Address to serve on and to tell the others; port 0 takes a free one.",
+        check=listening,
+    )
+    coordinator: str = setting("127.0.0.1:7070", "Address of the coordinator.", check=reachable)
+    join_timeout_s: float = setting(
+        60.0, "Seconds to look for the coordinator before giving up.", minimum=0.1, maximum=86400
+    )
+    server_threads: int = setting(16, "Threads that serve calls.", minimum=1, maximum=1024)
+    max_frame_bytes: int = setting(
+        256 << 20, "Biggest message accepted, in bytes.", minimum=4096, maximum=(1 << 31) - 1
+    )
+    max_store_bytes: int = setting(
+        8 << 30, "Memory that all tables of this server may take, in bytes.", minimum=1 << 20
+    )
+
+    def problems_with(self, sections: Sections) -> Iterable[Problem]:
+        """Yield what is unsafe about the addresses."""
+        if SecurityConfig in sections:
+            yield from sections[SecurityConfig].problems_at("listen", self.listen)
+            yield from sections[SecurityConfig].problems_at("coordinator", self.coordinator)

@@ -1,0 +1,39 @@
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+CHILD = """
+import sys
+from gradmesh.sdk.process import LogConfig, MetricsConfig, Process, ProcessConfig
+config = ProcessConfig(metrics=MetricsConfig(listen="127.0.0.1:0"), log=LogConfig(format="json"))
+with Process("oven-0", config) as running:
+    print(running.metrics_address, flush=True)
+    running.life.wait()
+sys.exit(running.life.exit_code)
+"""
+
+
+def test_process_says_its_configuration_serves_metrics_and_drains() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        address = child.stdout.readline().strip()
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=5) as reply:
+            health = reply.read()
+        child.send_signal(signal.SIGTERM)
+        _, logs = child.communicate(timeout=20)
+
+    lines = [json.loads(line) for line in logs.splitlines()]
+    assert health == b"ok\n"
+    assert child.returncode == 143
+    assert [line["message"] for line in lines] == [
+        "starting",
+        "serving metrics",
+        "draining",
+        "stopped",
+    ]
+    assert lines[0]["config"]["metrics"] == {"listen": "127.0.0.1:0"}
+    assert {line["role"] for line in lines} == {"oven-0"}

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from gradmesh.sdk.process.config import load
+from gradmesh.sdk.process.errors import ConfigError
+from gradmesh.sdk.process.security import SecurityConfig
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "secret"
+    file.write_text("s3cret")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("keys", "missing"),
+    [
+        (["tls_certificate_file"], "tls_key_file"),
+        (["tls_key_file"], "tls_certificate_file"),
+    ],
+)
+def test_half_a_pair_is_refused(secret: Path, keys: list[str], missing: str) -> None:
+    flags = {f"security.{key}": str(secret) for key in keys}
+
+    with pytest.raises(ConfigError, match=f"security.{missing}: is missing"):
+        load([SecurityConfig], flags=flags)
+
+
+def test_client_certificates_need_an_authority() -> None:
+    with pytest.raises(ConfigError, match=r"security\.tls_authority_file: is missing"):
+        load([SecurityConfig], flags={"security.tls_require_client_certificate": True})
+
+
+def test_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    flags = {"security.token_file": str(tmp_path / "none-such")}
+
+    with pytest.raises(ConfigError, match=r"expected a readable file.*No such file"):
+        load([SecurityConfig], flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed", "safe"),
+    [("127.0.0.1:1", False, True), ("0.0.0.0:1", False, False), ("0.0.0.0:1", True, True)],
+)
+def test_token_does_not_leave_the_machine_in_the_clear(
+    secret: Path, address: str, allowed: bool, safe: bool
+) -> None:
+    config = SecurityConfig(token_file=secret, allow_plaintext_token=allowed)
+
+    assert (list(config.problems_at("listen", address)) == []) is safe
+
+
+def test_token_may_travel_under_tls(secret: Path) -> None:
+    config = SecurityConfig(token_file=secret, tls_certificate_file=secret, tls_key_file=secret)
+
+    assert list(config.problems_at("listen", "0.0.0.0:1")) == []
+    assert config.tls

@@ -1,0 +1,39 @@
+"""Settings of a trainer process; what it trains is in the [job] table."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from gradmesh.sdk.process.address import listening, reachable
+from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.process.errors import Problem
+from gradmesh.sdk.process.name import worker_name
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.setting import Section, setting
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerConfig(Section):
+    """The [trainer] table."""
+
+    section: ClassVar[str] = "trainer"
+
+    name: str = setting(
+        "trainer-0", "Name of this trainer, unique in the cluster.", check=worker_name
+    )
+    listen: str = setting(
+        "127.0.0.1:0",
+        "Address to serve on and to tell the others; port 0 takes a free one.",
+        check=listening,
+    )
+    coordinator: str = setting("127.0.0.1:7070", "Address of the coordinator.", check=reachable)
+    join_timeout_s: float = setting(
+        60.0, "Seconds to look for the coordinator before giving up.", minimum=0.1, maximum=86400
+    )
+
+    def problems_with(self, sections: Sections) -> Iterable[Problem]:
+        """Yield what is unsafe about the addresses."""
+        if SecurityConfig in sections:
+            yield from sections[SecurityConfig].problems_at("listen", self.listen)
+            yield from sections[SecurityConfig].problems_at("coordinator", self.coordinator)
