@@ -13,7 +13,7 @@ class ClickSpec:
     """Chooses the teacher and all samples."""
     dense_features: int = 8
     """Numbers that come with each sample, standard normal."""
-    rows: tuple[int, ...] = (4000,) * 8
+    rows: tuple[int, ...] = (3000, 2000, 1000, 500, 300, 200, 100, 50)
     """How many ids each categorical feature has."""
     alpha: float = 1.05
     """Exponent of the ids' power law; 0 is uniform."""
@@ -21,7 +21,7 @@ class ClickSpec:
     """Share of samples with a click."""
     spread: float = 1.4
     """Standard deviation of the true log-odds: the more, the better the best AUC."""
-    shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    shares: tuple[float, float, float] = (0.5, 0.1, 0.4)
     """How the spread's variance divides between single ids, pairs, and dense features."""
     latent_dim: int = 4
     """Length of the teacher's latent vectors."""
