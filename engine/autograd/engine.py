@@ -1,0 +1,209 @@
+"""The backward pass.
+
+Nodes run in the reverse of the order they were recorded in, each once and with its complete
+gradient, so sums have one order on every run. Leaves are finished as soon as their last use is
+known, which is what lets a reducer overlap communication with the rest of the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import gradmesh.engine.autograd.tensor as tensor_module
+from gradmesh.engine.autograd.anomaly import check_backward
+from gradmesh.engine.autograd.errors import GradientError, InplaceError
+from gradmesh.engine.autograd.function import Function, Output, check_not_released, release
+from gradmesh.engine.autograd.grad_mode import state
+from gradmesh.engine.autograd.leaf import accumulate_leaf
+from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
+from gradmesh.engine.backend import Array, ShapeError, array_module
+
+_by_sequence = attrgetter("sequence")
+
+
+def run_backward(
+    roots: Sequence[Any],
+    grads: Sequence[Any] | None = None,
+    retain_graph: bool = False,
+    into: dict[Any, Any] | None = None,
+) -> None:
+    """Run the backward pass from some tensors.
+
+    Args:
+        roots: Tensors to start from.
+        grads: Gradient of each root, tensor or array; None means 1 for a root of one element.
+        retain_graph: Keep the saved values, so that the graph can be used again.
+        into: Where leaf gradients go: a map from leaf tensor to array or RowGrad, added to if the
+        leaf is
+            in it already. `.grad` stays untouched then. None means `.grad`.
+
+    Raises:
+        GradientError: If a root carries no gradient, or has more than one element and no grad.
+        GraphReleased: If the graph was used before without retain_graph.
+        InplaceError: If a value that backward needs was changed in place.
+    """
+    _Pass(retain_graph, into).run(roots, grads)
+
+
+def reachable_nodes(roots: Sequence[Any]) -> list[Function]:
+    """Return the nodes that a backward from these tensors would visit, first to run first."""
+    nodes, _ = _explore([root.grad_fn for root in roots if root.grad_fn is not None])
+    return nodes
+
+
+def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
+    """Return the reachable nodes, latest first, and how often each leaf is used."""
+    seen = set(starts)
+    stack = list(seen)
+    uses: dict[Any, int] = {}
+    while stack:
+        for edge in stack.pop().edges:
+            if edge is None:
+                continue
+            if isinstance(edge, Function):
+                if edge not in seen:
+                    seen.add(edge)
+                    stack.append(edge)
+            else:
+                uses[edge] = uses.get(edge, 0) + 1
+    return sorted(seen, key=_by_sequence, reverse=True), uses
+
+
+class _Pass:
+    """Carry the state of one backward pass."""
+
+    __slots__ = ("into", "owned", "pending", "retain_graph", "uses")
+
+    def __init__(self, retain_graph: bool, into: dict[Any, Any] | None) -> None:
+        self.retain_graph = retain_graph
+        self.into = into
+        self.pending: dict[Any, Any] = {}
+        # Keys of pending whose array was made here and may be added to in place.
+        self.owned: set[Any] = set()
+
+    def run(self, roots: Sequence[Any], grads: Sequence[Any] | None) -> None:
+        seeds = _seeds(roots, grads)
+        nodes, self.uses = _explore([r.grad_fn for r, _ in seeds if r.grad_fn is not None])
+        for root, _ in seeds:
+            if root.grad_fn is None:
+                self.uses[root] = self.uses.get(root, 0) + 1
+        for root, grad in seeds:
+            self._deliver(root if root.grad_fn is None else root.grad_fn, grad, False)
+        for node in nodes:
+            self._visit(node)
+
+    def _visit(self, node: Function) -> None:
+        grad = self.pending.pop(node, None)
+        if grad is None:
+            for edge in node.edges:
+                if edge is not None and not isinstance(edge, Function):
+                    self._skip_leaf(edge)
+            return
+        if node.hooks is not None:
+            for hook in node.hooks:
+                grad = hook(grad)
+        if type(node) is Output:
+            self._place(node, grad)
+            return
+        check_not_released(node)
+        for counter, version in node.versions:
+            if counter[0] != version:
+                raise _changed(node)
+        results = (
+            type(node).backward(node, *grad)
+            if node.outputs > 1
+            else type(node).backward(node, grad)
+        )
+        self._spread(node, grad, results if type(results) is tuple else (results,))
+        if not self.retain_graph:
+            release(node)
+
+    def _spread(self, node: Function, grad: Any, results: tuple[Any, ...]) -> None:
+        """Hand the gradients a node computed to the producers of its inputs."""
+        edges = node.edges
+        if state.anomaly:
+            check_backward(node, results)
+        if len(results) != len(edges):
+            raise GradientError(
+                f"backward of {node.name()} returned {len(results)} gradients for {len(edges)} inputs"
+            )
+        for edge, result in zip(edges, results, strict=True):
+            if edge is None:
+                continue
+            if result is None:
+                if not isinstance(edge, Function):
+                    self._skip_leaf(edge)
+                continue
+            fresh = (
+                type(result) is not RowGrad
+                and result is not grad
+                and result.base is None
+                and not any(result is kept for kept in node.saved_tensors)
+                and sum(result is other for other in results) == 1
+            )
+            self._deliver(edge, result, fresh)
+
+    def _deliver(self, target: Any, grad: Any, fresh: bool) -> None:
+        """Add a gradient to what waits for a node or leaf; finish the leaf with its last use."""
+        pending = self.pending
+        if target not in pending:
+            pending[target] = grad
+            if fresh:
+                self.owned.add(target)
+        elif target in self.owned and type(grad) is not RowGrad:
+            pending[target] += grad
+        else:
+            total = add_grads(pending[target], grad)
+            pending[target] = total
+            if type(total) is not RowGrad:
+                self.owned.add(target)
+        if not isinstance(target, Function):
+            self._skip_leaf(target)
+
+    def _skip_leaf(self, leaf: Any) -> None:
+        """Count one use of a leaf as settled."""
+        left = self.uses[leaf] - 1
+        self.uses[leaf] = left
+        if left == 0 and leaf in self.pending:
+            accumulate_leaf(leaf, self.pending.pop(leaf), leaf in self.owned, self.into)
+
+    def _place(self, part: Output, grad: Any) -> None:
+        """Put the gradient of one result among those of its node."""
+        node = part.edges[0]
+        if node not in self.pending:
+            self.pending[node] = [None] * node.outputs
+        self.pending[node][part.place] = grad
+
+
+def _seeds(roots: Sequence[Any], grads: Sequence[Any] | None) -> list[tuple[Any, Array]]:
+    given = [None] * len(roots) if grads is None else list(grads)
+    if len(given) != len(roots):
+        raise GradientError(f"{len(given)} gradients for {len(roots)} roots")
+    return [(root, _seed(root, grad)) for root, grad in zip(roots, given, strict=True)]
+
+
+def _seed(root: Any, grad: Any) -> Array:
+    if not root.requires_grad:
+        raise GradientError("this tensor has no gradient: nothing it was made from requires one")
+    if grad is None:
+        if root.data.size != 1:
+            raise GradientError(
+                f"a gradient must be given to start from a tensor of shape {root.shape}; "
+                "only a tensor of one element starts from 1"
+            )
+        return array_module(root.data).ones_like(root.data)
+    data = grad.data if isinstance(grad, tensor_module.Tensor) else grad
+    if tuple(data.shape) != root.shape:
+        raise ShapeError(
+            f"gradient of shape {tuple(data.shape)} for a tensor of shape {root.shape}"
+        )
+    return data if data.dtype == root.data.dtype else data.astype(root.data.dtype)
+
+
+def _changed(node: Function) -> InplaceError:
+    return InplaceError(
+        f"a value that the backward of {node.name()} needs was changed in place after the forward; "
+        "use the op without the trailing underscore, or clone the tensor first"
+    )

@@ -1,0 +1,232 @@
+"""Function: one differentiable op, and at the same time the node it leaves in the graph.
+
+`apply` runs `forward` on plain arrays and wires the result into the graph; the instance is the
+`ctx` that forward and backward share. Gradients are arrays (or `RowGrad`) too, so a backward pass
+records nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import gradmesh.engine.autograd.tensor as tensor_module
+from gradmesh.engine.autograd.anomaly import check_forward
+from gradmesh.engine.autograd.errors import GraphReleased
+from gradmesh.engine.autograd.grad_mode import state
+from gradmesh.engine.backend import Array, DeviceError
+
+_sequence = itertools.count()
+
+
+class Function:
+    """Define a differentiable op by a static `forward` and `backward`.
+
+    Subclasses define `forward(ctx, *args)`, which gets arrays for tensors and returns an array or
+    a tuple of them, and `backward(ctx, *grads)`, which returns one gradient (or None) per
+    positional argument of forward. What backward needs goes through `ctx.save_for_backward`;
+    anything small may be set on ctx.
+    """
+
+    __slots__ = (
+        "edges",
+        "hooks",
+        "needs_input_grad",
+        "outputs",
+        "saved_tensors",
+        "sequence",
+        "versions",
+    )
+
+    # A view shares its version counter with its source, so that in-place changes are seen through
+    # it.
+    is_view = False
+
+    edges: tuple[Any, ...]
+    hooks: list[Callable[[Any], Any]] | None
+    needs_input_grad: tuple[bool, ...]
+    outputs: int
+    saved_tensors: tuple[Any, ...]
+    sequence: int
+    versions: tuple[tuple[list[int], int], ...]
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any, **options: Any) -> Any:
+        """Compute the result from arrays."""
+        raise TypeError(f"{type(ctx).__name__} defines no forward")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Compute one gradient per positional argument of forward."""
+        raise TypeError(f"{type(ctx).__name__} has no backward: it cannot be differentiated")
+
+    def save_for_backward(self, *arrays: Any) -> None:
+        """Keep arrays until backward has run; they are checked against in-place changes."""
+        self.saved_tensors = arrays
+
+    def name(self) -> str:
+        """Name the op as error messages show it."""
+        return type(self).__name__.lstrip("_")
+
+    @classmethod
+    def apply(cls, *args: Any, **options: Any) -> Any:
+        """Run the op on tensors and other arguments, recording it if gradients may be asked for."""
+        node = cls()
+        node.saved_tensors = ()
+        values = []
+        needs = []
+        kind: Any = None
+        for arg in args:
+            if isinstance(arg, tensor_module.Tensor):
+                data = arg.data
+                values.append(data)
+                needs.append(arg._requires_grad)
+                if type(data) is not kind:
+                    if kind is not None:
+                        raise _mixed_devices(cls, args)
+                    kind = type(data)
+            else:
+                values.append(arg)
+                needs.append(False)
+        recorded = state.enabled and True in needs
+        node.needs_input_grad = tuple(needs) if recorded else (False,) * len(needs)
+        result = cls.forward(node, *values, **options)
+        if state.anomaly:
+            check_forward(node, result)
+        if type(result) is tuple:
+            return _wrap_many(node, result, args, recorded)
+        return _wrap(node, result, args, recorded)
+
+
+class Output(Function):
+    """Stand for one of several results of a node; its gradient lands in that place."""
+
+    __slots__ = ("place",)
+
+    place: int
+
+
+class Source(Function):
+    """Be the graph's end on this worker: hand the complete gradient to a callback."""
+
+    __slots__ = ("on_grad",)
+
+    on_grad: Callable[[Array], None]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> tuple[()]:
+        """Hand the gradient over."""
+        ctx.on_grad(grad)
+        return ()
+
+
+def source(data: Array, on_grad: Callable[[Array], None]) -> Any:
+    """Return a tensor whose gradient, complete, is given to a callback during backward.
+
+    Distributed autograd makes the tensors it receives this way.
+    """
+    node = Source()
+    node.saved_tensors = ()
+    node.on_grad = on_grad
+    _link(node, ())
+    out = tensor_module.Tensor(data)
+    out._requires_grad = True
+    out.grad_fn = node
+    return out
+
+
+def _link(node: Function, args: tuple[Any, ...]) -> None:
+    """Give a node its edges: the producers, or the leaves themselves."""
+    edges = []
+    for arg in args:
+        if isinstance(arg, tensor_module.Tensor) and arg._requires_grad:
+            edges.append(arg if arg.grad_fn is None else arg.grad_fn)
+        else:
+            edges.append(None)
+    node.edges = tuple(edges)
+    node.hooks = None
+    node.outputs = 1
+    node.versions = ()
+    node.sequence = next(_sequence)
+
+
+def _wrap(node: Function, result: Any, args: tuple[Any, ...], recorded: bool) -> Any:
+    if isinstance(result, np.generic):
+        result = np.asarray(result)
+    out = tensor_module.Tensor(result)
+    if type(node).is_view:
+        out.version = args[0].version
+        out.is_view = True
+    if recorded:
+        _link(node, args)
+        out._requires_grad = True
+        out.grad_fn = node
+        if node.saved_tensors:
+            _remember_versions(node, args, (out,))
+    return out
+
+
+def _wrap_many(node: Function, results: Any, args: tuple[Any, ...], recorded: bool) -> Any:
+    outs = tuple(
+        tensor_module.Tensor(np.asarray(r) if isinstance(r, np.generic) else r) for r in results
+    )
+    if type(node).is_view:
+        for out in outs:
+            out.version = args[0].version
+            out.is_view = True
+    if recorded:
+        _link(node, args)
+        node.outputs = len(outs)
+        for place, out in enumerate(outs):
+            part = Output()
+            part.saved_tensors = ()
+            part.place = place
+            part.edges = (node,)
+            part.hooks = None
+            part.outputs = 1
+            part.versions = ()
+            part.sequence = next(_sequence)
+            out._requires_grad = True
+            out.grad_fn = part
+        _remember_versions(node, args, outs)
+    return outs
+
+
+def _remember_versions(node: Function, args: tuple[Any, ...], outs: tuple[Any, ...]) -> None:
+    """Note the version of every saved array that belongs to a tensor of this op."""
+    noted = []
+    for array in node.saved_tensors:
+        for owner in (*args, *outs):
+            if isinstance(owner, tensor_module.Tensor) and owner.data is array:
+                noted.append((owner.version, owner.version[0]))
+                break
+    node.versions = tuple(noted)
+
+
+def release(node: Function) -> None:
+    """Drop what a node saved; a second backward through it then raises GraphReleased."""
+    if node.saved_tensors:
+        node.saved_tensors = _RELEASED
+        node.versions = ()
+
+
+def check_not_released(node: Function) -> None:
+    """Raise GraphReleased if the node's saved values are gone."""
+    if node.saved_tensors is _RELEASED:
+        raise GraphReleased(
+            f"the values saved by {node.name()} are gone: a backward pass has used this graph; "
+            "pass retain_graph=True to the first backward to run a second one"
+        )
+
+
+_RELEASED: tuple[Any, ...] = ("released",)
+
+
+def _mixed_devices(cls: type[Function], args: tuple[Any, ...]) -> DeviceError:
+    devices = [str(arg.device) for arg in args if isinstance(arg, tensor_module.Tensor)]
+    return DeviceError(
+        f"{cls.__name__} got tensors on {', '.join(devices)}; move them to one device with .to(...)"
+    )

@@ -1,0 +1,64 @@
+"""What happens to a leaf when its gradient is complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradmesh.engine.autograd.tensor as tensor_module
+from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
+from gradmesh.engine.backend import ShapeError, array_module
+
+
+def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | None) -> None:
+    """Run the leaf's hooks and add its gradient to `into`, or to `.grad` if into is None.
+
+    Args:
+        leaf: The leaf tensor.
+        grad: Its complete gradient of this pass, array or RowGrad.
+        owned: Whether nobody else refers to the array, so that it may be kept without a copy.
+        into: The caller's map, or None.
+    """
+    if tuple(grad.shape) != leaf.shape:
+        raise ShapeError(f"gradient of shape {tuple(grad.shape)} for a leaf of shape {leaf.shape}")
+    if leaf.hooks is not None:
+        for hook in leaf.hooks:
+            grad = hook(grad)
+        owned = False
+    if into is None:
+        _into_grad(leaf, grad, owned)
+    elif leaf in into:
+        into[leaf] = add_grads(into[leaf], grad)
+    else:
+        into[leaf] = grad if owned or type(grad) is RowGrad else grad.copy()
+    if leaf.post_hooks is not None:
+        for hook in leaf.post_hooks:
+            hook(leaf)
+
+
+def _into_grad(leaf: Any, grad: Any, owned: bool) -> None:
+    held = leaf.grad
+    if type(grad) is RowGrad or type(held) is RowGrad:
+        _into_sparse(leaf, held, grad)
+    elif held is None:
+        leaf.grad = _first(leaf, grad, owned)
+    else:
+        # In place, so that a gradient that lives in a reducer's bucket stays there.
+        array_module(grad).add(held.data, grad, out=held.data)
+        held.version[0] += 1
+
+
+def _first(leaf: Any, grad: Any, owned: bool) -> Any:
+    buffer = leaf.grad_buffer
+    if buffer is not None:
+        buffer[...] = grad
+        return tensor_module.Tensor(buffer)
+    return tensor_module.Tensor(grad if owned else grad.copy())
+
+
+def _into_sparse(leaf: Any, held: Any, grad: Any) -> None:
+    if held is None:
+        leaf.grad = grad
+        return
+    old = held if type(held) is RowGrad else held.data
+    total = add_grads(old, grad)
+    leaf.grad = total if type(total) is RowGrad else tensor_module.Tensor(total)

@@ -1,0 +1,101 @@
+"""The ops, one family a file; the lower-case functions are what users call."""
+
+from gradmesh.engine.autograd.ops.activation import gelu as gelu
+from gradmesh.engine.autograd.ops.activation import relu as relu
+from gradmesh.engine.autograd.ops.activation import sigmoid as sigmoid
+from gradmesh.engine.autograd.ops.activation import silu as silu
+from gradmesh.engine.autograd.ops.activation import tanh as tanh
+from gradmesh.engine.autograd.ops.arithmetic import add as add
+from gradmesh.engine.autograd.ops.arithmetic import div as div
+from gradmesh.engine.autograd.ops.arithmetic import maximum as maximum
+from gradmesh.engine.autograd.ops.arithmetic import minimum as minimum
+from gradmesh.engine.autograd.ops.arithmetic import mul as mul
+from gradmesh.engine.autograd.ops.arithmetic import neg as neg
+from gradmesh.engine.autograd.ops.arithmetic import pow as pow
+from gradmesh.engine.autograd.ops.arithmetic import sub as sub
+from gradmesh.engine.autograd.ops.arithmetic import where as where
+from gradmesh.engine.autograd.ops.embedding import take_rows as take_rows
+from gradmesh.engine.autograd.ops.indexing import cat as cat
+from gradmesh.engine.autograd.ops.indexing import getitem as getitem
+from gradmesh.engine.autograd.ops.indexing import split as split
+from gradmesh.engine.autograd.ops.indexing import stack as stack
+from gradmesh.engine.autograd.ops.interaction import cross_layer as cross_layer
+from gradmesh.engine.autograd.ops.interaction import dot_interaction as dot_interaction
+from gradmesh.engine.autograd.ops.interaction import factorization_machine as factorization_machine
+from gradmesh.engine.autograd.ops.linear import linear as linear
+from gradmesh.engine.autograd.ops.linear import linear_relu as linear_relu
+from gradmesh.engine.autograd.ops.loss import (
+    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+)
+from gradmesh.engine.autograd.ops.loss import cross_entropy as cross_entropy
+from gradmesh.engine.autograd.ops.loss import mse_loss as mse_loss
+from gradmesh.engine.autograd.ops.loss import nll_loss as nll_loss
+from gradmesh.engine.autograd.ops.matmul import matmul as matmul
+from gradmesh.engine.autograd.ops.pointwise import abs as abs
+from gradmesh.engine.autograd.ops.pointwise import clamp as clamp
+from gradmesh.engine.autograd.ops.pointwise import exp as exp
+from gradmesh.engine.autograd.ops.pointwise import log as log
+from gradmesh.engine.autograd.ops.pointwise import sqrt as sqrt
+from gradmesh.engine.autograd.ops.reduction import max as max
+from gradmesh.engine.autograd.ops.reduction import mean as mean
+from gradmesh.engine.autograd.ops.reduction import min as min
+from gradmesh.engine.autograd.ops.reduction import sum as sum
+from gradmesh.engine.autograd.ops.reduction import var as var
+from gradmesh.engine.autograd.ops.shape import broadcast_to as broadcast_to
+from gradmesh.engine.autograd.ops.shape import permute as permute
+from gradmesh.engine.autograd.ops.shape import reshape as reshape
+from gradmesh.engine.autograd.ops.shape import squeeze as squeeze
+from gradmesh.engine.autograd.ops.shape import transpose as transpose
+from gradmesh.engine.autograd.ops.shape import unsqueeze as unsqueeze
+from gradmesh.engine.autograd.ops.softmax import log_softmax as log_softmax
+from gradmesh.engine.autograd.ops.softmax import softmax as softmax
+
+__all__ = [
+    "abs",
+    "add",
+    "binary_cross_entropy_with_logits",
+    "broadcast_to",
+    "cat",
+    "clamp",
+    "cross_entropy",
+    "cross_layer",
+    "div",
+    "dot_interaction",
+    "exp",
+    "factorization_machine",
+    "gelu",
+    "getitem",
+    "linear",
+    "linear_relu",
+    "log",
+    "log_softmax",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
+    "mse_loss",
+    "mul",
+    "neg",
+    "nll_loss",
+    "permute",
+    "pow",
+    "relu",
+    "reshape",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "split",
+    "sqrt",
+    "squeeze",
+    "stack",
+    "sub",
+    "sum",
+    "take_rows",
+    "tanh",
+    "transpose",
+    "unsqueeze",
+    "var",
+    "where",
+]

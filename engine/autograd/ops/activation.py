@@ -1,0 +1,144 @@
+"""Activations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.backend import Array, array_module
+
+_ROOT_2_BY_PI = math.sqrt(2.0 / math.pi)
+
+
+class _Relu(Function):
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        out = array_module(x).maximum(x, x.dtype.type(0))
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Array:
+        return grad * (ctx.saved_tensors[0] > 0)
+
+
+class _Sigmoid(Function):
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        out = stable_sigmoid(x)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Array:
+        (out,) = ctx.saved_tensors
+        return grad * out * (1 - out)
+
+
+class _Tanh(Function):
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        out = array_module(x).tanh(x)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Array:
+        (out,) = ctx.saved_tensors
+        return grad * (1 - out * out)
+
+
+class _Silu(Function):
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        gate = stable_sigmoid(x)
+        ctx.save_for_backward(x, gate)
+        return x * gate
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Array:
+        x, gate = ctx.saved_tensors
+        return grad * gate * (1 + x * (1 - gate))
+
+
+class _Gelu(Function):
+    """Multiply by the normal distribution function, exact or by the tanh formula."""
+
+    __slots__ = ("tanh",)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, tanh: bool) -> Array:
+        ctx.tanh = tanh
+        ctx.save_for_backward(x)
+        if tanh:
+            inner = _ROOT_2_BY_PI * (x + 0.044715 * x**3)
+            return 0.5 * x * (1 + array_module(x).tanh(inner))
+        return 0.5 * x * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        (x,) = ctx.saved_tensors
+        xp = array_module(x)
+        if ctx.tanh:
+            t = xp.tanh(_ROOT_2_BY_PI * (x + 0.044715 * x**3))
+            slope = _ROOT_2_BY_PI * (1 + 3 * 0.044715 * x * x)
+            return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope), None
+        cdf = 0.5 * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
+        density = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+        return grad * (cdf + x * density), None
+
+
+def stable_sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)) without overflow, for arrays."""
+    # tanh saturates instead of overflowing: sigmoid(x) = (1 + tanh(x / 2)) / 2.
+    out = array_module(x).tanh(x * x.dtype.type(0.5))
+    out += 1
+    out *= x.dtype.type(0.5)
+    return out
+
+
+def relu(x: Any) -> Any:
+    """Return max(x, 0); its gradient at 0 is 0."""
+    return _Relu.apply(x)
+
+
+def sigmoid(x: Any) -> Any:
+    """Return 1 / (1 + exp(-x))."""
+    return _Sigmoid.apply(x)
+
+
+def tanh(x: Any) -> Any:
+    """Return the hyperbolic tangent of x."""
+    return _Tanh.apply(x)
+
+
+def silu(x: Any) -> Any:
+    """Return x * sigmoid(x)."""
+    return _Silu.apply(x)
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """Return x times the normal distribution function of x.
+
+    Args:
+        x: A float tensor.
+        approximate: `"none"` for the exact function, `"tanh"` for the usual approximation.
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate is {approximate!r}; use 'none' or 'tanh'")
+    return _Gelu.apply(x, approximate == "tanh")
+
+
+def _erf(x: Array) -> Array:
+    from gradmesh.engine.kernels import erf
+
+    return erf(x)

@@ -1,0 +1,69 @@
+"""The affine map of a layer, with or without ReLU, fused so that outputs are passed over once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+
+
+class _Linear(Function):
+    """Compute x Wᵀ + b, then ReLU if asked."""
+
+    __slots__ = ("has_relu",)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Array:
+        _check(x, weight, bias)
+        xp = array_module(x)
+        out = xp.matmul(x, weight.T)
+        if bias is not None:
+            out += bias
+        if has_relu:
+            xp.maximum(out, out.dtype.type(0), out=out)
+        ctx.has_relu = has_relu
+        ctx.save_for_backward(x, weight, out if has_relu else None)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        x, weight, out = ctx.saved_tensors
+        xp = array_module(grad)
+        if ctx.has_relu:
+            grad = grad * (out > 0)
+        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+        flat = grad if grad.ndim == 2 else grad.reshape(-1, weight.shape[0])
+        grad_x = xp.matmul(grad, weight) if need_x else None
+        grad_weight = grad_bias = None
+        if need_weight:
+            inputs = x if x.ndim == 2 else x.reshape(-1, weight.shape[1])
+            grad_weight = xp.matmul(flat.T, inputs)
+        if need_bias:
+            grad_bias = flat.sum(axis=0)
+        return grad_x, grad_weight, grad_bias, None
+
+
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """Return x Wᵀ + b.
+
+    Args:
+        x: [..., in_features].
+        weight: [out_features, in_features].
+        bias: [out_features], or None.
+    """
+    return _Linear.apply(x, weight, bias, False)
+
+
+def linear_relu(x: Any, weight: Any, bias: Any = None) -> Any:
+    """Return max(x Wᵀ + b, 0), as one op."""
+    return _Linear.apply(x, weight, bias, True)
+
+
+def _check(x: Array, weight: Array, bias: Array | None) -> None:
+    if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(f"linear: input {x.shape} does not fit weight {weight.shape}")
+    if x.dtype != weight.dtype:
+        raise DtypeError(f"linear: input is {x.dtype}, weight is {weight.dtype}; cast one of them")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError(f"linear: bias {bias.shape} does not fit weight {weight.shape}")

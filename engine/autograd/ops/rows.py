@@ -1,0 +1,54 @@
+"""Sums of rows by index, in order of appearance on every device: they repeat bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine import kernels
+from gradmesh.engine.backend import Array, array_module
+
+
+def scatter_add(out: Array, places: Array, rows: Array) -> None:
+    """Add rows to the rows of out at given places; repeated places add up in order.
+
+    Args:
+        out: [m, dim], changed in place.
+        places: int [n], each in [0, m).
+        rows: [n, dim].
+    """
+    if isinstance(out, np.ndarray):
+        kernels.scatter_add(out, places, rows)
+    else:
+        _scatter_add_sorted(out, places, rows)
+
+
+def coalesce_rows(ids: Array, rows: Array) -> tuple[Array, Array]:
+    """Return distinct ids in order of first appearance and the sum of the rows of each."""
+    if isinstance(rows, np.ndarray):
+        unique, inverse = kernels.unique_inverse(ids)
+        return unique, kernels.coalesce(inverse, rows, len(unique))
+    return _coalesce_sorted(ids, rows)
+
+
+def _scatter_add_sorted(out: Array, places: Array, rows: Array) -> None:
+    """Do it on a GPU: atomics would add in any order, a stable sort keeps the order."""
+    xp = array_module(out)
+    if not len(places):
+        return
+    order = xp.argsort(places, kind="stable")
+    placed = places[order]
+    starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), placed[1:] != placed[:-1]]))
+    out[placed[starts]] += xp.add.reduceat(rows[order], starts, axis=0)
+
+
+def _coalesce_sorted(ids: Array, rows: Array) -> tuple[Any, Any]:
+    xp = array_module(rows)
+    unique, first, inverse = xp.unique(ids, return_index=True, return_inverse=True)
+    rank = xp.argsort(first)
+    position = xp.empty_like(rank)
+    position[rank] = xp.arange(len(rank))
+    out = xp.zeros((len(unique), *rows.shape[1:]), dtype=rows.dtype)
+    _scatter_add_sorted(out, position[inverse.reshape(-1)], rows)
+    return unique[rank], out

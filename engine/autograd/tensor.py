@@ -1,0 +1,253 @@
+"""Tensor: an array with a place in the graph."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import gradmesh.engine.autograd.engine as engine_module
+from gradmesh.engine.autograd.errors import GradientError
+from gradmesh.engine.autograd.hook import HookHandle, add_hook
+from gradmesh.engine.autograd.operators import Operators
+from gradmesh.engine.backend import Array, Device, DtypeError, device_of, to_numpy
+from gradmesh.engine.backend.dtype import is_float
+
+
+class Tensor(Operators):
+    """Hold an array and remember how it was made.
+
+    Args:
+        data: The array, kept without a copy.
+        requires_grad: Whether backward passes compute this tensor's gradient.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_requires_grad",
+        "data",
+        "grad",
+        "grad_buffer",
+        "grad_fn",
+        "hooks",
+        "is_view",
+        "post_hooks",
+        "version",
+    )
+
+    data: Array
+    grad: Any
+    grad_buffer: Array | None
+    hooks: list[Callable[[Any], Any]] | None
+    post_hooks: list[Callable[[Any], Any]] | None
+    version: list[int]
+
+    def __init__(self, data: Array, requires_grad: bool = False) -> None:
+        self.data = data
+        self.grad = None
+        self.grad_fn: Any = None
+        self.hooks = None
+        self.is_view = False
+        self.post_hooks = None
+        self.version = [0]
+        self._requires_grad = False
+        self.grad_buffer = None
+        if requires_grad:
+            self.requires_grad = True
+
+    @property
+    def requires_grad(self) -> bool:
+        """Tell whether backward passes compute this tensor's gradient."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and not is_float(self.data.dtype):
+            raise DtypeError(f"only float tensors carry gradients, this one is {self.data.dtype}")
+        if not value and self.grad_fn is not None:
+            raise GradientError("requires_grad of a computed tensor cannot be unset; use detach()")
+        self._requires_grad = value
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set `requires_grad` and return the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Give the length of each axis."""
+        return tuple(self.data.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Give the type of the elements."""
+        return self.data.dtype  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> Device:
+        """Give the device that holds the array."""
+        return device_of(self.data)
+
+    @property
+    def ndim(self) -> int:
+        """Count the axes."""
+        return int(self.data.ndim)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Tell whether the tensor was made by the user and not by an op."""
+        return self.grad_fn is None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Tell a tensor from a RowGrad."""
+        return False
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or the length of one axis."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """Count the axes."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """Count the elements."""
+        return int(self.data.size)
+
+    def element_size(self) -> int:
+        """Return the bytes of one element."""
+        return int(self.data.dtype.itemsize)
+
+    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
+        """Add the gradient of this tensor to `.grad` of every leaf it was made from.
+
+        Args:
+            gradient: Gradient of this tensor; may be left out for one element, and is 1 then.
+            retain_graph: Keep the graph for another backward.
+        """
+        engine_module.run_backward((self,), (gradient,), retain_graph)
+
+    def detach(self) -> Tensor:
+        """Return a tensor on the same memory, outside the graph."""
+        out = Tensor(self.data)
+        out.version = self.version
+        return out
+
+    def numpy(self) -> Any:
+        """Return the array in host memory, shared if it is there.
+
+        Raises:
+            GradientError: If the tensor requires a gradient; detach it first.
+        """
+        if self._requires_grad:
+            raise GradientError("this tensor requires a gradient; use tensor.detach().numpy()")
+        return to_numpy(self.data)
+
+    def item(self) -> Any:
+        """Return the only element as a Python number."""
+        return self.data.item()
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists of Python numbers."""
+        return self.data.tolist()
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> HookHandle:
+        """Call a function with this tensor's gradient when it is known; it may return another."""
+        if not self._requires_grad:
+            raise GradientError("a hook needs a tensor that requires a gradient")
+
+        def run(grad: Any) -> Any:
+            result = hook(grad if not isinstance(grad, np.ndarray) else Tensor(grad))
+            return grad if result is None else getattr(result, "data", result)
+
+        return add_hook(self if self.grad_fn is None else self.grad_fn, "hooks", run)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> HookHandle:
+        """Call a function with this leaf after a backward pass has added to its gradient."""
+        if not self.is_leaf:
+            raise GradientError("only leaves accumulate gradients; use register_hook")
+        return add_hook(self, "post_hooks", hook)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of a computed tensor in `.grad` too."""
+        if self.grad_fn is None:
+            return
+        ref = weakref.ref(self)
+
+        def keep(grad: Any) -> Any:
+            owner = ref()
+            if owner is not None:
+                owner.grad = Tensor(grad.copy())
+            return grad
+
+        add_hook(self.grad_fn, "hooks", keep)
+
+    def __len__(self) -> int:
+        if not self.data.shape:
+            raise TypeError("len() of a tensor without axes")
+        return int(self.data.shape[0])
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def __float__(self) -> float:
+        return float(self.data)
+
+    def __int__(self) -> int:
+        return int(self.data)
+
+    def __index__(self) -> int:
+        return int(self.data.__index__())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self) -> str:
+        text = np.array2string(to_numpy(self.data), separator=", ", prefix="tensor(", precision=4)
+        parts = [text]
+        if self.data.dtype not in (np.float32, np.int64, np.bool_):
+            parts.append(f"dtype={self.data.dtype}")
+        if self.device.kind != "cpu":
+            parts.append(f"device={str(self.device)!r}")
+        if self.grad_fn is not None:
+            parts.append(f"grad_fn=<{self.grad_fn.name()}>")
+        elif self._requires_grad:
+            parts.append("requires_grad=True")
+        return f"tensor({', '.join(parts)})"
+
+
+def grad_of(
+    outputs: Any, inputs: Sequence[Tensor], grad_outputs: Any = None, retain_graph: bool = False
+) -> tuple[Any, ...]:
+    """Return the gradients of outputs with respect to inputs without touching `.grad`.
+
+    Inputs that are not leaves are supported; those that outputs do not depend on get None.
+    """
+    roots = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    seeds = (grad_outputs,) if isinstance(outputs, Tensor) else grad_outputs
+    into: dict[Any, Any] = {}
+    caught: dict[int, Any] = {}
+    handles = [
+        add_hook(t.grad_fn, "hooks", _catch(caught, place))
+        for place, t in enumerate(inputs)
+        if t.grad_fn is not None
+    ]
+    try:
+        engine_module.run_backward(roots, seeds, retain_graph, into)
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = [caught.get(place, into.get(t)) for place, t in enumerate(inputs)]
+    return tuple(Tensor(g) if hasattr(g, "strides") else g for g in found)
+
+
+def _catch(caught: dict[int, Any], place: int) -> Callable[[Any], Any]:
+    def keep(grad: Any) -> Any:
+        caught[place] = grad
+        return grad
+
+    return keep

@@ -1,0 +1,40 @@
+"""Arrays and where they live: devices, dtypes, the array module, random numbers.
+
+Everything above asks `array_module(x)` for `xp` once and never names numpy or cupy in an op.
+"""
+
+from gradmesh.engine.backend.array import Array as Array
+from gradmesh.engine.backend.array import array_module as array_module
+from gradmesh.engine.backend.array import as_array as as_array
+from gradmesh.engine.backend.array import to_device as to_device
+from gradmesh.engine.backend.array import to_numpy as to_numpy
+from gradmesh.engine.backend.device import CPU as CPU
+from gradmesh.engine.backend.device import Device as Device
+from gradmesh.engine.backend.device import as_device as as_device
+from gradmesh.engine.backend.device import device_of as device_of
+from gradmesh.engine.backend.errors import DeviceError as DeviceError
+from gradmesh.engine.backend.errors import DeviceUnavailable as DeviceUnavailable
+from gradmesh.engine.backend.errors import DtypeError as DtypeError
+from gradmesh.engine.backend.errors import ShapeError as ShapeError
+from gradmesh.engine.backend.random import Generator as Generator
+from gradmesh.engine.backend.random import default_generator as default_generator
+from gradmesh.engine.backend.random import manual_seed as manual_seed
+
+__all__ = [
+    "CPU",
+    "Array",
+    "Device",
+    "DeviceError",
+    "DeviceUnavailable",
+    "DtypeError",
+    "Generator",
+    "ShapeError",
+    "array_module",
+    "as_array",
+    "as_device",
+    "default_generator",
+    "device_of",
+    "manual_seed",
+    "to_device",
+    "to_numpy",
+]

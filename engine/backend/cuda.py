@@ -1,0 +1,79 @@
+"""The only place that imports cupy.
+
+Tests may put a numpy-backed stand-in in its place with `stand_in`; the engine cannot tell them
+apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from gradmesh.engine.backend.errors import DeviceUnavailable
+
+
+class _Holder:
+    """Keep the module that serves `cuda` devices, once it is known."""
+
+    __slots__ = ("module",)
+
+    def __init__(self) -> None:
+        self.module: Any = None
+
+
+_holder = _Holder()
+
+
+def cuda_module() -> Any:
+    """Return cupy, importing it on first use.
+
+    Raises:
+        DeviceUnavailable: If cupy is not installed or finds no CUDA device.
+    """
+    if _holder.module is None:
+        _holder.module = _import_cupy()
+    return _holder.module
+
+
+def is_available() -> bool:
+    """Tell whether a `cuda` device can be used in this process."""
+    try:
+        cuda_module()
+    except DeviceUnavailable:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def stand_in(module: Any) -> Iterator[None]:
+    """Serve `cuda` devices from another module with cupy's interface, for tests."""
+    before = _holder.module
+    _holder.module = module
+    try:
+        yield
+    finally:
+        _holder.module = before
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise DeviceUnavailable(
+            "device 'cuda' needs cupy: install gradmesh[cuda13] or gradmesh[cuda12]"
+        ) from error
+    # getDeviceCount raises without a driver; is_available answers.
+    if not cupy.cuda.is_available():
+        raise DeviceUnavailable("device 'cuda' is not there: cupy finds no CUDA driver or GPU")
+    return cupy
+
+
+def special_module() -> Any:
+    """Return cupy's special functions, `cupyx.scipy.special`."""
+    held = cuda_module()
+    if held.__name__ != "cupy":
+        return held.special
+    import cupyx.scipy.special
+
+    return cupyx.scipy.special

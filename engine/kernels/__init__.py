@@ -1,0 +1,52 @@
+"""Compiled kernels; each name loads its file, and with it numba, on first use.
+
+Importing the engine must not cost numba's import time for programs that never look up a row.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradmesh.engine.kernels.id_map import IdMap as IdMap
+    from gradmesh.engine.kernels.initializer import init_normal as init_normal
+    from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
+    from gradmesh.engine.kernels.rows import coalesce as coalesce
+    from gradmesh.engine.kernels.rows import gather as gather
+    from gradmesh.engine.kernels.rows import scatter_add as scatter_add
+    from gradmesh.engine.kernels.rows import scatter_sgd as scatter_sgd
+    from gradmesh.engine.kernels.special import erf as erf
+    from gradmesh.engine.kernels.unique import unique_inverse as unique_inverse
+
+_HOMES = {
+    "IdMap": "id_map",
+    "coalesce": "rows",
+    "erf": "special",
+    "gather": "rows",
+    "init_normal": "initializer",
+    "init_uniform": "initializer",
+    "scatter_add": "rows",
+    "scatter_sgd": "rows",
+    "unique_inverse": "unique",
+}
+
+__all__ = [
+    "IdMap",
+    "coalesce",
+    "erf",
+    "gather",
+    "init_normal",
+    "init_uniform",
+    "scatter_add",
+    "scatter_sgd",
+    "unique_inverse",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

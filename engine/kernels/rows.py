@@ -1,0 +1,92 @@
+"""Gathering rows and summing rows by index, in order of appearance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine.kernels.compile import jit
+
+
+@jit
+def _first_outside(index: Any, limit: Any) -> Any:
+    for i in range(index.shape[0]):
+        if index[i] < 0 or index[i] >= limit:
+            return i
+    return -1
+
+
+@jit
+def _scatter_add(out: Any, index: Any, rows: Any) -> None:
+    for i in range(index.shape[0]):
+        target = out[index[i]]
+        row = rows[i]
+        for j in range(target.shape[0]):
+            target[j] += row[j]
+
+
+@jit
+def _scatter_sub_scaled(out: Any, index: Any, rows: Any, scale: Any) -> None:
+    for i in range(index.shape[0]):
+        target = out[index[i]]
+        row = rows[i]
+        for j in range(target.shape[0]):
+            target[j] -= scale * row[j]
+
+
+def check_index(index: Any, limit: int) -> None:
+    """Raise IndexError if an index lies outside [0, limit)."""
+    place = _first_outside(index, limit)
+    if place >= 0:
+        raise IndexError(f"index {int(index[place])} at place {place} is outside {limit} rows")
+
+
+def gather(table: Any, index: Any, out: Any = None) -> Any:
+    """Return table[index], into `out` if given.
+
+    Args:
+        table: [m, dim].
+        index: int64 [n], each in [0, m).
+        out: [n, dim] of the table's dtype, or None.
+
+    Raises:
+        IndexError: If an index lies outside the table.
+    """
+    check_index(index, table.shape[0])
+    # mode="clip" skips the buffering that numpy's own bounds check needs.
+    return np.take(table, index, axis=0, out=out, mode="clip")
+
+
+def scatter_add(out: Any, index: Any, rows: Any) -> None:
+    """Add rows to out[index], one after the other, so repeated places add up in order."""
+    check_index(index, out.shape[0])
+    if rows.dtype.kind == "V" or rows.dtype == np.float16:
+        # numba knows no half precision on the CPU; sum in float32 and round once.
+        total = out.astype(np.float32)
+        _scatter_add(total, index, rows.astype(np.float32))
+        out[...] = total
+        return
+    _scatter_add(out, index, rows)
+
+
+def scatter_sgd(weights: Any, index: Any, grads: Any, lr: float) -> None:
+    """Subtract lr * grads from weights[index], one after the other; places may repeat."""
+    check_index(index, weights.shape[0])
+    _scatter_sub_scaled(weights, index, grads, weights.dtype.type(lr))
+
+
+def coalesce(inverse: Any, rows: Any, count: int) -> Any:
+    """Return the sums of rows that share an inverse index, added in order of appearance.
+
+    Args:
+        inverse: int64 [n], each in [0, count), as `unique_inverse` gives it.
+        rows: [n, dim].
+        count: How many sums there are.
+
+    Returns:
+        [count, dim] of the rows' dtype.
+    """
+    out = np.zeros((count, *rows.shape[1:]), dtype=rows.dtype)
+    scatter_add(out, inverse, rows)
+    return out

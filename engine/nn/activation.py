@@ -1,0 +1,104 @@
+"""Activations as modules."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from gradmesh.engine.autograd import ops
+from gradmesh.engine.nn.module import Module
+
+
+@final
+class Identity(Module):
+    """Return the input."""
+
+    def forward(self, x: Any) -> Any:
+        """Return x."""
+        return x
+
+
+@final
+class ReLU(Module):
+    """Apply max(x, 0)."""
+
+    def forward(self, x: Any) -> Any:
+        """Return max(x, 0)."""
+        return ops.relu(x)
+
+
+@final
+class Sigmoid(Module):
+    """Apply 1 / (1 + exp(-x))."""
+
+    def forward(self, x: Any) -> Any:
+        """Return 1 / (1 + exp(-x))."""
+        return ops.sigmoid(x)
+
+
+@final
+class Tanh(Module):
+    """Apply the hyperbolic tangent."""
+
+    def forward(self, x: Any) -> Any:
+        """Return tanh(x)."""
+        return ops.tanh(x)
+
+
+@final
+class GELU(Module):
+    """Apply x times the normal distribution function of x.
+
+    Args:
+        approximate: `"none"` for the exact function, `"tanh"` for the usual approximation.
+    """
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x: Any) -> Any:
+        """Return gelu(x)."""
+        return ops.gelu(x, self.approximate)
+
+
+@final
+class SiLU(Module):
+    """Apply x * sigmoid(x)."""
+
+    def forward(self, x: Any) -> Any:
+        """Return x * sigmoid(x)."""
+        return ops.silu(x)
+
+
+@final
+class Softmax(Module):
+    """Apply softmax along an axis.
+
+    Args:
+        dim: The axis.
+    """
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Any) -> Any:
+        """Return softmax(x)."""
+        return ops.softmax(x, self.dim)
+
+
+@final
+class LogSoftmax(Module):
+    """Apply the logarithm of softmax along an axis.
+
+    Args:
+        dim: The axis.
+    """
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Any) -> Any:
+        """Return log_softmax(x)."""
+        return ops.log_softmax(x, self.dim)

@@ -1,0 +1,104 @@
+"""Modules made of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, final
+
+from gradmesh.engine.nn.module import Module
+
+
+@final
+class Sequential(Module):
+    """Feed each module with the result of the one before.
+
+    Args:
+        modules: The modules, or one mapping from names to modules.
+    """
+
+    def __init__(self, *modules: Any) -> None:
+        super().__init__()
+        named = modules[0] if len(modules) == 1 and isinstance(modules[0], Mapping) else None
+        for name, module in named.items() if named else enumerate(modules):
+            self.add_module(str(name), module)
+
+    def forward(self, x: Any) -> Any:
+        """Return the last module's result."""
+        for module in self._modules.values():
+            x = module(x)  # type: ignore[misc]
+        return x
+
+    def __getitem__(self, place: int) -> Any:
+        return list(self.children())[place]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.children()
+
+
+@final
+class ModuleList(Module):
+    """Hold modules in order.
+
+    Args:
+        modules: What the list starts with.
+    """
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        super().__init__()
+        for module in modules:
+            self.append(module)
+
+    def append(self, module: Module) -> ModuleList:
+        """Add a module at the end."""
+        self.add_module(str(len(self)), module)
+        return self
+
+    def __getitem__(self, place: int) -> Any:
+        return list(self._modules.values())[place]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._modules.values())
+
+
+@final
+class ModuleDict(Module):
+    """Hold modules by name.
+
+    Args:
+        modules: What the dict starts with.
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        super().__init__()
+        for name, module in (modules or {}).items():
+            self.add_module(name, module)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._modules[name]
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.add_module(name, module)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def keys(self) -> Iterable[str]:
+        """Return the names."""
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Any]:
+        """Return the modules."""
+        return self._modules.values()
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """Return names and modules."""
+        return self._modules.items()

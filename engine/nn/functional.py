@@ -1,0 +1,41 @@
+"""The functions behind the modules, under torch's names."""
+
+from gradmesh.engine.autograd.ops import (
+    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+)
+from gradmesh.engine.autograd.ops import cross_entropy as cross_entropy
+from gradmesh.engine.autograd.ops import cross_layer as cross_layer
+from gradmesh.engine.autograd.ops import dot_interaction as dot_interaction
+from gradmesh.engine.autograd.ops import factorization_machine as factorization_machine
+from gradmesh.engine.autograd.ops import gelu as gelu
+from gradmesh.engine.autograd.ops import linear as linear
+from gradmesh.engine.autograd.ops import linear_relu as linear_relu
+from gradmesh.engine.autograd.ops import log_softmax as log_softmax
+from gradmesh.engine.autograd.ops import mse_loss as mse_loss
+from gradmesh.engine.autograd.ops import nll_loss as nll_loss
+from gradmesh.engine.autograd.ops import relu as relu
+from gradmesh.engine.autograd.ops import sigmoid as sigmoid
+from gradmesh.engine.autograd.ops import silu as silu
+from gradmesh.engine.autograd.ops import softmax as softmax
+from gradmesh.engine.autograd.ops import take_rows as take_rows
+from gradmesh.engine.autograd.ops import tanh as tanh
+
+__all__ = [
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "cross_layer",
+    "dot_interaction",
+    "factorization_machine",
+    "gelu",
+    "linear",
+    "linear_relu",
+    "log_softmax",
+    "mse_loss",
+    "nll_loss",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "take_rows",
+    "tanh",
+]

@@ -1,0 +1,34 @@
+"""Rules by name, as recipes on the wire and in checkpoints call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradmesh.engine.optim.adagrad import AdagradRule, RowwiseAdagradRule
+from gradmesh.engine.optim.rule import Rule
+from gradmesh.engine.optim.sgd import SGDRule
+
+_RULES: Mapping[str, type[Rule]] = {
+    rule.name: rule for rule in (AdagradRule, RowwiseAdagradRule, SGDRule)
+}
+
+
+def rule_names() -> tuple[str, ...]:
+    """Return the names of all rules, sorted."""
+    return tuple(sorted(_RULES))
+
+
+def make_rule(name: str, options: Mapping[str, Any]) -> Rule:
+    """Return the rule of a name with options.
+
+    Raises:
+        ValueError: If there is no such rule or it has no such option.
+    """
+    if name not in _RULES:
+        raise ValueError(f"no rule {name!r}; there are {', '.join(rule_names())}")
+    kind = _RULES[name]
+    unknown = set(options) - set(kind.__dataclass_fields__)
+    if unknown:
+        raise ValueError(f"rule {name!r} has no options {sorted(unknown)}")
+    return kind(**options)

@@ -1,0 +1,157 @@
+"""Rule: how one array of weights follows its gradients, without knowing whose weights they are.
+
+Optimizers apply rules to dense parameters, parameter servers to rows of a table: the same code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gradmesh.engine.backend import Array, ShapeError, array_module
+
+_ONLY_ROW = np.zeros(1, dtype=np.int64)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """Describe one piece of state that a rule keeps per row.
+
+    Args:
+        name: Key in the mapping of slot arrays.
+        width: Columns per row: the row's own dim, or 1.
+        initial: Value before the first update.
+    """
+
+    name: str
+    width: int
+    initial: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule(ABC):
+    """Update weights from gradients; immutable, all state is in the slots."""
+
+    name: ClassVar[str]
+    """How recipes and checkpoints call the rule."""
+
+    rowwise: ClassVar[bool] = False
+    """Whether a row is more than its elements, so that a dense parameter cannot be one long row."""
+
+    @abstractmethod
+    def slots(self, dim: int) -> tuple[Slot, ...]:
+        """Return the state kept per row of `dim` columns."""
+
+    @abstractmethod
+    def formula(
+        self,
+        xp: Any,
+        weights: Array,
+        slots: Mapping[str, Array],
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> None:
+        """Change weights [n, dim] and slots [n, width] in place, in array operations."""
+
+    def kernel(
+        self,
+        weights: Array,
+        slots: Mapping[str, Array],
+        index: Array,
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> bool:
+        """Do the update compiled, on host arrays; return False if the rule has no kernel."""
+        return False
+
+    def allocate(self, rows: int, dim: int, dtype: Any, xp: Any = np) -> dict[str, Array]:
+        """Return fresh slot arrays for a table of rows."""
+        return {s.name: xp.full((rows, s.width), s.initial, dtype=dtype) for s in self.slots(dim)}
+
+    def update_rows(
+        self,
+        weights: Array,
+        slots: Mapping[str, Array],
+        row_indices: Array,
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> None:
+        """Update some rows of a table in place.
+
+        Args:
+            weights: [rows, dim].
+            slots: One array [rows, width] per slot, as `allocate` makes them.
+            row_indices: int64 [n], distinct.
+            grads: [n, dim], in the order of row_indices.
+            lr: Learning rate.
+            step: Number of this step, from 1.
+
+        Raises:
+            ShapeError: If the gradients do not fit the rows; nothing is changed then.
+            IndexError: If a row lies outside the table; nothing is changed then.
+        """
+        if grads.shape != (len(row_indices), weights.shape[1]):
+            raise ShapeError(
+                f"gradients {tuple(grads.shape)} do not fit {len(row_indices)} rows of "
+                f"{weights.shape[1]} columns"
+            )
+        if self._compiled(weights, slots, row_indices, grads, lr, step):
+            return
+        xp = array_module(weights)
+        picked = {name: array[row_indices] for name, array in slots.items()}
+        part = weights[row_indices]
+        self.formula(xp, part, picked, grads, lr, step)
+        weights[row_indices] = part
+        for name, array in picked.items():
+            slots[name][row_indices] = array
+
+    def update(
+        self, weight: Array, slots: Mapping[str, Array], grad: Array, lr: float, step: int
+    ) -> None:
+        """Update a dense parameter in place; slots are shaped as `dense_slots` makes them."""
+        if grad.shape != weight.shape:
+            raise ShapeError(f"gradient {tuple(grad.shape)} for a parameter {tuple(weight.shape)}")
+        shape = self._rows_of(weight.shape)
+        matrix = weight.reshape(shape)
+        index = _ONLY_ROW if shape[0] == 1 else np.arange(shape[0])
+        if self._compiled(matrix, slots, index, grad.reshape(shape), lr, step):
+            if not np.shares_memory(matrix, weight):
+                weight[...] = matrix.reshape(weight.shape)
+            return
+        self.formula(array_module(weight), matrix, slots, grad.reshape(shape), lr, step)
+        weight[...] = matrix.reshape(weight.shape)
+
+    def dense_slots(self, weight: Array) -> dict[str, Array]:
+        """Return fresh slot arrays for a dense parameter, seen as rows."""
+        rows, dim = self._rows_of(weight.shape)
+        return self.allocate(rows, dim, weight.dtype, array_module(weight))
+
+    def _rows_of(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        size = int(np.prod(shape, dtype=np.int64))
+        if not self.rowwise or len(shape) < 2:
+            return 1, size
+        return shape[0], size // max(shape[0], 1)
+
+    def _compiled(
+        self,
+        weights: Array,
+        slots: Mapping[str, Array],
+        index: Array,
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> bool:
+        if not isinstance(weights, np.ndarray) or weights.dtype.char not in "fd":
+            return False
+        if index is not _ONLY_ROW:
+            from gradmesh.engine.kernels.rows import check_index
+
+            check_index(index, weights.shape[0])
+        return self.kernel(weights, slots, index, grads.astype(weights.dtype, copy=False), lr, step)
