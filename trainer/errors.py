@@ -6,8 +6,9 @@
     ValueError       CollectiveMismatch    ranks asked for different things
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
+                     MissingGradient       a parameter took no part in the loss
 
-After any of them a process group is spent: build a new one in the next generation.
+After any of the first six a process group is spent: build a new one in the next generation.
 """
 
 from collections.abc import Sequence
@@ -44,3 +45,7 @@ class GroupAborted(RuntimeError):
 
 class GroupClosed(RuntimeError):
     """The process group was closed; pending and later calls end with this."""
+
+
+class MissingGradient(RuntimeError):
+    """A parameter that the reducer keeps equal on all ranks got no gradient."""
