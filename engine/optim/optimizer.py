@@ -152,7 +152,7 @@ class Optimizer(ABC):
 
     @classmethod
     def _fields(cls) -> Iterable[str]:
-        return cls.rule_class.__dataclass_fields__
+        return [field.name for field in dataclasses.fields(cls.rule_class)]
 
     def _update(self, rule: Rule, lr: float, param: Tensor, grad: Any) -> None:
         kept = self.state.get(param)
