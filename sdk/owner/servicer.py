@@ -6,12 +6,12 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
-import gradmesh
 from gradmesh.protos.common.v1 import context_pb2, value_pb2
 from gradmesh.protos.errors import GradmeshError, InvalidRequest, RefNotFound, RemoteFailure
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.protos.value import from_value, to_value
+from gradmesh.protos.version import VERSION
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.transport.server import Call
 
@@ -74,7 +74,7 @@ class OwnerServicer:
             name=self._name,
             role=self._role,
             incarnation=self._incarnation,
-            version=gradmesh.__version__,
+            version=VERSION,
             functions=self._functions.names(),
             open_contexts=self._contexts.open_count(),
             kept_refs=kept,

@@ -1,0 +1,1 @@
+"""What a training process runs: the job and its settings."""
