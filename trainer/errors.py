@@ -1,6 +1,7 @@
 """Errors of a training process. They never cross the wire.
 
     TimeoutError     CollectiveTimeout     a collective did not end in time
+                     TrainersMissing       the other trainers did not come
     ConnectionError  PeerLost              a rank went away
                      HandshakeRefused      a rank would not let us in
     ValueError       CollectiveMismatch    ranks asked for different things
@@ -8,14 +9,20 @@
                      GroupClosed           close() was called on this group
                      MissingGradient       a parameter took no part in the loss
 
-After any of the first six a process group is spent: build a new one in the next generation.
+After CollectiveTimeout and all below it but MissingGradient a process group is spent: build a new
+one in the next generation. `exit_code` is what a process ends with that gives up on the error.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
+
+_LOST_MESH = 3
 
 
 class CollectiveTimeout(TimeoutError):
     """A collective did not end within its timeout; `ranks` are those still awaited."""
+
+    exit_code: ClassVar[int] = _LOST_MESH
 
     def __init__(self, message: str, *, ranks: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -25,6 +32,8 @@ class CollectiveTimeout(TimeoutError):
 class PeerLost(ConnectionError):
     """The connection to a rank ended; `rank` and `address` say whose."""
 
+    exit_code: ClassVar[int] = _LOST_MESH
+
     def __init__(self, message: str, *, rank: int, address: str) -> None:
         super().__init__(message)
         self.rank = rank
@@ -33,6 +42,8 @@ class PeerLost(ConnectionError):
 
 class HandshakeRefused(ConnectionError):
     """A rank refused the connection: other generation, rank, world size or secret."""
+
+    exit_code: ClassVar[int] = _LOST_MESH
 
 
 class CollectiveMismatch(ValueError):
@@ -49,3 +60,9 @@ class GroupClosed(RuntimeError):
 
 class MissingGradient(RuntimeError):
     """A parameter that the reducer keeps equal on all ranks got no gradient."""
+
+
+class TrainersMissing(TimeoutError):
+    """The other trainers of the cluster did not join in time."""
+
+    exit_code: ClassVar[int] = _LOST_MESH
