@@ -1,1 +1,1 @@
-"""What a training process runs: the job and its settings."""
+"""The training job: its settings, its runs, its result."""
