@@ -11,6 +11,7 @@ from gradmesh.cli.options import configured
 from gradmesh.cli.state_option import state_option
 from gradmesh.launch.errors import NoCluster
 from gradmesh.launch.state import StateFolder
+from gradmesh.sdk.process.address import reachable
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.errors import ConfigError, Problem
 from gradmesh.sdk.process.security import SecurityConfig
@@ -55,8 +56,6 @@ def _local(folder: StateFolder) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _check(address: str) -> None:
-    from gradmesh.sdk.process.address import reachable
-
     try:
         reachable(address)
     except ValueError as error:
@@ -68,6 +67,9 @@ def _show(address: str, cluster: ClusterStatus, processes: list[dict[str, Any]])
     from rich.table import Table
 
     console = Console(highlight=False)
+    if not console.is_terminal:
+        # A pipe has no width; nothing should be cut off there.
+        console = Console(highlight=False, width=200)
     console.print(
         f"coordinator {address}, version {cluster.version}, up {cluster.uptime_s:.0f} s, "
         f"generation {cluster.generation}, tables: {', '.join(cluster.tables) or 'none'}"

@@ -55,7 +55,9 @@ def readable(line: str, *, colour: bool = False) -> str:
         except ValueError:
             return line
         if isinstance(fields, dict) and "message" in fields:
-            return pretty_line(fields, colour=colour, role=False)
+            # The effective configuration would fill the screen; it is in the log file.
+            short = {key: value for key, value in fields.items() if not isinstance(value, dict)}
+            return pretty_line(short, colour=colour, role=False)
     return line
 
 

@@ -20,6 +20,12 @@ def test_pretty_screen_puts_the_process_in_front() -> None:
     ]
 
 
+def test_pretty_screen_leaves_out_what_would_fill_it() -> None:
+    line = json.dumps({"ts": "", "level": "info", "message": "starting", "pid": 1, "config": {}})
+
+    assert readable(line).endswith("starting pid=1")
+
+
 def test_plain_screen_passes_lines_as_they_are() -> None:
     stream = io.StringIO()
 
