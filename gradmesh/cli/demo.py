@@ -1,5 +1,6 @@
 """`gradmesh demo`: the first screen."""
 
+import logging
 import os
 import tempfile
 import time
@@ -8,7 +9,7 @@ from typing import Any
 
 import click
 
-from gradmesh.cli.progress import Figures, progress_screen
+from gradmesh.cli.progress import Figures, NoteHandler, progress_screen
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
@@ -59,7 +60,8 @@ def _train(cluster: LocalCluster, title: str) -> int:
         os._exit(code)
 
     with Lifecycle(LifecycleConfig(drain_s=_DRAIN_S), end_now) as life:
-        with cluster, progress_screen(title) as screen:
+        with progress_screen(title) as screen, cluster:
+            logging.basicConfig(handlers=[NoteHandler(screen)], force=True)
             status = ClusterStatus()
             while not life.stopping and not cluster.work_done:
                 _raise_failure(cluster)

@@ -1,5 +1,6 @@
 """How a training run looks on the screen: a bar that moves, or lines where nothing can move."""
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,6 +21,10 @@ class ProgressScreen(ABC):
     @abstractmethod
     def update(self, status: ClusterStatus) -> None:
         """Show the newest status; called several times a second."""
+
+    @abstractmethod
+    def note(self, text: str) -> None:
+        """Show a line that stays, above whatever moves. Called from other threads too."""
 
     @abstractmethod
     def close(self) -> None:
@@ -66,6 +71,10 @@ class BarScreen(ProgressScreen):
             figures=figures(status),
         )
 
+    def note(self, text: str) -> None:
+        """Print above the bar."""
+        self._progress.console.print(text, markup=False)
+
     def close(self) -> None:
         """Stop the bar."""
         self._progress.stop()
@@ -93,8 +102,25 @@ class LineScreen(ProgressScreen):
             steps = f" step {status.step}/{status.total_steps}" if status.total_steps else ""
             self._console.print(f"{news}{steps} {figures(status)}".rstrip(), soft_wrap=True)
 
+    def note(self, text: str) -> None:
+        """Print a line."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
     def close(self) -> None:
         """Do nothing: lines stay by themselves."""
+
+
+@final
+class NoteHandler(logging.Handler):
+    """Shows log records of this process as notes, so that they do not break the bar."""
+
+    def __init__(self, screen: ProgressScreen) -> None:
+        super().__init__(logging.WARNING)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show the message of a record."""
+        self._screen.note(record.getMessage())
 
 
 def stage(status: ClusterStatus) -> str:

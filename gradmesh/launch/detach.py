@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradmesh.launch.errors import ClusterFailed, StateInUse
+from gradmesh.launch.readable import readable
 from gradmesh.launch.state import StateFolder
 
 _POLL_S = 0.05
@@ -63,5 +64,5 @@ def start_detached(
     raise ClusterFailed(
         f"the cluster did not come up in {str(folder.path)!r}; see logs/supervisor.log there",
         supervisor.returncode or 4,
-        folder.tail("supervisor"),
+        tuple(readable(line) for line in folder.tail("supervisor")),
     )

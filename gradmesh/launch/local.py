@@ -13,6 +13,7 @@ from typing import Any, Self, final
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.plan import ClusterPlan, reachable_address
 from gradmesh.launch.policy import RestartPolicy
+from gradmesh.launch.readable import readable
 from gradmesh.launch.state import StateFolder
 from gradmesh.launch.supervisor import Outcome, Supervisor
 
@@ -168,7 +169,9 @@ class LocalCluster:
     def failure(self, outcome: Outcome) -> ClusterFailed:
         """Return the error that tells how the cluster failed, with the log of the culprit."""
         tail = self.folder.tail(outcome.child) if outcome.child else ()
-        return ClusterFailed(outcome.reason, outcome.exit_code, tail)
+        return ClusterFailed(
+            outcome.reason, outcome.exit_code, tuple(readable(line) for line in tail)
+        )
 
     def __enter__(self) -> Self:
         return self.start()

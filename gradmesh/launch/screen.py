@@ -8,7 +8,8 @@ from typing import TextIO, final
 from rich.console import Console
 from rich.text import Text
 
-from gradmesh.sdk.process.log import fields_of, pretty_line
+from gradmesh.launch.readable import readable
+from gradmesh.sdk.process.log import fields_of
 
 _COLOURS = {
     "supervisor": "bold white",
@@ -45,20 +46,6 @@ class LogScreen:
             for part in readable(line, colour=self._console.is_terminal).split("\n"):
                 prefix = Text(f"{name:<{self._width}} │ ", style=style)
                 self._console.print(prefix + Text.from_ansi(part), soft_wrap=True)
-
-
-def readable(line: str, *, colour: bool = False) -> str:
-    """Render a JSON log line for people; any other line stays as it is."""
-    if line.startswith("{"):
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            return line
-        if isinstance(fields, dict) and "message" in fields:
-            # The effective configuration would fill the screen; it is in the log file.
-            short = {key: value for key, value in fields.items() if not isinstance(value, dict)}
-            return pretty_line(short, colour=colour, role=False)
-    return line
 
 
 @final

@@ -1,4 +1,5 @@
 import io
+import logging
 
 import pytest
 from rich.console import Console
@@ -7,6 +8,7 @@ from gradmesh.cli.progress import (
     BarScreen,
     Figures,
     LineScreen,
+    NoteHandler,
     in_bytes,
     progress_screen,
     stage,
@@ -54,6 +56,17 @@ def test_bar_shows_step_loss_and_speed() -> None:
 
     assert "5/10" in stream.getvalue()
     assert "loss 0.5000  12,346 samples/s" in stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", [BarScreen, LineScreen])
+def test_warnings_are_notes_on_the_screen(kind: type[BarScreen] | type[LineScreen]) -> None:
+    out, stream = console(terminal=kind is BarScreen)
+
+    with kind("2 trainers", out) as screen:
+        handler = NoteHandler(screen)
+        handler.handle(logging.makeLogRecord({"msg": "[a] died", "levelno": logging.WARNING}))
+
+    assert "[a] died" in stream.getvalue()
 
 
 def test_screen_fits_the_stream() -> None:
