@@ -102,8 +102,6 @@ class ClusterPlan:
                 # A port from the file could be had by one of them only.
                 f"{own}.listen": "127.0.0.1:0",
                 f"{own}.advertise": "none",
-                # The supervisor has seen the end of the former process of this name.
-                f"{own}.replace": True,
                 f"{own}.coordinator": reachable_address(folder),
             }
             return command(role, *flags(values, (*sections, *_SHARED)), config=self.config)
