@@ -76,6 +76,7 @@ class LocalCluster:
         self._start_timeout_s = start_timeout_s
         self._folder: StateFolder | None = None
         self._supervisor: Supervisor | None = None
+        self._announced = False
 
     @property
     def folder(self) -> StateFolder:
@@ -202,12 +203,17 @@ class LocalCluster:
                 raise self.failure(outcome)
 
     def _record(self, processes: list[dict[str, Any]]) -> None:
+        ready = self._supervisor is not None and self._supervisor.all_ready
+        if ready and not self._announced:
+            self._announced = True
+            where = {"coordinator": self.address, "state": str(self.folder.path)}
+            _log.info("the cluster is up; Ctrl-C or `gradmesh down` ends it", extra=where)
         # A user who removes the folder under a running cluster loses the record, not the cluster.
         with contextlib.suppress(FileNotFoundError):
             self.folder.write(
                 {
                     "pid": os.getpid(),
-                    "ready": self._supervisor is not None and self._supervisor.all_ready,
+                    "ready": ready,
                     "address": reachable_address(self.folder),
                     "parameter_servers": self._plan.parameter_servers,
                     "trainers": self._plan.trainers,

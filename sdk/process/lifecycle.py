@@ -6,14 +6,12 @@ the end certain: a process that hangs in its drain is cut off by `os._exit`.
 
 import logging
 import os
-import queue
 import signal
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, ClassVar, Self, final
+from typing import ClassVar, Self, final
 
 from gradmesh.sdk.process.setting import Section, setting
 
@@ -26,7 +24,7 @@ UNRECOVERABLE = 4
 INTERRUPTED = 130
 TERMINATED = 143
 
-_SIGNALS = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
+_EXIT_CODES = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
 _STDIN = 0
 
 
@@ -70,12 +68,10 @@ class Lifecycle:
         self._callbacks: list[tuple[str, Callable[[float], object]]] = []
         self._exit_code: int | None = None
         self._deadline = 0.0
-        # SimpleQueue.put may be called from a signal handler; Event.set may not: the handler can
-        # interrupt the very thread that holds the event's lock.
-        self._requests: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._alarms: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._guard = threading.Lock()  # guards _exit_code and _deadline
+        self._asked = threading.Event()
         self._drained = threading.Event()
-        self._previous: dict[signal.Signals, Any] = {}
+        self._signals: _Signals | None = None
 
     @property
     def stopping(self) -> bool:
@@ -98,13 +94,14 @@ class Lifecycle:
 
     def stop(self, exit_code: int = DONE, reason: str = "") -> None:
         """Ask the process to end; the first request decides the exit code. Thread safe."""
-        if self._exit_code is None:
+        with self._guard:
+            if self._exit_code is not None:
+                return
             self._deadline = time.monotonic() + self._config.drain_s
             self._exit_code = exit_code
-            self._requests.put(exit_code)
-            self._alarms.put(None)
-            if reason:
-                _log.info("draining", extra={"reason": reason, "drain_s": self._config.drain_s})
+        self._asked.set()
+        if reason:
+            _log.info("draining", extra={"reason": reason, "drain_s": self._config.drain_s})
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait until the process is asked to end.
@@ -112,18 +109,12 @@ class Lifecycle:
         Returns:
             The exit code, or None when the timeout came first.
         """
-        if self._exit_code is None:
-            try:
-                self._requests.get(timeout=timeout_s)
-            except queue.Empty:
-                return None
-        return self._exit_code
+        return self._exit_code if self._asked.wait(timeout_s) else None
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._watch, name="lifecycle-watch", daemon=True).start()
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                self._previous[number] = signal.signal(number, self._on_signal)
+            self._signals = _Signals(self._on_signal)
         if self._config.lifeline:
             threading.Thread(target=self._hold_lifeline, name="lifeline", daemon=True).start()
         return self
@@ -134,8 +125,8 @@ class Lifecycle:
             self._drain()
         finally:
             self._drained.set()
-            for number, handler in self._previous.items():
-                signal.signal(number, handler)
+            if self._signals is not None:
+                self._signals.close()
 
     def _drain(self) -> None:
         while self._callbacks:
@@ -146,13 +137,13 @@ class Lifecycle:
                 # One part that fails to close must not keep the others from closing.
                 _log.exception("drain failed", extra={"part": name})
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         if self.stopping:
-            self._hard_exit(_SIGNALS[signal.Signals(number)])
-        self.stop(_SIGNALS[signal.Signals(number)], signal.Signals(number).name)
+            self._hard_exit(_EXIT_CODES[number])
+        self.stop(_EXIT_CODES[number], number.name)
 
     def _watch(self) -> None:
-        self._alarms.get()
+        self._asked.wait()
         if not self._drained.wait(max(0.0, self._deadline - time.monotonic()) + 0.5):
             _log.error("drain took too long, cut off", extra={"drain_s": self._config.drain_s})
             self._hard_exit(self.exit_code)
@@ -162,3 +153,34 @@ class Lifecycle:
         while os.read(_STDIN, 4096):
             pass
         self.stop(TERMINATED, "the supervisor is gone")
+
+
+@final
+class _Signals:
+    """Hears signals in a thread of its own, so that a main thread stuck in C code hears them too.
+
+    Python runs signal handlers in the main thread, between bytecodes. But the number is written to
+    the wakeup descriptor at once, whatever that thread does.
+    """
+
+    def __init__(self, heard: Callable[[signal.Signals], None]) -> None:
+        self._heard = heard
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._before = {n: signal.signal(n, lambda number, frame: None) for n in _EXIT_CODES}
+        self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, name="signals", daemon=True).start()
+
+    def close(self) -> None:
+        """Give the signals back to whoever had them."""
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._writer)
+
+    def _listen(self) -> None:
+        while numbers := os.read(self._reader, 64):
+            for number in numbers:
+                if number in _EXIT_CODES:
+                    self._heard(signal.Signals(number))
+        os.close(self._reader)

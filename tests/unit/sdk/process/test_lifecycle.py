@@ -17,6 +17,10 @@ with Lifecycle(LifecycleConfig(lifeline=True, drain_s=float(sys.argv[2]))) as li
     life.on_drain("first", lambda s: print("first", flush=True))
     if sys.argv[1] == "hang":
         life.on_drain("hang", lambda s: print("hanging", flush=True) or time.sleep(60))
+    if sys.argv[1] == "stuck":
+        import hashlib
+        print("ready", flush=True)
+        hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2**31 - 1)
     life.on_drain("last", lambda s: print("last", s > 0, flush=True))
     print("ready", flush=True)
     life.wait()
@@ -63,6 +67,13 @@ def test_hanging_drain_is_cut_off_at_the_deadline() -> None:
         assert child.wait(20) == 143
         assert child.stdout is not None
         assert child.stdout.read() == "last True\nhanging\n"
+
+
+def test_main_thread_that_is_stuck_in_c_code_is_cut_off() -> None:
+    with start("stuck", 0.2) as child:
+        child.send_signal(signal.SIGTERM)
+
+        assert child.wait(20) == 143
 
 
 def test_second_signal_ends_at_once() -> None:
