@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gradmesh.cli.progress import Figures, NoteHandler, progress_screen
+from gradmesh.cli.progress import Figures, NoteHandler, carried_on, progress_screen
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
@@ -84,7 +84,7 @@ def _raise_failure(cluster: LocalCluster) -> None:
 
 def _ask(cluster: LocalCluster, last: ClusterStatus) -> ClusterStatus:
     try:
-        return fetch(cluster.address, SecurityConfig(), _ASK_S)
+        return carried_on(last, fetch(cluster.address, SecurityConfig(), _ASK_S))
     except GradmeshError:
         # The coordinator may be on its way back; the supervisor knows whether it is lost.
         return last

@@ -1,5 +1,6 @@
 """How a training run looks on the screen: a bar that moves, or lines where nothing can move."""
 
+import dataclasses
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -123,6 +124,24 @@ class NoteHandler(logging.Handler):
         self._screen.note(record.getMessage())
 
 
+def carried_on(last: ClusterStatus, new: ClusterStatus) -> ClusterStatus:
+    """Return the new status with the old progress where the new one has none.
+
+    Trainers leave when they are done, and a restarted coordinator waits for their next report;
+    neither should throw the bar back to its beginning.
+    """
+    if new.total_steps or not last.total_steps:
+        return new
+    return dataclasses.replace(
+        new,
+        step=last.total_steps if new.result else last.step,
+        total_steps=last.total_steps,
+        loss=last.loss,
+        samples_per_s=last.samples_per_s,
+        bytes_moved=last.bytes_moved,
+    )
+
+
 def stage(status: ClusterStatus) -> str:
     """Say in one word what the cluster does."""
     if status.result:
@@ -144,12 +163,13 @@ class Figures:
     """The figures of a finished run as a table.
 
     Args:
-        result: By name; names that are not known here are shown as they are.
+        result: By name; what a first look does not need is left out.
     """
 
     _LABELS: Mapping[str, tuple[str, Callable[[float], str]]] = {
         "auc": ("AUC, held out", lambda v: f"{v:.4f}"),
         "best_auc": ("best AUC the teacher allows", lambda v: f"{v:.4f}"),
+        "samples": ("samples seen", lambda v: f"{v:,.0f}"),
         "samples_per_s": ("samples/s", lambda v: f"{v:,.0f}"),
         "bytes_moved": ("bytes moved", lambda v: in_bytes(v)),
         "seconds": ("time", lambda v: f"{v:.1f} s"),
@@ -159,12 +179,11 @@ class Figures:
         self._result = result
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return labels and values, the known ones first."""
-        known = [name for name in self._LABELS if name in self._result]
-        other = [name for name in self._result if name not in self._LABELS]
+        """Return labels and values."""
         return [
-            *((self._LABELS[n][0], self._LABELS[n][1](self._result[n])) for n in known),
-            *((n.replace("_", " "), f"{self._result[n]:g}") for n in other),
+            (label, write(self._result[name]))
+            for name, (label, write) in self._LABELS.items()
+            if name in self._result
         ]
 
     def show(self, console: Console | None = None) -> None:
