@@ -70,10 +70,11 @@ def _train(cluster: LocalCluster, title: str) -> int:
             interrupted = life.stopping
             status = _ask(cluster, status)
             screen.update(status)
+            seconds = time.monotonic() - begun
         code = life.exit_code
     if interrupted:
         return code
-    return _finish(status, time.monotonic() - begun)
+    return _finish(status, seconds)
 
 
 def _raise_failure(cluster: LocalCluster) -> None:
