@@ -89,7 +89,7 @@ class Run:
             is_stopping: Asked after each step; True ends the run there.
 
         Returns:
-            The figures, the same on every rank, or None when stopped before the end.
+            The figures of `finish`, or None when stopped before the end.
         """
         config = self._config
         for step in range(config.steps):
@@ -100,7 +100,7 @@ class Run:
                 self._report(done, loss)
             if is_stopping():
                 return None
-        return self._finish()
+        return self.finish()
 
     def take_step(self, step: int) -> float:
         """Take one step; return this rank's loss.
@@ -149,7 +149,12 @@ class Run:
         except GradmeshError as error:
             _log.warning("progress not reported", extra={"error": error.message})
 
-    def _finish(self) -> dict[str, float]:
+    def finish(self) -> dict[str, float]:
+        """Measure the model after the last step, and report the result; collective.
+
+        Returns:
+            The figures; the same on every rank but for the time it took.
+        """
         # A server applies the last step when the last rank has sent its part: past the barrier
         # every rank has, and rows are final.
         self._group.barrier().wait()
