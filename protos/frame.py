@@ -8,6 +8,7 @@ writes the same bytes. Why not plain protobuf: its `bytes` fields cost two to th
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,7 +16,8 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from gradmesh.protos import limits
-from gradmesh.protos.dtype import numpy_dtype, wire_dtype
+from gradmesh.protos.common.v1 import array_pb2
+from gradmesh.protos.dtype import WIRE_TO_NUMPY, wire_dtype
 from gradmesh.protos.errors import InvalidFrame, InvalidRequest
 from gradmesh.protos.wireformat import (
     LENGTH,
@@ -23,7 +25,6 @@ from gradmesh.protos.wireformat import (
     read_field,
     read_varint,
     varint,
-    varint_bytes,
 )
 
 ARRAYS_FIELD = 15
@@ -34,8 +35,11 @@ M = TypeVar("M", bound=Message)
 
 _ARRAY_KEY = bytes([ARRAYS_FIELD << 3 | LENGTH])
 _DTYPE, _SHAPE, _PADDING, _DATA = 1, 2, 3, 4
+_DATA_KEY = bytes([_DATA << 3 | LENGTH])
 _ALIGN = 16
 _MAX_EXTENT = 2**48
+# An array has four fields, and eight more if its shape is not packed; the rest is for the future.
+_MAX_FIELDS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,21 +66,27 @@ def encode(frame: Frame[Any], max_bytes: int = limits.MAX_FRAME_BYTES) -> bytes:
 
     Args:
         frame: What to send; arrays of any layout and byte order.
-        max_bytes: Refuse a larger frame.
+        max_bytes: Refuse a larger frame, before anything of its size is allocated.
 
     Raises:
         InvalidRequest: An array's type or number of axes is not part of the contract.
-        InvalidFrame: The frame would be larger than `max_bytes`.
+        InvalidFrame: The frame would exceed a limit.
     """
+    if len(frame.arrays) > limits.MAX_ARRAYS:
+        raise _too_many(len(frame.arrays))
     head: bytes = frame.message.SerializeToString()
-    parts: list[Any] = [head]
     at = len(head)
+    if at > limits.MAX_HEAD_BYTES:
+        raise head_too_large(at)
+    parts: list[Any] = [head]
     for array in frame.arrays:
+        if at + array.nbytes > max_bytes:
+            raise _too_large(at + array.nbytes, max_bytes)
         prefix, content = _encode_array(array, at)
         parts += (prefix, content)
         at += len(prefix) + content.nbytes
-    if at > max_bytes or len(frame.arrays) > limits.MAX_ARRAYS:
-        raise _too_large(at, max_bytes, len(frame.arrays))
+    if at > max_bytes:
+        raise _too_large(at, max_bytes)
     return b"".join(parts)
 
 
@@ -88,19 +98,28 @@ def _encode_array(array: Array, at: int) -> tuple[bytes, Array]:
             axes=array.ndim,
         )
     number = wire_dtype(array.dtype)
-    plain = np.asarray(array, dtype=numpy_dtype(number), order="C")
-    shape = b"".join(varint(extent) for extent in plain.shape)
-    fixed = bytes([_DTYPE << 3 | VARINT, number])
+    plain = np.asarray(array, dtype=WIRE_TO_NUMPY[number], order="C")
+    if number == array_pb2.ELEMENT_TYPE_BFLOAT16:
+        plain = plain.view(np.uint16)  # the buffer protocol has no name for bfloat16
+    return _prefix(number, plain.shape, plain.nbytes, at % _ALIGN), plain
+
+
+# Most frames repeat the shapes of the frames before them.
+@lru_cache(maxsize=1024)
+def _prefix(number: int, shape: tuple[int, ...], size: int, at: int) -> bytes:
+    """Return what precedes `size` bytes of elements, which then lie at a multiple of 16."""
+    fixed = bytes((_DTYPE << 3 | VARINT, number))
     if shape:
-        fixed += bytes([_SHAPE << 3 | LENGTH, len(shape)]) + shape
-    length = bytes([_DATA << 3 | LENGTH]) + varint(plain.nbytes)
-    # Aligned for a body whose own length takes as many bytes with padding as without; at the rare
-    # boundary the array is merely unaligned, and the reader copies it.
-    body = len(fixed) + 2 + len(length)
-    pad = -(at + 1 + varint_bytes(body + plain.nbytes) + body) % _ALIGN
-    fixed += bytes([_PADDING << 3 | LENGTH, pad]) + bytes(pad)
-    prefix = _ARRAY_KEY + varint(len(fixed) + len(length) + plain.nbytes) + fixed + length
-    return prefix, plain.reshape(-1).view(np.uint8)
+        extents = b"".join(map(varint, shape))
+        fixed += bytes((_SHAPE << 3 | LENGTH, len(extents))) + extents
+    length = _DATA_KEY + varint(size)
+    body = len(fixed) + 2 + len(length) + size
+    width = len(varint(body))
+    pad = -(at + 1 + width + body - size) % _ALIGN
+    if len(varint(body + pad)) > width:
+        pad += _ALIGN - 1  # the padding itself made the body's length one byte longer
+    padding = bytes((_PADDING << 3 | LENGTH, pad)) + bytes(pad)
+    return _ARRAY_KEY + varint(body + pad) + fixed + padding + length
 
 
 def decode(data: bytes, message_type: type[M], max_bytes: int = limits.MAX_FRAME_BYTES) -> Frame[M]:
@@ -110,46 +129,66 @@ def decode(data: bytes, message_type: type[M], max_bytes: int = limits.MAX_FRAME
         InvalidFrame: The bytes are no such message, or exceed a limit. Nothing was allocated for
             what they claim beyond their own size.
     """
-    if len(data) > max_bytes:
-        raise _too_large(len(data), max_bytes, 0)
+    end = len(data)
+    if end > max_bytes:
+        raise _too_large(end, max_bytes)
     arrays: list[Array] = []
-    rest: list[bytes] = []
-    at, end = 0, len(data)
+    head: list[bytes] = []
+    head_bytes = at = run = 0  # the fields since `run` are no arrays and not yet in `head`
     while at < end:
         number, kind, start, stop = read_field(data, at, end)
         if number != ARRAYS_FIELD:
-            rest.append(data[at:stop])
-        elif kind != LENGTH or len(arrays) == limits.MAX_ARRAYS:
-            raise InvalidFrame(f"array {len(arrays)}: wrong wire type or too many arrays")
+            head_bytes += stop - at
+            if head_bytes > limits.MAX_HEAD_BYTES:
+                raise head_too_large(head_bytes)
+        elif kind != LENGTH:
+            raise InvalidFrame(f"field {number} has wire type {kind}, arrays have {LENGTH}")
+        elif len(arrays) == limits.MAX_ARRAYS:
+            raise _too_many(len(arrays) + 1)
         else:
+            head.append(data[run:at])
+            run = stop
             arrays.append(_decode_array(data, start, stop, len(arrays)))
         at = stop
+    head.append(data[run:end])
+    return Frame(parse(b"".join(head), message_type), arrays)
+
+
+def parse(data: bytes, message_type: type[M]) -> M:
+    """Read a message without arrays.
+
+    Raises:
+        InvalidFrame: The bytes are no such message.
+    """
+    if len(data) > limits.MAX_HEAD_BYTES:
+        raise head_too_large(len(data))
     try:
-        message = message_type.FromString(b"".join(rest))
+        return message_type.FromString(data)
     except DecodeError as error:
         name = message_type.DESCRIPTOR.full_name
         raise InvalidFrame(f"not a {name}: {error}", message_type=name) from None
-    return Frame(message, arrays)
 
 
 def _decode_array(data: bytes, at: int, end: int, index: int) -> Array:
     """Return the array described by `data[at:end]`."""
-    number = 0
+    number = fields = 0
     shape: list[int] = []
     first = last = at
     while at < end:
         name, kind, start, stop = read_field(data, at, end)
-        if (name, kind) == (_DTYPE, VARINT):
+        if name == _DATA and kind == LENGTH:
+            first, last = start, stop
+        elif name == _DTYPE and kind == VARINT:
             number = read_varint(data, start, stop)[0]
         elif name == _SHAPE and kind in (VARINT, LENGTH):
             _read_shape(data, start, stop, shape)
-        elif (name, kind) == (_DATA, LENGTH):
-            first, last = start, stop
         at = stop
-    try:
-        dtype = numpy_dtype(number)
-    except InvalidRequest as error:
-        raise InvalidFrame(f"array {index}: {error.message}", **error.metadata) from None
+        fields += 1
+        if fields > _MAX_FIELDS:
+            raise InvalidFrame(f"array {index}: more than {_MAX_FIELDS} fields", index=index)
+    dtype = WIRE_TO_NUMPY.get(number)
+    if dtype is None:
+        raise InvalidFrame(f"array {index}: unknown element type {number}", index=index)
     count = math.prod(shape)
     if count * dtype.itemsize != last - first:
         raise InvalidFrame(
@@ -157,7 +196,20 @@ def _decode_array(data: bytes, at: int, end: int, index: int) -> Array:
             f"{count * dtype.itemsize}",
             index=index,
         )
-    return _view(data, dtype, count, first, shape, index)
+    try:
+        array: Array = np.ndarray(shape, dtype, data, first)
+    except ValueError as error:
+        raise InvalidFrame(f"array {index}: {error}", index=index) from None
+    if number == array_pb2.ELEMENT_TYPE_BOOL and count and array.view(np.uint8).max() > 1:
+        raise InvalidFrame(f"array {index}: a truth value other than 0 and 1", index=index)
+    return array if array.flags.aligned else _aligned(array)
+
+
+def _aligned(array: Array) -> Array:
+    """Return a copy, as read-only as a view of received bytes."""
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def _read_shape(data: bytes, at: int, end: int, shape: list[int]) -> None:
@@ -169,26 +221,27 @@ def _read_shape(data: bytes, at: int, end: int, shape: list[int]) -> None:
         shape.append(extent)
 
 
-def _view(
-    data: bytes, dtype: np.dtype[Any], count: int, first: int, shape: list[int], index: int
-) -> Array:
-    """Return the elements where they lie; copied only if the sender did not align them."""
-    flat: Array = np.frombuffer(data, np.uint8, count * dtype.itemsize, first)
-    if dtype == np.bool_ and count and flat.max() > 1:
-        raise InvalidFrame(f"array {index}: a truth value other than 0 and 1", index=index)
-    if flat.ctypes.data % dtype.alignment:
-        flat = flat.copy()
-        flat.flags.writeable = False
-    try:
-        return flat.view(dtype).reshape(shape)
-    except ValueError as error:
-        raise InvalidFrame(f"array {index}: {error}", index=index) from None
-
-
-def _too_large(size: int, max_bytes: int, arrays: int) -> InvalidFrame:
+def _too_large(size: int, max_bytes: int) -> InvalidFrame:
     return InvalidFrame(
-        f"a frame of {size} bytes with {arrays} arrays exceeds {max_bytes} bytes or "
-        f"{limits.MAX_ARRAYS} arrays; split the request or raise max_frame_bytes",
+        f"a frame of {size} bytes exceeds {max_bytes}; split the request or raise max_frame_bytes",
         size=size,
         max_bytes=max_bytes,
+    )
+
+
+def _too_many(count: int) -> InvalidFrame:
+    return InvalidFrame(
+        f"{count} arrays in one frame, at most {limits.MAX_ARRAYS}; split the request",
+        arrays=count,
+        max_arrays=limits.MAX_ARRAYS,
+    )
+
+
+def head_too_large(size: int) -> InvalidFrame:
+    """Return the error for a message whose part that is no array is too large."""
+    return InvalidFrame(
+        f"a message with {size} bytes beside its arrays exceeds {limits.MAX_HEAD_BYTES}; send bulk "
+        "data as arrays",
+        size=size,
+        max_bytes=limits.MAX_HEAD_BYTES,
     )

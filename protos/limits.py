@@ -9,6 +9,9 @@ MAX_ARRAYS = 4096
 MAX_FRAME_BYTES = 256 * 2**20
 """One message, unless a process is configured otherwise."""
 
+MAX_HEAD_BYTES = 4 * 2**20
+"""What a message carries beside its arrays; protobuf takes a multiple of it to hold it parsed."""
+
 MAX_NAME_BYTES = 256
 """A table, worker, function or key name in UTF-8."""
 

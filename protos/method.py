@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from gradmesh.protos.errors import InvalidFrame
-from gradmesh.protos.frame import Frame, decode, encode, is_bulk
+from gradmesh.protos import limits
+from gradmesh.protos.frame import Frame, decode, encode, head_too_large, is_bulk, parse
 from gradmesh.protos.repeatable import REPEATABLE
 
 Body: TypeAlias = Message | Frame[Any]
@@ -60,9 +60,15 @@ def _method(service: str, method: MethodDescriptor) -> Method:
 
 
 def to_wire(body: Body, max_bytes: int) -> bytes:
-    """Return the bytes of a request or response."""
+    """Return the bytes of a request or response.
+
+    Raises:
+        InvalidRequest: An array cannot be sent, or the message exceeds a limit.
+    """
     if isinstance(body, Frame):
         return encode(body, max_bytes)
+    if (size := body.ByteSize()) > limits.MAX_HEAD_BYTES:
+        raise head_too_large(size)
     return body.SerializeToString()
 
 
@@ -74,8 +80,4 @@ def from_wire(data: bytes, message_type: type[Message], max_bytes: int) -> Body:
     """
     if is_bulk(message_type):
         return decode(data, message_type, max_bytes)
-    try:
-        return message_type.FromString(data)
-    except DecodeError as error:
-        name = message_type.DESCRIPTOR.full_name
-        raise InvalidFrame(f"not a {name}: {error}", message_type=name) from None
+    return parse(data, message_type)

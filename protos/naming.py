@@ -14,7 +14,7 @@ def check_name(kind: str, name: str) -> str:
     Raises:
         InvalidRequest: It is empty, too long, or has characters that do not belong into a name.
     """
-    if len(name.encode()) > MAX_NAME_BYTES or not _ALLOWED.fullmatch(name):
+    if len(name) > MAX_NAME_BYTES or not _ALLOWED.fullmatch(name):
         raise InvalidRequest(
             f"{name[:40]!r} is no name for a {kind}; use letters, digits and _ . : / -, "
             f"at most {MAX_NAME_BYTES}",
@@ -25,4 +25,5 @@ def check_name(kind: str, name: str) -> str:
 
 def natural_key(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts trainer-2 before trainer-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -13,18 +13,24 @@ from gradmesh.protos.frame import Array
 _INT64 = range(-(2**63), 2**63)
 
 
-def to_value(obj: object, arrays: list[Array], depth: int = 0) -> pb.Value:
+def to_value(obj: object, arrays: list[Array]) -> pb.Value:
     """Return the typed value of a Python object.
 
     Args:
         obj: None, bool, int, float, str, bytes, numpy array or scalar, list, tuple, dict with text
-            keys, or a remote reference.
+            keys, or a remote reference. A numpy scalar becomes an array without axes.
         arrays: Receives the arrays; the value points into it.
-        depth: How deep in lists and maps the object lies.
 
     Raises:
         InvalidRequest: The object is of no such type, or nested too deeply.
     """
+    try:
+        return _to_value(obj, arrays, 0)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"text that is not Unicode cannot be sent: {error}") from None
+
+
+def _to_value(obj: object, arrays: list[Array], depth: int) -> pb.Value:
     if depth > limits.MAX_VALUE_DEPTH:
         raise InvalidRequest(f"a value nested deeper than {limits.MAX_VALUE_DEPTH} cannot be sent")
     match obj:
@@ -34,20 +40,23 @@ def to_value(obj: object, arrays: list[Array], depth: int = 0) -> pb.Value:
             return pb.Value(bool_value=obj)
         case int() if obj in _INT64:
             return pb.Value(int_value=obj)
-        case float():
-            return pb.Value(float_value=obj)
+        case int():
+            raise InvalidRequest("an integer of more than 64 bits cannot be sent; send it as text")
         case str():
             return pb.Value(string_value=obj)
         case bytes():
             return pb.Value(bytes_value=obj)
+        # Before float: numpy's float64 is also a Python float, its float32 is not.
         case np.ndarray() | np.generic():
             arrays.append(np.asarray(obj))
             return pb.Value(array_index=len(arrays) - 1)
+        case float():
+            return pb.Value(float_value=obj)
         case list() | tuple():
-            items = [to_value(item, arrays, depth + 1) for item in obj]
+            items = [_to_value(item, arrays, depth + 1) for item in obj]
             return pb.Value(list_value=pb.ListValue(items=items))
         case Mapping() if all(isinstance(key, str) for key in obj):
-            entries = {key: to_value(item, arrays, depth + 1) for key, item in obj.items()}
+            entries = {key: _to_value(item, arrays, depth + 1) for key, item in obj.items()}
             return pb.Value(map_value=pb.MapValue(entries=entries))
         case pb.RemoteRef():
             return pb.Value(ref_value=obj)
@@ -58,12 +67,20 @@ def to_value(obj: object, arrays: list[Array], depth: int = 0) -> pb.Value:
     )
 
 
-def from_value(value: pb.Value, arrays: list[Array]) -> Any:
+def from_value(value: pb.Value, arrays: list[Array], depth: int = 0) -> Any:
     """Return the Python object of a typed value; tuples arrive as lists.
 
+    Args:
+        value: What arrived.
+        arrays: The arrays that came with it.
+        depth: How deep in lists and maps the value lies.
+
     Raises:
-        InvalidFrame: The value is empty or points to an array that is not there.
+        InvalidFrame: The value is empty, points to an array that is not there, or is nested too
+            deeply.
     """
+    if depth > limits.MAX_VALUE_DEPTH:
+        raise InvalidFrame(f"a typed value nested deeper than {limits.MAX_VALUE_DEPTH}")
     kind = value.WhichOneof("kind")
     match kind:
         case "null_value":
@@ -71,9 +88,10 @@ def from_value(value: pb.Value, arrays: list[Array]) -> Any:
         case "array_index" if value.array_index < len(arrays):
             return arrays[value.array_index]
         case "list_value":
-            return [from_value(item, arrays) for item in value.list_value.items]
+            return [from_value(item, arrays, depth + 1) for item in value.list_value.items]
         case "map_value":
-            return {key: from_value(v, arrays) for key, v in value.map_value.entries.items()}
+            entries = value.map_value.entries
+            return {key: from_value(item, arrays, depth + 1) for key, item in entries.items()}
         case "bool_value" | "int_value" | "float_value" | "string_value" | "bytes_value":
             return getattr(value, kind)
         case "ref_value":

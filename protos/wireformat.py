@@ -6,19 +6,21 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types in use today; groups (3, 4) are not part of proto3."""
 
 
+_ONE_BYTE = [bytes([value]) for value in range(0x80)]
+
+
 def varint(value: int) -> bytes:
     """Encode a non-negative integer, seven bits a byte, lowest first."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def varint_bytes(value: int) -> int:
-    """Return how many bytes `varint(value)` takes."""
-    return max(1, (value.bit_length() + 6) // 7)
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -39,11 +41,11 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise InvalidFrame(f"bad integer at byte {at} of {len(data)}", position=at)
+    raise InvalidFrame(f"truncated or oversized integer at byte {at} of {len(data)}", position=at)
 
 
 def read_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """Decode the field at `at` without copying what it holds.
+    """Decode the field at `at`, which is before `end`, without copying what it holds.
 
     Returns:
         Field number, wire type, where its content begins and where it ends. The content of a varint
@@ -52,23 +54,31 @@ def read_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
     Raises:
         InvalidFrame: The field is malformed or runs over `end`.
     """
-    key, at = read_varint(data, at, end)
-    number, kind = key >> 3, key & 7
-    if number == 0:
-        raise InvalidFrame(f"field number 0 at byte {at}", position=at)
+    key = data[at]
+    at += 1
+    if key > 0x7F:
+        key, at = read_varint(data, at - 1, end)
+    kind = key & 7
     if kind == LENGTH:
-        size, at = read_varint(data, at, end)
+        # Most lengths take one byte; a call of read_varint would cost as much as all the rest.
+        if at < end and data[at] < 0x80:
+            size = data[at]
+            at += 1
+        else:
+            size, at = read_varint(data, at, end)
         stop = at + size
     elif kind == VARINT:
-        stop = read_varint(data, at, end)[1]
+        stop = at + 1 if at < end and data[at] < 0x80 else read_varint(data, at, end)[1]
     elif kind == FIXED64:
         stop = at + 8
     elif kind == FIXED32:
         stop = at + 4
     else:
         raise InvalidFrame(f"wire type {kind} at byte {at}", position=at)
+    if key < 8:
+        raise InvalidFrame(f"field number 0 at byte {at}", position=at)
     if stop > end:
         raise InvalidFrame(
-            f"truncated: field {number} ends at byte {stop}, the message at {end}", position=at
+            f"truncated: field {key >> 3} ends at byte {stop}, the message at {end}", position=at
         )
-    return number, kind, at, stop
+    return key >> 3, kind, at, stop
