@@ -22,6 +22,10 @@ class Board:
         """Return a trainer's newest progress."""
         return self._progress.get(name)
 
+    def forget(self, name: str) -> None:
+        """Drop what a trainer that is gone reported."""
+        self._progress.pop(name, None)
+
     def finish(self, generation: int, figures: dict[str, float]) -> None:
         """Keep the outcome of a run."""
         self.result = figures

@@ -21,8 +21,8 @@ class Catalogue:
     def __init__(self, specs: list[pb.TableSpec]) -> None:
         self._specs = {spec.name: spec for spec in specs}
 
-    def create(self, spec: pb.TableSpec) -> bool:
-        """Enter a table; return False when an equal one was there.
+    def is_new(self, spec: pb.TableSpec) -> bool:
+        """Tell whether a table may be entered; False when an equal one is there.
 
         Raises:
             InvalidRequest: The specification makes no sense.
@@ -31,7 +31,6 @@ class Catalogue:
         _check(spec)
         held = self._specs.get(spec.name)
         if held is None:
-            self._specs[spec.name] = spec
             return True
         if held != spec:
             raise TableConflict(
@@ -39,6 +38,10 @@ class Catalogue:
                 table=spec.name,
             )
         return False
+
+    def enter(self, spec: pb.TableSpec) -> None:
+        """Add a table that is new."""
+        self._specs[spec.name] = spec
 
     def describe(self, name: str) -> pb.TableSpec:
         """Return a table's specification.

@@ -42,8 +42,12 @@ class Machine:
         self, *, parameter_servers: int, trainers: int, lease_s: float, journal: Journal
     ) -> None:
         self._journal = journal
+        self._round = journal.fact("round")
+        # Until when trainers that a former coordinator knew may come back; None until it is known.
+        self._awaits_former = True
+        self._awaited_until: float | None = None
         self.members = Members(lease_s)
-        self.rounds = Rounds(trainers, journal.fact("round"))
+        self.rounds = Rounds(trainers, self._round)
         self.shards = Shards(parameter_servers, journal.fact("shard_map"))
         self.catalogue = Catalogue(journal.tables())
         self.board = Board()
@@ -59,10 +63,12 @@ class Machine:
                 theirs=request.protocol,
                 ours=PROTOCOL,
             )
-        former = self.members.register(request.member, request.replace, now)
-        if former is not None:
-            _log.warning("member restarted", extra={"worker": former.name})
-            self._on_gone(former)
+        member = request.member
+        former = self.members.register(member, request.replace, now)
+        joined = self.rounds.joined.get(member.name, member.incarnation)
+        if former is not None or joined != member.incarnation:
+            _log.warning("member restarted", extra={"worker": member.name})
+            self._on_gone(member.name)
         self._refresh_shards()
         return membership_pb2.RegisterResponse(
             lease_s=self.members.lease_s, generation=self.rounds.current
@@ -82,29 +88,49 @@ class Machine:
         member = self.members.leave(name, incarnation)
         if member is not None:
             _log.info("member left", extra={"worker": name})
-            self._on_gone(member)
+            self._on_gone(name)
+            self._refresh_shards()
 
     def expire(self, now: float) -> bool:
         """End the memberships whose lease ran out; return whether there were any."""
-        gone = self.members.expire(now)
-        for member in gone:
-            _log.warning(
-                "member lost", extra={"worker": member.name, "silent_s": self.members.lease_s}
-            )
-            self._on_gone(member)
+        gone = [member.name for member in self.members.expire(now)]
+        gone += self._never_came_back(now)
+        for name in gone:
+            _log.warning("member lost", extra={"worker": name, "silent_s": self.members.lease_s})
+            self._on_gone(name)
+        if gone:
+            self._refresh_shards()
         return bool(gone)
 
-    def _on_gone(self, member: membership_pb2.Member) -> None:
-        if self.rounds.drop(member.name):
-            _log.warning(
-                "generation over", extra={"lost": member.name, "next": self.rounds.current}
-            )
+    def _never_came_back(self, now: float) -> list[str]:
+        """Return the trainers of a former coordinator that did not register here, once."""
+        if not self._awaits_former:
+            return []
+        if self._awaited_until is None:
+            self._awaited_until = now + self.members.lease_s
+        if now < self._awaited_until:
+            return []
+        self._awaits_former = False
+        return [name for name in self.rounds.joined if not self.members.has(name)]
+
+    def _on_gone(self, name: str) -> None:
+        self.board.forget(name)
+        if self.rounds.drop(name):
+            _log.warning("generation over", extra={"lost": name, "next": self.rounds.current})
+        self._keep_round()
+
+    def _keep_round(self) -> None:
+        """Have the journal know the current generation and its trainers."""
+        if (fact := self.rounds.remember()) != self._round:
+            self._journal.set_fact("round", fact)
+            self._round = fact
 
     def _refresh_shards(self) -> None:
         if self.shards.refresh(self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)):
             self._journal.set_fact("shard_map", self.shards.map.SerializeToString())
             # A server that came back holds other rows than the run has seen.
             self.rounds.close()
+            self._keep_round()
 
     def join(self, request: rendezvous_pb2.JoinRoundRequest) -> bool:
         """Take a trainer into the round; return whether that formed a generation."""
@@ -112,8 +138,8 @@ class Machine:
         if member.role != membership_pb2.ROLE_TRAINER:
             raise NotMember(f"{request.name!r} is no trainer", name=request.name)
         formed = self.rounds.join(request.name, request.incarnation, request.after_generation)
+        self._keep_round()
         if formed:
-            self._journal.set_fact("round", self.rounds.remember())
             _log.info("generation formed", extra={"generation": self.rounds.current})
         return formed
 
@@ -137,9 +163,10 @@ class Machine:
 
     def create_table(self, spec: table_pb2.TableSpec) -> bool:
         """Enter a table; return False when an equal one was there."""
-        created = self.catalogue.create(spec)
+        created = self.catalogue.is_new(spec)
         if created:
             self._journal.add_table(spec)
+            self.catalogue.enter(spec)
             _log.info("table created", extra={"table": spec.name, "rows": spec.rows})
         return created
 

@@ -25,7 +25,7 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
             lease_s=config.lease_s,
             journal=journal,
         )
-        servicer = CoordinatorServicer(machine)
+        servicer = CoordinatorServicer(machine, max_waiters=config.server_threads // 2)
         server = Server(
             {coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]: servicer},
             listen=config.listen,

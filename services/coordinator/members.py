@@ -40,18 +40,19 @@ class Members:
         """
         _check(member)
         held = self._leases.get(member.name)
-        former = held.member if held and held.member.incarnation != member.incarnation else None
+        former = held.member if held and held.member != member else None
         if held and former:
-            expires_in = held.seen_at + self.lease_s - now
-            older = member.incarnation < former.incarnation
-            if older or (expires_in > 0 and not replace):
+            expires_in = max(0.0, held.seen_at + self.lease_s - now)
+            # The same incarnation with another role or address is another process, too.
+            newer = member.incarnation > former.incarnation
+            if not newer or (expires_in > 0 and not replace):
                 raise NameTaken(
                     f"{member.name!r} is held by the process at "
                     f"{former.address or 'an unknown place'}; choose another name, or end that "
-                    f"process and wait {max(expires_in, 0):.0f} s",
+                    f"process and wait {expires_in:.0f} s",
                     name=member.name,
                     address=former.address,
-                    expires_in_s=f"{max(expires_in, 0):.1f}",
+                    expires_in_s=f"{expires_in:.1f}",
                 )
         self._leases[member.name] = Lease(member, now)
         return former
@@ -87,6 +88,10 @@ class Members:
         """
         return self._lease(name, incarnation).member
 
+    def has(self, name: str) -> bool:
+        """Tell whether somebody of that name is a member."""
+        return name in self._leases
+
     def of_role(self, role: pb.Role) -> list[pb.Member]:
         """Return the members with a role, by name."""
         return [held.member for held in self.leases() if held.member.role == role]
@@ -110,8 +115,16 @@ class Members:
 def _check(member: pb.Member) -> None:
     check_name("worker", member.name)
     if member.role == pb.ROLE_UNSPECIFIED or member.role not in pb.Role.values():
-        raise InvalidRequest(f"{member.name!r} has no role", name=member.name)
+        raise InvalidRequest(
+            f"{member.name!r} has no role; say what it does: parameter server, trainer or client",
+            name=member.name,
+        )
     if not member.address and member.role != pb.ROLE_CLIENT:
-        raise InvalidRequest(f"{member.name!r} has no address", name=member.name)
+        raise InvalidRequest(
+            f"{member.name!r} has no address; only clients may join without one", name=member.name
+        )
     if not member.incarnation:
-        raise InvalidRequest(f"{member.name!r} has no incarnation", name=member.name)
+        raise InvalidRequest(
+            f"{member.name!r} has no incarnation; send a number that grows with each start",
+            name=member.name,
+        )

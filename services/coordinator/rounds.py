@@ -1,15 +1,26 @@
 """How trainers get their ranks. Pure: a generation is open, formed, or over.
 
 A generation forms when as many trainers as expected have joined it. It is over as soon as one of
-them is gone or joins again; then the next one is open. Values published in a generation end with
-it.
+them is gone or joins again; then the next one is open. Trainers beyond the expected number wait for
+that. Values published in a generation end with it.
 """
 
 import json
+from collections.abc import Mapping
 from typing import final
 
-from gradmesh.protos.errors import KeyConflict, KeyMissing, RoundOpen, StaleGeneration
+from gradmesh.protos.errors import (
+    InvalidRequest,
+    KeyConflict,
+    KeyMissing,
+    RoundOpen,
+    StaleGeneration,
+    StoreFull,
+)
 from gradmesh.protos.naming import natural_key
+
+MAX_KEYS = 65536
+"""Values that one generation may publish: a few for each trainer of the largest group."""
 
 
 @final
@@ -31,13 +42,14 @@ class Rounds:
             self._forming, self._joined = json.loads(memory)
             if len(self._joined) == world_size:
                 self._form()
-            else:
+            elif self._joined:
+                # Formed for another number of trainers: that generation is over.
                 self._forming += 1
                 self._joined = {}
 
     def remember(self) -> bytes:
-        """Return what a restarted coordinator needs to go on with a formed generation."""
-        return json.dumps([self._forming, self._joined]).encode()
+        """Return what a restarted coordinator needs to go on: the number, and who is in it."""
+        return json.dumps([self._forming, self._joined if self.formed else {}]).encode()
 
     @property
     def formed(self) -> bool:
@@ -49,11 +61,25 @@ class Rounds:
         """The generation that is formed, or else the one that is open."""
         return self._forming
 
+    @property
+    def joined(self) -> Mapping[str, int]:
+        """The incarnations of the trainers that have joined, by name."""
+        return self._joined
+
     def join(self, name: str, incarnation: int, after_generation: int) -> bool:
-        """Take a trainer into the round; return whether a new generation was formed by it."""
+        """Take a trainer into the round; return whether a new generation was formed by it.
+
+        Raises:
+            InvalidRequest: This cluster has no trainers.
+        """
+        if not self.world_size:
+            raise InvalidRequest(
+                "this cluster was started with 0 trainers; set coordinator.trainers", name=name
+            )
         if self.formed:
-            stays = self._joined.get(name) == incarnation and after_generation < self._forming
-            if stays:
+            held = self._joined.get(name)
+            if held is None or (held == incarnation and after_generation < self._forming):
+                # One more than expected, or in place already.
                 return False
             self.close()
         self._joined[name] = incarnation
@@ -74,7 +100,7 @@ class Rounds:
         if not self.formed or self._joined.get(name) != incarnation:
             raise RoundOpen(
                 f"{len(self._joined)} of {self.world_size} trainers have joined generation "
-                f"{self._forming}: {', '.join(sorted(self._joined, key=natural_key)) or 'none'}",
+                f"{self._forming}: {_list(self._joined)}",
                 joined=len(self._joined),
                 world_size=self.world_size,
             )
@@ -105,8 +131,9 @@ class Rounds:
             StaleGeneration: It is over.
         """
         if not self.formed or generation != self._forming:
+            state = "is current" if self.formed else "is forming"
             raise StaleGeneration(
-                f"generation {generation} is over, {self._forming} is current; join again",
+                f"generation {generation} is over, {self._forming} {state}; join again",
                 generation=generation,
                 current=self._forming,
             )
@@ -117,8 +144,14 @@ class Rounds:
         Raises:
             StaleGeneration: The generation is over.
             KeyConflict: The key holds another value.
+            StoreFull: The generation has published too many.
         """
         self.check(generation)
+        if len(self._keys) >= MAX_KEYS and key not in self._keys:
+            raise StoreFull(
+                f"generation {generation} has published {MAX_KEYS} keys already; publish fewer",
+                key=key,
+            )
         if self._keys.setdefault(key, value) != value:
             raise KeyConflict(
                 f"key {key!r} of generation {generation} holds another value", key=key
@@ -135,3 +168,8 @@ class Rounds:
         if key not in self._keys:
             raise KeyMissing(f"key {key!r} is not published in generation {generation}", key=key)
         return self._keys[key]
+
+
+def _list(joined: Mapping[str, int]) -> str:
+    names = sorted(joined, key=natural_key)
+    return (", ".join(names[:20]) + (" …" if len(names) > 20 else "")) or "none"

@@ -32,15 +32,25 @@ class CoordinatorServicer:
 
     Args:
         machine: The state.
+        max_waiters: Calls that may wait here at once; the others are told to ask again, so that
+            there is always a thread for a sign of life.
         clock: Monotonic seconds, replaced in tests.
     """
 
-    def __init__(self, machine: Machine, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        max_waiters: int = 16,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._machine = machine
+        self._max_waiters = max_waiters
         self._clock = clock
         self._begun = clock()
-        # Guards _machine; notified after every event that may end a wait.
+        # Guards _machine and _waiters; notified after every event that may end a wait.
         self._changed = threading.Condition()
+        self._waiters = 0
 
     def sweep(self) -> None:
         """Drop the members whose lease ran out; called now and then."""
@@ -78,9 +88,13 @@ class CoordinatorServicer:
     ) -> rendezvous_pb2.JoinRoundResponse:
         """Wait for the trainers' round to be complete."""
         with self._changed:
-            if self._machine.join(request):
-                self._changed.notify_all()
-            return self._wait(lambda: self._machine.place(request), call.deadline)
+            return self._wait(lambda: self._join(request), call.deadline)
+
+    def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
+        # Anew after each change: a trainer that waits for a gap takes it as soon as there is one.
+        if self._machine.join(request):
+            self._changed.notify_all()
+        return self._machine.place(request)
 
     def put_key(
         self, request: rendezvous_pb2.PutKeyRequest, call: Call
@@ -160,10 +174,15 @@ class CoordinatorServicer:
     def _wait(self, look: Callable[[], T], deadline: Deadline) -> T:
         """Return what `look` finds as soon as it is there; raise what it says when time is up."""
         until = Deadline.after(min(MAX_WAIT_S, deadline.remaining_s() - _MARGIN_S))
-        while True:
-            try:
-                return look()
-            except GradmeshError as error:
-                if error.retry is not Retry.CALL or until.passed:
-                    raise
-            self._changed.wait(until.remaining_s())
+        self._waiters += 1
+        try:
+            while True:
+                try:
+                    return look()
+                except GradmeshError as error:
+                    full = self._waiters > self._max_waiters
+                    if error.retry is not Retry.CALL or until.passed or full:
+                        raise
+                self._changed.wait(until.remaining_s())
+        finally:
+            self._waiters -= 1

@@ -23,18 +23,30 @@ class Shards:
         self.map = table_pb2.ShardMap.FromString(memory)
 
     def refresh(self, servers: list[membership_pb2.Member]) -> bool:
-        """Make the map fit the parameter servers; return whether its epoch advanced."""
-        chosen = sorted(servers, key=lambda member: natural_key(member.name))[: self._count]
+        """Make the map fit the parameter servers; return whether its epoch advanced.
+
+        A server keeps its shard as long as it lives, whoever else comes: its rows are those of
+        that shard. Servers beyond the expected number wait for a gap.
+        """
+        if len(servers) < self._count:
+            return False
+        chosen = self._choose({member.name: member for member in servers})
         shards = [
             table_pb2.Shard(name=m.name, address=m.address, incarnation=m.incarnation)
             for m in chosen
         ]
-        if len(shards) < self._count or list(self.map.shards) == shards:
+        if list(self.map.shards) == shards:
             return False
         self.map = table_pb2.ShardMap(
             epoch=self.map.epoch + 1, shards=shards, bucket_shards=self._buckets
         )
         return True
+
+    def _choose(self, alive: dict[str, membership_pb2.Member]) -> list[membership_pb2.Member]:
+        fits = len(self.map.shards) == self._count
+        held = [shard.name for shard in self.map.shards] if fits else [""] * self._count
+        spare = iter(sorted(alive.keys() - set(held), key=natural_key))
+        return [alive[name if name in alive else next(spare)] for name in held]
 
     def current(self, servers: list[membership_pb2.Member]) -> table_pb2.ShardMap:
         """Return the map.
@@ -43,10 +55,11 @@ class Shards:
             ShardNotReady: A parameter server of the map is missing.
         """
         alive = {member.name for member in servers}
-        if not self.map.shards or any(shard.name not in alive for shard in self.map.shards):
+        held = {shard.name for shard in self.map.shards}
+        if len(held) != self._count or not held <= alive:
             raise ShardNotReady(
                 f"{len(alive)} of {self._count} parameter servers are here: "
-                f"{', '.join(sorted(alive, key=natural_key)) or 'none'}",
+                f"{', '.join(sorted(alive, key=natural_key)) or 'none'}; start the others",
                 present=len(alive),
                 expected=self._count,
             )
