@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ def make_rule(name: str, options: Mapping[str, Any]) -> Rule:
     if name not in _RULES:
         raise ValueError(f"no rule {name!r}; there are {', '.join(rule_names())}")
     kind = _RULES[name]
-    unknown = set(options) - set(kind.__dataclass_fields__)
+    unknown = set(options) - {field.name for field in dataclasses.fields(kind)}
     if unknown:
         raise ValueError(f"rule {name!r} has no options {sorted(unknown)}")
     return kind(**options)
