@@ -10,6 +10,8 @@ from gradmesh.engine.nn.activation import Sigmoid as Sigmoid
 from gradmesh.engine.nn.activation import SiLU as SiLU
 from gradmesh.engine.nn.activation import Softmax as Softmax
 from gradmesh.engine.nn.activation import Tanh as Tanh
+from gradmesh.engine.nn.clip import clip_grad_norm_ as clip_grad_norm_
+from gradmesh.engine.nn.clip import clip_grad_value_ as clip_grad_value_
 from gradmesh.engine.nn.container import ModuleDict as ModuleDict
 from gradmesh.engine.nn.container import ModuleList as ModuleList
 from gradmesh.engine.nn.container import Sequential as Sequential
@@ -44,6 +46,8 @@ __all__ = [
     "Sigmoid",
     "Softmax",
     "Tanh",
+    "clip_grad_norm_",
+    "clip_grad_value_",
     "functional",
     "init",
 ]

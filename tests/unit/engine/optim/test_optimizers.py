@@ -15,6 +15,15 @@ SETTINGS = [
     ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
     ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.01}),
     ("Adagrad", {"lr": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-6}),
+    ("Adam", {"lr": 0.1}),
+    ("Adam", {"lr": 0.1, "betas": (0.8, 0.95), "weight_decay": 0.01, "amsgrad": True}),
+    ("AdamW", {"lr": 0.1, "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.1, "amsgrad": True}),
+    ("Adamax", {"lr": 0.1, "weight_decay": 0.01}),
+    ("RMSprop", {"lr": 0.1}),
+    ("RMSprop", {"lr": 0.01, "momentum": 0.9, "centered": True, "weight_decay": 0.01}),
+    ("Rprop", {"lr": 0.1}),
+    ("Adadelta", {"lr": 0.5, "weight_decay": 0.01}),
 ]
 
 
@@ -59,7 +68,8 @@ def test_rows_follow_the_same_rule_as_dense(name: str) -> None:
 @pytest.mark.parametrize("name", optim.rule_names())
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_kernel_agrees_with_formula(name: str, dtype: str) -> None:
-    rule = optim.make_rule(name, {"weight_decay": 0.1})
+    decay = {} if name in ("ftrl", "rprop") else {"weight_decay": 0.1}
+    rule = optim.make_rule(name, decay)
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(6, 33)).astype(dtype)
     expected = weights.copy()
@@ -169,3 +179,34 @@ def test_bad_arguments_are_named() -> None:
         optim.SGD([{"params": [p]}, {"params": [p]}], lr=0.1)
     with pytest.raises(ValueError, match="no rule"):
         optim.make_rule("magic", {})
+
+
+def test_ftrl_follows_its_closed_form_and_makes_zeros() -> None:
+    alpha, beta, l1, l2 = 0.3, 1.0, 0.8, 0.1
+    p = nn.Parameter(ag.zeros(50, dtype="float64"))
+    optimizer = optim.FTRL([p], lr=alpha, beta=beta, l1=l1, l2=l2)
+    rng = np.random.default_rng(0)
+    z, n, w = np.zeros(50), np.zeros(50), np.zeros(50)
+
+    for _ in range(5):
+        g = rng.normal(size=50)
+        p.grad = ag.tensor(g)
+        optimizer.step()
+        sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / alpha
+        z, n = z + g - sigma * w, n + g * g
+        w = np.where(abs(z) <= l1, 0, -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / alpha + l2))
+
+    np.testing.assert_allclose(p.data, w, rtol=1e-12)
+    assert 0 < (p.data == 0).sum() < 50
+
+
+def test_lazy_adam_leaves_other_rows_and_their_state_alone() -> None:
+    p = nn.Parameter(ag.ones(3, 2))
+    optimizer = optim.Adam([p], lr=0.1)
+    for row in (0, 1):
+        p.grad = RowGrad(np.array([row]), np.ones((1, 2), np.float32), 3)
+        optimizer.step()
+
+    assert p.data[2].tolist() == [1.0, 1.0]
+    assert (p.data[:2] < 1).all()
+    assert optimizer.state[p]["slots"]["exp_avg"][2].tolist() == [0.0, 0.0]
