@@ -15,6 +15,8 @@ from gradmesh.engine.nn.clip import clip_grad_value_ as clip_grad_value_
 from gradmesh.engine.nn.container import ModuleDict as ModuleDict
 from gradmesh.engine.nn.container import ModuleList as ModuleList
 from gradmesh.engine.nn.container import Sequential as Sequential
+from gradmesh.engine.nn.embedding import Embedding as Embedding
+from gradmesh.engine.nn.embedding import EmbeddingBag as EmbeddingBag
 from gradmesh.engine.nn.linear import MLP as MLP
 from gradmesh.engine.nn.linear import Linear as Linear
 from gradmesh.engine.nn.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
@@ -30,6 +32,8 @@ __all__ = [
     "MLP",
     "BCEWithLogitsLoss",
     "CrossEntropyLoss",
+    "Embedding",
+    "EmbeddingBag",
     "Identity",
     "Linear",
     "LoadReport",
