@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-all check format protos check-protos e2e bench render clean
+.PHONY: help demo setup parity-setup test test-all check format protos check-protos e2e bench render clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,13 @@ $(GEN)/.done: Makefile
 	@$(GEN)/bin/pip install -q grpcio-tools==1.76.0
 	@touch $@
 
+$(VENV)/.parity: $(VENV)/.dev
+	@echo "installing the yardstick, torch 2.13.0, for the parity tests"
+	@$(BIN)/pip install -q 'torch==2.13.0'
+	@touch $@
+
+parity-setup: $(VENV)/.parity  ## add torch 2.13.0, without which the parity tests are skipped
+
 setup: $(VENV)/.dev  ## virtual environment with the development tools
 
 demo: $(VENV)/.core  ## a local cluster that trains: 1 coordinator, 2 parameter servers, 2 trainers
@@ -44,7 +51,7 @@ check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.dev  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
@@ -52,6 +59,18 @@ format: $(VENV)/.dev  ## format the code and fix what can be fixed
 
 protos: $(GEN)/.done $(VENV)/.dev  ## regenerate the stubs from the .proto files
 	$(GEN)/bin/python protos/generate.py
+	$(BIN)/buf breaking --against protos/wire.binpb
+	$(BIN)/buf build --exclude-source-info -o protos/wire.binpb
+
+bench: $(VENV)/.dev  ## side-by-side figures; with torch where `make parity-setup` was run
+	$(BIN)/gradmesh bench dense
+
+e2e render:  ## container scenario and manifests: not part of gradmesh yet
+	@echo "make $@: gradmesh has no images and manifests yet, so there is nothing to run"; exit 2
+
+clean:  ## remove environments, caches and build products
+	rm -rf $(VENV) $(GEN) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 check-protos: $(GEN)/.done $(VENV)/.dev
 	$(GEN)/bin/python protos/generate.py --check

@@ -1,3 +1,80 @@
-"""Hybrid-parallel training of embedding-heavy models as a cluster of gRPC services."""
+"""Hybrid-parallel training of embedding-heavy models as a cluster of gRPC services.
 
-__version__ = "0.1.0"
+This is the door: what users need is here, the rooms behind it are private. Names load on first use,
+so that `gradmesh --help` does not wait for a maths library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gradmesh.protos.version import VERSION
+
+if TYPE_CHECKING:
+    from gradmesh import autograd as autograd
+    from gradmesh import nn as nn
+    from gradmesh.engine import optim as optim
+    from gradmesh.engine.autograd import Tensor as Tensor
+    from gradmesh.engine.autograd import no_grad as no_grad
+    from gradmesh.engine.autograd.creation import tensor as tensor
+    from gradmesh.launch.local import LocalCluster as LocalCluster
+    from gradmesh.protos import errors as errors
+    from gradmesh.sdk.mesh.mesh import Mesh as Mesh
+    from gradmesh.sdk.mesh.mesh import connect as connect
+    from gradmesh.sdk.owner.registry import remote as remote
+    from gradmesh.sdk.process.security import SecurityConfig as SecurityConfig
+    from gradmesh.sdk.table.recipe import Initializer as Initializer
+    from gradmesh.sdk.table.table import Table as Table
+
+__version__ = VERSION
+
+__all__ = [
+    "Initializer",
+    "LocalCluster",
+    "Mesh",
+    "SecurityConfig",
+    "Table",
+    "Tensor",
+    "autograd",
+    "connect",
+    "errors",
+    "nn",
+    "no_grad",
+    "optim",
+    "remote",
+    "tensor",
+]
+
+_MODULES = {
+    "autograd": "gradmesh.autograd",
+    "errors": "gradmesh.protos.errors",
+    "nn": "gradmesh.nn",
+    "optim": "gradmesh.engine.optim",
+}
+
+_HOMES = {
+    "Initializer": "gradmesh.sdk.table.recipe",
+    "LocalCluster": "gradmesh.launch.local",
+    "Mesh": "gradmesh.sdk.mesh.mesh",
+    "SecurityConfig": "gradmesh.sdk.process.security",
+    "Table": "gradmesh.sdk.table.table",
+    "Tensor": "gradmesh.engine.autograd",
+    "connect": "gradmesh.sdk.mesh.mesh",
+    "no_grad": "gradmesh.engine.autograd",
+    "remote": "gradmesh.sdk.owner.registry",
+    "tensor": "gradmesh.engine.autograd.creation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = import_module(_MODULES[name])
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'gradmesh' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

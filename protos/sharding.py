@@ -18,14 +18,18 @@ Ids: TypeAlias = NDArray[np.int64]
 
 
 def buckets_of(ids: Ids) -> NDArray[np.int64]:
-    """Return the bucket of each id: splitmix64's finalizer, modulo `BUCKETS`."""
+    """Return the bucket of each id: the upper 12 bits of splitmix64's finalizer.
+
+    The lower bits are left to the hash maps of the servers, which would degenerate if all their
+    ids agreed in them.
+    """
     x = ids.astype(np.uint64)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
     x *= np.uint64(0x94D049BB133111EB)
     x ^= x >> np.uint64(31)
-    return (x % np.uint64(BUCKETS)).astype(np.int64)
+    return (x >> np.uint64(52)).astype(np.int64)
 
 
 def even_buckets(shards: int) -> list[int]:

@@ -27,7 +27,16 @@ class TrainerConfig(Section):
         "Address to serve on and to tell the others; port 0 takes a free one.",
         check=listening,
     )
+    advertise: str | None = setting(
+        None,
+        "Address that others reach this process at, if it is not the one it listens on.",
+        check=reachable,
+    )
     coordinator: str = setting("127.0.0.1:7070", "Address of the coordinator.", check=reachable)
+    replace: bool = setting(
+        False,
+        "Whether a former process of this name is known to be gone, as after a supervised restart.",
+    )
     join_timeout_s: float = setting(
         60.0, "Seconds to look for the coordinator before giving up.", minimum=0.1, maximum=86400
     )

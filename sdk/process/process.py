@@ -3,6 +3,7 @@
 import logging
 import os
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Self, final
 
 from prometheus_client import CollectorRegistry
@@ -72,9 +73,18 @@ class Process:
             raise
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.life.__exit__(*exc)
-        _log.info("stopped", extra={"exit_code": self.life.exit_code})
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            # The command line tells the user; this line is for whoever collects the logs.
+            _log.error("failed", extra={"error": str(error), "kind": type(error).__name__})
+        self.life.__exit__(kind, error, trace)
+        if error is None:
+            _log.info("stopped", extra={"exit_code": self.life.exit_code})
 
     def _serve_metrics(self) -> None:
         listen = self._config.metrics.listen

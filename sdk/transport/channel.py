@@ -3,6 +3,7 @@
 A call has a deadline that covers all its attempts. Failures arrive as errors of the catalogue.
 """
 
+import math
 import time
 from typing import Any, final
 
@@ -29,6 +30,8 @@ class Channel:
         worker: Its name, for messages.
         security: Certificates and token.
         retry: Pauses between attempts.
+        patience_s: Give up on a worker that cannot be reached for so long, though the deadline
+            is later; it may be back elsewhere.
         max_frame_bytes: Largest message either way.
         metrics: Where calls are counted.
     """
@@ -40,6 +43,7 @@ class Channel:
         *,
         security: SecurityConfig | None = None,
         retry: RetryPolicy | None = None,
+        patience_s: float = math.inf,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         metrics: RpcMetrics | None = None,
     ) -> None:
@@ -48,6 +52,7 @@ class Channel:
         self.worker = worker
         self.bytes_moved = 0
         self.retry = retry or RetryPolicy()
+        self.patience_s = patience_s
         self.max_frame_bytes = max_frame_bytes
         self.metrics = metrics or RpcMetrics("client", CollectorRegistry())
         self.metadata = call_metadata(security)
@@ -120,13 +125,23 @@ class Pending:
                 self._observe("OK", len(data))
                 return from_wire(data, self._method.response_type, self._channel.max_frame_bytes)
             pause = next(pauses)
-            if not may_repeat(self._method, error) or self._deadline.remaining_s() <= pause:
+            if not may_repeat(self._method, error) or self._exhausted(error, pause):
                 self._observe(error.reason, 0)
                 raise _final(error) from None
             time.sleep(pause)
             self._future = self._channel.attempt(
                 self._method, self._data, self._deadline.remaining_s()
             )
+
+    def cancel(self) -> None:
+        """Stop waiting; the worker may or may not have acted."""
+        self._future.cancel()
+
+    def _exhausted(self, error: GradmeshError, pause_s: float) -> bool:
+        if self._deadline.remaining_s() <= pause_s:
+            return True
+        waited_s = time.perf_counter() - self._begun
+        return isinstance(error, Unreachable) and waited_s > self._channel.patience_s
 
     def _where(self) -> str:
         return f"{self._channel.worker} at {self._channel.address}, {self._method.name}"

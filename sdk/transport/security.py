@@ -44,7 +44,7 @@ class _CertificateFiles:
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
         config = self._config
-        pair = (_read(config.tls_key_file) or b"", _read(config.tls_certificate_file))
+        pair = (_read(config.tls_key_file) or b"", _read(config.tls_certificate_file) or b"")
         configuration: grpc.ServerCertificateConfiguration = (
             grpc.ssl_server_certificate_configuration([pair], _read(config.tls_authority_file))
         )

@@ -7,6 +7,7 @@ from gradmesh.protos.coordinator.v1 import table_pb2 as pb
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest, TableConflict, TableNotFound
 from gradmesh.protos.naming import check_name
+from gradmesh.sdk.table.recipe import initializer_of, rule_of
 
 
 @final
@@ -64,7 +65,9 @@ def _check(spec: pb.TableSpec) -> None:
     if not 0 < spec.dim <= limits.MAX_TABLE_DIM:
         raise InvalidRequest(f"table {spec.name!r}: dim must be 1 to {limits.MAX_TABLE_DIM}")
     if numpy_dtype(spec.dtype).kind != "f":
-        raise InvalidRequest(f"table {spec.name!r}: rows must be floating-point numbers")
+        raise InvalidRequest(f"table {spec.name!r}: dtype must be float16, float32 or float64")
+    initializer_of(spec.initializer)
+    rule_of(spec.optimizer)
 
 
 def _differences(held: pb.TableSpec, asked: pb.TableSpec) -> str:

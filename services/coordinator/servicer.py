@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar, final
 
-import gradmesh
 from gradmesh.protos.coordinator.v1 import (
     membership_pb2,
     rendezvous_pb2,
@@ -13,6 +12,7 @@ from gradmesh.protos.coordinator.v1 import (
     table_pb2,
 )
 from gradmesh.protos.errors import GradmeshError, Retry
+from gradmesh.protos.version import VERSION
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 from gradmesh.services.coordinator.machine import Machine
@@ -153,7 +153,7 @@ class CoordinatorServicer:
         """Read everything at a glance."""
         with self._changed:
             response = self._machine.status(self._clock())
-            response.version = gradmesh.__version__
+            response.version = VERSION
             response.uptime_s = self._clock() - self._begun
             return response
 

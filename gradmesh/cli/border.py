@@ -1,0 +1,79 @@
+"""Where errors end: one clear line for what is foreseen, a traceback for what is not."""
+
+import logging
+import sys
+import traceback
+
+import click
+
+_OUT_OF_REACH = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
+_CALLERS_MISTAKE = frozenset(
+    {
+        "ALREADY_EXISTS",
+        "FAILED_PRECONDITION",
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "OUT_OF_RANGE",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+    }
+)
+_BUG = 1
+_USAGE = 2
+_LOST_MESH = 3
+_UNRECOVERABLE = 4
+_INTERRUPTED = 130
+
+
+def run(command: click.Command, arguments: list[str] | None) -> int:
+    """Run a command and turn whatever happens into an exit code."""
+    try:
+        code = command.main(arguments, prog_name="gradmesh", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe such as `gradmesh status | head` has left; that is no error.
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        report(error)
+        return exit_code(error)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the documented exit code of an error."""
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int):
+        return code
+    status = getattr(error, "code", None)
+    if status in _OUT_OF_REACH:
+        return _LOST_MESH
+    if status in _CALLERS_MISTAKE:
+        return _USAGE
+    return _UNRECOVERABLE if is_foreseen(error) else _BUG
+
+
+def report(error: BaseException) -> None:
+    """Tell a user about an error, on standard error."""
+    if not is_foreseen(error):
+        traceback.print_exception(error)
+        click.echo(
+            "error: this is a bug in gradmesh; please report it with the lines above", err=True
+        )
+        return
+    if logging.getLogger().isEnabledFor(logging.DEBUG):
+        traceback.print_exception(error)
+    for line in getattr(error, "log_tail", ()):
+        click.echo(f"  │ {line}", err=True)
+    for line in str(error).splitlines():
+        click.echo(f"error: {line}", err=True)
+
+
+def is_foreseen(error: BaseException) -> bool:
+    """Say whether an error is one of ours, or the operating system refusing a file."""
+    ours = type(error).__module__.partition(".")[0] == "gradmesh"
+    return ours or (isinstance(error, OSError) and error.filename is not None)

@@ -1,0 +1,60 @@
+"""A local cluster as the commands configure it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from gradmesh.cli.options import PROCESS_SECTIONS
+from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.process.lifecycle import LifecycleConfig
+from gradmesh.sdk.process.metrics import MetricsConfig
+from gradmesh.sdk.process.setting import Section, settings
+from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.parameter_server.config import ParameterServerConfig
+from gradmesh.trainer.config import TrainerConfig
+from gradmesh.trainer.job.config import JobConfig
+
+CLUSTER_SECTIONS: tuple[type[Section], ...] = (
+    CoordinatorConfig,
+    ParameterServerConfig,
+    TrainerConfig,
+    JobConfig,
+    *PROCESS_SECTIONS,
+)
+_COUNTS = ("coordinator.parameter_servers", "coordinator.trainers")
+
+
+def not_flags() -> tuple[str, ...]:
+    """Return the keys that a cluster command offers no flag for, since they differ by process."""
+    own = (CoordinatorConfig, ParameterServerConfig, TrainerConfig)
+    keys = [s.key for section in own for s in settings(section) if s.key not in _COUNTS]
+    return (*keys, "process.lifeline")
+
+
+def given_by_flag(sections: Sections) -> dict[str, Any]:
+    """Return what the user gave on the command line; file and variables reach children anyway."""
+    return _values(sections, (k for k, s in sections.sources.items() if s.startswith("flag")))
+
+
+def for_children(sections: Sections) -> dict[str, Any]:
+    """Return the settings that the supervisor hands to its children as flags."""
+    values = given_by_flag(sections)
+    # Whatever their source, the supervisor must know these two to lay out the cluster.
+    values["metrics.listen"] = sections[MetricsConfig].listen
+    values["process.drain_s"] = sections[LifecycleConfig].drain_s
+    return values
+
+
+def listen_address(sections: Sections) -> str:
+    """Return where the coordinator should serve: any free port unless one is configured."""
+    configured = "coordinator.listen" in sections.sources
+    return sections[CoordinatorConfig].listen if configured else "127.0.0.1:0"
+
+
+def drain_s(sections: Sections) -> float:
+    """Return how long the orderly end of a whole cluster may take: three roles in a row."""
+    return 3 * (sections[LifecycleConfig].drain_s + 2.0) + 10.0
+
+
+def _values(sections: Sections, keys: Iterable[str]) -> dict[str, Any]:
+    plain = sections.as_dict()
+    return {key: plain[key.partition(".")[0]][key.partition(".")[2]] for key in keys}

@@ -1,0 +1,59 @@
+"""The command group: it knows names and one line about each command, and imports the rest late.
+
+A command that imported numba and grpc for `--help` would make every shell completion slow.
+"""
+
+import difflib
+import importlib
+from typing import final
+
+import click
+
+import gradmesh as package
+
+# name: (what --help says, module with a click command of the same name)
+_COMMANDS = {
+    "demo": "Train a small model on a local cluster, from start to finish.",
+    "up": "Start a local cluster and stay with it.",
+    "status": "Show the members and the progress of a cluster.",
+    "down": "End the local cluster that `up` started.",
+    "coordinator": "Run a coordinator in the foreground.",
+    "parameter-server": "Run a parameter server in the foreground.",
+    "trainer": "Run a trainer in the foreground.",
+    "version": "Show the version.",
+}
+
+
+@final
+class LateGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order in which a new user needs them."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in _COMMANDS:
+            near = difflib.get_close_matches(cmd_name, _COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"gradmesh.cli.{name}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package.__version__, prog_name="gradmesh")
+def gradmesh() -> None:
+    """Train embedding-heavy models on a cluster of small services.
+
+    Begin with `gradmesh demo`. Settings come from flags, GRADMESH_<SECTION>_<KEY> variables and a
+    TOML file, in this order of strength.
+    """

@@ -1,0 +1,160 @@
+"""How a training run looks on the screen: a bar that moves, or lines where nothing can move."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Self, final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from gradmesh.sdk.status import ClusterStatus
+
+_LINE_EVERY_S = 3.0
+
+
+class ProgressScreen(ABC):
+    """Shows how far a run is; a context manager."""
+
+    @abstractmethod
+    def update(self, status: ClusterStatus) -> None:
+        """Show the newest status; called several times a second."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the display; the last state stays visible."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def progress_screen(title: str, console: Console | None = None) -> ProgressScreen:
+    """Return a moving bar on a terminal, else lines every few seconds."""
+    console = console or Console(highlight=False)
+    return BarScreen(title, console) if console.is_terminal else LineScreen(title, console)
+
+
+@final
+class BarScreen(ProgressScreen):
+    """A bar with step, loss and samples per second."""
+
+    def __init__(self, title: str, console: Console) -> None:
+        console.print(f"[bold]gradmesh demo[/bold]: 1 coordinator, {title}")
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task("starting", total=None, figures="")
+        self._progress.start()
+
+    def update(self, status: ClusterStatus) -> None:
+        """Move the bar."""
+        self._progress.update(
+            self._task,
+            description=stage(status),
+            total=status.total_steps or None,
+            completed=status.step,
+            figures=figures(status),
+        )
+
+    def close(self) -> None:
+        """Stop the bar."""
+        self._progress.stop()
+
+
+@final
+class LineScreen(ProgressScreen):
+    """One line every few seconds, for logs and pipes."""
+
+    def __init__(
+        self, title: str, console: Console, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        console.print(f"gradmesh demo: 1 coordinator, {title}", soft_wrap=True)
+        self._console = console
+        self._clock = clock
+        self._due = clock()
+        self._last = ""
+
+    def update(self, status: ClusterStatus) -> None:
+        """Write a line when it is time, or when the stage has changed."""
+        now, news = self._clock(), stage(status)
+        if now >= self._due or news != self._last:
+            self._due = now + _LINE_EVERY_S
+            self._last = news
+            steps = f" step {status.step}/{status.total_steps}" if status.total_steps else ""
+            self._console.print(f"{news}{steps} {figures(status)}".rstrip(), soft_wrap=True)
+
+    def close(self) -> None:
+        """Do nothing: lines stay by themselves."""
+
+
+def stage(status: ClusterStatus) -> str:
+    """Say in one word what the cluster does."""
+    if status.result:
+        return "done"
+    if not status.total_steps:
+        return "starting" if len(status.members) < 2 else "preparing"
+    return "training" if status.step < status.total_steps else "evaluating"
+
+
+def figures(status: ClusterStatus) -> str:
+    """Return loss and speed in words."""
+    if status.loss is None:
+        return ""
+    return f"loss {status.loss:.4f}  {status.samples_per_s:,.0f} samples/s"
+
+
+@final
+class Figures:
+    """The figures of a finished run as a table.
+
+    Args:
+        result: By name; names that are not known here are shown as they are.
+    """
+
+    _LABELS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+        "auc": ("AUC, held out", lambda v: f"{v:.4f}"),
+        "best_auc": ("best AUC the teacher allows", lambda v: f"{v:.4f}"),
+        "samples_per_s": ("samples/s", lambda v: f"{v:,.0f}"),
+        "bytes_moved": ("bytes moved", lambda v: in_bytes(v)),
+        "seconds": ("time", lambda v: f"{v:.1f} s"),
+    }
+
+    def __init__(self, result: Mapping[str, float]) -> None:
+        self._result = result
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return labels and values, the known ones first."""
+        known = [name for name in self._LABELS if name in self._result]
+        other = [name for name in self._result if name not in self._LABELS]
+        return [
+            *((self._LABELS[n][0], self._LABELS[n][1](self._result[n])) for n in known),
+            *((n.replace("_", " "), f"{self._result[n]:g}") for n in other),
+        ]
+
+    def show(self, console: Console | None = None) -> None:
+        """Print the table."""
+        table = Table(show_header=False)
+        table.add_column(justify="left")
+        table.add_column(justify="right", style="bold")
+        for label, value in self.rows():
+            table.add_row(label, value)
+        (console or Console(highlight=False)).print(table)
+
+
+def in_bytes(count: float) -> str:
+    """Write a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,149 @@
+"""One process under supervision: its own session, its output read, its life on a line.
+
+The child's standard input is a pipe whose other end only the supervisor holds. When the supervisor
+dies, even by SIGKILL, the kernel closes it and the child sees the end of its input (the `lifeline`
+of gradmesh.sdk.process.lifecycle). So there is never an orphan.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+_LONGEST_LINE_BYTES = 1 << 16
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """What to run, as data.
+
+    Attributes:
+        name: Unique in the cluster; names the log file.
+        role: Children of one role are stopped together.
+        argv: Makes the command line, asked at each start: an address may have become known.
+        environment: Variables added to those of the supervisor.
+        finite: Whether exit code 0 means that the work is done; other children never end.
+        ready: Whether the children after this one may be started; None means at once.
+    """
+
+    name: str
+    role: str
+    argv: Callable[[], Sequence[str]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    finite: bool = False
+    ready: Callable[[], bool] | None = None
+
+
+@final
+class Child:
+    """A running process; starts on construction.
+
+    Args:
+        spec: What to run.
+        log_file: Receives all output; appended to.
+        on_line: Called with each line of output, from a thread of its own.
+        on_exit: Called once the process is gone and its output read, from a thread of its own.
+
+    Raises:
+        OSError: The command cannot be run.
+    """
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        log_file: Path,
+        on_line: Callable[[str, str], None],
+        on_exit: "Callable[[Child], None]",
+    ) -> None:
+        self.spec = spec
+        self.started = time.monotonic()
+        self._on_line = on_line
+        self._on_exit = on_exit
+        self._gone = threading.Event()
+        self._log = log_file.open("ab")
+        try:
+            self._popen = subprocess.Popen(
+                list(spec.argv()),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.environment},
+                # Ctrl-C reaches the supervisor alone, which then ends the children in order.
+                start_new_session=True,
+            )
+        except BaseException:
+            self._log.close()
+            raise
+        self._pump = threading.Thread(target=self._read, name=f"{spec.name}-output", daemon=True)
+        self._pump.start()
+        threading.Thread(target=self._reap, name=f"{spec.name}-reaper", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code as a shell shows it, 128 + n after signal n; None while it runs."""
+        code = self._popen.returncode
+        return 128 - code if code is not None and code < 0 else code
+
+    @property
+    def lived_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def terminate(self) -> None:
+        """Ask the process to drain and end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process and all it has started, at once."""
+        if not self._gone.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the process is gone; say whether it is."""
+        return self._gone.wait(timeout_s)
+
+    def describe_end(self) -> str:
+        """Say in words how the process ended."""
+        code = self._popen.returncode
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._gone.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                self._popen.send_signal(number)
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as output, self._log:
+            while raw := output.readline(_LONGEST_LINE_BYTES):
+                self._log.write(raw)
+                self._log.flush()
+                self._on_line(self.spec.name, raw.decode(errors="replace").rstrip("\n"))
+
+    def _reap(self) -> None:
+        # Not reaped yet, the process still owns its id, so the group that is killed is its own.
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._popen.wait()
+        self._pump.join(5)
+        if self._popen.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._popen.stdin.close()
+        self._gone.set()
+        self._on_exit(self)

@@ -1,0 +1,213 @@
+"""A whole cluster on this machine: coordinator, parameter servers and trainers as processes."""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, final
+
+from gradmesh.launch.errors import ClusterFailed
+from gradmesh.launch.plan import ClusterPlan, reachable_address
+from gradmesh.launch.policy import RestartPolicy
+from gradmesh.launch.state import StateFolder
+from gradmesh.launch.supervisor import Outcome, Supervisor
+
+_log = logging.getLogger(__name__)
+
+_DRAIN_S = 10.0
+
+
+@final
+class LocalCluster:
+    """A supervised cluster of real processes; a context manager.
+
+        with gm.LocalCluster(parameter_servers=2) as cluster:
+            print(cluster.address)
+
+    Processes that die are restarted. Leaving the block ends all of them, and so does the end of
+    this process, even by SIGKILL.
+
+    Args:
+        parameter_servers: How many, at least one.
+        trainers: How many run the configured job; 0 leaves training to your own code.
+        config: TOML file that all processes read.
+        state: Folder for logs and addresses; a temporary one by default, removed at the end.
+        listen: Where the coordinator serves; port 0 takes a free one, kept over restarts.
+        settings: More settings by `section.key`, such as `{"job.steps": 100}`.
+        until_done: Whether the cluster ends by itself when all trainers are done.
+        on_line: Called with process name and line of its log, from many threads.
+        policy: When to restart.
+        start_timeout_s: Longest wait for the coordinator to serve.
+
+    Raises:
+        ValueError: A count is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        parameter_servers: int = 2,
+        trainers: int = 0,
+        config: Path | None = None,
+        state: Path | None = None,
+        listen: str = "127.0.0.1:0",
+        settings: Mapping[str, Any] | None = None,
+        until_done: bool = False,
+        on_line: Callable[[str, str], None] = lambda name, line: None,
+        policy: RestartPolicy | None = None,
+        start_timeout_s: float = 60.0,
+    ) -> None:
+        self._plan = ClusterPlan(
+            parameter_servers=parameter_servers,
+            trainers=trainers,
+            config=config,
+            listen=listen,
+            settings=settings or {},
+        )
+        self._state = state
+        self._until_done = until_done
+        self._on_line = on_line
+        self._policy = policy
+        self._start_timeout_s = start_timeout_s
+        self._folder: StateFolder | None = None
+        self._supervisor: Supervisor | None = None
+
+    @property
+    def folder(self) -> StateFolder:
+        """Where logs and addresses are.
+
+        Raises:
+            RuntimeError: The cluster has not been started.
+        """
+        if self._folder is None:
+            raise RuntimeError("the cluster does not run; use it in a with block or call start()")
+        return self._folder
+
+    @property
+    def address(self) -> str:
+        """The coordinator's address.
+
+        Raises:
+            RuntimeError: The cluster does not run.
+        """
+        address = reachable_address(self.folder)
+        if address is None:
+            raise RuntimeError("the cluster has ended; start another one")
+        return address
+
+    def start(self) -> Self:
+        """Start all processes and wait until the coordinator serves.
+
+        Raises:
+            StateInUse: Another cluster runs in the state folder.
+            ClusterFailed: A process could not be started; carries the tail of its log.
+        """
+        supervisor = self.launch()
+        try:
+            self._wait_until_ready(supervisor)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def launch(self) -> Supervisor:
+        """Begin to start all processes and return at once.
+
+        Raises:
+            StateInUse: Another cluster runs in the state folder.
+        """
+        folder = StateFolder(self._state or Path(tempfile.mkdtemp(prefix="gradmesh-")))
+        if folder.lock():
+            _log.warning("cleaned what a dead supervisor left", extra={"state": str(folder.path)})
+        self._folder = folder
+        self._supervisor = self._new_supervisor(folder)
+        self._supervisor.start()
+        return self._supervisor
+
+    @property
+    def work_done(self) -> bool:
+        """Whether all trainers have finished their job."""
+        return self._supervisor is not None and self._supervisor.work_done
+
+    def wait(self, timeout_s: float | None = None) -> Outcome | None:
+        """Wait until all processes have ended; None when the timeout came first."""
+        return None if self._supervisor is None else self._supervisor.wait(timeout_s)
+
+    def stop(self) -> Outcome | None:
+        """End all processes in order, trainers first; may be called twice.
+
+        Returns:
+            How the cluster ended, or None if it was never started.
+        """
+        self.request_stop()
+        outcome = self.wait()
+        if self._folder is not None:
+            self._folder.unlock()
+            if self._state is None:
+                shutil.rmtree(self._folder.path, ignore_errors=True)
+        return outcome
+
+    def request_stop(self) -> None:
+        """Ask for an orderly end and return at once. Safe in signal handlers."""
+        if self._supervisor is not None:
+            self._supervisor.request_stop()
+
+    def kill(self) -> None:
+        """End all processes at once. Safe in signal handlers."""
+        if self._supervisor is not None:
+            self._supervisor.kill()
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return name, role, pid, restarts and state of each process."""
+        return [] if self._supervisor is None else self._supervisor.describe()
+
+    def failure(self, outcome: Outcome) -> ClusterFailed:
+        """Return the error that tells how the cluster failed, with the log of the culprit."""
+        tail = self.folder.tail(outcome.child) if outcome.child else ()
+        return ClusterFailed(outcome.reason, outcome.exit_code, tail)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _new_supervisor(self, folder: StateFolder) -> Supervisor:
+        return Supervisor(
+            self._plan.specs(folder),
+            folder.log_file,
+            on_line=self._on_line,
+            on_change=self._record,
+            policy=self._policy,
+            until_done=self._until_done,
+            ready_s=self._start_timeout_s,
+            # A child that is cut off at its own drain deadline must not be killed before.
+            grace_s=float(self._plan.settings.get("process.drain_s", _DRAIN_S)) + 2.0,
+        )
+
+    def _wait_until_ready(self, supervisor: Supervisor) -> None:
+        deadline = time.monotonic() + self._start_timeout_s + 1.0
+        while not supervisor.all_ready:
+            outcome = supervisor.wait(0.02)
+            if outcome is None and time.monotonic() > deadline:
+                outcome = Outcome(4, "the cluster did not start in time", "coordinator")
+            if outcome is not None:
+                raise self.failure(outcome)
+
+    def _record(self, processes: list[dict[str, Any]]) -> None:
+        # A user who removes the folder under a running cluster loses the record, not the cluster.
+        with contextlib.suppress(FileNotFoundError):
+            self.folder.write(
+                {
+                    "pid": os.getpid(),
+                    "ready": self._supervisor is not None and self._supervisor.all_ready,
+                    "address": reachable_address(self.folder),
+                    "parameter_servers": self._plan.parameter_servers,
+                    "trainers": self._plan.trainers,
+                    "children": processes,
+                }
+            )

@@ -1,0 +1,135 @@
+"""What a local cluster consists of: the children, their command lines and their order."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from gradmesh.launch.child import ChildSpec
+from gradmesh.launch.command import command, flags
+from gradmesh.launch.state import StateFolder
+from gradmesh.sdk.process.address import join, split
+from gradmesh.sdk.process.lifecycle import LifecycleConfig
+from gradmesh.sdk.process.log import LogConfig
+from gradmesh.sdk.process.metrics import MetricsConfig
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.setting import Section
+from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.parameter_server.config import ParameterServerConfig
+from gradmesh.trainer.config import TrainerConfig
+from gradmesh.trainer.job.config import JobConfig
+
+_SHARED: tuple[type[Section], ...] = (SecurityConfig, LogConfig, LifecycleConfig, MetricsConfig)
+_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """The size and settings of a local cluster.
+
+    Attributes:
+        parameter_servers: How many, at least one.
+        trainers: How many, at least none.
+        config: TOML file that all processes read.
+        listen: Where the coordinator serves; port 0 takes a free one.
+        settings: More settings by `section.key`.
+    """
+
+    parameter_servers: int
+    trainers: int
+    config: Path | None = None
+    listen: str = "127.0.0.1:0"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.parameter_servers < 1 or self.trainers < 0:
+            raise ValueError(
+                "expected parameter_servers of at least 1 and trainers of at least 0, "
+                f"got {self.parameter_servers} and {self.trainers}"
+            )
+
+    def specs(self, folder: StateFolder) -> list[ChildSpec]:
+        """Return the children in the order of their start."""
+        servers = [
+            self._worker(folder, f"parameter-server-{rank}", (ParameterServerConfig,))
+            for rank in range(self.parameter_servers)
+        ]
+        trainers = [
+            self._worker(folder, f"trainer-{rank}", (TrainerConfig, JobConfig), finite=True)
+            for rank in range(self.trainers)
+        ]
+        return [self._coordinator(folder), *servers, *trainers]
+
+    def _coordinator(self, folder: StateFolder) -> ChildSpec:
+        def argv() -> Sequence[str]:
+            own = {
+                **self._shared(),
+                # After a restart the others must find it where it was.
+                "coordinator.listen": folder.address() or self.listen,
+                "coordinator.state_dir": folder.coordinator,
+                "coordinator.address_file": folder.address_file,
+                "coordinator.parameter_servers": self.parameter_servers,
+                "coordinator.trainers": self.trainers,
+            }
+            arguments = flags(own, (CoordinatorConfig, *_SHARED))
+            return command("coordinator", *arguments, config=self.config)
+
+        return ChildSpec(
+            name="coordinator",
+            role="coordinator",
+            argv=argv,
+            ready=lambda: folder.address() is not None,
+        )
+
+    def _worker(
+        self,
+        folder: StateFolder,
+        name: str,
+        sections: tuple[type[Section], ...],
+        finite: bool = False,
+    ) -> ChildSpec:
+        role, own = name.rpartition("-")[0], sections[0].section
+
+        def argv() -> Sequence[str]:
+            values = {
+                **self._shared(),
+                **self._free_metrics_port(),
+                f"{own}.name": name,
+                # We start a process of a name only when the former one is gone.
+                f"{own}.replace": True,
+                # A port from the file could be had by one of them only.
+                f"{own}.listen": "127.0.0.1:0",
+                f"{own}.coordinator": reachable_address(folder),
+            }
+            return command(role, *flags(values, (*sections, *_SHARED)), config=self.config)
+
+        return ChildSpec(
+            name=name, role=role, argv=argv, environment=self._thread_limit(), finite=finite
+        )
+
+    def _shared(self) -> dict[str, Any]:
+        # The supervisor reads its children's logs, and shows them in the form the user wants.
+        return {**self.settings, "log.format": "json"}
+
+    def _free_metrics_port(self) -> dict[str, str]:
+        # One address cannot serve every process: the coordinator has it, the others a free port.
+        listen = self.settings.get("metrics.listen", "off")
+        return {} if listen == "off" else {"metrics.listen": join(split(listen)[0], 0)}
+
+    def _thread_limit(self) -> dict[str, str]:
+        # BLAS threads that outnumber the cores spend their time waiting for each other.
+        if "OMP_NUM_THREADS" in os.environ:
+            return {}
+        share = len(os.sched_getaffinity(0)) // max(1, self.trainers)
+        return {"OMP_NUM_THREADS": str(max(1, share))}
+
+
+def reachable_address(folder: StateFolder) -> str | None:
+    """Return where processes of this machine reach the coordinator, or None if not known yet."""
+    address = folder.address()
+    if address is None:
+        return None
+    host, port = split(address)
+    return join(_ANY_HOST.get(host, host), port)

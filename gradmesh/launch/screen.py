@@ -1,0 +1,77 @@
+"""Show the output of many processes on one terminal, each line with its process in front."""
+
+import json
+import logging
+import threading
+from typing import TextIO, final
+
+from rich.console import Console
+from rich.text import Text
+
+from gradmesh.sdk.process.log import fields_of, pretty_line
+
+_COLOURS = {
+    "supervisor": "bold white",
+    "coordinator": "magenta",
+    "parameter-server": "cyan",
+    "trainer": "green",
+}
+
+
+@final
+class LogScreen:
+    """Writes lines of children and of the supervisor itself; thread safe.
+
+    Args:
+        stream: Where to write.
+        pretty: Whether to render JSON lines for people; else they pass as they are.
+        width: Room for the names.
+    """
+
+    def __init__(self, stream: TextIO, pretty: bool, width: int = 20) -> None:
+        self._stream = stream
+        self._console = Console(file=stream, highlight=False) if pretty else None
+        self._width = width
+        self._lock = threading.Lock()  # guards the stream, so that lines never mix
+
+    def write(self, name: str, line: str) -> None:
+        """Show one line of a process."""
+        with self._lock:
+            if self._console is None:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+                return
+            style = _COLOURS.get(name.rstrip("0123456789").rstrip("-"), "blue")
+            for part in readable(line, colour=self._console.is_terminal).split("\n"):
+                prefix = Text(f"{name:<{self._width}} │ ", style=style)
+                self._console.print(prefix + Text.from_ansi(part), soft_wrap=True)
+
+
+def readable(line: str, *, colour: bool = False) -> str:
+    """Render a JSON log line for people; any other line stays as it is."""
+    if line.startswith("{"):
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            return line
+        if isinstance(fields, dict) and "message" in fields:
+            return pretty_line(fields, colour=colour, role=False)
+    return line
+
+
+@final
+class ScreenHandler(logging.Handler):
+    """Sends the supervisor's own log records to the screen."""
+
+    def __init__(self, screen: LogScreen) -> None:
+        super().__init__()
+        self._screen = screen
+        self._plain = logging.Formatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a record as the children's are shown."""
+        try:
+            fields = fields_of(record, "supervisor", self._plain)
+            self._screen.write("supervisor", json.dumps(fields, default=str))
+        except Exception:
+            self.handleError(record)

@@ -1,0 +1,150 @@
+"""The state folder of a local cluster: a lock, what runs, and the logs.
+
+<state>/lock                  held (flock) by the supervisor for as long as it lives
+<state>/cluster.json          process ids and addresses, replaced as a whole
+<state>/coordinator.address   written by the coordinator once it serves
+<state>/coordinator/          what the coordinator keeps over its own restart
+<state>/logs/<name>.log       output of each process
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import IO, Any, final
+
+from gradmesh.launch.errors import StateInUse
+
+_ORPHAN_S = 15.0
+
+
+@final
+class StateFolder:
+    """A folder that one cluster at a time lives in.
+
+    Args:
+        path: The folder; made by `lock` if it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.logs = self.path / "logs"
+        self.coordinator = self.path / "coordinator"
+        self.address_file = self.path / "coordinator.address"
+        self._record_file = self.path / "cluster.json"
+        self._lock_file = self.path / "lock"
+        self._lock: IO[bytes] | None = None
+
+    def lock(self) -> bool:
+        """Take the folder for this process and clean what a dead supervisor left.
+
+        Returns:
+            Whether a dead supervisor had left something.
+
+        Raises:
+            StateInUse: Another supervisor lives in it.
+        """
+        self.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = self._lock_file.open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise StateInUse(self.path, self.supervisor_pid()) from None
+        self._lock = lock
+        left = self.read()
+        _end_orphans(left)
+        self._clean()
+        return left is not None
+
+    def unlock(self) -> None:
+        """Leave the folder; logs stay. May be called twice."""
+        if self._lock is not None:
+            self._clean()
+            self._lock.close()
+            self._lock = None
+
+    def in_use(self) -> bool:
+        """Say whether a supervisor lives in the folder."""
+        if self._lock is not None:
+            return True
+        try:
+            with self._lock_file.open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Replace cluster.json."""
+        draft = self._record_file.with_name(".cluster.json")
+        draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        draft.replace(self._record_file)
+
+    def read(self) -> dict[str, Any] | None:
+        """Return cluster.json, or None when there is none that can be read."""
+        try:
+            record = json.loads(self._record_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) else None
+
+    def supervisor_pid(self) -> int | None:
+        """Return the process id in cluster.json."""
+        pid = (self.read() or {}).get("pid")
+        return pid if isinstance(pid, int) else None
+
+    def address(self) -> str | None:
+        """Return the coordinator's address once it is known."""
+        try:
+            return self.address_file.read_text(encoding="utf-8").strip() or None
+        except OSError:
+            return None
+
+    def log_file(self, name: str) -> Path:
+        """Return the log file of a process."""
+        return self.logs / f"{name}.log"
+
+    def tail(self, name: str, lines: int = 20) -> tuple[str, ...]:
+        """Return the last lines of a process's log."""
+        try:
+            with self.log_file(name).open("rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - (1 << 16)))
+                return tuple(log.read().decode(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ()
+
+    def _clean(self) -> None:
+        for file in (self._record_file, self.address_file):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(self.coordinator, ignore_errors=True)
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; with the id it names a process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field is the command in parentheses and may hold spaces.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _end_orphans(record: dict[str, Any] | None) -> None:
+    """Wait for the children of a dead supervisor, which end by their lifeline, or end them."""
+    children = (record or {}).get("children", [])
+    deadline = time.monotonic() + _ORPHAN_S
+    for child in children if isinstance(children, list) else []:
+        pid, ticks = child.get("pid"), child.get("start_ticks")
+        while isinstance(pid, int) and ticks is not None and start_ticks(pid) == ticks:
+            if time.monotonic() > deadline:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                break
+            time.sleep(0.05)

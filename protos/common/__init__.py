@@ -1,0 +1,1 @@
+"""The contract of types that several services share."""

@@ -1,0 +1,1 @@
+"""The contract of the parameter server's service."""

@@ -1,0 +1,81 @@
+"""Python values as typed values of the wire, and back. Nothing here can carry code."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gradmesh.protos import limits
+from gradmesh.protos.common.v1 import value_pb2 as pb
+from gradmesh.protos.errors import InvalidFrame, InvalidRequest
+from gradmesh.protos.frame import Array
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def to_value(obj: object, arrays: list[Array], depth: int = 0) -> pb.Value:
+    """Return the typed value of a Python object.
+
+    Args:
+        obj: None, bool, int, float, str, bytes, numpy array or scalar, list, tuple, dict with text
+            keys, or a remote reference.
+        arrays: Receives the arrays; the value points into it.
+        depth: How deep in lists and maps the object lies.
+
+    Raises:
+        InvalidRequest: The object is of no such type, or nested too deeply.
+    """
+    if depth > limits.MAX_VALUE_DEPTH:
+        raise InvalidRequest(f"a value nested deeper than {limits.MAX_VALUE_DEPTH} cannot be sent")
+    match obj:
+        case None:
+            return pb.Value(null_value=pb.NullValue())
+        case bool():
+            return pb.Value(bool_value=obj)
+        case int() if obj in _INT64:
+            return pb.Value(int_value=obj)
+        case float():
+            return pb.Value(float_value=obj)
+        case str():
+            return pb.Value(string_value=obj)
+        case bytes():
+            return pb.Value(bytes_value=obj)
+        case np.ndarray() | np.generic():
+            arrays.append(np.asarray(obj))
+            return pb.Value(array_index=len(arrays) - 1)
+        case list() | tuple():
+            items = [to_value(item, arrays, depth + 1) for item in obj]
+            return pb.Value(list_value=pb.ListValue(items=items))
+        case Mapping() if all(isinstance(key, str) for key in obj):
+            entries = {key: to_value(item, arrays, depth + 1) for key, item in obj.items()}
+            return pb.Value(map_value=pb.MapValue(entries=entries))
+        case pb.RemoteRef():
+            return pb.Value(ref_value=obj)
+    raise InvalidRequest(
+        f"a {type(obj).__name__} cannot be sent; use numbers, text, bytes, arrays, lists or dicts "
+        "with text keys",
+        type=type(obj).__name__,
+    )
+
+
+def from_value(value: pb.Value, arrays: list[Array]) -> Any:
+    """Return the Python object of a typed value; tuples arrive as lists.
+
+    Raises:
+        InvalidFrame: The value is empty or points to an array that is not there.
+    """
+    kind = value.WhichOneof("kind")
+    match kind:
+        case "null_value":
+            return None
+        case "array_index" if value.array_index < len(arrays):
+            return arrays[value.array_index]
+        case "list_value":
+            return [from_value(item, arrays) for item in value.list_value.items]
+        case "map_value":
+            return {key: from_value(v, arrays) for key, v in value.map_value.entries.items()}
+        case "bool_value" | "int_value" | "float_value" | "string_value" | "bytes_value":
+            return getattr(value, kind)
+        case "ref_value":
+            return value.ref_value
+    raise InvalidFrame("a typed value that is empty or points to an array that was not sent")

@@ -1,0 +1,115 @@
+"""The span of one forward and backward pass over several processes.
+
+A context remembers which rows were looked up where, and collects the gradients of this process's
+parameters in a map of its own, so that concurrent passes never mix. It is bound to the thread that
+opened it.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+from gradmesh.engine.autograd import Tensor
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.table.lookup import Lookup
+from gradmesh.sdk.transport.channel import Channel
+
+_current: contextvars.ContextVar["Context | None"] = contextvars.ContextVar(
+    "gradmesh_context", default=None
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedLookup:
+    """A lookup made in a context.
+
+    Args:
+        number: Of the lookup within the context.
+        lookup: What was read, and from where.
+        rows: The tensor that the rows became; its gradient goes back to the servers.
+    """
+
+    number: int
+    lookup: Lookup
+    rows: Tensor
+
+
+@final
+class Context:
+    """An open context; made by `context`.
+
+    Args:
+        mesh: The mesh it spans.
+        mark: The place in a synchronous run; None applies on its own.
+    """
+
+    def __init__(self, mesh: Mesh, mark: context_pb2.StepMark | None) -> None:
+        self.mesh = mesh
+        self.mark = mark
+        self.id = mesh.new_context_id()
+        self.lookups: list[RecordedLookup] = []
+        self.applied = False
+        self.map: dict[Any, Any] = {}
+        self._channels: dict[str, Channel] = {}
+        self._next = 0
+
+    def next_number(self) -> int:
+        """Return the number of the next lookup."""
+        self._next += 1
+        return self._next
+
+    def record(self, number: int, lookup: Lookup, rows: Tensor) -> None:
+        """Remember a lookup whose gradients will go back to the servers."""
+        self.lookups.append(RecordedLookup(number, lookup, rows))
+        for shard in lookup.route.pieces:
+            channel = self.mesh.servers.channel(lookup.shards, shard)
+            self._channels[channel.address] = channel
+
+    def gradients(self) -> dict[Any, Any]:
+        """Return the gradients of this process's leaves, array by leaf."""
+        rows = {recorded.rows for recorded in self.lookups}
+        return {leaf: grad for leaf, grad in self.map.items() if leaf not in rows}
+
+    def release(self) -> None:
+        """Let the servers forget the context; nobody waits for the answers."""
+        if self.applied:
+            return  # the servers forgot it when they applied it
+        request = owner_pb2.ReleaseContextRequest(context=self.id)
+        for channel in self._channels.values():
+            channel.start(METHODS["ReleaseContext"], request, self.mesh.deadline())
+
+    def __repr__(self) -> str:
+        return f"Context({self.id.worker}/{self.id.incarnation}/{self.id.counter})"
+
+
+@contextlib.contextmanager
+def context(mesh: Mesh, mark: context_pb2.StepMark | None = None) -> Iterator[Context]:
+    """Open a context on this thread; leaving it releases what the servers keep for it.
+
+    Args:
+        mesh: The mesh it spans.
+        mark: The place in a synchronous run, from `Membership.mark`; by default the context is
+            applied on its own.
+
+    Raises:
+        RuntimeError: The thread has an open context already.
+    """
+    if _current.get() is not None:
+        raise RuntimeError(f"this thread has an open context, {_current.get()}; leave it first")
+    opened = Context(mesh, mark)
+    token = _current.set(opened)
+    try:
+        yield opened
+    finally:
+        _current.reset(token)
+        opened.release()
+
+
+def current_context() -> Context | None:
+    """Return the context that is open on this thread, if there is one."""
+    return _current.get()

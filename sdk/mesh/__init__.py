@@ -1,0 +1,1 @@
+"""A process's place in the mesh: membership, coordinator, parameter servers."""

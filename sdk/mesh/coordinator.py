@@ -1,0 +1,122 @@
+"""The coordinator's verbs as a client calls them."""
+
+from typing import Any, cast, final
+
+from gradmesh.protos.coordinator.v1 import (
+    coordinator_pb2,
+    membership_pb2,
+    rendezvous_pb2,
+    status_pb2,
+    table_pb2,
+)
+from gradmesh.protos.method import Body, methods_of
+from gradmesh.protos.version import PROTOCOL
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+
+_METHODS = methods_of(coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"])
+
+
+@final
+class Coordinator:
+    """The coordinator behind a channel.
+
+    Args:
+        channel: Connection to it; closed by whoever made it.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    @property
+    def address(self) -> str:
+        """Where the coordinator is."""
+        return self._channel.address
+
+    def _call(self, name: str, request: Body, deadline: Deadline) -> Any:
+        return self._channel.call(_METHODS[name], request, deadline)
+
+    def register(
+        self, member: membership_pb2.Member, replace: bool, deadline: Deadline
+    ) -> membership_pb2.RegisterResponse:
+        """Become a member."""
+        request = membership_pb2.RegisterRequest(member=member, protocol=PROTOCOL, replace=replace)
+        return cast(membership_pb2.RegisterResponse, self._call("Register", request, deadline))
+
+    def renew_lease(
+        self, name: str, incarnation: int, deadline: Deadline
+    ) -> membership_pb2.RenewLeaseResponse:
+        """Give a sign of life."""
+        request = membership_pb2.RenewLeaseRequest(name=name, incarnation=incarnation)
+        return cast(membership_pb2.RenewLeaseResponse, self._call("RenewLease", request, deadline))
+
+    def leave(self, name: str, incarnation: int, deadline: Deadline) -> None:
+        """Say goodbye."""
+        self._call(
+            "Leave", membership_pb2.LeaveRequest(name=name, incarnation=incarnation), deadline
+        )
+
+    def join_round(
+        self, name: str, incarnation: int, after_generation: int, deadline: Deadline
+    ) -> rendezvous_pb2.JoinRoundResponse:
+        """Wait for a rank in a new generation."""
+        request = rendezvous_pb2.JoinRoundRequest(
+            name=name, incarnation=incarnation, after_generation=after_generation
+        )
+        return cast(rendezvous_pb2.JoinRoundResponse, self._call("JoinRound", request, deadline))
+
+    def put_key(self, generation: int, key: str, value: bytes, deadline: Deadline) -> None:
+        """Publish a value to the trainers of a generation."""
+        request = rendezvous_pb2.PutKeyRequest(generation=generation, key=key, value=value)
+        self._call("PutKey", request, deadline)
+
+    def get_key(self, generation: int, key: str, deadline: Deadline) -> bytes:
+        """Wait for a value of a generation."""
+        request = rendezvous_pb2.GetKeyRequest(generation=generation, key=key)
+        response: rendezvous_pb2.GetKeyResponse = self._call("GetKey", request, deadline)
+        return response.value
+
+    def create_table(self, spec: table_pb2.TableSpec, deadline: Deadline) -> bool:
+        """Enter a table; return False when an equal one was there."""
+        request = table_pb2.CreateTableRequest(spec=spec)
+        response: table_pb2.CreateTableResponse = self._call("CreateTable", request, deadline)
+        return response.created
+
+    def describe_table(self, name: str, deadline: Deadline) -> table_pb2.TableSpec:
+        """Read a table's specification."""
+        request = table_pb2.DescribeTableRequest(name=name)
+        response: table_pb2.DescribeTableResponse = self._call("DescribeTable", request, deadline)
+        return response.spec
+
+    def list_tables(self, deadline: Deadline) -> list[table_pb2.TableSpec]:
+        """Read the catalogue."""
+        response: table_pb2.ListTablesResponse = self._call(
+            "ListTables", table_pb2.ListTablesRequest(), deadline
+        )
+        return list(response.specs)
+
+    def get_shard_map(self, deadline: Deadline) -> table_pb2.ShardMap:
+        """Wait for the parameter servers and read where rows are."""
+        response: table_pb2.GetShardMapResponse = self._call(
+            "GetShardMap", table_pb2.GetShardMapRequest(), deadline
+        )
+        return response.map
+
+    def report_progress(
+        self, name: str, incarnation: int, progress: status_pb2.Progress, deadline: Deadline
+    ) -> None:
+        """Tell how far this trainer is."""
+        request = status_pb2.ReportProgressRequest(
+            name=name, incarnation=incarnation, progress=progress
+        )
+        self._call("ReportProgress", request, deadline)
+
+    def report_result(self, generation: int, figures: dict[str, float], deadline: Deadline) -> None:
+        """Tell what came out of a run."""
+        request = status_pb2.ReportResultRequest(generation=generation, figures=figures)
+        self._call("ReportResult", request, deadline)
+
+    def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
+        """Read everything at a glance."""
+        request = status_pb2.GetStatusRequest()
+        return cast(status_pb2.GetStatusResponse, self._call("GetStatus", request, deadline))

@@ -1,0 +1,114 @@
+"""A process's membership, kept alive by a thread of its own.
+
+The thread also brings the news that every member must hear: the trainers' current generation and
+the epoch of the shard map. A coordinator that restarted is told again who we are.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import final
+
+from gradmesh.protos.coordinator.v1 import membership_pb2
+from gradmesh.protos.errors import GradmeshError, NameTaken, NotMember
+from gradmesh.sdk.mesh.coordinator import Coordinator
+from gradmesh.sdk.transport.deadline import Deadline
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_S = 1.0
+
+
+@final
+class Lease:
+    """Membership of one process; ended by `close`.
+
+    Args:
+        coordinator: Where to register.
+        member: Who we are.
+        replace: Whether we know that the former holder of our name is gone.
+        deadline: For the first registration.
+        on_lost: Called once if another process takes our name.
+
+    Raises:
+        NameTaken: A live process holds the name.
+        Unreachable: The coordinator did not answer in time.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        member: membership_pb2.Member,
+        *,
+        replace: bool,
+        deadline: Deadline,
+        on_lost: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.member = member
+        self.generation = 0
+        self.shard_epoch = 0
+        self.lost = False
+        self._coordinator = coordinator
+        self._on_lost = on_lost
+        self._closed = threading.Event()
+        self._register_first(replace, deadline)
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
+
+    def _register_first(self, replace: bool, deadline: Deadline) -> None:
+        while True:
+            try:
+                self._register(replace, deadline)
+            except NameTaken as error:
+                # Our own former self, gone without a goodbye, holds the name until its lease ends.
+                wait_s = float(error.metadata.get("expires_in_s", 0)) + 0.1
+                if wait_s >= deadline.remaining_s():
+                    raise
+                _log.warning("name taken, waiting", extra={"seconds": round(wait_s, 1)})
+                self._closed.wait(wait_s)
+            else:
+                return
+
+    def _register(self, replace: bool, deadline: Deadline) -> None:
+        response = self._coordinator.register(self.member, replace, deadline)
+        self.lease_s = response.lease_s
+        self.generation = response.generation
+
+    def _keep(self) -> None:
+        while not self._closed.wait(min(self.lease_s / 3, _LONGEST_PAUSE_S)):
+            try:
+                self._renew()
+            except NameTaken:
+                self.lost = True
+                _log.error("another process took our name", extra={"worker": self.member.name})
+                self._on_lost()
+                return
+            except GradmeshError as error:
+                _log.warning("lease not renewed", extra={"error": error.message})
+
+    def _renew(self) -> None:
+        deadline = Deadline.after(max(self.lease_s / 2, 0.5))
+        try:
+            news = self._coordinator.renew_lease(
+                self.member.name, self.member.incarnation, deadline
+            )
+        except NotMember:
+            _log.warning("no longer a member, registering again")
+            self._register(False, deadline)
+        else:
+            self.generation = news.generation
+            self.shard_epoch = news.shard_epoch
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Leave the mesh; may be called twice."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._thread.join(timeout_s)
+        if not self.lost:
+            try:
+                self._coordinator.leave(
+                    self.member.name, self.member.incarnation, Deadline.after(timeout_s)
+                )
+            except GradmeshError as error:
+                _log.warning("left without a goodbye", extra={"error": error.message})

@@ -1,0 +1,51 @@
+"""A trainer's place in its generation, and the values its peers publish there."""
+
+from dataclasses import dataclass
+from typing import final
+
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.sdk.mesh.coordinator import Coordinator
+from gradmesh.sdk.transport.deadline import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A trainer's place.
+
+    Args:
+        generation: Which group of trainers; a new one whenever somebody comes or goes.
+        rank: From 0.
+        world_size: How many trainers the group has.
+    """
+
+    generation: int
+    rank: int
+    world_size: int
+
+    def mark(self, step: int) -> context_pb2.StepMark:
+        """Return the mark of this trainer's part in a step."""
+        return context_pb2.StepMark(generation=self.generation, step=step, rank=self.rank)
+
+
+@final
+class KeyStore:
+    """Values that the trainers of one generation publish to each other.
+
+    Args:
+        coordinator: Keeps them.
+        generation: Whose values.
+        timeout_s: For publishing one.
+    """
+
+    def __init__(self, coordinator: Coordinator, generation: int, timeout_s: float = 30.0) -> None:
+        self._coordinator = coordinator
+        self._generation = generation
+        self._timeout_s = timeout_s
+
+    def set(self, key: str, value: bytes) -> None:
+        """Publish a value."""
+        self._coordinator.put_key(self._generation, key, value, Deadline.after(self._timeout_s))
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        """Wait for a value."""
+        return self._coordinator.get_key(self._generation, key, Deadline.after(timeout_s))

@@ -1,0 +1,244 @@
+"""A process's connection to the mesh: the object that users hold."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self, final
+
+import numpy as np
+
+from gradmesh.engine.optim import Optimizer
+from gradmesh.protos.common.v1 import array_pb2, context_pb2
+from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2, table_pb2
+from gradmesh.protos.dtype import wire_dtype
+from gradmesh.protos.naming import check_name
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.mesh.coordinator import Coordinator
+from gradmesh.sdk.mesh.lease import Lease
+from gradmesh.sdk.mesh.membership import KeyStore, Membership
+from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.table.recipe import Initializer, to_recipe
+from gradmesh.sdk.table.table import Table
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.metrics import RpcMetrics
+
+Role = Literal["client", "trainer", "parameter-server"]
+
+_ROLES: dict[Role, membership_pb2.Role] = {
+    "client": membership_pb2.ROLE_CLIENT,
+    "trainer": membership_pb2.ROLE_TRAINER,
+    "parameter-server": membership_pb2.ROLE_PARAMETER_SERVER,
+}
+
+
+def connect(
+    coordinator: str,
+    *,
+    name: str | None = None,
+    role: Role = "client",
+    address: str = "",
+    incarnation: int | None = None,
+    replace: bool = False,
+    security: SecurityConfig | None = None,
+    metrics: RpcMetrics | None = None,
+    timeout_s: float = 30.0,
+    on_lost: Callable[[], object] = lambda: None,
+) -> "Mesh":
+    """Join a mesh.
+
+    Args:
+        coordinator: Address of the coordinator, "host:port".
+        name: Name of this process, unique in the mesh; made up for clients.
+        role: What this process does.
+        address: Where others reach this process; clients serve nothing.
+        incarnation: Greater than that of any former process of the name; the time by default.
+        replace: Whether the former holder of the name is known to be gone.
+        security: Certificates and token.
+        metrics: Where calls are counted.
+        timeout_s: How long to look for the coordinator, and the default of every call.
+        on_lost: Called once if another process takes this one's name.
+
+    Raises:
+        Unreachable: No coordinator answered in time.
+        NameTaken: A live process holds the name.
+        Unauthenticated: The token is missing or wrong.
+    """
+    chosen = check_name("worker", name or f"client-{uuid.uuid4().hex[:8]}")
+    member = membership_pb2.Member(
+        name=chosen,
+        role=_ROLES[role],
+        address=address,
+        incarnation=time.time_ns() if incarnation is None else incarnation,
+    )
+    metrics = metrics or RpcMetrics("client")
+    channel = Channel(coordinator, "coordinator", security=security, metrics=metrics)
+    client = Coordinator(channel)
+    try:
+        lease = Lease(
+            client, member, replace=replace, deadline=Deadline.after(timeout_s), on_lost=on_lost
+        )
+    except BaseException:
+        channel.close()
+        raise
+
+    def connect_server(address: str, name: str) -> Channel:
+        return Channel(address, name, security=security, metrics=metrics, patience_s=2.0)
+
+    servers = ParameterServers(client, connect_server)
+    return Mesh(channel, client, lease, servers, timeout_s)
+
+
+@final
+class Mesh:
+    """A live connection to the mesh; made by `connect`, a context manager.
+
+    Attributes:
+        name: Name of this process.
+        incarnation: Distinguishes it from a former process of the same name.
+        timeout_s: Default deadline of every call.
+        servers: The parameter servers.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        coordinator: Coordinator,
+        lease: Lease,
+        servers: ParameterServers,
+        timeout_s: float,
+    ) -> None:
+        self._channel = channel
+        self._lease = lease
+        self._contexts = itertools.count(1)
+        self.coordinator = coordinator
+        self.servers = servers
+        self.name = lease.member.name
+        self.incarnation = lease.member.incarnation
+        self.timeout_s = timeout_s
+        self._generation = 0
+        self._sequence = itertools.count(1)
+
+    def table(
+        self,
+        name: str,
+        *,
+        rows: int,
+        dim: int,
+        optimizer: Optimizer,
+        initializer: Initializer | None = None,
+        seed: int = 0,
+        dtype: Any = np.float32,
+    ) -> Table:
+        """Create a table, or open it if an equal one exists.
+
+        Args:
+            name: Unique in the mesh.
+            rows: Ids are 0 … rows-1.
+            dim: Elements in a row.
+            optimizer: How gradients change rows, e.g. `gm.optim.SGD(lr=0.05)`.
+            initializer: How initial rows are drawn; uniform in ±1/sqrt(dim) by default.
+            seed: Of the initial rows.
+            dtype: Of the rows.
+
+        Raises:
+            TableConflict: The name belongs to a table with another specification.
+            InvalidRequest: The specification makes no sense.
+        """
+        spec = table_pb2.TableSpec(
+            name=name,
+            rows=rows,
+            dim=dim,
+            dtype=array_pb2.ElementType.Name(wire_dtype(np.dtype(dtype))),
+            seed=seed,
+            initializer=to_recipe(initializer or Initializer.uniform(dim**-0.5)),
+            optimizer=to_recipe(optimizer),
+        )
+        self.coordinator.create_table(spec, self.deadline())
+        return self._open(spec)
+
+    def open_table(self, name: str) -> Table:
+        """Open a table that exists.
+
+        Raises:
+            TableNotFound: There is none of that name.
+        """
+        return self._open(self.coordinator.describe_table(name, self.deadline()))
+
+    def _open(self, spec: table_pb2.TableSpec) -> Table:
+        return Table(spec, self.servers, self._next_push, self.timeout_s)
+
+    def _next_push(self) -> tuple[str, int, int]:
+        return self.name, self.incarnation, next(self._sequence)
+
+    def deadline(self, timeout_s: float | None = None) -> Deadline:
+        """Return the deadline of a call that begins now."""
+        return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)
+
+    def new_context_id(self) -> context_pb2.ContextId:
+        """Return an id that no context had before."""
+        return context_pb2.ContextId(
+            worker=self.name, incarnation=self.incarnation, counter=next(self._contexts)
+        )
+
+    @property
+    def generation(self) -> int:
+        """The trainers' current generation, as far as this process has heard."""
+        return self._lease.generation
+
+    def join_trainers(self, timeout_s: float) -> Membership:
+        """Wait for a rank in a new generation.
+
+        Raises:
+            DeadlineExceeded: Trainers are missing; the message says how many.
+        """
+        place = self.coordinator.join_round(
+            self.name, self.incarnation, self._generation, Deadline.after(timeout_s)
+        )
+        self._generation = place.generation
+        return Membership(place.generation, place.rank, place.world_size)
+
+    def store(self, generation: int) -> KeyStore:
+        """Return the values that the trainers of a generation publish to each other."""
+        return KeyStore(self.coordinator, generation, self.timeout_s)
+
+    def start_run(self, membership: Membership, tables: Sequence[Table]) -> None:
+        """Begin a run on all parameter servers; called by rank 0 before the first step.
+
+        The tables go back to their initial rows, and everything an older generation still sends is
+        refused from now on.
+        """
+        request = parameter_server_pb2.StartRunRequest(
+            generation=membership.generation,
+            world_size=membership.world_size,
+            tables=[table.name for table in tables],
+        )
+        deadline = self.deadline()
+        shards = self.servers.refresh(deadline)
+        requests = dict.fromkeys(range(len(shards.names)), request)
+        self.servers.call_each(shards, "StartRun", requests, deadline)
+
+    def report(self, progress: status_pb2.Progress) -> None:
+        """Tell the coordinator how far this trainer is."""
+        self.coordinator.report_progress(self.name, self.incarnation, progress, self.deadline())
+
+    def report_result(self, membership: Membership, figures: dict[str, float]) -> None:
+        """Tell the coordinator what came out of a run."""
+        self.coordinator.report_result(membership.generation, figures, self.deadline())
+
+    def close(self) -> None:
+        """Leave the mesh; may be called twice."""
+        self._lease.close()
+        self.servers.close()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Mesh({self.name!r} at {self.coordinator.address!r})"

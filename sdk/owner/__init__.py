@@ -1,0 +1,1 @@
+"""What every process serves to its peers: functions by name, kept values, contexts."""

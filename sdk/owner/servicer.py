@@ -1,0 +1,155 @@
+"""The rpcs that every process serves."""
+
+import logging
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, final
+
+from gradmesh.protos.common.v1 import context_pb2, value_pb2
+from gradmesh.protos.errors import GradmeshError, InvalidRequest, RefNotFound, RemoteFailure
+from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.protos.value import from_value, to_value
+from gradmesh.protos.version import VERSION
+from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.transport.server import Call
+
+_log = logging.getLogger(__name__)
+
+RefKey: TypeAlias = tuple[str, int, int]
+
+
+class ContextHolder(Protocol):
+    """Whatever a process keeps for contexts of distributed autograd."""
+
+    def release(self, context: context_pb2.ContextId) -> bool:
+        """Forget a context; return whether anything was kept for it."""
+
+    def open_count(self) -> int:
+        """Return how many contexts are kept."""
+
+
+@final
+class NoContexts:
+    """A process that keeps nothing for the contexts of others."""
+
+    def release(self, context: context_pb2.ContextId) -> bool:
+        """Return False: there was nothing."""
+        return False
+
+    def open_count(self) -> int:
+        """Return 0."""
+        return 0
+
+
+@final
+class OwnerServicer:
+    """Serves functions, kept values and contexts.
+
+    Args:
+        name: Name of this worker.
+        role: e.g. "trainer".
+        incarnation: Of this worker.
+        functions: What may be called.
+        contexts: What is kept for contexts.
+    """
+
+    def __init__(
+        self, name: str, role: str, incarnation: int, functions: Registry, contexts: ContextHolder
+    ) -> None:
+        self._name = name
+        self._role = role
+        self._incarnation = incarnation
+        self._functions = functions
+        self._contexts = contexts
+        self._lock = threading.Lock()  # guards _refs
+        self._refs: dict[RefKey, Any] = {}
+
+    def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
+        """Tell who answers here."""
+        with self._lock:
+            kept = len(self._refs)
+        return pb.DescribeResponse(
+            name=self._name,
+            role=self._role,
+            incarnation=self._incarnation,
+            version=VERSION,
+            functions=self._functions.names(),
+            open_contexts=self._contexts.open_count(),
+            kept_refs=kept,
+        )
+
+    def call(self, request: Frame[pb.CallRequest], call: Call) -> Frame[pb.CallResponse]:
+        """Run a function and return its result."""
+        message = request.message
+        result = self._run(message.function, message.args, message.kwargs, request.arrays)
+        arrays: list[Array] = []
+        return Frame(pb.CallResponse(result=to_value(result, arrays)), arrays)
+
+    def create_ref(self, request: Frame[pb.CreateRefRequest], call: Call) -> pb.CreateRefResponse:
+        """Run a function and keep its result, once for each reference."""
+        message = request.message
+        key = self._key(message.ref)
+        with self._lock:
+            if key in self._refs:
+                return pb.CreateRefResponse()
+        result = self._run(message.function, message.args, message.kwargs, request.arrays)
+        with self._lock:
+            self._refs.setdefault(key, result)
+        return pb.CreateRefResponse()
+
+    def fetch_ref(self, request: pb.FetchRefRequest, call: Call) -> Frame[pb.FetchRefResponse]:
+        """Read a kept value."""
+        key = self._key(request.ref)
+        with self._lock:
+            if key not in self._refs:
+                raise RefNotFound(
+                    f"{self._name} keeps nothing for {request.ref.creator}'s reference "
+                    f"{request.ref.counter}; it was deleted, or {self._name} restarted",
+                    worker=self._name,
+                )
+            value = self._refs[key]
+        arrays: list[Array] = []
+        return Frame(pb.FetchRefResponse(value=to_value(value, arrays)), arrays)
+
+    def delete_ref(self, request: pb.DeleteRefRequest, call: Call) -> pb.DeleteRefResponse:
+        """Drop a kept value."""
+        with self._lock:
+            self._refs.pop(self._key(request.ref), None)
+        return pb.DeleteRefResponse()
+
+    def release_context(
+        self, request: pb.ReleaseContextRequest, call: Call
+    ) -> pb.ReleaseContextResponse:
+        """Forget a context."""
+        return pb.ReleaseContextResponse(found=self._contexts.release(request.context))
+
+    def _key(self, ref: value_pb2.RemoteRef) -> RefKey:
+        if ref.owner != self._name:
+            raise InvalidRequest(f"the reference belongs to {ref.owner!r}, not to {self._name!r}")
+        return ref.creator, ref.incarnation, ref.counter
+
+    def _run(
+        self,
+        name: str,
+        args: Sequence[value_pb2.Value],
+        kwargs: Mapping[str, value_pb2.Value],
+        arrays: list[Array],
+    ) -> Any:
+        function = self._functions.find(name, self._name)
+        positional = [from_value(value, arrays) for value in args]
+        named = {key: from_value(value, arrays) for key, value in kwargs.items()}
+        try:
+            return function(*positional, **named)
+        except GradmeshError:
+            raise
+        except Exception as error:
+            # Whoever registered the function is the caller's colleague: the traceback may leave.
+            trace = traceback.format_exc(limit=-8)
+            raise RemoteFailure(
+                f"{name} on {self._name} raised {type(error).__name__}: {error}\n{trace}",
+                function=name,
+                worker=self._name,
+                type=type(error).__name__,
+            ) from error

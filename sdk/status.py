@@ -1,0 +1,115 @@
+"""What a cluster is doing, as an operator asks for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast, final
+
+from gradmesh.protos.coordinator.v1 import coordinator_pb2, membership_pb2, status_pb2
+from gradmesh.protos.method import methods_of
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+
+_GET_STATUS = methods_of(coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"])[
+    "GetStatus"
+]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """One process that has joined the cluster.
+
+    Attributes:
+        name: Unique in the cluster.
+        role: `parameter-server`, `trainer` or `client`.
+        address: Where it serves; empty for a client.
+        incarnation: Grows with each start of the process.
+        silence_s: Seconds since its last sign of life.
+        step: Steps it has done; None for members that do not train.
+    """
+
+    name: str
+    role: str
+    address: str
+    incarnation: int
+    silence_s: float
+    step: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStatus:
+    """A whole cluster at a glance.
+
+    Attributes:
+        version: What the coordinator runs.
+        uptime_s: Seconds since the coordinator started.
+        members: By name.
+        tables: Names of the embedding tables.
+        generation: Generation of the trainers; 0 before the first.
+        step: Steps that the slowest trainer has done.
+        total_steps: Steps of the run; 0 before it begins.
+        loss: Newest loss of the leading trainer; None before the first step.
+        samples_per_s: Of all trainers together.
+        bytes_moved: Between trainers, and between trainers and parameter servers.
+        result: Figures of the newest finished run; empty before.
+    """
+
+    version: str = ""
+    uptime_s: float = 0.0
+    members: tuple[MemberStatus, ...] = ()
+    tables: tuple[str, ...] = ()
+    generation: int = 0
+    step: int = 0
+    total_steps: int = 0
+    loss: float | None = None
+    samples_per_s: float = 0.0
+    bytes_moved: int = 0
+    result: Mapping[str, float] = field(default_factory=dict)
+
+
+def fetch(address: str, security: SecurityConfig, timeout_s: float) -> ClusterStatus:
+    """Ask a coordinator for the status of its cluster.
+
+    Raises:
+        GradmeshError: It could not be asked, or refused.
+    """
+    with Channel(address, "coordinator", security=security) as channel:
+        request = status_pb2.GetStatusRequest()
+        answer = channel.call(_GET_STATUS, request, Deadline.after(timeout_s))
+    return from_message(cast(status_pb2.GetStatusResponse, answer))
+
+
+def from_message(answer: status_pb2.GetStatusResponse) -> ClusterStatus:
+    """Sum up what the coordinator says."""
+    reports = [m.progress for m in answer.members if m.HasField("progress")]
+    # A trainer that has just been restarted may not have joined the others' generation yet.
+    current = [p for p in reports if p.generation == max(r.generation for r in reports)]
+    leader = max(current, key=lambda p: p.step, default=None)
+    return ClusterStatus(
+        version=answer.version,
+        uptime_s=answer.uptime_s,
+        members=tuple(_member(m) for m in answer.members),
+        tables=tuple(answer.tables),
+        generation=answer.generation,
+        step=min((p.step for p in current), default=0),
+        total_steps=max((p.total_steps for p in current), default=0),
+        loss=leader.loss if leader is not None and leader.step > 0 else None,
+        samples_per_s=leader.samples_per_s if leader is not None else 0.0,
+        bytes_moved=sum(p.bytes_moved for p in reports),
+        result=dict(answer.result),
+    )
+
+
+def _member(message: status_pb2.MemberStatus) -> MemberStatus:
+    member = message.member
+    role = membership_pb2.Role.Name(member.role).removeprefix("ROLE_")
+    return MemberStatus(
+        name=member.name,
+        role=role.lower().replace("_", "-"),
+        address=member.address,
+        incarnation=member.incarnation,
+        silence_s=message.silence_s,
+        step=message.progress.step if message.HasField("progress") else None,
+    )

@@ -1,0 +1,123 @@
+"""Initializers and optimizers of tables, as data that can travel.
+
+A client names them, a parameter server makes them real; both sides use this file.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, final
+
+from gradmesh.engine.kernels import init_normal, init_uniform
+from gradmesh.engine.optim import Optimizer, Rule, make_rule
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import Ids
+
+_Fill: TypeAlias = Callable[[Array, Ids, int, dict[str, float]], None]
+
+_FILLS: dict[str, tuple[set[str], _Fill]] = {
+    "uniform": (
+        {"low", "high"},
+        lambda out, ids, seed, s: init_uniform(out, ids, seed, s["low"], s["high"]),
+    ),
+    "normal": (
+        {"mean", "std"},
+        lambda out, ids, seed, s: init_normal(out, ids, seed, s["mean"], s["std"]),
+    ),
+    "constant": ({"value"}, lambda out, ids, seed, s: out.fill(s["value"])),
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """How the initial rows of a table are drawn; a row depends on its seed and id alone.
+
+    Args:
+        name: "uniform", "normal" or "constant".
+        settings: Its numbers.
+
+    Raises:
+        InvalidRequest: There is no such initializer, or its numbers are wrong.
+    """
+
+    name: str
+    settings: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in _FILLS:
+            raise InvalidRequest(f"no initializer {self.name!r}; there are {', '.join(_FILLS)}")
+        wanted = _FILLS[self.name][0]
+        if set(self.settings) != wanted or not all(map(math.isfinite, self.settings.values())):
+            raise InvalidRequest(
+                f"initializer {self.name!r} takes the numbers {', '.join(sorted(wanted))}, "
+                f"not {self.settings}"
+            )
+
+    @classmethod
+    def uniform(cls, bound: float) -> "Initializer":
+        """Return numbers between -bound and bound."""
+        return cls("uniform", {"low": -bound, "high": bound})
+
+    @classmethod
+    def normal(cls, std: float) -> "Initializer":
+        """Return numbers around 0 with a standard deviation."""
+        return cls("normal", {"mean": 0.0, "std": std})
+
+    @classmethod
+    def constant(cls, value: float) -> "Initializer":
+        """Return one number everywhere."""
+        return cls("constant", {"value": value})
+
+    def fill(self, out: Array, ids: Ids, seed: int) -> None:
+        """Write the initial rows of `ids` into `out`, [n, dim] of float32 or float64."""
+        _FILLS[self.name][1](out, ids, seed, self.settings)
+
+
+def to_recipe(source: Initializer | Optimizer) -> table_pb2.Recipe:
+    """Return what travels of an initializer or of an optimizer without parameters.
+
+    Raises:
+        InvalidRequest: The optimizer has parameters of its own.
+    """
+    if isinstance(source, Initializer):
+        return table_pb2.Recipe(name=source.name, settings=source.settings)
+    if not source.is_recipe:
+        raise InvalidRequest(
+            f"a table wants an optimizer without parameters, e.g. {type(source).__name__}(lr=0.05)"
+        )
+    settings = {name: float(value) for name, value in source.defaults.items()}
+    return table_pb2.Recipe(name=source.rule.name, settings=settings)
+
+
+def initializer_of(recipe: table_pb2.Recipe) -> Initializer:
+    """Return the initializer that a recipe names.
+
+    Raises:
+        InvalidRequest: There is none.
+    """
+    return Initializer(recipe.name, dict(recipe.settings))
+
+
+def rule_of(recipe: table_pb2.Recipe) -> tuple[Rule, float]:
+    """Return the update rule that a recipe names, and its learning rate.
+
+    Raises:
+        InvalidRequest: There is none, or its numbers are wrong.
+    """
+    settings: dict[str, Any] = dict(recipe.settings)
+    lr = settings.pop("lr", math.nan)
+    if not (math.isfinite(lr) and lr >= 0):
+        raise InvalidRequest(f"optimizer {recipe.name!r} has no learning rate; set lr")
+    try:
+        plain = make_rule(recipe.name, {})
+        # Truth values travel as numbers.
+        options = {
+            name: bool(value) if isinstance(getattr(plain, name, None), bool) else value
+            for name, value in settings.items()
+        }
+        return make_rule(recipe.name, options), lr
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"optimizer {recipe.name!r}: {error}") from None

@@ -1,0 +1,95 @@
+"""Which ids go to which server, and where the rows that come back belong. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.engine.kernels import unique_inverse
+from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import Ids, ShardMap
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """What one server is asked of one table.
+
+    Args:
+        table: Index of the table in the request.
+        ids: Unique ids, int64 [n].
+        positions: Where their rows stand among all rows of the request, int64 [n].
+    """
+
+    table: int
+    ids: Ids
+    positions: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """A request for rows of several tables.
+
+    Args:
+        pieces: What each shard is asked; shards that hold nothing are left out.
+        inverse: For each table, for each id asked, the position of its row.
+        total: How many rows there are in all.
+    """
+
+    pieces: dict[int, list[Piece]]
+    inverse: list[NDArray[np.int64]]
+    total: int
+
+    def merge(self, replies: dict[int, list[Array]], out: Array) -> Array:
+        """Put the servers' rows where they belong; `out` is [total, dim]."""
+        for shard, arrays in replies.items():
+            for piece, rows in zip(self.pieces[shard], arrays, strict=True):
+                out[piece.positions] = rows
+        return out
+
+    def split(self, rows: Array) -> dict[int, list[Array]]:
+        """Cut [total, dim] into what belongs to each server."""
+        return {
+            shard: [rows.take(piece.positions, axis=0) for piece in pieces]
+            for shard, pieces in self.pieces.items()
+        }
+
+
+def route(ids: Sequence[Ids], shards: ShardMap) -> Route:
+    """Route the flat ids of several tables; each id travels once a table."""
+    pieces: dict[int, list[Piece]] = {}
+    inverses: list[NDArray[np.int64]] = []
+    total = 0
+    for table, wanted in enumerate(ids):
+        unique, inverse = unique_inverse(wanted)
+        inverses.append(inverse + total)
+        owners = shards.shards_of(unique)
+        for shard in range(len(shards.names)):
+            (positions,) = np.nonzero(owners == shard)
+            if positions.size:
+                piece = Piece(table, unique[positions], positions + total)
+                pieces.setdefault(shard, []).append(piece)
+        total += unique.size
+    return Route(pieces, inverses, total)
+
+
+def check_ids(ids: object, table: str, rows: int) -> Ids:
+    """Return ids as int64.
+
+    Raises:
+        InvalidRequest: They are no integers.
+        IdOutOfRange: One of them is no row of the table.
+    """
+    array = np.asarray(ids)
+    if array.dtype.kind not in "iu":
+        raise InvalidRequest(
+            f"table {table!r}: ids must be integers, not {array.dtype}", table=table
+        )
+    wide = array.astype(np.int64, copy=False)
+    if wide.size and (wide.min() < 0 or wide.max() >= rows):
+        bad = int(wide.min()) if wide.min() < 0 else int(wide.max())
+        raise IdOutOfRange(
+            f"table {table!r}: id {bad} is not among its rows 0 to {rows - 1}", table=table, id=bad
+        )
+    return wide

@@ -1,0 +1,119 @@
+"""One embedding table on the parameter servers."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from gradmesh.engine.kernels import coalesce
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.dtype import numpy_dtype
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.table.lookup import look_up
+from gradmesh.sdk.table.routing import check_ids, route
+from gradmesh.sdk.transport.deadline import Deadline
+
+
+@final
+class Table:
+    """A handle to a table; made by `Mesh.table`.
+
+    Args:
+        spec: What the table is.
+        servers: Who holds its rows.
+        next_push: Returns (worker, incarnation, sequence) of the next push.
+        timeout_s: Default deadline of a call.
+    """
+
+    def __init__(
+        self,
+        spec: table_pb2.TableSpec,
+        servers: ParameterServers,
+        next_push: Callable[[], tuple[str, int, int]],
+        timeout_s: float,
+    ) -> None:
+        self.spec = spec
+        self.servers = servers
+        self._next_push = next_push
+        self.timeout_s = timeout_s
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self.spec.name
+
+    @property
+    def dim(self) -> int:
+        """Elements in a row."""
+        return self.spec.dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the rows."""
+        return numpy_dtype(self.spec.dtype)
+
+    def lookup(self, ids: object, *, timeout_s: float | None = None) -> Array:
+        """Return rows, outside any context.
+
+        Args:
+            ids: Integers of any shape.
+            timeout_s: Deadline; the mesh's by default.
+
+        Returns:
+            The rows, [*ids.shape, dim].
+
+        Raises:
+            IdOutOfRange: An id is no row of the table.
+        """
+        wanted = check_ids(ids, self.name, self.spec.rows)
+        found = look_up([self], [wanted.reshape(-1)], self._deadline(timeout_s))
+        return found.rows[found.route.inverse[0]].reshape(*wanted.shape, self.dim)
+
+    def push(self, ids: object, grads: Array, *, timeout_s: float | None = None) -> None:
+        """Send gradients that the servers apply at once, each exactly once.
+
+        Args:
+            ids: Integers of any shape; repeated ones add up.
+            grads: Gradients, [*ids.shape, dim].
+            timeout_s: Deadline; the mesh's by default.
+
+        Raises:
+            IdOutOfRange: An id is no row of the table.
+            InvalidRequest: Another shape, or a gradient that is no number.
+        """
+        wanted = check_ids(ids, self.name, self.spec.rows)
+        grads = np.asarray(grads, self.dtype)
+        if grads.shape != (*wanted.shape, self.dim):
+            raise InvalidRequest(
+                f"table {self.name!r}: gradients of shape {grads.shape} for ids of shape "
+                f"{wanted.shape}; expected {(*wanted.shape, self.dim)}",
+                table=self.name,
+            )
+        deadline = self._deadline(timeout_s)
+        shards = self.servers.shard_map(deadline)
+        plan = route([wanted.reshape(-1)], shards)
+        parts = plan.split(coalesce(plan.inverse[0], grads.reshape(-1, self.dim), plan.total))
+        worker, incarnation, sequence = self._next_push()
+        requests = {
+            shard: Frame(
+                pb.PushRequest(
+                    worker=worker,
+                    incarnation=incarnation,
+                    sequence=sequence,
+                    shard_epoch=shards.epoch,
+                    tables=[self.name],
+                ),
+                [pieces[0].ids, parts[shard][0]],
+            )
+            for shard, pieces in plan.pieces.items()
+        }
+        self.servers.call_each(shards, "Push", requests, deadline)
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, rows={self.spec.rows}, dim={self.dim})"

@@ -1,0 +1,1 @@
+"""Calls between processes: servers, channels, deadlines, retries, security, figures."""

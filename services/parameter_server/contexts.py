@@ -1,0 +1,206 @@
+"""What a server keeps for contexts of distributed autograd: lookups and gradients.
+
+A released context leaves a tombstone, so that a late message cannot bring it back to life.
+"""
+
+import threading
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
+from gradmesh.protos.frame import Array
+
+Slots: TypeAlias = NDArray[np.int64]
+
+_TOMBSTONES = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The rows of one table that a lookup read, by their places in the shard."""
+
+    table: str
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient:
+    """Gradients of rows of one table; no slot twice."""
+
+    table: str
+    slots: Slots
+    rows: Array
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """An open context: what was read and what came back, by the caller's number of the lookup."""
+
+    lookups: dict[int, list[Part]] = field(default_factory=dict)
+    returned: dict[int, list[Array]] = field(default_factory=dict)
+
+    def gradients(self) -> list[Gradient]:
+        """Return all gradients in the order of the caller's numbers."""
+        return [
+            Gradient(part.table, part.slots, rows)
+            for number in sorted(self.returned)
+            for part, rows in zip(self.lookups[number], self.returned[number], strict=True)
+        ]
+
+
+@final
+class Contexts:
+    """The open contexts of one server."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards all below
+        self._open: dict[tuple[str, int, int], Context] = {}
+        self._buried: dict[str, _Tombstones] = {}
+        self._applied: dict[str, _Tombstones] = {}
+
+    def remember(self, id_: context_pb2.ContextId, number: int, parts: list[Part]) -> None:
+        """Keep the rows of a lookup; the same lookup again changes nothing.
+
+        Raises:
+            ContextReleased: The context is over.
+        """
+        with self._lock:
+            self._find(id_, create=True).lookups.setdefault(number, parts)
+
+    def check(self, id_: context_pb2.ContextId) -> None:
+        """Return if the context may still be used.
+
+        Raises:
+            ContextReleased: It is over.
+            InvalidRequest: It is no id.
+        """
+        with self._lock:
+            self._check(id_)
+
+    def parts(self, id_: context_pb2.ContextId, number: int) -> list[Part]:
+        """Return what a former lookup read.
+
+        Raises:
+            ContextReleased: The context is over.
+            LookupNotFound: It never made that lookup here.
+        """
+        with self._lock:
+            context = self._find(id_, create=False)
+            if number not in context.lookups:
+                raise LookupNotFound(
+                    f"context {_show(id_)} made no lookup {number} here; its rows came from "
+                    "another server, or this one restarted",
+                    lookup=number,
+                )
+            return context.lookups[number]
+
+    def give_back(self, id_: context_pb2.ContextId, number: int, grads: list[Array]) -> None:
+        """Keep the gradients of a lookup; the same again change nothing."""
+        with self._lock:
+            context = self._find(id_, create=False)
+            if number in context.lookups:
+                context.returned.setdefault(number, grads)
+
+    def take(self, id_: context_pb2.ContextId) -> Context:
+        """Bury a context to apply what was kept for it; empty if nothing was, or if it was applied.
+
+        Raises:
+            ContextReleased: It was released without being applied.
+        """
+        with self._lock:
+            applied = self._applied.setdefault(id_.worker, _Tombstones())
+            if applied.has(id_.incarnation, id_.counter):
+                return Context()
+            self._check(id_)
+            applied.bury(id_.incarnation, id_.counter)
+            self._bury(id_.worker, id_.incarnation, id_.counter)
+            return self._open.pop(_key(id_), Context())
+
+    def release(self, context: context_pb2.ContextId) -> bool:
+        """Bury a context; return whether anything was kept for it."""
+        with self._lock:
+            self._bury(context.worker, context.incarnation, context.counter)
+            return self._open.pop(_key(context), None) is not None
+
+    def release_all(self) -> None:
+        """Bury every open context, when a run begins anew."""
+        with self._lock:
+            for key in self._open:
+                self._bury(*key)
+            self._open.clear()
+
+    def open_count(self) -> int:
+        """Return how many contexts are open here."""
+        with self._lock:
+            return len(self._open)
+
+    def _find(self, id_: context_pb2.ContextId, create: bool) -> Context:
+        key = _key(id_)
+        if key not in self._open:
+            self._check(id_)
+            if not create:
+                return Context()
+            self._drop_former_selves(id_)
+            self._open[key] = Context()
+        return self._open[key]
+
+    def _drop_former_selves(self, id_: context_pb2.ContextId) -> None:
+        """Forget what the process of that name left before it restarted."""
+        for key in [k for k in self._open if k[0] == id_.worker and k[1] < id_.incarnation]:
+            self._bury(*key)
+            del self._open[key]
+
+    def _check(self, id_: context_pb2.ContextId) -> None:
+        if not id_.worker or not id_.incarnation or not id_.counter:
+            raise InvalidRequest("the context has no worker, incarnation or counter")
+        if self._is_buried(id_):
+            raise ContextReleased(f"context {_show(id_)} is over; open a new one")
+
+    def _is_buried(self, id_: context_pb2.ContextId) -> bool:
+        if _key(id_) in self._open:
+            return False
+        tombstones = self._buried.get(id_.worker)
+        return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
+
+    def _bury(self, worker: str, incarnation: int, counter: int) -> None:
+        self._buried.setdefault(worker, _Tombstones()).bury(incarnation, counter)
+
+
+@final
+class _Tombstones:
+    """The contexts of one worker that are over, in bounded memory.
+
+    Kept one by one down to a floor; everything at or below the floor is over.
+    """
+
+    def __init__(self) -> None:
+        self._incarnation = 0
+        self._floor = 0
+        self._counters: set[int] = set()
+
+    def bury(self, incarnation: int, counter: int) -> None:
+        if incarnation > self._incarnation:
+            self._incarnation, self._floor, self._counters = incarnation, 0, set()
+        if incarnation < self._incarnation or counter <= self._floor:
+            return
+        self._counters.add(counter)
+        if len(self._counters) > _TOMBSTONES:
+            self._floor = sorted(self._counters)[_TOMBSTONES // 2]
+            self._counters = {c for c in self._counters if c > self._floor}
+
+    def has(self, incarnation: int, counter: int) -> bool:
+        if incarnation != self._incarnation:
+            return incarnation < self._incarnation
+        return counter <= self._floor or counter in self._counters
+
+
+def _key(id_: context_pb2.ContextId) -> tuple[str, int, int]:
+    return id_.worker, id_.incarnation, id_.counter
+
+
+def _show(id_: context_pb2.ContextId) -> str:
+    return f"{id_.worker}/{id_.incarnation}/{id_.counter}"

@@ -1,0 +1,72 @@
+"""The parameter server process."""
+
+import logging
+import time
+
+from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.owner.registry import REGISTRY
+from gradmesh.sdk.owner.servicer import OwnerServicer
+from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
+from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.server import Server
+from gradmesh.services.parameter_server.config import ParameterServerConfig
+from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.parameter_server.servicer import ParameterServerServicer
+from gradmesh.services.parameter_server.store import Store
+
+_log = logging.getLogger(__name__)
+
+_OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
+_PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
+
+# How soon lookups that wait for a lost trainer hear that its generation is over.
+_FENCE_EVERY_S = 0.2
+
+
+def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
+    """Serve until told to stop; return the exit code."""
+    with Process(config.name, process, config) as running:
+        life = running.life
+        incarnation = time.time_ns()
+        directory = Directory()
+        store = Store(
+            config.name,
+            directory.describe,
+            directory.shard_map,
+            max_bytes=config.max_store_bytes,
+            max_waiters=max(1, config.server_threads // 2),
+        )
+        owner = OwnerServicer(
+            config.name, "parameter-server", incarnation, REGISTRY, store.contexts
+        )
+        server = Server(
+            {_PARAMETER_SERVER: ParameterServerServicer(store), _OWNER: owner},
+            listen=config.listen,
+            security=process.security,
+            threads=config.server_threads,
+            max_frame_bytes=config.max_frame_bytes,
+            registry=running.registry,
+        )
+        life.on_drain("server", server.drain)
+        server.start()
+        mesh = connect(
+            config.coordinator,
+            name=config.name,
+            role="parameter-server",
+            address=config.advertise or server.address,
+            incarnation=incarnation,
+            replace=config.replace,
+            security=process.security,
+            metrics=RpcMetrics("client", running.registry),
+            timeout_s=config.join_timeout_s,
+            on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
+        )
+        life.on_drain("membership", lambda _: mesh.close())
+        directory.join(mesh)
+        _log.info("serving", extra={"address": server.address})
+        while life.wait(_FENCE_EVERY_S) is None:
+            store.fence(mesh.generation)
+    return life.exit_code

@@ -1,0 +1,94 @@
+"""A synchronous run on one server: whose gradients of which step are here. Pure.
+
+A step is complete when every rank has contributed, and steps are taken in order; a contribution
+that comes twice counts once. What ranks contributed is merged in rank order, so that the result
+does not depend on who was faster, nor on how many servers there are.
+"""
+
+from typing import final
+
+import numpy as np
+
+from gradmesh.engine.kernels import coalesce, unique_inverse
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import InvalidRequest, StaleGeneration
+from gradmesh.services.parameter_server.contexts import Gradient
+
+
+@final
+class Run:
+    """The run of one generation.
+
+    Args:
+        generation: Of the trainers; 0 before the first run.
+        world_size: How many contributions make a step.
+    """
+
+    def __init__(self, generation: int = 0, world_size: int = 0) -> None:
+        self.generation = generation
+        self.world_size = world_size
+        self.applied_steps = 0
+        self._staged: dict[int, dict[int, list[Gradient]]] = {}
+
+    def check(self, mark: context_pb2.StepMark) -> None:
+        """Return if the mark belongs to this run.
+
+        Raises:
+            StaleGeneration: It is of another generation.
+            InvalidRequest: The rank is none of this run's.
+        """
+        if mark.generation != self.generation:
+            raise StaleGeneration(
+                f"generation {mark.generation} does not run here, {self.generation} does; join "
+                "again",
+                generation=mark.generation,
+                current=self.generation,
+            )
+        if mark.rank >= self.world_size:
+            raise InvalidRequest(f"rank {mark.rank} of {self.world_size} trainers", rank=mark.rank)
+
+    def has(self, mark: context_pb2.StepMark) -> bool:
+        """Tell whether this contribution is here already."""
+        return mark.step < self.applied_steps or mark.rank in self._staged.get(mark.step, {})
+
+    def stage(self, mark: context_pb2.StepMark, parts: list[Gradient]) -> None:
+        """Take a rank's contribution to a step."""
+        self._staged.setdefault(mark.step, {})[mark.rank] = parts
+
+    def next_complete(self) -> list[Gradient] | None:
+        """Return the merged gradients of the next step if it is complete, and go past it."""
+        ranks = self._staged.get(self.applied_steps, {})
+        if self.world_size == 0 or len(ranks) < self.world_size:
+            return None
+        del self._staged[self.applied_steps]
+        self.applied_steps += 1
+        return average([ranks[rank] for rank in range(self.world_size)])
+
+
+def average(contributions: list[list[Gradient]]) -> list[Gradient]:
+    """Return one gradient a table: the mean over ranks, summed in rank order."""
+    merged = [merge(gradients) for gradients in contributions]
+    total = merge([gradient for gradients in merged for gradient in gradients])
+    if len(contributions) == 1:
+        return total
+    # Division, as the reducer of the dense gradients does it, to the last bit.
+    return [
+        Gradient(g.table, g.slots, np.divide(g.rows, len(contributions), dtype=g.rows.dtype))
+        for g in total
+    ]
+
+
+def merge(gradients: list[Gradient]) -> list[Gradient]:
+    """Return one gradient a table, repeated rows summed in order of appearance."""
+    by_table: dict[str, list[Gradient]] = {}
+    for gradient in gradients:
+        by_table.setdefault(gradient.table, []).append(gradient)
+    return [_merge_table(table, same) for table, same in by_table.items()]
+
+
+def _merge_table(table: str, gradients: list[Gradient]) -> Gradient:
+    if len(gradients) == 1:
+        return gradients[0]
+    unique, inverse = unique_inverse(np.concatenate([g.slots for g in gradients]))
+    rows = np.concatenate([g.rows for g in gradients])
+    return Gradient(table, unique, coalesce(inverse, rows, unique.size))

@@ -1,0 +1,74 @@
+"""The parameter server's rpcs over its store."""
+
+from typing import final
+
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Frame
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.sdk.transport.server import Call
+from gradmesh.services.parameter_server.store import Store
+
+
+@final
+class ParameterServerServicer:
+    """Serves a store.
+
+    Args:
+        store: The rows.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def start_run(self, request: pb.StartRunRequest, call: Call) -> pb.StartRunResponse:
+        """Begin a run."""
+        self._store.start_run(request.generation, request.world_size, request.tables, call.deadline)
+        return pb.StartRunResponse()
+
+    def lookup(self, request: Frame[pb.LookupRequest], call: Call) -> Frame[pb.LookupResponse]:
+        """Read rows."""
+        message = request.message
+        _check_count(len(request.arrays), len(message.tables), "one array of ids a table")
+        rows = self._store.lookup(
+            message.tables,
+            request.arrays,
+            call.deadline,
+            epoch=message.shard_epoch,
+            context=message.context if message.HasField("context") else None,
+            number=message.lookup,
+            mark=message.mark if message.HasField("mark") else None,
+        )
+        return Frame(pb.LookupResponse(), rows)
+
+    def backward(self, request: Frame[pb.BackwardRequest], call: Call) -> pb.BackwardResponse:
+        """Bring gradients into a context."""
+        message = request.message
+        self._store.backward(message.context, message.lookup, request.arrays)
+        return pb.BackwardResponse()
+
+    def apply(self, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
+        """Apply a context's gradients."""
+        mark = request.mark if request.HasField("mark") else None
+        return pb.ApplyResponse(applied_steps=self._store.apply(request.context, mark))
+
+    def push(self, request: Frame[pb.PushRequest], call: Call) -> pb.PushResponse:
+        """Apply gradients at once."""
+        message = request.message
+        _check_count(len(request.arrays), 2 * len(message.tables), "ids and gradients a table")
+        sender = (message.worker, message.incarnation, message.sequence)
+        applied = self._store.push(
+            sender, message.tables, request.arrays, message.shard_epoch, call.deadline
+        )
+        return pb.PushResponse(applied=applied)
+
+    def inspect_table(self, request: pb.InspectTableRequest, call: Call) -> pb.InspectTableResponse:
+        """Tell what this server holds of a table."""
+        table = self._store.table(request.table, call.deadline)
+        return pb.InspectTableResponse(
+            spec=table.spec, rows=table.row_count, bytes=table.bytes, steps=table.steps
+        )
+
+
+def _check_count(got: int, want: int, what: str) -> None:
+    if got != want:
+        raise InvalidRequest(f"{got} arrays where {want} belong: {what}", got=got, want=want)

@@ -1,0 +1,268 @@
+"""The rows of one server and the rules by which they change. No network in here.
+
+Lookups of different tables run side by side; a table's rows are locked while they are read or
+changed. In a run, a lookup for step t waits until every step before t is applied here.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import final
+
+import numpy as np
+
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import (
+    InvalidRequest,
+    StaleGeneration,
+    StaleShardMap,
+    StepPending,
+    StoreFull,
+)
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import ShardMap
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Part
+from gradmesh.services.parameter_server.pushes import Pushes
+from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.table import TableShard
+
+_log = logging.getLogger(__name__)
+
+# Time to send the answer before the caller's deadline passes.
+_MARGIN_S = 0.1
+
+
+@final
+class Store:
+    """All tables of one server.
+
+    Args:
+        name: Name of this server.
+        describe: Returns a table's specification; asked once a table.
+        shard_map: Returns the current shard map; given the epoch that a caller used.
+        max_bytes: Memory that the tables may take together.
+        max_waiters: Lookups that may wait for a step at once, so that they cannot keep the very
+            gradients out that they wait for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        describe: Callable[[str, Deadline], table_pb2.TableSpec],
+        shard_map: Callable[[int, Deadline], ShardMap],
+        *,
+        max_bytes: int,
+        max_waiters: int,
+    ) -> None:
+        self._name = name
+        self._describe = describe
+        self._shard_map = shard_map
+        self._max_bytes = max_bytes
+        self._max_waiters = max_waiters
+        self.contexts = Contexts()
+        self._pushes = Pushes()
+        # Guards _tables, _run, _fence and _waiters; notified when a step is applied or a run ends.
+        self._changed = threading.Condition()
+        self._tables: dict[str, TableShard] = {}
+        self._run = Run()
+        self._fence = 0
+        self._waiters = 0
+
+    def table(self, name: str, deadline: Deadline) -> TableShard:
+        """Return this server's shard of a table, made at first use.
+
+        Raises:
+            TableNotFound: There is no such table.
+            StoreFull: Its rows do not fit.
+        """
+        with self._changed:
+            if name in self._tables:
+                return self._tables[name]
+        spec = self._describe(name, deadline)
+        shards = self._shard_map(0, deadline)
+        with self._changed:
+            if name not in self._tables:
+                self._tables[name] = self._make(spec, shards)
+            return self._tables[name]
+
+    def _make(self, spec: table_pb2.TableSpec, shards: ShardMap) -> TableShard:
+        held = sum(table.bytes for table in self._tables.values())
+        need = TableShard.estimate_bytes(spec, len(shards.names))
+        if held + need > self._max_bytes:
+            raise StoreFull(
+                f"table {spec.name!r} takes about {need} bytes on {self._name}, {held} of "
+                f"{self._max_bytes} are in use; raise max_store_bytes or add parameter servers",
+                table=spec.name,
+                need=need,
+            )
+        return TableShard(spec, shards, list(shards.names).index(self._name))
+
+    def start_run(
+        self, generation: int, world_size: int, tables: Sequence[str], deadline: Deadline
+    ) -> None:
+        """Begin a run with the tables at their initial rows; once a generation.
+
+        Raises:
+            StaleGeneration: A newer generation began.
+        """
+        if world_size < 1:
+            raise InvalidRequest("a run needs at least one trainer", world_size=world_size)
+        reset = [self.table(name, deadline) for name in tables]
+        with self._changed:
+            if generation < max(self._run.generation, self._fence):
+                raise StaleGeneration(
+                    f"generation {generation} is over, {max(self._run.generation, self._fence)} is "
+                    "current; join again",
+                    generation=generation,
+                )
+            if generation == self._run.generation:
+                return
+            self.contexts.release_all()
+            for table in reset:
+                table.reset()
+            self._run = Run(generation, world_size)
+            self._changed.notify_all()
+        _log.info("run started", extra={"generation": generation, "tables": len(reset)})
+
+    def fence(self, generation: int) -> None:
+        """Take notice of the trainers' current generation; waits of an older run end."""
+        with self._changed:
+            if generation > self._fence:
+                self._fence = generation
+                self._changed.notify_all()
+
+    def lookup(
+        self,
+        names: Sequence[str],
+        ids: Sequence[Array],
+        deadline: Deadline,
+        *,
+        epoch: int,
+        context: context_pb2.ContextId | None,
+        number: int,
+        mark: context_pb2.StepMark | None,
+    ) -> list[Array]:
+        """Return the rows of several tables.
+
+        Raises:
+            StaleShardMap: The ids were routed with another map.
+            StaleGeneration: The mark is of another generation.
+            StepPending: An earlier step did not complete in time.
+        """
+        self._check_epoch(epoch, deadline)
+        if context is not None:
+            self.contexts.check(context)
+        if mark is not None:
+            self._wait_for(mark, deadline)
+        tables = [self.table(name, deadline) for name in names]
+        parts = [
+            Part(table.spec.name, table.slots_of(wanted))
+            for table, wanted in zip(tables, ids, strict=True)
+        ]
+        rows = [table.read(part.slots) for table, part in zip(tables, parts, strict=True)]
+        if context is not None:
+            self.contexts.remember(context, number, parts)
+        return rows
+
+    def _check_epoch(self, epoch: int, deadline: Deadline) -> None:
+        current = self._shard_map(epoch, deadline).epoch
+        if epoch != current:
+            raise StaleShardMap(
+                f"the ids were routed with shard map {epoch}, {current} is current on {self._name}",
+                epoch=epoch,
+                current=current,
+            )
+
+    def _wait_for(self, mark: context_pb2.StepMark, deadline: Deadline) -> None:
+        with self._changed:
+            self._waiters += 1
+            try:
+                while True:
+                    self._check_mark(mark)
+                    if self._run.applied_steps >= mark.step:
+                        return
+                    remaining_s = deadline.remaining_s() - _MARGIN_S
+                    if remaining_s <= 0 or self._waiters > self._max_waiters:
+                        raise StepPending(
+                            f"{self._name} has applied {self._run.applied_steps} steps, step "
+                            f"{mark.step} needs {mark.step}: some trainer's gradients are missing",
+                            applied_steps=self._run.applied_steps,
+                        )
+                    self._changed.wait(remaining_s)
+            finally:
+                self._waiters -= 1
+
+    def _check_mark(self, mark: context_pb2.StepMark) -> None:
+        self._run.check(mark)
+        if mark.generation < self._fence:
+            raise StaleGeneration(
+                f"generation {mark.generation} is over, {self._fence} is current; join again",
+                generation=mark.generation,
+            )
+
+    def backward(self, context: context_pb2.ContextId, number: int, grads: Sequence[Array]) -> None:
+        """Keep the gradients of a former lookup until they are applied.
+
+        Raises:
+            LookupNotFound: The context made no such lookup here.
+            InvalidRequest: The gradients do not fit the rows, or are no numbers.
+        """
+        parts = self.contexts.parts(context, number)
+        if len(parts) != len(grads):
+            raise InvalidRequest(f"{len(grads)} gradients for a lookup of {len(parts)} tables")
+        for part, rows in zip(parts, grads, strict=True):
+            self._tables[part.table].check_grads(part.slots, rows)
+        self.contexts.give_back(context, number, list(grads))
+
+    def apply(self, context: context_pb2.ContextId, mark: context_pb2.StepMark | None) -> int:
+        """Apply a context's gradients: at once, or with those of the other ranks.
+
+        Returns:
+            How many steps of the run are applied here.
+        """
+        if mark is None:
+            self._apply(self.contexts.take(context).gradients())
+            return self._run.applied_steps
+        with self._changed:
+            self._check_mark(mark)
+            if not self._run.has(mark):
+                self._run.stage(mark, self.contexts.take(context).gradients())
+                while (complete := self._run.next_complete()) is not None:
+                    self._apply(complete)
+                self._changed.notify_all()
+            return self._run.applied_steps
+
+    def _apply(self, gradients: Sequence[Gradient]) -> None:
+        for gradient in gradients:
+            self._tables[gradient.table].apply(gradient.slots, gradient.rows)
+
+    def push(
+        self,
+        sender: tuple[str, int, int],
+        names: Sequence[str],
+        arrays: Sequence[Array],
+        epoch: int,
+        deadline: Deadline,
+    ) -> bool:
+        """Apply gradients outside any context; return False when they had been applied before.
+
+        Raises:
+            InvalidRequest: Ids are repeated, or gradients do not fit; nothing is applied.
+        """
+        self._check_epoch(epoch, deadline)
+        gradients = []
+        for name, ids, rows in zip(names, arrays[::2], arrays[1::2], strict=True):
+            table = self.table(name, deadline)
+            slots = table.slots_of(ids)
+            if np.unique(slots).size != slots.size:
+                raise InvalidRequest(f"table {name!r}: ids must not repeat in a push", table=name)
+            table.check_grads(slots, rows)
+            gradients.append(Gradient(name, slots, rows))
+        return self._pushes.once(sender, lambda: self._apply(gradients))
+
+    def tables(self) -> list[TableShard]:
+        """Return all tables that this server has made."""
+        with self._changed:
+            return list(self._tables.values())

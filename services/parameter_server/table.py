@@ -1,0 +1,127 @@
+"""One server's shard of one table: its rows, their places and how gradients change them."""
+
+import threading
+import zlib
+from typing import final
+
+import numpy as np
+
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.dtype import numpy_dtype
+from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StaleShardMap
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import ShardMap
+from gradmesh.sdk.table.recipe import initializer_of, rule_of
+from gradmesh.services.parameter_server.contexts import Slots
+
+_INDEX_BYTES = 4
+
+
+@final
+class TableShard:
+    """The rows of one table that live here.
+
+    Args:
+        spec: What the table is.
+        shards: Which ids belong to whom.
+        shard: Which shard this one is.
+    """
+
+    def __init__(self, spec: table_pb2.TableSpec, shards: ShardMap, shard: int) -> None:
+        self.spec = spec
+        self.steps = 0
+        self._initializer = initializer_of(spec.initializer)
+        self._rule, self._lr = rule_of(spec.optimizer)
+        self._dtype = numpy_dtype(spec.dtype)
+        every = np.arange(spec.rows, dtype=np.int64)
+        self._ids = every[shards.shards_of(every) == shard]
+        self._index = np.full(spec.rows, -1, np.int32)
+        self._index[self._ids] = np.arange(self._ids.size, dtype=np.int32)
+        self._lock = threading.Lock()  # guards _rows, _state and steps
+        self._rows = np.empty((self._ids.size, spec.dim), self._dtype)
+        self._state: dict[str, Array] = {}
+        self.reset()
+
+    @classmethod
+    def estimate_bytes(cls, spec: table_pb2.TableSpec, shards: int) -> int:
+        """Return about how much memory a shard of the table takes, before any is allocated."""
+        rule, _ = rule_of(spec.optimizer)
+        width = spec.dim + sum(slot.width for slot in rule.slots(spec.dim))
+        row_bytes = width * numpy_dtype(spec.dtype).itemsize + 8
+        return -(-spec.rows // shards) * row_bytes + spec.rows * _INDEX_BYTES
+
+    @property
+    def row_count(self) -> int:
+        """How many rows live here."""
+        return int(self._ids.size)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of rows, optimizer state and index."""
+        arrays = (self._rows, self._ids, self._index, *self._state.values())
+        return sum(array.nbytes for array in arrays)
+
+    def reset(self) -> None:
+        """Put all rows and the optimizer back to the beginning."""
+        # Tables with the same seed and other names must not have the same rows.
+        seed = self.spec.seed ^ zlib.crc32(self.spec.name.encode()) << 32
+        wide = np.empty(self._rows.shape, np.float32 if self._dtype.itemsize < 4 else self._dtype)
+        self._initializer.fill(wide, self._ids, seed)
+        with self._lock:
+            self._rows[...] = wide
+            self._state = self._rule.allocate(self._ids.size, self.spec.dim, self._dtype)
+            self.steps = 0
+
+    def slots_of(self, ids: Array) -> Slots:
+        """Return the places of ids.
+
+        Raises:
+            InvalidRequest: They are not int64 [n].
+            IdOutOfRange: One is no row of the table.
+            StaleShardMap: One lives on another server.
+        """
+        name = self.spec.name
+        if ids.dtype != np.int64 or ids.ndim != 1:
+            raise InvalidRequest(
+                f"table {name!r}: ids must be int64 [n], not {ids.dtype} {ids.shape}", table=name
+            )
+        if ids.size and (ids.min() < 0 or ids.max() >= self.spec.rows):
+            bad = int(ids.min()) if ids.min() < 0 else int(ids.max())
+            raise IdOutOfRange(
+                f"table {name!r}: id {bad} is not among its rows 0 to {self.spec.rows - 1}",
+                table=name,
+                id=bad,
+            )
+        slots = self._index[ids].astype(np.int64)
+        if slots.size and slots.min() < 0:
+            bad = int(ids[slots.argmin()])
+            raise StaleShardMap(f"table {name!r}: id {bad} lives on another server", id=bad)
+        return slots
+
+    def read(self, slots: Slots) -> Array:
+        """Return a copy of rows."""
+        with self._lock:
+            return np.take(self._rows, slots, axis=0, mode="clip")
+
+    def check_grads(self, slots: Slots, grads: Array) -> None:
+        """Return if gradients fit rows.
+
+        Raises:
+            InvalidRequest: They do not, or are no finite numbers.
+        """
+        name = self.spec.name
+        expected = (slots.size, self.spec.dim)
+        if grads.shape != expected or grads.dtype != self._dtype:
+            raise InvalidRequest(
+                f"table {name!r}: gradients must be {self._dtype} {expected}, not {grads.dtype} "
+                f"{grads.shape}",
+                table=name,
+            )
+        if not np.isfinite(grads).all():
+            raise InvalidRequest(f"table {name!r}: a gradient is NaN or infinite", table=name)
+
+    def apply(self, slots: Slots, grads: Array) -> None:
+        """Change rows by gradients that `check_grads` has passed; no slot twice."""
+        with self._lock:
+            self.steps += 1
+            self._rule.update_rows(self._rows, self._state, slots, grads, self._lr, self.steps)

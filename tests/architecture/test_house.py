@@ -1,0 +1,100 @@
+"""The house keeps its shape: small files, sorted doors, rooms that import by their full name."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("protos", "engine", "sdk", "services", "trainer")
+OWN = ("gradmesh", *ROOMS, "tests", "benchmarks", "examples")
+
+
+def sources(*folders: str) -> list[Path]:
+    return [
+        path
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not re.search(r"_pb2(_grpc)?\.py$", path.name)
+        and not any(part.is_symlink() for part in path.relative_to(ROOT).parents if part.name)
+    ]
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = ".".join(parts if parts[0] == "gradmesh" else ("gradmesh", *parts))
+    return name.removesuffix(".__init__")
+
+
+def test_each_room_is_a_relative_symlink_behind_the_door() -> None:
+    for room in ROOMS:
+        link = ROOT / "gradmesh" / room
+
+        assert link.is_symlink()
+        assert link.readlink() == Path("..") / room
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in sources(*OWN)
+        if (count := len(path.read_text().splitlines())) > 400
+    }
+
+    assert long == {}
+
+
+def test_no_file_is_called_after_nothing() -> None:
+    vague = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py"}
+
+    assert [path for path in sources(*OWN) if path.name in vague] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sources("gradmesh", *ROOMS) if "\n__all__ = [" in p.read_text()],
+    ids=module_of,
+)
+def test_doors_are_sorted_and_true(path: Path) -> None:
+    module = importlib.import_module(module_of(path))
+    listed = next(
+        node.value
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
+    )
+    assert isinstance(listed, ast.List)
+    names = [item.value for item in listed.elts if isinstance(item, ast.Constant)]
+
+    assert names == sorted(names, key=_isort_key)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def _isort_key(name: object) -> tuple[int, str]:
+    """Constants, then classes, then the rest, as ruff sorts `__all__`."""
+    text = str(name)
+    return (0 if text.isupper() and len(text) > 1 else 1 if text[0].isupper() else 2), text
+
+
+def test_every_module_imports() -> None:
+    skipped = {"gradmesh.__main__", "gradmesh.protos.generate"}
+
+    for path in sources("gradmesh", *ROOMS):
+        if module_of(path) not in skipped:
+            importlib.import_module(module_of(path))
+
+
+def test_nothing_pickles_or_evaluates() -> None:
+    forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+    found = []
+    for path in sources("gradmesh", *ROOMS):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import) and forbidden & {a.name for a in node.names}:
+                found.append(path)
+            if isinstance(node, ast.ImportFrom) and node.module in forbidden:
+                found.append(path)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"eval", "exec"}:
+                found.append(path)
+
+    assert found == []

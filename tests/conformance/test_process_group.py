@@ -1,0 +1,388 @@
+"""What every process group MUST do, on every backend."""
+
+import threading
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gradmesh.trainer.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    GroupAborted,
+    GroupClosed,
+    PeerLost,
+)
+
+WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3)]
+CROWDS = [world for world in WORLDS if world[1] > 1]
+FLOATS = ["float16", "float32", "float64", ml_dtypes.bfloat16]
+INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+COUNTS = [0, 1, 2, 3, 7, 1000, 5003, 100_003]
+OPS = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+def contribution(rank, count, dtype):
+    rng = np.random.default_rng(rank)
+    if np.dtype(dtype).kind in "iu":
+        return rng.integers(0, 5, count).astype(dtype)
+    return rng.standard_normal(count).astype(np.float32).astype(dtype)
+
+
+def reduced(size, count, dtype, op):
+    """Combine the contributions one after another in rank order."""
+    total = contribution(0, count, dtype)
+    for rank in range(1, size):
+        total = OPS[op](total, contribution(rank, count, dtype))
+    return total / total.dtype.type(size) if op == "avg" else total
+
+
+@pytest.fixture(params=WORLDS, ids=lambda world: f"{world[0]}-w{world[1]}")
+def world(request):
+    return request.param
+
+
+@pytest.fixture
+def ranks(meet, world):
+    return meet(*world)
+
+
+@pytest.fixture(params=CROWDS, ids=lambda world: f"{world[0]}-w{world[1]}")
+def crowd(request, meet):
+    return meet(*request.param)
+
+
+def test_rank_and_size_are_those_of_the_world(ranks):
+    seen = [(group.rank, group.size) for group in ranks.groups]
+
+    assert seen == [(rank, ranks.size) for rank in range(ranks.size)]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [(op, dtype) for op in OPS for dtype in [*FLOATS, *INTS] if op != "avg" or dtype in FLOATS],
+    ids=lambda value: value if value in OPS else np.dtype(value).name,
+)
+def test_all_reduce_equals_rank_order_bit_for_bit(ranks, op, dtype):
+    arrays = [contribution(rank, 5003, dtype) for rank in range(ranks.size)]
+
+    ranks.run(lambda group: group.all_reduce(arrays[group.rank], op).wait())
+
+    expected = reduced(ranks.size, 5003, dtype, op)
+    assert [array.tobytes() for array in arrays] == [expected.tobytes()] * ranks.size
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_all_reduce_takes_any_count(ranks, count):
+    arrays = [contribution(rank, count, np.float32) for rank in range(ranks.size)]
+
+    ranks.run(lambda group: group.all_reduce(arrays[group.rank]).wait())
+
+    expected = reduced(ranks.size, count, np.float32, "sum")
+    assert [array.tobytes() for array in arrays] == [expected.tobytes()] * ranks.size
+
+
+def test_all_reduce_handles_non_contiguous_arrays_in_place(ranks):
+    backing = [np.arange(24.0).reshape(4, 6) * (rank + 1) for rank in range(ranks.size)]
+
+    ranks.run(lambda group: group.all_reduce(backing[group.rank][::2, 1::2]).wait())
+
+    factor = sum(range(1, ranks.size + 1))
+    for rank, array in enumerate(backing):
+        expected = np.arange(24.0).reshape(4, 6) * (rank + 1)
+        expected[::2, 1::2] = np.arange(24.0).reshape(4, 6)[::2, 1::2] * factor
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_all_reduce_takes_a_scalar_array(ranks):
+    arrays = [np.array(float(rank + 1)) for rank in range(ranks.size)]
+
+    ranks.run(lambda group: group.all_reduce(arrays[group.rank]).wait())
+
+    assert [float(array) for array in arrays] == [sum(range(1, ranks.size + 1))] * ranks.size
+
+
+def test_all_reduce_max_takes_bool(ranks):
+    arrays = [np.array([rank == 0, False]) for rank in range(ranks.size)]
+
+    ranks.run(lambda group: group.all_reduce(arrays[group.rank], "max").wait())
+
+    assert [array.tolist() for array in arrays] == [[True, False]] * ranks.size
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, "bool", "complex64"], ids=str)
+@pytest.mark.parametrize("count", [0, 5, 100_003])
+def test_broadcast_copies_the_root(ranks, count, dtype):
+    root = ranks.size - 1
+    arrays = [contribution(rank, count, np.float32).astype(dtype) for rank in range(ranks.size)]
+    expected = arrays[root].tobytes()
+
+    ranks.run(lambda group: group.broadcast(arrays[group.rank], root).wait())
+
+    assert [array.tobytes() for array in arrays] == [expected] * ranks.size
+
+
+def test_broadcast_handles_non_contiguous_arrays(ranks):
+    arrays = [np.full((3, 4), rank).T for rank in range(ranks.size)]
+
+    ranks.run(lambda group: group.broadcast(arrays[group.rank], 0).wait())
+
+    assert all((array == 0).all() for array in arrays)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 100_003])
+def test_all_gather_collects_every_rank(ranks, count):
+    outputs = [np.empty((ranks.size, count), np.int64) for _ in range(ranks.size)]
+
+    ranks.run(
+        lambda group: group.all_gather(
+            outputs[group.rank], np.full(count, group.rank, np.int64)
+        ).wait()
+    )
+
+    expected = np.repeat(np.arange(ranks.size), count).reshape(ranks.size, count)
+    for output in outputs:
+        np.testing.assert_array_equal(output, expected)
+
+
+def test_all_gather_takes_uneven_arrays(ranks):
+    def gather(group):
+        outputs = [np.empty(rank * 3, np.float32) for rank in range(group.size)]
+        mine = np.full(group.rank * 3, group.rank, np.float32)
+        group.all_gather(outputs, mine).wait()
+        return outputs
+
+    results = ranks.run(gather)
+
+    for outputs in results:
+        assert [o.tolist() for o in outputs] == [[r] * (r * 3) for r in range(ranks.size)]
+
+
+def test_all_gather_fills_non_contiguous_outputs(ranks):
+    backing = [np.zeros((4, 2 * ranks.size)) for _ in range(ranks.size)]
+
+    def gather(group):
+        columns = [backing[group.rank][:, 2 * rank] for rank in range(group.size)]
+        group.all_gather(columns, np.full(4, group.rank + 1.0)).wait()
+
+    ranks.run(gather)
+
+    for array in backing:
+        np.testing.assert_array_equal(array[0, ::2], np.arange(ranks.size) + 1.0)
+        assert not array[:, 1::2].any()
+
+
+def test_barrier_ends_when_all_have_come(ranks):
+    come = []
+
+    def arrive(group):
+        come.append(group.rank)
+        group.barrier().wait()
+        return len(come)
+
+    assert ranks.run(arrive) == [ranks.size] * ranks.size
+
+
+def test_overlapping_works_end_in_order(ranks):
+    def overlap(group):
+        arrays = [np.full(50_000, group.rank + i, np.float64) for i in range(8)]
+        works = [group.all_reduce(array) for array in arrays]
+        works[-1].wait()
+        done = [work.is_done() for work in works]
+        return done, [array[0] for array in arrays]
+
+    results = ranks.run(overlap)
+
+    ranked = sum(range(ranks.size))
+    expected = [float(ranked + ranks.size * i) for i in range(8)]
+    assert results == [([True] * 8, expected)] * ranks.size
+
+
+def test_works_may_be_waited_for_in_any_order_and_twice(ranks):
+    def waits(group):
+        first, second = group.barrier(), group.barrier()
+        second.wait(10)
+        first.wait(10)
+        first.wait(10)
+        return first.exception()
+
+    assert ranks.run(waits) == [None] * ranks.size
+
+
+def test_calls_from_several_threads_do_not_mix(meet):
+    ranks = meet("tcp", 2)
+    turn = threading.Barrier(2)
+
+    def hammer(group):
+        array = np.full(10, 1.0)
+        for _ in range(50):
+            group.all_reduce(array, "avg").wait()
+        turn.wait(10)
+        return array.tolist()
+
+    assert ranks.run(hammer) == [[1.0] * 10] * 2
+
+
+@pytest.mark.parametrize(
+    ("array", "op", "error"),
+    [
+        (np.zeros(2), "median", ValueError),
+        (np.zeros(2, np.int32), "avg", TypeError),
+        (np.zeros(2, bool), "sum", TypeError),
+        (np.zeros(2, np.complex64), "sum", TypeError),
+        (np.zeros(2, object), "sum", TypeError),
+        (np.zeros(2, ">f4"), "sum", TypeError),
+        (np.broadcast_to(np.float32(0), 3), "sum", ValueError),
+        ([1.0], "sum", TypeError),
+    ],
+)
+def test_bad_arguments_raise_at_the_call_and_change_nothing(ranks, array, op, error):
+    for group in ranks.groups:
+        with pytest.raises(error):
+            group.all_reduce(array, op)
+
+    ranks.run(lambda group: group.barrier().wait())
+
+
+def test_bad_root_and_outputs_are_refused(ranks):
+    for group in ranks.groups:
+        with pytest.raises(ValueError, match="root"):
+            group.broadcast(np.zeros(2), ranks.size)
+        with pytest.raises(ValueError, match="root"):
+            group.broadcast(np.zeros(2), -1)
+        with pytest.raises(ValueError, match="outputs"):
+            group.all_gather([], np.zeros(2))
+        with pytest.raises(TypeError, match="float32"):
+            group.all_gather(np.zeros((ranks.size, 2), np.float32), np.zeros(2))
+        with pytest.raises(ValueError, match="shape"):
+            group.all_gather(np.zeros((ranks.size, 3)), np.zeros(2))
+
+    ranks.run(lambda group: group.barrier().wait())
+
+
+def test_use_after_close_is_refused_and_close_may_be_repeated(ranks):
+    for group in ranks.groups:
+        group.close()
+        group.close()
+
+    for group in ranks.groups:
+        with pytest.raises(GroupClosed):
+            group.barrier()
+        with pytest.raises(GroupClosed):
+            group.all_reduce(np.zeros(1))
+
+
+def test_use_after_abort_is_refused(ranks):
+    for group in ranks.groups:
+        group.abort()
+
+    for group in ranks.groups:
+        with pytest.raises((GroupAborted, PeerLost)):
+            group.barrier().wait()
+
+
+def test_context_manager_closes(ranks):
+    for group in ranks.groups:
+        with group:
+            pass
+
+    for group in ranks.groups:
+        with pytest.raises(GroupClosed):
+            group.barrier()
+
+
+def test_abort_wakes_the_waiting_rank_and_its_peers(crowd):
+    waiting = [group.barrier() for group in crowd.groups[1:]]
+    queued = [group.barrier() for group in crowd.groups[1:]]
+
+    crowd.groups[1].abort()
+
+    for work in (waiting[0], queued[0]):
+        with pytest.raises(GroupAborted):
+            work.wait(10)
+    for work in [*waiting[1:], *queued[1:]]:
+        with pytest.raises(PeerLost) as caught:
+            work.wait(10)
+        assert caught.value.rank == 1
+
+
+def test_close_ends_pending_works(crowd):
+    pending = crowd.groups[0].barrier()
+
+    crowd.groups[0].close()
+
+    with pytest.raises(GroupClosed):
+        pending.wait(10)
+
+
+def test_peers_name_the_rank_that_closed(crowd):
+    crowd.run(lambda group: group.barrier().wait())
+    crowd.groups[0].close()
+
+    errors = crowd.errors(lambda group: group.barrier().wait(10) if group.rank else None)
+
+    for error in errors[1:]:
+        assert isinstance(error, PeerLost)
+        assert error.rank == 0
+        assert "rank 0" in str(error)
+        assert "127.0.0.1:" in error.address
+
+
+def test_wait_may_give_up_while_the_collective_goes_on(crowd):
+    work = crowd.groups[0].barrier()
+
+    with pytest.raises(CollectiveTimeout, match="barrier"):
+        work.wait(0.05)
+
+    others = [group.barrier() for group in crowd.groups[1:]]
+    for pending in [work, *others]:
+        pending.wait(10)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_silent_rank_is_named_within_the_timeout(meet, size):
+    ranks = meet("tcp", size, 0.5)
+    started = time.monotonic()
+
+    works = [group.all_reduce(np.zeros(100_000)) for group in ranks.groups[:-1]]
+    queued = [group.all_reduce(np.zeros(10)) for group in ranks.groups[:-1]]
+
+    for work in [*works, *queued]:
+        with pytest.raises(CollectiveTimeout, match=f"rank {size - 1}") as caught:
+            work.wait(10)
+        assert caught.value.ranks == (size - 1,)
+    assert time.monotonic() - started < 3.0
+    for group in ranks.groups[:-1]:
+        with pytest.raises(CollectiveTimeout):
+            group.barrier()
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        lambda group: group.all_reduce(np.zeros(4 + (group.rank == 0))),
+        lambda group: group.all_reduce(np.zeros(4, "f4" if group.rank else "f8")),
+        lambda group: group.all_reduce(np.zeros(4), "sum" if group.rank else "max"),
+        lambda group: group.all_reduce(np.zeros(90_000 + (group.rank == 0))),
+        lambda group: group.barrier() if group.rank else group.all_reduce(np.zeros(4)),
+        lambda group: group.all_gather(
+            [np.zeros(4 + (group.rank == 0)) for _ in range(group.size)],
+            np.zeros(4 + (group.rank == 0)),
+        ),
+    ],
+    ids=["count", "dtype", "op", "big", "collective", "gather"],
+)
+def test_ranks_that_disagree_all_raise(crowd, calls):
+    errors = crowd.errors(lambda group: calls(group).wait(10))
+
+    assert [type(error) for error in errors] == [CollectiveMismatch] * crowd.size
+
+
+def test_bytes_moved_counts_both_ways(crowd):
+    crowd.run(lambda group: group.all_reduce(np.zeros(1_000_000, np.float32), "avg").wait())
+
+    # Ring-optimal volume: 2 (n-1)/n of the array each way.
+    least = 2 * 2 * (crowd.size - 1) * 4_000_000 // crowd.size
+    for group in crowd.groups:
+        assert least <= group.bytes_moved < least + 10_000

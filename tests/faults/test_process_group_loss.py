@@ -1,0 +1,66 @@
+"""A rank of a tcp group dies or falls silent in the middle of an all-reduce."""
+
+import json
+import os
+import pathlib
+import selectors
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("rank_process.py")
+TIMEOUT_S = 2.0
+
+
+def read_line(process, timeout_s):
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        assert selector.select(timeout_s), "no answer in time"
+    return json.loads(process.stdout.readline())
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start(size):
+        for rank in range(size):
+            command = [sys.executable, SCRIPT, tmp_path, rank, size, TIMEOUT_S]
+            started.append(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE))
+        assert [read_line(process, 30) for process in started] == [{"running": True}] * size
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (3, 0), (3, 1)])
+def test_killed_rank_is_named_by_all_others(start, size, victim):
+    processes = start(size)
+    killed_at = time.monotonic()
+
+    os.kill(processes[victim].pid, signal.SIGKILL)
+
+    others = [process for rank, process in enumerate(processes) if rank != victim]
+    answers = [read_line(process, 10) for process in others]
+    assert answers == [{"error": "PeerLost", "ranks": [victim]}] * (size - 1)
+    assert time.monotonic() - killed_at < TIMEOUT_S
+    assert [process.wait(10) for process in others] == [0] * (size - 1)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_stopped_rank_is_named_within_the_timeout(start, victim):
+    processes = start(3)
+    stopped_at = time.monotonic()
+
+    os.kill(processes[victim].pid, signal.SIGSTOP)
+
+    others = [process for rank, process in enumerate(processes) if rank != victim]
+    answers = [read_line(process, 10) for process in others]
+    assert answers == [{"error": "CollectiveTimeout", "ranks": [victim]}] * 2
+    assert time.monotonic() - stopped_at < 2 * TIMEOUT_S + 1.0

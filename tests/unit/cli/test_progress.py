@@ -1,0 +1,103 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from gradmesh.cli.progress import (
+    BarScreen,
+    Figures,
+    LineScreen,
+    in_bytes,
+    progress_screen,
+    stage,
+)
+from gradmesh.sdk.status import ClusterStatus, MemberStatus
+
+TRAINING = ClusterStatus(step=5, total_steps=10, loss=0.5, samples_per_s=12345.6)
+
+
+def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(file=stream, force_terminal=terminal, width=120, highlight=False), stream
+
+
+def test_lines_come_every_few_seconds_and_with_news() -> None:
+    out, stream = console()
+    now = [0.0]
+    screen = LineScreen("2 trainers", out, lambda: now[0])
+
+    for at, status in [
+        (0.0, ClusterStatus()),
+        (0.2, ClusterStatus()),
+        (0.4, TRAINING),
+        (1, TRAINING),
+        (4, TRAINING),
+    ]:
+        now[0] = at
+        screen.update(status)
+    screen.close()
+
+    line = "training step 5/10 loss 0.5000  12,346 samples/s"
+    assert stream.getvalue().splitlines() == [
+        "gradmesh demo: 1 coordinator, 2 trainers",
+        "starting",
+        line,
+        line,
+    ]
+
+
+def test_bar_shows_step_loss_and_speed() -> None:
+    out, stream = console(terminal=True)
+
+    with BarScreen("2 trainers", out) as screen:
+        screen.update(TRAINING)
+
+    assert "5/10" in stream.getvalue()
+    assert "loss 0.5000  12,346 samples/s" in stream.getvalue()
+
+
+def test_screen_fits_the_stream() -> None:
+    assert isinstance(progress_screen("x", console()[0]), LineScreen)
+    bar = progress_screen("x", console(terminal=True)[0])
+    bar.close()
+    assert isinstance(bar, BarScreen)
+
+
+def test_stages_follow_each_other() -> None:
+    member = MemberStatus(name="a", role="trainer", address="", incarnation=1, silence_s=0)
+
+    stages = [
+        stage(ClusterStatus()),
+        stage(ClusterStatus(members=(member, member))),
+        stage(TRAINING),
+        stage(ClusterStatus(step=10, total_steps=10)),
+        stage(ClusterStatus(result={"auc": 1.0})),
+    ]
+
+    assert stages == ["starting", "preparing", "training", "evaluating", "done"]
+
+
+def test_final_table_has_known_figures_first() -> None:
+    result = {"zeal": 1.5, "seconds": 12.34, "bytes_moved": 5 << 20, "auc": 0.78912}
+
+    assert Figures(result).rows() == [
+        ("AUC, held out", "0.7891"),
+        ("bytes moved", "5.0 MiB"),
+        ("time", "12.3 s"),
+        ("zeal", "1.5"),
+    ]
+
+
+def test_final_table_is_printed() -> None:
+    out, stream = console()
+
+    Figures({"auc": 0.5}).show(out)
+
+    assert "AUC, held out" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 50, "1024.0 TiB")]
+)
+def test_bytes_are_written_for_people(count: int, text: str) -> None:
+    assert in_bytes(count) == text

@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import pytest
+
+from gradmesh.launch.plan import ClusterPlan, reachable_address
+from gradmesh.launch.state import StateFolder
+from gradmesh.sdk.process.address import write_address
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StateFolder:
+    return StateFolder(tmp_path)
+
+
+def flag(argv: object, name: str) -> str | None:
+    words = list(argv)  # type: ignore[call-overload]
+    return words[words.index(name) + 1] if name in words else None
+
+
+def test_children_are_named_by_role_and_rank(folder: StateFolder) -> None:
+    specs = ClusterPlan(parameter_servers=2, trainers=2).specs(folder)
+
+    assert [(spec.name, spec.role, spec.finite) for spec in specs] == [
+        ("coordinator", "coordinator", False),
+        ("parameter-server-0", "parameter-server", False),
+        ("parameter-server-1", "parameter-server", False),
+        ("trainer-0", "trainer", True),
+        ("trainer-1", "trainer", True),
+    ]
+
+
+def test_coordinator_keeps_its_port_over_a_restart(folder: StateFolder) -> None:
+    coordinator = ClusterPlan(parameter_servers=1, trainers=0).specs(folder)[0]
+
+    first = flag(coordinator.argv(), "--listen")
+    write_address(folder.address_file, "127.0.0.1:4711")
+    second = flag(coordinator.argv(), "--listen")
+
+    assert (first, second) == ("127.0.0.1:0", "127.0.0.1:4711")
+
+
+def test_others_wait_for_the_coordinators_address_and_get_it(folder: StateFolder) -> None:
+    coordinator, server, trainer = ClusterPlan(parameter_servers=1, trainers=1).specs(folder)
+    assert coordinator.ready is not None
+
+    before = coordinator.ready()
+    write_address(folder.address_file, "0.0.0.0:4711")
+
+    assert (before, coordinator.ready()) == (False, True)
+    assert reachable_address(folder) == "127.0.0.1:4711"
+    assert flag(server.argv(), "--coordinator") == "127.0.0.1:4711"
+    assert flag(trainer.argv(), "--name") == "trainer-0"
+
+
+def test_settings_reach_the_roles_that_know_them(folder: StateFolder) -> None:
+    settings = {"job.steps": 5, "log.level": "debug", "metrics.listen": "127.0.0.1:9000"}
+    plan = ClusterPlan(parameter_servers=1, trainers=1, settings=settings)
+    write_address(folder.address_file, "127.0.0.1:1")
+
+    coordinator, server, trainer = (spec.argv() for spec in plan.specs(folder))
+
+    assert (flag(server, "--steps"), flag(trainer, "--steps")) == (None, "5")
+    assert flag(server, "--log-level") == "debug"
+    assert flag(coordinator, "--metrics-listen") == "127.0.0.1:9000"
+    assert flag(server, "--metrics-listen") == "127.0.0.1:0"
+
+
+@pytest.mark.parametrize(("servers", "trainers"), [(0, 1), (1, -1)])
+def test_impossible_counts_are_refused(servers: int, trainers: int) -> None:
+    with pytest.raises(ValueError, match="expected parameter_servers of at least 1"):
+        ClusterPlan(parameter_servers=servers, trainers=trainers)

@@ -1,0 +1,171 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradmesh.launch.child import ChildSpec
+from gradmesh.launch.policy import RestartPolicy
+from gradmesh.launch.supervisor import Outcome, Supervisor
+
+Make = Callable[..., ChildSpec]
+Supervise = Callable[..., Supervisor]
+Until = Callable[[Callable[[], bool]], None]
+
+QUICK = RestartPolicy(first_s=0.01, most_s=0.01, most_in_a_row=2)
+
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_cluster_ends_when_all_work_is_done(spec: Make, supervise: Supervise) -> None:
+    specs = [spec("server"), spec("a", "pass", finite=True), spec("b", "pass", finite=True)]
+
+    supervisor = supervise(specs, until_done=True)
+
+    assert supervisor.wait(30) == Outcome(0, "all work is done")
+
+
+def test_servers_stay_when_the_work_is_done(spec: Make, supervise: Supervise, until: Until) -> None:
+    supervisor = supervise([spec("server"), spec("a", "pass", finite=True)])
+
+    until(lambda: [c["state"] for c in supervisor.describe()] == ["running", "done"])
+
+    assert supervisor.wait(0.1) is None
+
+
+def test_dead_child_is_restarted(
+    spec: Make, supervise: Supervise, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flag = tmp_path / "flag"
+    code = (
+        f"import pathlib, sys; p = pathlib.Path({str(flag)!r}); "
+        "again = p.exists(); p.touch(); sys.exit(0 if again else 5)"
+    )
+
+    supervisor = supervise([spec("a", code, finite=True)], until_done=True, policy=QUICK)
+
+    assert supervisor.wait(30) == Outcome(0, "all work is done")
+    assert supervisor.describe()[0]["restarts"] == 1
+    assert "a exited with code 5, restarting" in caplog.text
+
+
+def test_server_that_leaves_by_itself_is_restarted(
+    spec: Make, supervise: Supervise, until: Until
+) -> None:
+    supervisor = supervise([spec("server", "pass")], policy=QUICK)
+
+    until(lambda: supervisor.describe()[0]["restarts"] > 0)
+
+    outcome = supervisor.wait(30)
+    assert outcome is not None
+    assert (outcome.exit_code, outcome.child) == (4, "server")
+
+
+def test_supervisor_gives_up_after_too_many_deaths(spec: Make, supervise: Supervise) -> None:
+    supervisor = supervise([spec("a", "raise SystemExit(9)", finite=True)], policy=QUICK)
+
+    reason = "a exited with code 9, 3 times in a row; see its log"
+    assert supervisor.wait(30) == Outcome(4, reason, "a")
+
+
+def test_refused_configuration_is_not_tried_again(spec: Make, supervise: Supervise) -> None:
+    supervisor = supervise([spec("server"), spec("a", "raise SystemExit(2)", finite=True)])
+
+    outcome = supervisor.wait(30)
+
+    assert outcome is not None
+    assert (outcome.exit_code, outcome.child) == (2, "a")
+    assert [c["restarts"] for c in supervisor.describe()] == [0, 0]
+
+
+def test_children_wait_for_those_before_them(
+    spec: Make, supervise: Supervise, tmp_path: Path, until: Until
+) -> None:
+    file = tmp_path / "address"
+
+    supervisor = supervise([spec("first", ready=file.exists), spec("second")])
+    until(lambda: supervisor.describe()[0]["state"] == "running")
+    before = supervisor.describe()[1]["state"]
+    file.touch()
+    until(lambda: supervisor.all_ready)
+
+    assert before == "waiting"
+    assert supervisor.describe()[1]["state"] == "running"
+
+
+def test_child_that_never_gets_ready_ends_the_cluster(spec: Make, supervise: Supervise) -> None:
+    supervisor = supervise([spec("first", ready=lambda: False), spec("second")], ready_s=0.2)
+
+    outcome = supervisor.wait(30)
+
+    assert outcome == Outcome(4, "first was not ready within 0.2 s; see its log", "first")
+
+
+def test_children_stop_role_by_role_in_reverse(
+    spec: Make, supervise: Supervise, until: Until
+) -> None:
+    lines: list[tuple[str, str]] = []
+    specs = [spec("hub", role="hub"), spec("ps", role="ps"), spec("tr", role="tr")]
+    supervisor = supervise(specs, on_line=lambda name, line: lines.append((name, line)))
+    until(lambda: len(lines) == 3)
+
+    supervisor.request_stop()
+
+    assert supervisor.wait(30) == Outcome(0, "stopped on request")
+    assert [name for name, line in lines if line == "drained"] == ["tr", "ps", "hub"]
+
+
+def test_child_that_does_not_drain_is_killed(
+    spec: Make, supervise: Supervise, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines: list[str] = []
+    supervisor = supervise(
+        [spec("a", STUBBORN)], grace_s=0.2, on_line=lambda name, line: lines.append(line)
+    )
+    until(lambda: lines == ["ready"])
+
+    supervisor.request_stop()
+
+    assert supervisor.wait(30) == Outcome(0, "stopped on request")
+    assert "a did not drain, killed" in caplog.text
+
+
+def test_kill_does_not_wait_for_the_drain(spec: Make, supervise: Supervise, until: Until) -> None:
+    lines: list[str] = []
+    supervisor = supervise(
+        [spec("a", STUBBORN)], grace_s=3600, on_line=lambda name, line: lines.append(line)
+    )
+    until(lambda: lines == ["ready"])
+    supervisor.request_stop()
+
+    supervisor.kill()
+
+    assert supervisor.wait(30) is not None
+
+
+def test_changes_are_told(spec: Make, supervise: Supervise) -> None:
+    seen: list[list[dict[str, Any]]] = []
+
+    supervisor = supervise([spec("a", "pass", finite=True)], until_done=True, on_change=seen.append)
+
+    assert supervisor.wait(30) is not None
+    states = [children[0]["state"] for children in seen]
+    assert states[0] == "running"
+    assert states[-1] == "done"
+    assert isinstance(seen[0][0]["pid"], int)
+
+
+def test_command_that_cannot_be_run_ends_the_cluster(supervise: Supervise, tmp_path: Path) -> None:
+    missing = ChildSpec(name="a", role="r", argv=lambda: (str(tmp_path / "none"), sys.executable))
+
+    outcome = supervise([missing]).wait(30)
+
+    assert outcome is not None
+    assert (outcome.exit_code, outcome.child) == (4, "a")
+    assert "cannot be started" in outcome.reason

@@ -1,0 +1,110 @@
+import socket
+
+import pytest
+
+from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
+from gradmesh.trainer.process_group.tcp.link import Link
+from gradmesh.trainer.process_group.tcp.message import Kind
+
+
+@pytest.fixture
+def pair():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    links = Link(near, 1, "far:1"), Link(far, 0, "near:0")
+    yield links
+    for link in links:
+        link.close()
+
+
+def receive(link, text, count):
+    target = bytearray(count)
+    link.start_receive(text, memoryview(target))
+    while link.is_receiving():
+        link.receive_some()
+    return bytes(target)
+
+
+@pytest.mark.parametrize("payload", [b"", b"abc", bytes(10_000)])
+def test_frame_arrives(pair, payload):
+    near, far = pair
+
+    near.start_send("hello", memoryview(payload))
+    near.send_some()
+
+    assert not near.is_sending()
+    assert receive(far, "hello", len(payload)) == payload
+    assert near.bytes_moved == far.bytes_moved
+
+
+def test_frame_bigger_than_the_kernel_buffers_goes_in_parts(pair):
+    near, far = pair
+    payload = bytes(range(256)) * 100_000
+    target = bytearray(len(payload))
+
+    near.start_send("big", memoryview(payload))
+    far.start_receive("big", memoryview(target))
+    while near.is_sending() or far.is_receiving():
+        near.send_some()
+        far.receive_some()
+
+    assert target == payload
+
+
+def test_next_frame_is_left_in_the_kernel(pair):
+    near, far = pair
+    for payload in (b"one", b"two"):
+        near.start_send("frame", memoryview(payload))
+        near.send_some()
+
+    assert receive(far, "frame", 3) == b"one"
+    assert receive(far, "frame", 3) == b"two"
+
+
+@pytest.mark.parametrize(("text", "count"), [("other", 3), ("hello", 4)])
+def test_unexpected_frame_is_a_mismatch_that_names_both(pair, text, count):
+    near, far = pair
+    near.start_send("hello", memoryview(b"abc"))
+    near.send_some()
+
+    with pytest.raises(CollectiveMismatch, match="hello with 3 bytes") as caught:
+        receive(far, text, count)
+
+    assert f"{text} with {count} bytes" in str(caught.value)
+
+
+def test_stray_bytes_lose_the_peer(pair):
+    near, far = pair
+    near._socket.sendall(b"GET / HTTP/1.1\r\n" * 10)
+
+    with pytest.raises(PeerLost, match="no frame"):
+        receive(far, "hello", 3)
+
+
+def test_end_of_connection_loses_the_peer(pair):
+    near, far = pair
+    near.close()
+
+    with pytest.raises(PeerLost, match="rank 0 at near:0") as caught:
+        receive(far, "hello", 3)
+
+    assert (caught.value.rank, caught.value.address) == (0, "near:0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "about", "error", "words"),
+    [
+        (Kind.CLOSED, 0, PeerLost, "closed"),
+        (Kind.ABORTED, 0, PeerLost, "aborted"),
+        (Kind.PEER_LOST, 2, PeerLost, "rank 2"),
+        (Kind.TIMED_OUT, 2, CollectiveTimeout, "rank 2"),
+        (Kind.MISMATCH, 0, CollectiveMismatch, "different"),
+    ],
+)
+def test_reason_for_leaving_becomes_the_error(pair, kind, about, error, words):
+    near, far = pair
+    near.leave(kind, about)
+
+    with pytest.raises(error, match=words):
+        receive(far, "hello", 3)

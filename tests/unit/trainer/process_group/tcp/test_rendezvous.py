@@ -1,0 +1,159 @@
+import contextlib
+import dataclasses
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
+from gradmesh.trainer.process_group.tcp.handshake import Identity, greet, welcome
+from gradmesh.trainer.process_group.tcp.rendezvous import Endpoint, connect_mesh, share_secret
+
+WHO = Identity(generation=7, world_size=3, rank=1, secret=b"s" * 32)
+
+
+class MemoryStore:
+    def __init__(self):
+        self.values = {}
+        self._changed = threading.Condition()
+
+    def set(self, key, value):
+        with self._changed:
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key, timeout_s):
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self.values, timeout_s):
+                raise TimeoutError(key)
+            return self.values[key]
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(5)
+        theirs.settimeout(5)
+        yield ours, theirs
+
+
+def address_of(store, rank):
+    return tuple(json.loads(store.get(f"process_group/address/{rank}", 5)))
+
+
+def test_peer_is_welcomed(pair, pool):
+    newcomer = dataclasses.replace(WHO, rank=2)
+
+    heard = pool.submit(welcome, pair[0], WHO)
+    greet(pair[1], newcomer, WHO.rank)
+
+    assert heard.result(5) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"generation": 6}, "wrong generation"),
+        ({"world_size": 4}, "wrong world size"),
+        ({"rank": 1}, "wrong rank"),
+        ({"rank": 0}, "wrong rank"),
+        ({"rank": 3}, "wrong rank"),
+        ({"rank": -1}, "wrong rank"),
+        ({"secret": b"t" * 32}, "wrong secret"),
+    ],
+)
+def test_stranger_is_refused_and_told_why(pair, pool, change, words):
+    stranger = dataclasses.replace(WHO, **{"rank": 2, **change})
+
+    heard = pool.submit(welcome, pair[0], WHO)
+
+    with pytest.raises(HandshakeRefused, match=words):
+        greet(pair[1], stranger, WHO.rank)
+    with pytest.raises(HandshakeRefused, match=words):
+        heard.result(5)
+
+
+def test_impostor_that_says_welcome_is_found_out(pair, pool):
+    def impostor():
+        pair[0].sendall(bytes(16))
+        pair[0].recv(1000)
+        pair[0].sendall(bytes(33))
+
+    pool.submit(impostor)
+
+    with pytest.raises(HandshakeRefused, match="secret"):
+        greet(pair[1], dataclasses.replace(WHO, rank=2), WHO.rank)
+
+
+def test_secret_is_the_same_on_all_ranks_and_never_the_same_twice(store):
+    first = share_secret(store, 0, 1)
+    second = share_secret(MemoryStore(), 0, 1)
+
+    assert share_secret(store, 1, 1) == first
+    assert first != second
+    assert len(first) == 32
+
+
+def test_rank_that_never_comes_is_named(store):
+    with pytest.raises(CollectiveTimeout, match="rank 1, 2 did not connect") as caught:
+        connect_mesh(store, dataclasses.replace(WHO, rank=0, world_size=3), Endpoint(), 0.0)
+    assert caught.value.ranks == (1, 2)
+
+
+def test_rank_that_never_publishes_is_named(store):
+    with pytest.raises(CollectiveTimeout, match="rank 0 did not publish") as caught:
+        connect_mesh(store, WHO, Endpoint(), 0.05)
+
+    assert caught.value.ranks == (0,)
+
+
+def test_published_address_where_nobody_listens_is_named(store):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    store.set("process_group/address/0", json.dumps(["127.0.0.1", port]).encode())
+
+    with pytest.raises(PeerLost, match=f"rank 0 published the address 127.0.0.1:{port}"):
+        connect_mesh(store, WHO, Endpoint(), 2.0)
+
+
+def test_strangers_do_not_keep_peers_out(store, pool):
+    first = dataclasses.replace(WHO, rank=0, world_size=2)
+    mesh = pool.submit(connect_mesh, store, first, Endpoint(), 10.0)
+    address = address_of(store, 0)
+
+    with contextlib.ExitStack() as strangers:
+        for _ in range(5):
+            strangers.enter_context(socket.create_connection(address))
+        noisy = strangers.enter_context(socket.create_connection(address))
+        noisy.sendall(b"GET / HTTP/1.1\r\n" * 20)
+        started = time.monotonic()
+        other = connect_mesh(store, dataclasses.replace(first, rank=1), Endpoint(), 10.0)
+
+        assert list(mesh.result(5)) == [1]
+        assert list(other) == [0]
+        assert time.monotonic() - started < 2.0
+    for link in [*mesh.result().values(), *other.values()]:
+        link.close()
+
+
+def test_advertised_host_is_what_peers_see(store):
+    endpoint = Endpoint(listen_host="127.0.0.1", advertise_host="trainer-0.example")
+
+    connect_mesh(store, dataclasses.replace(WHO, rank=0, world_size=1), endpoint, 1.0)
+
+    assert address_of(store, 0)[0] == "trainer-0.example"

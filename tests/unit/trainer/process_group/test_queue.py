@@ -1,0 +1,93 @@
+import threading
+
+import pytest
+
+from gradmesh.trainer.errors import GroupAborted, GroupClosed
+from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.queue import WorkQueue
+
+
+@pytest.fixture
+def latch():
+    latch = Latch()
+    yield latch
+    latch.close()
+
+
+@pytest.fixture
+def ended():
+    return threading.Event()
+
+
+@pytest.fixture
+def works(latch, ended):
+    works = WorkQueue("queue-test", latch, ended.set)
+    yield works
+    works.end(GroupClosed("over"))
+    works.join(5)
+
+
+def test_jobs_run_in_order(works):
+    seen = []
+
+    submitted = [works.submit("job", lambda i=i: seen.append(i)) for i in range(100)]
+    submitted[-1].wait(5)
+
+    assert seen == list(range(100))
+    assert all(work.is_done() for work in submitted)
+
+
+def test_failing_job_ends_those_behind_it_and_later_calls(works, ended):
+    gate = threading.Event()
+
+    def fail():
+        gate.wait(5)
+        raise ConnectionError("broken")
+
+    first, second = works.submit("first", fail), works.submit("second", lambda: None)
+    gate.set()
+
+    for work in (first, second):
+        with pytest.raises(ConnectionError, match="broken"):
+            work.wait(5)
+        assert isinstance(work.exception(), ConnectionError)
+    assert ended.wait(5)
+    with pytest.raises(ConnectionError, match="broken"):
+        works.submit("third", lambda: None)
+
+
+def test_end_wakes_an_idle_queue(works, ended):
+    works.end(GroupAborted("stop"))
+
+    assert ended.wait(5)
+    with pytest.raises(GroupAborted):
+        works.submit("late", lambda: None)
+
+
+def test_first_reason_is_kept(works, latch):
+    works.end(GroupAborted("stop"))
+    works.end(GroupClosed("over"))
+
+    assert isinstance(latch.error, GroupAborted)
+
+
+def test_no_work_is_left_pending_when_submits_race_with_the_end(latch, ended):
+    works = WorkQueue("queue-race", latch, ended.set)
+    submitted = []
+
+    def submit():
+        try:
+            while True:
+                submitted.append(works.submit("job", lambda: None))
+        except GroupAborted:
+            return
+
+    threads = [threading.Thread(target=submit) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    works.end(GroupAborted("stop"))
+    for thread in threads:
+        thread.join(5)
+    works.join(5)
+
+    assert all(work.is_done() for work in submitted)

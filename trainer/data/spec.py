@@ -1,0 +1,45 @@
+"""What generated click data look like."""
+
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClickSpec:
+    """Describes generated click data; equal specs give equal data on every process."""
+
+    seed: int = 0
+    """Chooses the teacher and all samples."""
+    dense_features: int = 8
+    """Numbers that come with each sample, standard normal."""
+    rows: tuple[int, ...] = (3000, 2000, 1000, 500, 300, 200, 100, 50)
+    """How many ids each categorical feature has."""
+    alpha: float = 1.05
+    """Exponent of the ids' power law; 0 is uniform."""
+    base_rate: float = 0.25
+    """Share of samples with a click."""
+    spread: float = 1.4
+    """Standard deviation of the true log-odds: the more, the better the best AUC."""
+    shares: tuple[float, float, float] = (0.5, 0.1, 0.4)
+    """How the spread's variance divides between single ids, pairs, and dense features."""
+    latent_dim: int = 4
+    """Length of the teacher's latent vectors."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be {rule}, it is {getattr(self, name)!r}"
+            for name, rule, fine in (
+                ("seed", "in [0, 2**63)", 0 <= self.seed < 2**63),
+                ("dense_features", "at least 1", self.dense_features >= 1),
+                ("rows", "one or more positive counts", bool(self.rows) and min(self.rows) >= 1),
+                ("alpha", "at least 0", self.alpha >= 0),
+                ("base_rate", "between 0 and 1", 0 < self.base_rate < 1),
+                ("spread", "positive", self.spread > 0),
+                ("shares", "three positive numbers", min(self.shares) > 0),
+                ("latent_dim", "at least 1", self.latent_dim >= 1),
+            )
+            if not fine
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))

@@ -1,0 +1,1 @@
+"""The training job: its settings, its runs, its result."""

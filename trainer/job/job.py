@@ -1,0 +1,132 @@
+"""The job: run after run until one comes to its end.
+
+When a peer, a server or the coordinator is lost, the trainer joins again and the run begins
+from its first step, with tables at their seeded initial rows: exact, though not yet quick.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import final
+
+from gradmesh.protos.errors import (
+    ContextReleased,
+    DeadlineExceeded,
+    GradmeshError,
+    LookupNotFound,
+    NotMember,
+    Retry,
+)
+from gradmesh.sdk.mesh.membership import Membership
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.trainer.data import ClickData
+from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost, TrainersMissing
+from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.process_group import Endpoint
+
+_log = logging.getLogger(__name__)
+
+# Joining goes in short calls, so that a trainer that waits for peers still ends on SIGTERM.
+_JOIN_CALL_S = 2.0
+
+_LOST = (
+    PeerLost,
+    CollectiveTimeout,
+    HandshakeRefused,
+    NotMember,
+    ContextReleased,
+    LookupNotFound,
+    DeadlineExceeded,
+)
+
+
+def is_recoverable(error: Exception) -> bool:
+    """Tell whether joining again can help: something was lost, nothing was wrong."""
+    if isinstance(error, _LOST):
+        return True
+    return isinstance(error, GradmeshError) and error.retry is not Retry.NEVER
+
+
+@final
+class Job:
+    """Trains until a run is complete.
+
+    Args:
+        mesh: The mesh, joined as a trainer.
+        config: What to train.
+        endpoint: Where this trainer listens for its peers.
+        join_timeout_s: How long to wait for the other trainers.
+        is_stopping: True once the process shall end.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: JobConfig,
+        *,
+        endpoint: Endpoint,
+        join_timeout_s: float,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._endpoint = endpoint
+        self._join_timeout_s = join_timeout_s
+        self._is_stopping = is_stopping
+        self._data = ClickData(config.clicks())
+
+    def run(self) -> dict[str, float] | None:
+        """Train; return the figures, or None when told to stop before the end.
+
+        Raises:
+            GradmeshError: Something that joining again cannot mend, or too many restarts.
+            ConnectionError: Peers were lost too often.
+            TimeoutError: Peers did not come, or were silent too often.
+        """
+        restarts = 0
+        while True:
+            try:
+                return self._run_once()
+            except Exception as error:
+                if not is_recoverable(error) or restarts >= self._config.max_restarts:
+                    raise
+                restarts += 1
+                _log.warning(
+                    "run lost, joining again",
+                    extra={
+                        "error": str(error),
+                        "kind": type(error).__name__,
+                        "restarts": restarts,
+                    },
+                )
+
+    def _run_once(self) -> dict[str, float] | None:
+        membership = self._join()
+        if membership is None:
+            return None
+        _log.info(
+            "joined",
+            extra={
+                "generation": membership.generation,
+                "rank": membership.rank,
+                "world_size": membership.world_size,
+            },
+        )
+        with Run(self._mesh, membership, self._config, self._data, self._endpoint) as run:
+            return run.train(self._is_stopping)
+
+    def _join(self) -> Membership | None:
+        """Wait for a place in a new generation; None when told to stop."""
+        deadline = time.monotonic() + self._join_timeout_s
+        while not self._is_stopping():
+            left_s = deadline - time.monotonic()
+            try:
+                return self._mesh.join_trainers(min(_JOIN_CALL_S, max(left_s, 0.1)))
+            except DeadlineExceeded as error:
+                if left_s <= _JOIN_CALL_S:
+                    raise TrainersMissing(
+                        f"waited {self._join_timeout_s} s for the other trainers:"
+                        f" {error.message}; start them, or raise trainer.join_timeout_s"
+                    ) from error
+        return None

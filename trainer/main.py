@@ -1,0 +1,68 @@
+"""The trainer process."""
+
+import logging
+import time
+
+from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.owner.registry import REGISTRY
+from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
+from gradmesh.sdk.process.address import split
+from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
+from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.server import Server
+from gradmesh.trainer.config import TrainerConfig
+from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.job import Job
+from gradmesh.trainer.process_group import Endpoint
+
+_log = logging.getLogger(__name__)
+
+_OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
+_SERVER_THREADS = 4
+
+
+def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
+    """Train until the job is done or the process is told to stop; return the exit code."""
+    with Process(config.name, process, config, job) as running:
+        life = running.life
+        incarnation = time.time_ns()
+        server = Server(
+            {_OWNER: OwnerServicer(config.name, "trainer", incarnation, REGISTRY, NoContexts())},
+            listen=config.listen,
+            security=process.security,
+            threads=_SERVER_THREADS,
+            registry=running.registry,
+        )
+        life.on_drain("server", server.drain)
+        server.start()
+        mesh = connect(
+            config.coordinator,
+            name=config.name,
+            role="trainer",
+            address=config.advertise or server.address,
+            incarnation=incarnation,
+            replace=config.replace,
+            security=process.security,
+            metrics=RpcMetrics("client", running.registry),
+            timeout_s=config.join_timeout_s,
+            on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
+        )
+        life.on_drain("membership", lambda _: mesh.close())
+        figures = Job(
+            mesh,
+            job,
+            endpoint=_endpoint(config),
+            join_timeout_s=config.join_timeout_s,
+            is_stopping=lambda: life.stopping,
+        ).run()
+        if figures is not None:
+            _log.info("done", extra={"figures": figures})
+    return life.exit_code
+
+
+def _endpoint(config: TrainerConfig) -> Endpoint:
+    """Return where peers of the process group reach this trainer: the host it serves on."""
+    advertised = split(config.advertise)[0] if config.advertise else ""
+    return Endpoint(listen_host=split(config.listen)[0], advertise_host=advertised)

@@ -1,0 +1,22 @@
+"""Collectives between trainers: one abstract ProcessGroup, one class for each backend.
+
+Reductions are in rank order and bit-identical on all ranks. Errors are in trainer/errors.py.
+"""
+
+from gradmesh.trainer.process_group.local import LocalProcessGroup as LocalProcessGroup
+from gradmesh.trainer.process_group.process_group import ProcessGroup as ProcessGroup
+from gradmesh.trainer.process_group.process_group import ReduceOp as ReduceOp
+from gradmesh.trainer.process_group.store import Store as Store
+from gradmesh.trainer.process_group.tcp import Endpoint as Endpoint
+from gradmesh.trainer.process_group.tcp import TcpProcessGroup as TcpProcessGroup
+from gradmesh.trainer.process_group.work import Work as Work
+
+__all__ = [
+    "Endpoint",
+    "LocalProcessGroup",
+    "ProcessGroup",
+    "ReduceOp",
+    "Store",
+    "TcpProcessGroup",
+    "Work",
+]

@@ -1,0 +1,43 @@
+"""Rank-order reduction of equal-length contributions, and who reduces which slice. Pure."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
+
+_COMBINE: dict[ReduceOp, np.ufunc] = {
+    "sum": np.add,
+    "avg": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "prod": np.multiply,
+}
+
+
+def slices(count: int, size: int) -> list[slice]:
+    """Cut `count` elements into `size` slices that differ by at most one element."""
+    edges = [rank * count // size for rank in range(size + 1)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+def reduce_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArray) -> None:
+    """Combine contributions from first to last into `out`.
+
+    Args:
+        contributions: One array for each rank, in rank order. The first one is used as
+            the accumulator and loses its values unless it is `out`.
+        op: How to combine.
+        out: Receives the result; may be any one of the contributions.
+    """
+    combine = _COMBINE[op]
+    total, *rest = contributions
+    for contribution in rest[:-1]:
+        combine(total, contribution, out=total)
+    if rest:
+        combine(total, rest[-1], out=out)
+    elif total is not out:
+        out[...] = total
+    if op == "avg":
+        np.divide(out, out.dtype.type(len(contributions)), out=out)

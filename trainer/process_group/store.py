@@ -1,0 +1,21 @@
+"""What a process group needs to find its peers: a small shared key-value store.
+
+A protocol rather than a base class, so that the coordinator's client fits without
+importing this room. A store belongs to one generation: keys of an older one are not seen.
+"""
+
+from typing import Protocol
+
+
+class Store(Protocol):
+    """Keys and values that all ranks of one generation share."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Publish a value; every rank that asks for the key MUST see it from then on."""
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        """Return the value of a key, waiting until some rank has published it.
+
+        Raises:
+            TimeoutError: Nobody published the key in time.
+        """

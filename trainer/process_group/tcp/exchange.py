@@ -1,0 +1,88 @@
+"""One round of frames between this rank and its peers, all links at once.
+
+Every rank sends and receives in the same poll loop, so no order of arrival can deadlock.
+"""
+
+import select
+import time
+from collections.abc import Mapping
+from typing import final
+
+from gradmesh.trainer.errors import CollectiveTimeout
+from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.tcp.link import Link
+
+
+@final
+class Exchange:
+    """Moves payloads over the links of one rank. One thread only.
+
+    Args:
+        links: The peers' links by rank.
+        latch: Ends a round early when it trips.
+    """
+
+    def __init__(self, links: Mapping[int, Link], latch: Latch) -> None:
+        self._links = links
+        self._latch = latch
+
+    def run(
+        self,
+        text: str,
+        outgoing: Mapping[int, memoryview],
+        incoming: Mapping[int, memoryview],
+        deadline: float,
+    ) -> None:
+        """Send `outgoing` and fill `incoming`, both bytes by peer rank.
+
+        Args:
+            text: The collective in words; peers must say the same.
+            outgoing: What goes to each peer.
+            incoming: Where each peer's payload goes.
+            deadline: Latest end, by time.monotonic().
+
+        Raises:
+            CollectiveTimeout: The deadline passed; names the ranks still awaited.
+            PeerLost: A link broke.
+            CollectiveMismatch: A peer is in another collective.
+        """
+        for rank, payload in outgoing.items():
+            self._links[rank].start_send(text, payload)
+        for rank, payload in incoming.items():
+            self._links[rank].start_receive(text, payload)
+        busy = [self._links[rank] for rank in sorted({*outgoing, *incoming})]
+        for link in busy:
+            link.send_some()
+        while busy := [link for link in busy if _move(link)]:
+            self._wait(text, busy, deadline)
+            self._latch.check()
+
+    def _wait(self, text: str, busy: list[Link], deadline: float) -> None:
+        poll = select.poll()
+        poll.register(self._latch, select.POLLIN)
+        for link in busy:
+            wanted = select.POLLIN if link.is_receiving() else 0
+            poll.register(link, wanted | (select.POLLOUT if link.is_sending() else 0))
+        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready or time.monotonic() >= deadline:
+            raise _timed_out(text, busy)
+
+
+def _move(link: Link) -> bool:
+    """Move what can move without waiting; tell whether the link is still busy."""
+    if link.is_sending():
+        link.send_some()
+    if link.is_receiving():
+        link.receive_some()
+    return link.is_sending() or link.is_receiving()
+
+
+def _timed_out(text: str, busy: list[Link]) -> CollectiveTimeout:
+    # Silence is the better clue: a peer that still sends only waits for somebody else.
+    silent = [link for link in busy if link.is_receiving()] or busy
+    names = ", ".join(f"rank {link.rank} ({link.address})" for link in silent)
+    return CollectiveTimeout(
+        f"{text} timed out waiting for {names}; see whether it still runs, or raise the"
+        " group's timeout, then rejoin",
+        ranks=[link.rank for link in silent],
+    )

@@ -1,0 +1,163 @@
+"""One peer's socket: sends a frame and receives a frame, as far as the kernel lets it.
+
+Non-blocking throughout; whoever owns the links polls them. A payload is received straight
+into the caller's memory, never more of it than the caller asked for.
+"""
+
+import contextlib
+import socket
+from typing import final
+
+from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
+from gradmesh.trainer.process_group.tcp.message import (
+    HEADER_BYTES,
+    Header,
+    Kind,
+    pack_header,
+    unpack_header,
+)
+
+
+@final
+class Link:
+    """A connection to the rank `rank` at `address`, and the frames half way through it."""
+
+    def __init__(self, sock: socket.socket, rank: int, address: str) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.rank = rank
+        self.address = address
+        self.bytes_moved = 0
+        self._socket = sock
+        self._sent_frames = 0
+        self._outgoing: list[memoryview] = []
+        self._received_frames = 0
+        self._header = bytearray(HEADER_BYTES)
+        self._incoming: list[memoryview] = []
+        self._expected = Header(Kind.DATA, 0, 0, "")
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def start_send(self, text: str, payload: memoryview) -> None:
+        """Begin a frame; `send_some` moves it."""
+        header = Header(Kind.DATA, self._sent_frames, payload.nbytes, text)
+        self._sent_frames += 1
+        self._outgoing = [memoryview(pack_header(header)), payload]
+
+    def start_receive(self, text: str, payload: memoryview) -> None:
+        """Expect a frame for `payload`; `receive_some` moves it."""
+        self._expected = Header(Kind.DATA, self._received_frames, payload.nbytes, text)
+        self._received_frames += 1
+        self._incoming = [memoryview(self._header), payload]
+
+    def is_sending(self) -> bool:
+        """Tell whether a part of the frame is still here."""
+        return bool(self._outgoing)
+
+    def is_receiving(self) -> bool:
+        """Tell whether a part of the frame is still to come."""
+        return bool(self._incoming)
+
+    def send_some(self) -> None:
+        """Send what the kernel takes without waiting."""
+        try:
+            while self._outgoing:
+                sent = self._socket.sendmsg(self._outgoing)
+                self.bytes_moved += sent
+                self._outgoing = _without(self._outgoing, sent)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # The peer may have said why it leaves before it left: that is the better reason.
+            self.receive_some()
+            raise self._lost(str(error)) from error
+
+    def receive_some(self) -> None:
+        """Receive what the kernel has, up to the end of the expected frame."""
+        while self._incoming:
+            try:
+                received = self._socket.recv_into(self._incoming[0])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._lost(str(error)) from error
+            if received == 0:
+                raise self._lost("it closed the connection")
+            self._advance(received)
+
+    def leave(self, kind: Kind, rank: int) -> None:
+        """Tell the peer why we leave, if no frame is half sent, and close the socket."""
+        with contextlib.suppress(OSError):
+            if not self._outgoing:
+                self._socket.send(pack_header(Header(kind, rank, 0, "")))
+            # Orderly: what was sent still arrives, then the peer sees the end.
+            self._socket.shutdown(socket.SHUT_WR)
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket without a word."""
+        self._socket.close()
+
+    def _advance(self, received: int) -> None:
+        self.bytes_moved += received
+        was_header = len(self._incoming) == 2
+        self._incoming = _without(self._incoming, received)
+        if was_header and len(self._incoming) < 2:
+            self._check_header()
+
+    def _check_header(self) -> None:
+        try:
+            header = unpack_header(self._header)
+        except ValueError as error:
+            raise self._lost(f"it sent bytes that are no frame ({error})") from error
+        if header.kind is not Kind.DATA:
+            raise self._left(header)
+        expected = self._expected
+        if header != expected:
+            raise CollectiveMismatch(
+                f"rank {self.rank} ({self.address}) called {header.text} with"
+                f" {header.payload_bytes} bytes as frame {header.number}, this rank expects"
+                f" {expected.text} with {expected.payload_bytes} bytes as frame"
+                f" {expected.number}; all ranks must call the same collectives in the same order"
+            )
+
+    def _left(self, header: Header) -> Exception:
+        """Return the error for a peer that said why it leaves."""
+        about = header.number
+        if header.kind is Kind.MISMATCH:
+            return CollectiveMismatch(
+                f"rank {self.rank} ({self.address}) saw ranks call different collectives;"
+                " its error says which"
+            )
+        if header.kind is Kind.TIMED_OUT:
+            return CollectiveTimeout(
+                f"rank {self.rank} ({self.address}) gave up waiting for rank {about};"
+                f" see whether rank {about} still runs, then rejoin",
+                ranks=[about],
+            )
+        if header.kind is Kind.PEER_LOST and about != self.rank:
+            return PeerLost(
+                f"rank {self.rank} ({self.address}) lost rank {about};"
+                " rejoin to go on in the next generation",
+                rank=about,
+                address=f"rank {about}",
+            )
+        return self._lost(f"it left the group ({header.kind.name.lower()})")
+
+    def _lost(self, why: str) -> PeerLost:
+        return PeerLost(
+            f"lost rank {self.rank} at {self.address}: {why};"
+            " rejoin to go on in the next generation",
+            rank=self.rank,
+            address=self.address,
+        )
+
+
+def _without(parts: list[memoryview], count: int) -> list[memoryview]:
+    """Drop the first `count` bytes of `parts`, and the parts that are then empty."""
+    while parts and count >= parts[0].nbytes:
+        count -= parts[0].nbytes
+        parts = parts[1:]
+    return [parts[0][count:], *parts[1:]] if count else parts

@@ -1,0 +1,195 @@
+"""Builds the full mesh: publish our address, connect to lower ranks, accept higher ones."""
+
+import contextlib
+import json
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
+from gradmesh.trainer.process_group.store import Store
+from gradmesh.trainer.process_group.tcp.handshake import (
+    SECRET_BYTES,
+    Identity,
+    greet,
+    welcome,
+)
+from gradmesh.trainer.process_group.tcp.link import Link
+
+_HANDSHAKE_S = 5.0
+_STRANGERS_MAX = 64
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a rank listens for its peers."""
+
+    listen_host: str = "127.0.0.1"
+    """Address to bind; the port is the kernel's choice."""
+    advertise_host: str = ""
+    """Address that peers are told; empty means `listen_host`."""
+
+
+def share_secret(store: Store, rank: int, timeout_s: float) -> bytes:
+    """Return the group's secret: rank 0 makes it, the others read it."""
+    if rank == 0:
+        secret = secrets.token_bytes(SECRET_BYTES)
+        store.set("process_group/secret", secret)
+        return secret
+    return _get(store, "process_group/secret", 0, time.monotonic() + timeout_s)
+
+
+def connect_mesh(
+    store: Store, identity: Identity, endpoint: Endpoint, timeout_s: float
+) -> Mapping[int, Link]:
+    """Return a link to every other rank.
+
+    Raises:
+        CollectiveTimeout: Some rank did not come; names it.
+        PeerLost: A rank published an address and cannot be reached there.
+        HandshakeRefused: A rank is in another generation.
+    """
+    deadline = time.monotonic() + timeout_s
+    with socket.create_server((endpoint.listen_host, 0), backlog=128) as listener:
+        _publish(store, identity.rank, endpoint, listener)
+        higher = range(identity.rank + 1, identity.world_size)
+        with contextlib.ExitStack() as undo:
+            door = _Door(listener, identity, set(higher))
+            undo.callback(door.discard)
+            door.open()
+            for rank in range(identity.rank):
+                door.links[rank] = _dial(store, identity, rank, deadline)
+            door.wait(deadline)
+            undo.pop_all()
+            door.close()
+    return dict(sorted(door.links.items()))
+
+
+@final
+@dataclass(slots=True)
+class _Door:
+    """Accepts the higher ranks while we connect to the lower ones."""
+
+    listener: socket.socket
+    identity: Identity
+    awaited: set[int]
+    links: dict[int, Link] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    """Guards awaited, links and _closed."""
+    _closed: bool = False
+    _thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Start accepting, on a thread."""
+        self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
+        self._thread.start()
+
+    def wait(self, deadline: float) -> None:
+        """Block until every awaited rank has come."""
+        with self._changed:
+            left_s = max(0.0, deadline - time.monotonic())
+            if not self._changed.wait_for(lambda: not self.awaited, left_s):
+                missing = ", ".join(str(rank) for rank in sorted(self.awaited))
+                raise CollectiveTimeout(
+                    f"rank {missing} did not connect to rank {self.identity.rank} in time;"
+                    " see whether it still runs, then rejoin",
+                    ranks=sorted(self.awaited),
+                )
+
+    def close(self) -> None:
+        """Stop accepting."""
+        with self._changed:
+            self._closed = True
+        # Shutting a listener down wakes its accept(); closing it alone would not.
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        if self._thread is not None:
+            self._thread.join(_HANDSHAKE_S)
+
+    def discard(self) -> None:
+        """Stop accepting and drop the links made so far."""
+        self.close()
+        for link in self.links.values():
+            link.close()
+
+    def _accept(self) -> None:
+        # Each newcomer gets a thread, so that a silent stranger cannot hold up the peers;
+        # beyond the limit it waits in the kernel's backlog.
+        strangers = threading.Semaphore(_STRANGERS_MAX)
+        while True:
+            strangers.acquire()
+            try:
+                sock, address = self.listener.accept()
+            except OSError:
+                return
+            name = f"{address[0]}:{address[1]}"
+            threading.Thread(
+                target=self._admit, args=(sock, name, strangers), name="handshake", daemon=True
+            ).start()
+
+    def _admit(self, sock: socket.socket, address: str, strangers: threading.Semaphore) -> None:
+        try:
+            sock.settimeout(_HANDSHAKE_S)
+            rank = welcome(sock, self.identity)
+        except OSError:
+            sock.close()
+            return
+        finally:
+            strangers.release()
+        with self._changed:
+            if self._closed or rank not in self.awaited:
+                sock.close()
+                return
+            self.links[rank] = Link(sock, rank, address)
+            self.awaited.remove(rank)
+            self._changed.notify_all()
+
+
+def _publish(store: Store, rank: int, endpoint: Endpoint, listener: socket.socket) -> None:
+    host = endpoint.advertise_host or endpoint.listen_host
+    address = [host, listener.getsockname()[1]]
+    store.set(f"process_group/address/{rank}", json.dumps(address).encode())
+
+
+def _dial(store: Store, identity: Identity, rank: int, deadline: float) -> Link:
+    host, port = json.loads(_get(store, f"process_group/address/{rank}", rank, deadline))
+    address = f"{host}:{port}"
+    left_s = max(0.001, deadline - time.monotonic())
+    try:
+        sock = socket.create_connection((host, port), timeout=left_s)
+    except OSError as error:
+        raise _unreachable(rank, address, error) from error
+    try:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        greet(sock, identity, rank)
+    except HandshakeRefused:
+        sock.close()
+        raise
+    except OSError as error:
+        sock.close()
+        raise _unreachable(rank, address, error) from error
+    return Link(sock, rank, address)
+
+
+def _unreachable(rank: int, address: str, error: OSError) -> PeerLost:
+    return PeerLost(
+        f"rank {rank} published the address {address} but cannot be reached there: {error};"
+        " see whether it still runs and whether the network lets us through, then rejoin",
+        rank=rank,
+        address=address,
+    )
+
+
+def _get(store: Store, key: str, rank: int, deadline: float) -> bytes:
+    try:
+        return store.get(key, max(0.0, deadline - time.monotonic()))
+    except TimeoutError as error:
+        raise CollectiveTimeout(
+            f"rank {rank} did not publish {key!r} in time; see whether it still runs, then rejoin",
+            ranks=[rank],
+        ) from error
