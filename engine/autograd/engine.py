@@ -127,7 +127,7 @@ class _Pass:
             check_backward(node, results)
         if len(results) != len(edges):
             raise GradientError(
-                f"backward of {node.name()} returned {len(results)} gradients for {len(edges)} inputs"
+                f"{node.name()}: backward returned {len(results)} gradients for {len(edges)} inputs"
             )
         for edge, result in zip(edges, results, strict=True):
             if edge is None:

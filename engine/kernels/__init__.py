@@ -9,6 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradmesh.engine.kernels.bag import bag_max as bag_max
+    from gradmesh.engine.kernels.bag import bag_max_backward as bag_max_backward
+    from gradmesh.engine.kernels.bag import bag_sum as bag_sum
+    from gradmesh.engine.kernels.bag import bag_sum_backward as bag_sum_backward
+    from gradmesh.engine.kernels.bag import bag_weights_backward as bag_weights_backward
     from gradmesh.engine.kernels.id_map import IdMap as IdMap
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
@@ -21,6 +26,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "IdMap": "id_map",
+    "bag_max": "bag",
+    "bag_max_backward": "bag",
+    "bag_sum": "bag",
+    "bag_sum_backward": "bag",
+    "bag_weights_backward": "bag",
     "coalesce": "rows",
     "erf": "special",
     "gather": "rows",
@@ -33,6 +43,11 @@ _HOMES = {
 
 __all__ = [
     "IdMap",
+    "bag_max",
+    "bag_max_backward",
+    "bag_sum",
+    "bag_sum_backward",
+    "bag_weights_backward",
     "coalesce",
     "erf",
     "gather",

@@ -111,22 +111,20 @@ def adam(
     second: Any,
     index: Any,
     grads: Any,
-    lr: Any,
+    rate: Any,
     decay: Any,
     shrink: Any,
-    beta1: Any,
+    share1: Any,
     beta2: Any,
+    share2: Any,
     eps: Any,
-    correction1: Any,
     correction2: Any,
 ) -> None:
     """Follow running means of gradients and of their squares.
 
-    decay is added to the gradient (Adam), shrink multiplies the weight first (AdamW); correction1
-    is 1 - beta1^t and correction2 the root of 1 - beta2^t.
+    decay is added to the gradient (Adam), shrink multiplies the weight first (AdamW); rate is
+    lr / (1 - beta1^t), share1 is 1 - beta1, correction2 the root of 1 - beta2^t.
     """
-    one = weights.dtype.type(1)
-    rate = lr / correction1
     for i in range(index.shape[0]):
         w = weights[index[i]]
         m = first[index[i]]
@@ -135,8 +133,8 @@ def adam(
         for j in range(w.shape[0]):
             x = w[j] * shrink
             d = g[j] + decay * x
-            mean = m[j] + (d - m[j]) * (one - beta1)
-            square = beta2 * v[j] + (one - beta2) * d * d
+            mean = m[j] + (d - m[j]) * share1
+            square = beta2 * v[j] + share2 * d * d
             m[j] = mean
             v[j] = square
             w[j] = x - rate * mean / (np.sqrt(square) / correction2 + eps)

@@ -10,9 +10,13 @@ from gradmesh.engine.nn.activation import Sigmoid as Sigmoid
 from gradmesh.engine.nn.activation import SiLU as SiLU
 from gradmesh.engine.nn.activation import Softmax as Softmax
 from gradmesh.engine.nn.activation import Tanh as Tanh
+from gradmesh.engine.nn.clip import clip_grad_norm_ as clip_grad_norm_
+from gradmesh.engine.nn.clip import clip_grad_value_ as clip_grad_value_
 from gradmesh.engine.nn.container import ModuleDict as ModuleDict
 from gradmesh.engine.nn.container import ModuleList as ModuleList
 from gradmesh.engine.nn.container import Sequential as Sequential
+from gradmesh.engine.nn.embedding import Embedding as Embedding
+from gradmesh.engine.nn.embedding import EmbeddingBag as EmbeddingBag
 from gradmesh.engine.nn.linear import MLP as MLP
 from gradmesh.engine.nn.linear import Linear as Linear
 from gradmesh.engine.nn.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
@@ -28,6 +32,8 @@ __all__ = [
     "MLP",
     "BCEWithLogitsLoss",
     "CrossEntropyLoss",
+    "Embedding",
+    "EmbeddingBag",
     "Identity",
     "Linear",
     "LoadReport",
@@ -44,6 +50,8 @@ __all__ = [
     "Sigmoid",
     "Softmax",
     "Tanh",
+    "clip_grad_norm_",
+    "clip_grad_value_",
     "functional",
     "init",
 ]

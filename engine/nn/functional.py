@@ -6,6 +6,8 @@ from gradmesh.engine.autograd.ops import (
 from gradmesh.engine.autograd.ops import cross_entropy as cross_entropy
 from gradmesh.engine.autograd.ops import cross_layer as cross_layer
 from gradmesh.engine.autograd.ops import dot_interaction as dot_interaction
+from gradmesh.engine.autograd.ops import embedding as embedding
+from gradmesh.engine.autograd.ops import embedding_bag as embedding_bag
 from gradmesh.engine.autograd.ops import factorization_machine as factorization_machine
 from gradmesh.engine.autograd.ops import gelu as gelu
 from gradmesh.engine.autograd.ops import linear as linear
@@ -25,6 +27,8 @@ __all__ = [
     "cross_entropy",
     "cross_layer",
     "dot_interaction",
+    "embedding",
+    "embedding_bag",
     "factorization_machine",
     "gelu",
     "linear",

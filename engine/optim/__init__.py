@@ -1,28 +1,38 @@
 """Optimizers and the update rules they share with parameter servers."""
 
+from gradmesh.engine.optim import schedule as lr_scheduler
+from gradmesh.engine.optim.adadelta import Adadelta as Adadelta
 from gradmesh.engine.optim.adagrad import Adagrad as Adagrad
-from gradmesh.engine.optim.adagrad import AdagradRule as AdagradRule
 from gradmesh.engine.optim.adagrad import RowwiseAdagrad as RowwiseAdagrad
-from gradmesh.engine.optim.adagrad import RowwiseAdagradRule as RowwiseAdagradRule
+from gradmesh.engine.optim.adam import Adam as Adam
+from gradmesh.engine.optim.adam import AdamW as AdamW
+from gradmesh.engine.optim.adamax import Adamax as Adamax
 from gradmesh.engine.optim.catalogue import make_rule as make_rule
 from gradmesh.engine.optim.catalogue import rule_names as rule_names
+from gradmesh.engine.optim.ftrl import FTRL as FTRL
 from gradmesh.engine.optim.optimizer import Optimizer as Optimizer
 from gradmesh.engine.optim.optimizer import rule_options as rule_options
+from gradmesh.engine.optim.rmsprop import RMSprop as RMSprop
+from gradmesh.engine.optim.rprop import Rprop as Rprop
 from gradmesh.engine.optim.rule import Rule as Rule
 from gradmesh.engine.optim.rule import Slot as Slot
 from gradmesh.engine.optim.sgd import SGD as SGD
-from gradmesh.engine.optim.sgd import SGDRule as SGDRule
 
 __all__ = [
+    "FTRL",
     "SGD",
+    "Adadelta",
     "Adagrad",
-    "AdagradRule",
+    "Adam",
+    "AdamW",
+    "Adamax",
     "Optimizer",
+    "RMSprop",
     "RowwiseAdagrad",
-    "RowwiseAdagradRule",
+    "Rprop",
     "Rule",
-    "SGDRule",
     "Slot",
+    "lr_scheduler",
     "make_rule",
     "rule_names",
     "rule_options",

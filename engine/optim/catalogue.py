@@ -6,12 +6,29 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from gradmesh.engine.optim.adadelta import AdadeltaRule
 from gradmesh.engine.optim.adagrad import AdagradRule, RowwiseAdagradRule
+from gradmesh.engine.optim.adam import AdamRule
+from gradmesh.engine.optim.adamax import AdamaxRule
+from gradmesh.engine.optim.ftrl import FTRLRule
+from gradmesh.engine.optim.rmsprop import RMSpropRule
+from gradmesh.engine.optim.rprop import RpropRule
 from gradmesh.engine.optim.rule import Rule
 from gradmesh.engine.optim.sgd import SGDRule
 
 _RULES: Mapping[str, type[Rule]] = {
-    rule.name: rule for rule in (AdagradRule, RowwiseAdagradRule, SGDRule)
+    rule.name: rule
+    for rule in (
+        AdadeltaRule,
+        AdagradRule,
+        AdamRule,
+        AdamaxRule,
+        FTRLRule,
+        RMSpropRule,
+        RowwiseAdagradRule,
+        RpropRule,
+        SGDRule,
+    )
 }
 
 
@@ -21,7 +38,7 @@ def rule_names() -> tuple[str, ...]:
 
 
 def make_rule(name: str, options: Mapping[str, Any]) -> Rule:
-    """Return the rule of a name with options.
+    """Return the rule of a name with options; lists, as JSON gives them, become tuples.
 
     Raises:
         ValueError: If there is no such rule or it has no such option.
@@ -32,4 +49,5 @@ def make_rule(name: str, options: Mapping[str, Any]) -> Rule:
     unknown = set(options) - {field.name for field in dataclasses.fields(kind)}
     if unknown:
         raise ValueError(f"rule {name!r} has no options {sorted(unknown)}")
-    return kind(**options)
+    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    return kind(**plain)

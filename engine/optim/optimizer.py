@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from gradmesh.engine.autograd import RowGrad, Tensor, no_grad
@@ -36,6 +36,7 @@ class Optimizer(ABC):
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
         self._rules: dict[tuple[Any, ...], Rule] = {}
+        self._fields = [field.name for field in dataclasses.fields(self.rule_class)]
         if params is not None:
             self._add_all(params)
 
@@ -144,15 +145,11 @@ class Optimizer(ABC):
             self.add_param_group(group)
 
     def _rule_of(self, options: Mapping[str, Any]) -> Rule:
-        key = tuple(options[field] for field in self._fields())
+        key = tuple([options[field] for field in self._fields])
         rule = self._rules.get(key)
         if rule is None:
             rule = self._rules[key] = self.rule_class(*key)
         return rule
-
-    @classmethod
-    def _fields(cls) -> Iterable[str]:
-        return [field.name for field in dataclasses.fields(cls.rule_class)]
 
     def _update(self, rule: Rule, lr: float, param: Tensor, grad: Any) -> None:
         kept = self.state.get(param)

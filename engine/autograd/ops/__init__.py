@@ -14,6 +14,8 @@ from gradmesh.engine.autograd.ops.arithmetic import neg as neg
 from gradmesh.engine.autograd.ops.arithmetic import pow as pow
 from gradmesh.engine.autograd.ops.arithmetic import sub as sub
 from gradmesh.engine.autograd.ops.arithmetic import where as where
+from gradmesh.engine.autograd.ops.bag import embedding_bag as embedding_bag
+from gradmesh.engine.autograd.ops.embedding import embedding as embedding
 from gradmesh.engine.autograd.ops.embedding import take_rows as take_rows
 from gradmesh.engine.autograd.ops.indexing import cat as cat
 from gradmesh.engine.autograd.ops.indexing import getitem as getitem
@@ -61,6 +63,8 @@ __all__ = [
     "cross_layer",
     "div",
     "dot_interaction",
+    "embedding",
+    "embedding_bag",
     "exp",
     "factorization_machine",
     "gelu",

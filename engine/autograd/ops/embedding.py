@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.rows import scatter_add
-from gradmesh.engine.backend import Array, array_module
+from gradmesh.engine.autograd.row_grad import RowGrad
+from gradmesh.engine.backend import Array, DtypeError, array_module
 
 
 class _TakeRows(Function):
-    __slots__ = ("shape",)
+    __slots__ = ("padding", "shape", "sparse")
 
     @staticmethod
-    def forward(ctx: Any, rows: Array, index: Array) -> Array:
-        ctx.shape = rows.shape
+    def forward(ctx: Any, rows: Array, index: Array, padding: int, sparse: bool) -> Array:
+        if index.dtype.kind not in "iu":
+            raise DtypeError(f"take_rows: an index is of integers, not {index.dtype}")
+        ctx.shape, ctx.padding, ctx.sparse = rows.shape, padding, sparse
         ctx.save_for_backward(index)
-        return rows.take(index, axis=0)
+        if isinstance(rows, np.ndarray):
+            picked = kernels.gather(rows, index.reshape(-1))
+        else:
+            picked = rows[index.reshape(-1)]
+        return picked.reshape(*index.shape, *rows.shape[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         (index,) = ctx.saved_tensors
+        flat, rows = index.reshape(-1), grad.reshape(index.size, -1)
+        if ctx.padding >= 0:
+            kept = flat != ctx.padding
+            flat, rows = flat[kept], rows[kept]
+        if ctx.sparse:
+            return RowGrad(flat, rows, ctx.shape[0]), None, None, None
         out = array_module(grad).zeros(ctx.shape, dtype=grad.dtype)
-        scatter_add(out, index.reshape(-1), grad.reshape(-1, ctx.shape[1]))
-        return out, None
+        scatter_add(out.reshape(ctx.shape[0], -1), flat, rows)
+        return out, None, None, None
 
 
 def take_rows(rows: Any, index: Any) -> Any:
@@ -35,5 +51,24 @@ def take_rows(rows: Any, index: Any) -> Any:
 
     Returns:
         [..., dim].
+
+    Raises:
+        IndexError: If an index lies outside the rows.
     """
-    return _TakeRows.apply(rows, index)
+    return _TakeRows.apply(rows, index, -1, False)
+
+
+def embedding(input: Any, weight: Any, padding_idx: int | None = None, sparse: bool = False) -> Any:
+    """Look up rows of a table by id.
+
+    Args:
+        input: Integer tensor [...].
+        weight: The table, [rows, dim].
+        padding_idx: A row that gets no gradient.
+        sparse: Give the table a RowGrad instead of a dense gradient.
+
+    Returns:
+        [..., dim].
+    """
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    return _TakeRows.apply(weight, input, padding, sparse)

@@ -52,3 +52,27 @@ def _coalesce_sorted(ids: Array, rows: Array) -> tuple[Any, Any]:
     out = xp.zeros((len(unique), *rows.shape[1:]), dtype=rows.dtype)
     _scatter_add_sorted(out, position[inverse.reshape(-1)], rows)
     return unique[rank], out
+
+
+def bag_pool_gpu(
+    table: Array, ids: Array, starts: Array, factors: Any, mode: str, padding: int
+) -> tuple[Array, Any]:
+    """Pool rows by bag on a GPU; return the result and, for the maximum, where it came from."""
+    xp = array_module(table)
+    lengths = starts[1:] - starts[:-1]
+    out = xp.zeros((len(lengths), table.shape[1]), dtype=table.dtype)
+    if mode != "max":
+        bags = xp.repeat(xp.arange(len(lengths)), lengths.tolist())
+        rows = table[ids] if factors is None else table[ids] * factors[:, None]
+        _scatter_add_sorted(out, bags, rows)
+        return out, None
+    winner = xp.full(out.shape, -1, dtype="int64")
+    for place in range(int(lengths.max()) if len(lengths) else 0):
+        # One candidate of every bag at a time; bags that are too short look at their first.
+        at = xp.where(place < lengths, starts[:-1] + place, 0)
+        valid = (place < lengths) & (ids[at] != padding)
+        rows = table[ids[at]]
+        better = valid[:, None] & ((winner < 0) | (rows > out))
+        out = xp.where(better, rows, out)
+        winner = xp.where(better, at[:, None], winner)
+    return out, winner

@@ -1,0 +1,175 @@
+"""Pooling of looked-up rows by bag: the sum, mean or maximum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine import kernels
+from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.rows import bag_pool_gpu
+from gradmesh.engine.autograd.row_grad import RowGrad
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+
+
+class _Bag(Function):
+    __slots__ = ("count", "mode", "padding", "shape", "sparse")
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: Array,
+        scales: Array | None,
+        ids: Array,
+        starts: Array,
+        mode: str,
+        padding: int,
+        sparse: bool,
+    ) -> Array:
+        ctx.shape, ctx.mode, ctx.padding, ctx.sparse = weight.shape, mode, padding, sparse
+        factors = _factors(weight, scales, ids, starts, mode, padding)
+        winner = None
+        if not isinstance(weight, np.ndarray):
+            out, winner = bag_pool_gpu(weight, ids, starts, factors, mode, padding)
+        elif mode == "max":
+            out, winner = kernels.bag_max(weight, ids, starts, padding)
+        else:
+            out = kernels.bag_sum(weight, ids, starts, factors)
+        table = weight if ctx.needs_input_grad[1] else None
+        ctx.save_for_backward(ids, starts, factors, winner, table)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        ids, starts, factors, winner, table = ctx.saved_tensors
+        grad_weight = grad_scales = None
+        if ctx.needs_input_grad[0]:
+            found = _row_grad(ctx.shape[0], grad, ids, starts, factors, winner)
+            if ctx.padding >= 0:
+                kept = found.ids != ctx.padding
+                found = RowGrad(found.ids[kept], found.rows[kept], ctx.shape[0], coalesced=True)
+            grad_weight = found if ctx.sparse else found.to_dense()
+        if ctx.needs_input_grad[1]:
+            grad_scales = _scales_grad(table, ids, grad, starts)
+            if ctx.padding >= 0:
+                grad_scales *= ids != ctx.padding
+        return grad_weight, grad_scales, None, None, None, None, None
+
+
+def _factors(
+    weight: Array, scales: Any, ids: Array, starts: Array, mode: str, padding: int
+) -> Array | None:
+    """Return what each looked-up row is multiplied by, None if that is 1 for all."""
+    xp = array_module(weight)
+    if mode == "max":
+        return None
+    kept = None if padding < 0 else (ids != padding).astype(weight.dtype)
+    if mode == "sum":
+        if scales is None:
+            return kept
+        return xp.ascontiguousarray(scales) if kept is None else scales * kept
+    lengths = starts[1:] - starts[:-1]
+    bags = xp.repeat(xp.arange(len(lengths)), lengths.tolist())
+    if kept is not None:
+        lengths = xp.bincount(bags, weights=kept, minlength=len(lengths))
+    each = (1 / xp.maximum(lengths, 1)).astype(weight.dtype)[bags]
+    return each if kept is None else each * kept
+
+
+def _row_grad(
+    num_rows: int, grad: Array, ids: Array, starts: Array, factors: Any, winner: Any
+) -> RowGrad:
+    if not isinstance(grad, np.ndarray):
+        return _row_grad_gpu(num_rows, grad, ids, starts, factors, winner)
+    unique, inverse = kernels.unique_inverse(ids)
+    given = np.ascontiguousarray(grad)
+    if winner is not None:
+        rows = kernels.bag_max_backward(inverse, len(unique), given, winner)
+    else:
+        rows = kernels.bag_sum_backward(inverse, len(unique), given, starts, factors)
+    return RowGrad(unique, rows, num_rows, coalesced=True)
+
+
+def _row_grad_gpu(
+    num_rows: int, grad: Array, ids: Array, starts: Array, factors: Any, winner: Any
+) -> RowGrad:
+    xp = array_module(grad)
+    lengths = (starts[1:] - starts[:-1]).tolist()
+    bags = xp.repeat(xp.arange(len(lengths)), lengths)
+    if winner is not None:
+        rows = grad[bags] * (winner[bags] == xp.arange(len(ids))[:, None])
+    else:
+        rows = grad[bags] if factors is None else grad[bags] * factors[:, None]
+    return RowGrad(ids, rows, num_rows).coalesce()
+
+
+def _scales_grad(table: Array, ids: Array, grad: Array, starts: Array) -> Array:
+    if isinstance(grad, np.ndarray):
+        return kernels.bag_weights_backward(table, ids, np.ascontiguousarray(grad), starts)
+    xp = array_module(grad)
+    bags = xp.repeat(xp.arange(len(starts) - 1), (starts[1:] - starts[:-1]).tolist())
+    return (table[ids] * grad[bags]).sum(axis=1)
+
+
+def embedding_bag(
+    input: Any,
+    weight: Any,
+    offsets: Any = None,
+    *,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    """Look up rows and pool them by bag.
+
+    Args:
+        input: Integer tensor: [bags, length], or [n] with offsets.
+        weight: The table, [rows, dim].
+        offsets: Where each bag begins among the ids, [bags].
+        mode: `"sum"`, `"mean"` or `"max"`.
+        sparse: Give the table a RowGrad instead of a dense gradient.
+        per_sample_weights: A factor per id, for mode "sum" only.
+        include_last_offset: Whether offsets end with the number of ids.
+        padding_idx: Ids of this row are left out, and the row gets no gradient.
+
+    Returns:
+        [bags, dim].
+    """
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f"mode is {mode!r}; use 'sum', 'mean' or 'max'")
+    if per_sample_weights is not None and mode != "sum":
+        raise ValueError(f"per_sample_weights need mode 'sum', not {mode!r}")
+    ids = getattr(input, "data", input)
+    if ids.dtype.kind not in "iu":
+        raise DtypeError(f"embedding_bag: ids are integers, not {ids.dtype}")
+    starts = _starts(ids, getattr(offsets, "data", offsets), include_last_offset)
+    if per_sample_weights is not None:
+        if tuple(per_sample_weights.shape) != tuple(ids.shape):
+            raise ShapeError(
+                f"per_sample_weights {tuple(per_sample_weights.shape)} for ids {tuple(ids.shape)}"
+            )
+        per_sample_weights = per_sample_weights.reshape(-1)
+    padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    flat = array_module(ids).ascontiguousarray(ids.reshape(-1), dtype="int64")
+    return _Bag.apply(weight, per_sample_weights, flat, starts, mode, padding, sparse)
+
+
+def _starts(ids: Array, offsets: Any, include_last: bool) -> Array:
+    xp = array_module(ids)
+    if ids.ndim == 2:
+        if offsets is not None:
+            raise ShapeError("embedding_bag: offsets go with ids of one axis, these have two")
+        return xp.arange(ids.shape[0] + 1, dtype="int64") * ids.shape[1]
+    if ids.ndim != 1 or offsets is None:
+        raise ShapeError(f"embedding_bag: ids {tuple(ids.shape)} need two axes, or offsets")
+    starts = offsets.astype("int64")
+    if not include_last:
+        starts = xp.concatenate([starts, xp.asarray([len(ids)], dtype="int64")])
+    if len(starts) < 1 or int(starts[0]) != 0 or bool((starts[1:] < starts[:-1]).any()):
+        raise ShapeError("embedding_bag: offsets begin with 0 and never fall")
+    if int(starts[-1]) > len(ids):
+        raise ShapeError(f"embedding_bag: offsets reach {int(starts[-1])} of {len(ids)} ids")
+    return starts

@@ -1,0 +1,167 @@
+"""Adam and AdamW; on row gradients both are lazy: rows without one keep weights and state."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+from gradmesh.engine.backend import Array
+from gradmesh.engine.optim.optimizer import Optimizer
+from gradmesh.engine.optim.rule import Rule, Slot
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AdamRule(Rule):
+    """Follow running means of gradients and of their squares, corrected for their start at 0."""
+
+    name = "adam"
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+    decoupled: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas are {self.betas}; each lies in [0, 1)")
+
+    def slots(self, dim: int) -> tuple[Slot, ...]:
+        """Keep both means per element, and the largest second one for amsgrad."""
+        means = (Slot("exp_avg", dim), Slot("exp_avg_sq", dim))
+        return (*means, Slot("max_exp_avg_sq", dim)) if self.amsgrad else means
+
+    def formula(
+        self,
+        xp: Any,
+        weights: Array,
+        slots: Mapping[str, Array],
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> None:
+        """Change weights and slots in array operations."""
+        decay, shrink, correction1, correction2 = self._numbers(lr, step)
+        weights *= shrink
+        change = grads + decay * weights if decay else grads
+        first, second = slots["exp_avg"], slots["exp_avg_sq"]
+        first += (change - first) * (1 - self.betas[0])
+        second *= self.betas[1]
+        second += change * change * (1 - self.betas[1])
+        if self.amsgrad:
+            largest = slots["max_exp_avg_sq"]
+            xp.maximum(largest, second, out=largest)
+            second = largest
+        weights -= (lr / correction1) * first / (xp.sqrt(second) / correction2 + self.eps)
+
+    def kernel(
+        self,
+        weights: Array,
+        slots: Mapping[str, Array],
+        index: Array,
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> bool:
+        """Change weights and slots in one compiled pass."""
+        if self.amsgrad:
+            return False
+        from gradmesh.engine.kernels import update
+
+        kind = weights.dtype.type
+        decay, shrink, correction1, correction2 = self._numbers(lr, step)
+        update.adam(
+            weights,
+            slots["exp_avg"],
+            slots["exp_avg_sq"],
+            index,
+            grads,
+            kind(lr / correction1),
+            kind(decay),
+            kind(shrink),
+            kind(1 - self.betas[0]),
+            kind(self.betas[1]),
+            kind(1 - self.betas[1]),
+            kind(self.eps),
+            kind(correction2),
+        )
+        return True
+
+    def _numbers(self, lr: float, step: int) -> tuple[float, float, float, float]:
+        decay = 0.0 if self.decoupled else self.weight_decay
+        shrink = 1.0 - lr * self.weight_decay if self.decoupled else 1.0
+        first, second = self.betas
+        return decay, shrink, 1 - first**step, math.sqrt(1 - second**step)
+
+
+@final
+class Adam(Optimizer):
+    """Scale each step by running means of gradients and of their squares.
+
+    Args:
+        params: Parameters or groups; leave out, or give the learning rate, for a recipe.
+        lr: Learning rate.
+        betas: Shares of the two means kept each step.
+        eps: Keeps the divisor away from 0.
+        weight_decay: Multiple of the weights added to their gradients.
+        amsgrad: Divide by the largest second mean so far.
+    """
+
+    rule_class = AdamRule
+
+    def __init__(
+        self,
+        params: Any = None,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            decoupled=False,
+        )
+
+
+@final
+class AdamW(Optimizer):
+    """Do as Adam, with weight decay apart from the gradient.
+
+    Args:
+        params: Parameters or groups; leave out, or give the learning rate, for a recipe.
+        lr: Learning rate.
+        betas: Shares of the two means kept each step.
+        eps: Keeps the divisor away from 0.
+        weight_decay: Share of the weights, times lr, taken away each step.
+        amsgrad: Divide by the largest second mean so far.
+    """
+
+    rule_class = AdamRule
+
+    def __init__(
+        self,
+        params: Any = None,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+            decoupled=True,
+        )

@@ -1,0 +1,75 @@
+"""FTRL-proximal: sparse weights for linear models on wide features (McMahan et al., 2013)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+from gradmesh.engine.backend import Array
+from gradmesh.engine.optim.optimizer import Optimizer
+from gradmesh.engine.optim.rule import Rule, Slot
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FTRLRule(Rule):
+    """Solve for the weights that fit all gradients so far, with L1 and L2 penalties."""
+
+    name = "ftrl"
+
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+    initial_accumulator_value: float = 0.0
+
+    def slots(self, dim: int) -> tuple[Slot, ...]:
+        """Return the state kept per element."""
+        return (Slot("z", dim), Slot("n", dim, self.initial_accumulator_value))
+
+    def formula(
+        self,
+        xp: Any,
+        weights: Array,
+        slots: Mapping[str, Array],
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> None:
+        """Change weights and slots in array operations."""
+        z, n = slots["z"], slots["n"]
+        grown = n + grads * grads
+        z += grads - (xp.sqrt(grown) - xp.sqrt(n)) / lr * weights
+        n[...] = grown
+        divisor = (self.beta + xp.sqrt(n)) / lr + self.l2
+        found = (xp.sign(z) * self.l1 - z) / divisor
+        weights[...] = xp.where(xp.abs(z) <= self.l1, 0, found)
+
+
+@final
+class FTRL(Optimizer):
+    """Follow the regularised leader; an L1 penalty sets weights to exactly 0.
+
+    Args:
+        params: Parameters or groups; leave out, or give the learning rate, for a recipe.
+        lr: Learning rate.
+        beta: Smooths the first steps.
+        l1: Penalty that makes weights 0.
+        l2: Penalty that shrinks weights.
+        initial_accumulator_value: Where the sums of squares start.
+    """
+
+    rule_class = FTRLRule
+
+    def __init__(
+        self,
+        params: Any = None,
+        lr: float = 0.1,
+        beta: float = 1.0,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+    ) -> None:
+        super().__init__(
+            params, lr, beta=beta, l1=l1, l2=l2, initial_accumulator_value=initial_accumulator_value
+        )

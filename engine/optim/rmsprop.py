@@ -1,0 +1,97 @@
+"""RMSprop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+from gradmesh.engine.backend import Array
+from gradmesh.engine.optim.optimizer import Optimizer
+from gradmesh.engine.optim.rule import Rule, Slot
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RMSpropRule(Rule):
+    """Divide gradients by the root of the running mean of their squares."""
+
+    name = "rmsprop"
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+
+    def slots(self, dim: int) -> tuple[Slot, ...]:
+        """Return the state kept per element."""
+        return (
+            Slot("square_avg", dim),
+            *((Slot("momentum_buffer", dim),) if self.momentum else ()),
+            *((Slot("grad_avg", dim),) if self.centered else ()),
+        )
+
+    def formula(
+        self,
+        xp: Any,
+        weights: Array,
+        slots: Mapping[str, Array],
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> None:
+        """Change weights and slots in array operations."""
+        change = grads + self.weight_decay * weights if self.weight_decay else grads
+        square = slots["square_avg"]
+        square *= self.alpha
+        square += change * change * (1 - self.alpha)
+        spread = square
+        if self.centered:
+            mean = slots["grad_avg"]
+            mean += (change - mean) * (1 - self.alpha)
+            spread = square - mean * mean
+        change = change / (xp.sqrt(spread) + self.eps)
+        if self.momentum:
+            buffer = slots["momentum_buffer"]
+            buffer *= self.momentum
+            buffer += change
+            change = buffer
+        weights -= lr * change
+
+
+@final
+class RMSprop(Optimizer):
+    """Scale each step by the recent size of its gradients.
+
+    Args:
+        params: Parameters or groups; leave out, or give the learning rate, for a recipe.
+        lr: Learning rate.
+        alpha: Share of the mean square kept each step.
+        eps: Keeps the divisor away from 0.
+        weight_decay: Multiple of the weights added to their gradients.
+        momentum: Share of the running sum kept each step.
+        centered: Subtract the square of the mean gradient.
+    """
+
+    rule_class = RMSpropRule
+
+    def __init__(
+        self,
+        params: Any = None,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            centered=centered,
+        )

@@ -1,0 +1,76 @@
+import pytest
+
+from gradmesh.engine import autograd as ag
+
+
+def test_value_needed_by_backward_and_changed_is_refused() -> None:
+    x = ag.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+    z = (y * y).sum()
+    y.add_(1)
+
+    with pytest.raises(ag.InplaceError, match="backward of Mul"):
+        z.backward()
+
+
+def test_change_through_a_view_is_seen() -> None:
+    x = ag.tensor([1.0, 2.0], requires_grad=True)
+    y = x.exp()
+    z = (y * y).sum()
+    with ag.no_grad():
+        y[0:1].add_(1)
+
+    with pytest.raises(ag.InplaceError):
+        z.backward()
+
+
+def test_change_of_a_value_nobody_needs_is_recorded() -> None:
+    x = ag.tensor([1.0, 2.0], requires_grad=True)
+    y = x + 1
+    y.mul_(3)
+    y += x
+
+    y.sum().backward()
+
+    assert y.tolist() == [7.0, 11.0]
+    assert x.grad.tolist() == [4.0, 4.0]
+
+
+def test_leaf_that_requires_grad_is_protected() -> None:
+    x = ag.tensor([1.0], requires_grad=True)
+
+    with pytest.raises(ag.InplaceError, match="leaf"):
+        x.add_(1)
+    with ag.no_grad():
+        x.add_(1)
+
+    assert x.tolist() == [2.0]
+
+
+def test_recorded_view_is_protected() -> None:
+    x = ag.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+
+    with pytest.raises(ag.InplaceError, match="view"):
+        y[0:1].mul_(2)
+
+
+def test_set_items_sends_gradients_to_the_value() -> None:
+    x = ag.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    v = ag.tensor([5.0], requires_grad=True)
+    y = x * 2
+    y[1:2] = v
+
+    (y * y).sum().backward()
+
+    assert y.tolist() == [2.0, 5.0, 6.0]
+    assert x.grad.tolist() == [8.0, 0.0, 24.0]
+    assert v.grad.tolist() == [10.0]
+
+
+def test_copy_and_fill() -> None:
+    x = ag.zeros(2)
+
+    assert x.copy_(ag.tensor([1, 2])).tolist() == [1.0, 2.0]
+    assert x.fill_(3).tolist() == [3.0, 3.0]
+    assert x.zero_().tolist() == [0.0, 0.0]

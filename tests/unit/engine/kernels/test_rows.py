@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from gradmesh.engine import kernels
+
+
+def test_gather_into_a_buffer() -> None:
+    table = np.arange(8, dtype=np.float32).reshape(4, 2)
+    out = np.empty((3, 2), np.float32)
+
+    assert kernels.gather(table, np.array([3, 0, 3]), out) is out
+    assert out.tolist() == [[6, 7], [0, 1], [6, 7]]
+
+
+@pytest.mark.parametrize("bad", [-1, 4])
+def test_index_outside_is_named_and_changes_nothing(bad: int) -> None:
+    table = np.zeros((4, 2), np.float32)
+    index = np.array([0, bad])
+    rows = np.ones((2, 2), np.float32)
+
+    with pytest.raises(IndexError, match=f"index {bad} at place 1 is outside 4 rows"):
+        kernels.gather(table, index)
+    with pytest.raises(IndexError):
+        kernels.scatter_add(table, index, rows)
+    with pytest.raises(IndexError):
+        kernels.scatter_sgd(table, index, rows, 0.1)
+
+    assert not table.any()
+
+
+def test_sums_are_taken_in_order_of_appearance() -> None:
+    rng = np.random.default_rng(0)
+    inverse = rng.integers(0, 5, 1000)
+    rows = rng.normal(size=(1000, 7)).astype(np.float32)
+
+    total = kernels.coalesce(inverse, rows, 5)
+
+    expected = np.zeros((5, 7), np.float32)
+    for place, row in zip(inverse, rows, strict=True):
+        expected[place] += row
+    np.testing.assert_array_equal(total, expected)
+
+
+def test_scatter_sgd_with_repeated_places() -> None:
+    weights = np.ones((3, 2), np.float32)
+
+    kernels.scatter_sgd(weights, np.array([1, 1]), np.ones((2, 2), np.float32), 0.25)
+
+    assert weights.tolist() == [[1, 1], [0.5, 0.5], [1, 1]]
+
+
+def test_half_precision_rows_add_up() -> None:
+    out = np.zeros((2, 3), np.float16)
+
+    kernels.scatter_add(out, np.array([1, 1]), np.ones((2, 3), np.float16))
+
+    assert out.tolist() == [[0, 0, 0], [2, 2, 2]]

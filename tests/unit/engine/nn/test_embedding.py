@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from gradmesh.engine import autograd as ag
+from gradmesh.engine import nn, optim
+from gradmesh.engine.autograd import RowGrad
+from gradmesh.engine.backend import DtypeError, ShapeError
+
+IDS = np.array([[3, 1, 3], [0, 3, 2]])
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_sparse_gradient_equals_the_dense_one(mode: str) -> None:
+    dense = nn.EmbeddingBag(5, 4, mode=mode, padding_idx=2)
+    sparse = nn.EmbeddingBag(5, 4, mode=mode, padding_idx=2, sparse=True)
+    sparse.load_state_dict(dense.state_dict())
+
+    (dense(ag.tensor(IDS)) ** 2).sum().backward()
+    (sparse(ag.tensor(IDS)) ** 2).sum().backward()
+
+    assert isinstance(sparse.weight.grad, RowGrad)
+    assert 2 not in sparse.weight.grad.ids
+    np.testing.assert_array_equal(sparse.weight.grad.to_dense(), dense.weight.grad.data)
+
+
+def test_two_lookups_add_their_row_gradients() -> None:
+    dense, sparse = nn.Embedding(5, 4), nn.Embedding(5, 4, sparse=True)
+    sparse.load_state_dict(dense.state_dict())
+    for layer in (dense, sparse):
+        (layer(ag.tensor(IDS)).sum() + (layer(ag.tensor([1, 1])) * 2).sum()).backward()
+
+    assert isinstance(sparse.weight.grad, RowGrad)
+    np.testing.assert_array_equal(sparse.weight.grad.to_dense(), dense.weight.grad.data)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+def test_sparse_training_equals_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    mine = nn.EmbeddingBag(50, 8, mode="sum", sparse=True)
+    peer = torch.nn.EmbeddingBag(50, 8, mode="sum", sparse=True)
+    peer.load_state_dict({"weight": torch.tensor(mine.weight.data.copy())})
+    ours = getattr(optim, name)(mine.parameters(), lr=0.1)
+    theirs = getattr(torch.optim, name)(peer.parameters(), lr=0.1)
+    rng = np.random.default_rng(0)
+
+    for _ in range(10):
+        ids = rng.integers(0, 50, (6, 5))
+        for layer, optimizer, batch in (
+            (mine, ours, ag.tensor(ids)),
+            (peer, theirs, torch.tensor(ids)),
+        ):
+            optimizer.zero_grad()
+            (layer(batch) ** 2).sum().backward()
+            optimizer.step()
+
+    np.testing.assert_allclose(mine.weight.data, peer.weight.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_id_outside_the_table_is_named() -> None:
+    with pytest.raises(IndexError, match="index 5 at place 1 is outside 5 rows"):
+        nn.Embedding(5, 2)(ag.tensor([0, 5]))
+    with pytest.raises(IndexError, match="index -1"):
+        nn.EmbeddingBag(5, 2)(ag.tensor([[0, -1]]))
+
+
+def test_wrong_ids_and_offsets_are_refused() -> None:
+    bag = nn.EmbeddingBag(5, 2)
+
+    with pytest.raises(DtypeError, match="integers"):
+        bag(ag.ones(2, 2))
+    with pytest.raises(ShapeError, match="offsets"):
+        bag(ag.tensor([1, 2]))
+    with pytest.raises(ShapeError, match="never fall"):
+        bag(ag.tensor([1, 2]), ag.tensor([0, 2, 1]))
+    with pytest.raises(ValueError, match="mode 'sum'"):
+        bag(ag.tensor([[1]]), per_sample_weights=ag.ones(1, 1))
+
+
+def test_pretrained_table_is_frozen_by_default() -> None:
+    table = ag.randn(4, 3)
+
+    layer = nn.Embedding.from_pretrained(table)
+
+    assert not layer.weight.requires_grad
+    assert np.shares_memory(layer.weight.data, table.data)

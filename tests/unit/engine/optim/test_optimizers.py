@@ -1,0 +1,212 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradmesh.engine import autograd as ag
+from gradmesh.engine import nn, optim
+from gradmesh.engine.autograd import RowGrad
+from gradmesh.engine.backend import ShapeError
+
+SETTINGS = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.01}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.01}),
+    ("Adagrad", {"lr": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-6}),
+    ("Adam", {"lr": 0.1}),
+    ("Adam", {"lr": 0.1, "betas": (0.8, 0.95), "weight_decay": 0.01, "amsgrad": True}),
+    ("AdamW", {"lr": 0.1, "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.1, "amsgrad": True}),
+    ("Adamax", {"lr": 0.1, "weight_decay": 0.01}),
+    ("RMSprop", {"lr": 0.1}),
+    ("RMSprop", {"lr": 0.01, "momentum": 0.9, "centered": True, "weight_decay": 0.01}),
+    ("Rprop", {"lr": 0.1}),
+    ("Adadelta", {"lr": 0.5, "weight_decay": 0.01}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), SETTINGS)
+def test_ten_steps_equal_torch(name: str, options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    start = [rng.normal(size=s).astype(np.float32) for s in ((5, 7), (7,), (1, 3, 2))]
+    mine = [nn.Parameter(a.copy()) for a in start]
+    theirs = [torch.nn.Parameter(torch.tensor(a)) for a in start]
+    ours = getattr(optim, name)(mine, **options)
+    peer = getattr(torch.optim, name)(theirs, **options)
+
+    for _ in range(10):
+        for p, q in zip(mine, theirs, strict=True):
+            grad = rng.normal(size=p.shape).astype(np.float32)
+            p.grad, q.grad = ag.tensor(grad), torch.tensor(grad)
+        ours.step()
+        peer.step()
+
+    for p, q in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", optim.rule_names())
+def test_rows_follow_the_same_rule_as_dense(name: str) -> None:
+    rule = optim.make_rule(name, {})
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(6, 9)).astype(np.float32)
+    rows = dense.copy()
+    dense_slots, row_slots = rule.dense_slots(dense), rule.allocate(6, 9, np.float32)
+    order = np.array([4, 0, 5, 1, 3, 2])
+
+    for step in range(1, 4):
+        grad = rng.normal(size=(6, 9)).astype(np.float32)
+        rule.update(dense, dense_slots, grad, 0.1, step)
+        rule.update_rows(rows, row_slots, order, grad[order], 0.1, step)
+
+    np.testing.assert_array_equal(dense, rows)
+
+
+@pytest.mark.parametrize("name", optim.rule_names())
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernel_agrees_with_formula(name: str, dtype: str) -> None:
+    decay = {} if name in ("ftrl", "rprop") else {"weight_decay": 0.1}
+    rule = optim.make_rule(name, decay)
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(6, 33)).astype(dtype)
+    expected = weights.copy()
+    slots, twin = rule.allocate(6, 33, dtype), rule.allocate(6, 33, dtype)
+
+    for step in range(1, 4):
+        grads = rng.normal(size=(6, 33)).astype(dtype)
+        rule.update_rows(weights, slots, np.arange(6), grads, 0.1, step)
+        rule.formula(np, expected, twin, grads, 0.1, step)
+
+    np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6)
+    for key, array in slots.items():
+        np.testing.assert_allclose(array, twin[key], rtol=1e-5)
+
+
+def test_untouched_rows_stay() -> None:
+    rule = optim.make_rule("rowwise_adagrad", {})
+    weights = np.ones((4, 3), np.float32)
+    slots = rule.allocate(4, 3, np.float32)
+
+    rule.update_rows(weights, slots, np.array([2]), np.ones((1, 3), np.float32), 0.1, 1)
+
+    assert weights[[0, 1, 3]].tolist() == [[1, 1, 1]] * 3
+    assert slots["sum"].tolist() == [[0], [0], [1], [0]]
+
+
+def test_bad_rows_change_nothing() -> None:
+    rule = optim.make_rule("adagrad", {})
+    weights = np.ones((4, 3), np.float32)
+    slots = rule.allocate(4, 3, np.float32)
+
+    with pytest.raises(IndexError):
+        rule.update_rows(weights, slots, np.array([0, 4]), np.ones((2, 3), np.float32), 0.1, 1)
+    with pytest.raises(ShapeError):
+        rule.update_rows(weights, slots, np.array([0]), np.ones((2, 3), np.float32), 0.1, 1)
+
+    assert weights.tolist() == [[1, 1, 1]] * 4
+
+
+def test_optimizer_without_parameters_is_a_recipe() -> None:
+    recipe = optim.RowwiseAdagrad(0.05)
+
+    assert recipe.is_recipe
+    assert recipe.lr == 0.05
+    assert recipe.rule.name == "rowwise_adagrad"
+    assert optim.make_rule(recipe.rule.name, optim.rule_options(recipe.rule)) == recipe.rule
+    assert optim.SGD(lr=0.1).lr == 0.1
+
+
+def test_step_takes_gradients_from_a_map() -> None:
+    p, q = nn.Parameter(ag.ones(2)), nn.Parameter(ag.ones(2))
+    optimizer = optim.SGD([p, q], lr=0.5)
+
+    optimizer.step({p: np.ones(2, np.float32)})
+
+    assert p.tolist() == [0.5, 0.5]
+    assert q.tolist() == [1.0, 1.0]
+    assert p.grad is None
+
+
+def test_row_gradient_updates_only_its_rows() -> None:
+    p = nn.Parameter(ag.ones(4, 2))
+    p.grad = RowGrad(np.array([1, 1]), np.ones((2, 2), np.float32), 4)
+
+    optim.SGD([p], lr=0.25).step()
+
+    assert p.tolist() == [[1, 1], [0.5, 0.5], [1, 1], [1, 1]]
+
+
+def test_state_round_trips() -> None:
+    def run(steps: list[float], optimizer: Any, p: Any) -> None:
+        for value in steps:
+            p.grad = ag.full((3,), value)
+            optimizer.step()
+
+    p, q = nn.Parameter(ag.ones(3)), nn.Parameter(ag.ones(3))
+    first = optim.SGD([p], lr=0.1, momentum=0.9)
+    run([1.0, 2.0], first, p)
+    q.data[...] = p.data
+    second = optim.SGD([q], lr=0.3)
+    second.load_state_dict(first.state_dict())
+    run([3.0], first, p)
+    run([3.0], second, q)
+
+    assert p.tolist() == q.tolist()
+
+
+def test_groups_have_their_own_options() -> None:
+    p, q = nn.Parameter(ag.ones(1)), nn.Parameter(ag.ones(1))
+    optimizer = optim.SGD([{"params": [p]}, {"params": [q], "lr": 0.5}], lr=0.1)
+    p.grad = q.grad = ag.ones(1)
+
+    optimizer.step()
+
+    assert p.item() == pytest.approx(0.9)
+    assert q.item() == pytest.approx(0.5)
+
+
+def test_bad_arguments_are_named() -> None:
+    p = nn.Parameter(ag.ones(1))
+
+    with pytest.raises(ValueError, match="nesterov"):
+        optim.SGD([p], lr=0.1, nesterov=True)
+    with pytest.raises(ValueError, match="negative"):
+        optim.SGD([p], lr=-1.0)
+    with pytest.raises(ValueError, match="more than one"):
+        optim.SGD([{"params": [p]}, {"params": [p]}], lr=0.1)
+    with pytest.raises(ValueError, match="no rule"):
+        optim.make_rule("magic", {})
+
+
+def test_ftrl_follows_its_closed_form_and_makes_zeros() -> None:
+    alpha, beta, l1, l2 = 0.3, 1.0, 0.8, 0.1
+    p = nn.Parameter(ag.zeros(50, dtype="float64"))
+    optimizer = optim.FTRL([p], lr=alpha, beta=beta, l1=l1, l2=l2)
+    rng = np.random.default_rng(0)
+    z, n, w = np.zeros(50), np.zeros(50), np.zeros(50)
+
+    for _ in range(5):
+        g = rng.normal(size=50)
+        p.grad = ag.tensor(g)
+        optimizer.step()
+        sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / alpha
+        z, n = z + g - sigma * w, n + g * g
+        w = np.where(abs(z) <= l1, 0, -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / alpha + l2))
+
+    np.testing.assert_allclose(p.data, w, rtol=1e-12)
+    assert 0 < (p.data == 0).sum() < 50
+
+
+def test_lazy_adam_leaves_other_rows_and_their_state_alone() -> None:
+    p = nn.Parameter(ag.ones(3, 2))
+    optimizer = optim.Adam([p], lr=0.1)
+    for row in (0, 1):
+        p.grad = RowGrad(np.array([row]), np.ones((1, 2), np.float32), 3)
+        optimizer.step()
+
+    assert p.data[2].tolist() == [1.0, 1.0]
+    assert (p.data[:2] < 1).all()
+    assert optimizer.state[p]["slots"]["exp_avg"][2].tolist() == [0.0, 0.0]
