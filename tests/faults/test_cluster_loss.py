@@ -39,7 +39,7 @@ def train(victim: str | None) -> dict[str, float]:
     """Train to the end, killing `victim` on the way; return the figures."""
     with LocalCluster(parameter_servers=2, trainers=2, settings=JOB) as cluster:
         if victim is not None:
-            wait_for("training", lambda: 3 <= status_of(cluster).step)
+            wait_for("training", lambda: status_of(cluster).step >= 3)
             (pid,) = [p["pid"] for p in cluster.processes() if p["name"] == victim]
             os.kill(pid, signal.SIGKILL)
         wait_for("the end of training", lambda: cluster.work_done, 100.0)
