@@ -18,7 +18,7 @@ from gradmesh.sdk.status import ClusterStatus, fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = {"job.steps": 60, "job.batch_size": 64, "job.eval_batches": 5, "job.log_every": 1}
-UP = "--parameter-servers 2 --trainers 2 --steps 100000 --batch-size 64".split()
+UP = ["--parameter-servers", "2", "--trainers", "2", "--steps", "100000", "--batch-size", "64"]
 EXACT = ("auc", "best_auc", "log_loss", "samples")
 
 
