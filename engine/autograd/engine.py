@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_backward
 from gradmesh.engine.autograd.errors import GradientError, InplaceError
@@ -18,7 +20,7 @@ from gradmesh.engine.autograd.function import Function, Output, check_not_releas
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
-from gradmesh.engine.backend import Array, ShapeError, array_module
+from gradmesh.engine.backend import Array, ShapeError, array_module, as_array
 
 _by_sequence = attrgetter("sequence")
 
@@ -90,7 +92,11 @@ class _Pass:
             if root.grad_fn is None:
                 self.uses[root] = self.uses.get(root, 0) + 1
         for root, grad in seeds:
-            self._deliver(root if root.grad_fn is None else root.grad_fn, grad, False)
+            if root.grad_fn is not None:
+                self._add(root.grad_fn, grad)
+            else:
+                self._add(root, grad)
+                self._settle(root)
         for node in nodes:
             self._visit(node)
 
@@ -99,7 +105,7 @@ class _Pass:
         if grad is None:
             for edge in node.edges:
                 if edge is not None and not isinstance(edge, Function):
-                    self._skip_leaf(edge)
+                    self._settle(edge)
             return
         if node.hooks is not None:
             for hook in node.hooks:
@@ -132,38 +138,33 @@ class _Pass:
         for edge, result in zip(edges, results, strict=True):
             if edge is None:
                 continue
-            if result is None:
-                if not isinstance(edge, Function):
-                    self._skip_leaf(edge)
-                continue
-            fresh = (
-                type(result) is not RowGrad
-                and result is not grad
-                and result.base is None
-                and not any(result is kept for kept in node.saved_tensors)
-                and sum(result is other for other in results) == 1
-            )
-            self._deliver(edge, result, fresh)
+            if isinstance(edge, Function):
+                if result is not None:
+                    self._add(edge, result)
+            elif result is None:
+                self._settle(edge)
+            else:
+                if edge not in self.pending and _is_fresh(node, grad, result, results):
+                    self.owned.add(edge)
+                self._add(edge, result)
+                self._settle(edge)
 
-    def _deliver(self, target: Any, grad: Any, fresh: bool) -> None:
-        """Add a gradient to what waits for a node or leaf; finish the leaf with its last use."""
+    def _add(self, target: Any, grad: Any) -> None:
+        """Add a gradient to what waits for a node or leaf."""
         pending = self.pending
-        if target not in pending:
+        if isinstance(grad, np.generic):
+            grad = np.asarray(grad)
+        held = pending.get(target)
+        if held is None:
             pending[target] = grad
-            if fresh:
-                self.owned.add(target)
-        elif target in self.owned and type(grad) is not RowGrad:
-            pending[target] += grad
+        elif target in self.owned and type(held) is not RowGrad and type(grad) is not RowGrad:
+            held += grad
         else:
-            total = add_grads(pending[target], grad)
-            pending[target] = total
-            if type(total) is not RowGrad:
-                self.owned.add(target)
-        if not isinstance(target, Function):
-            self._skip_leaf(target)
+            pending[target] = as_array(add_grads(held, grad))
+            self.owned.add(target)
 
-    def _skip_leaf(self, leaf: Any) -> None:
-        """Count one use of a leaf as settled."""
+    def _settle(self, leaf: Any) -> None:
+        """Count one use of a leaf as settled, and finish the leaf with its last use."""
         left = self.uses[leaf] - 1
         self.uses[leaf] = left
         if left == 0 and leaf in self.pending:
@@ -193,13 +194,29 @@ def _seed(root: Any, grad: Any) -> Array:
                 f"a gradient must be given to start from a tensor of shape {root.shape}; "
                 "only a tensor of one element starts from 1"
             )
-        return array_module(root.data).ones_like(root.data)
+        return array_module(root.data).ones(root.data.shape, dtype=root.data.dtype)
     data = grad.data if isinstance(grad, tensor_module.Tensor) else grad
     if tuple(data.shape) != root.shape:
         raise ShapeError(
             f"gradient of shape {tuple(data.shape)} for a tensor of shape {root.shape}"
         )
     return data if data.dtype == root.data.dtype else data.astype(root.data.dtype)
+
+
+def _is_fresh(node: Function, grad: Any, result: Any, results: tuple[Any, ...]) -> bool:
+    """Tell whether nobody but the caller refers to an array that a backward returned."""
+    if type(result) is RowGrad or result is grad or result.base is not None:
+        return False
+    if node.outputs > 1:
+        return False
+    for kept in node.saved_tensors:
+        if kept is result:
+            return False
+    copies = 0
+    for other in results:
+        if other is result:
+            copies += 1
+    return copies == 1
 
 
 def _changed(node: Function) -> InplaceError:
