@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from gradmesh.sdk.process.address import listening, reachable
+from gradmesh.sdk.process.address import listening, reachable, split
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.errors import Problem
 from gradmesh.sdk.process.name import worker_name
@@ -40,6 +40,12 @@ class TrainerConfig(Section):
     join_timeout_s: float = setting(
         60.0, "Seconds to look for the coordinator before giving up.", minimum=0.1, maximum=86400
     )
+
+    def problems(self) -> Iterable[Problem]:
+        """Yield what others could not make sense of."""
+        if split(self.listen)[0] in ("0.0.0.0", "::") and self.advertise is None:
+            text = "must say where others reach this process when listen means everywhere"
+            yield Problem("advertise", text)
 
     def problems_with(self, sections: Sections) -> Iterable[Problem]:
         """Yield what is unsafe about the addresses."""

@@ -67,9 +67,9 @@ class Teacher:
         ids = law.ids(rng.random((count, len(spec.rows))))
         effect, pairs, linear = (float(part.std()) for part in self._parts(dense, ids))
         wanted = [spec.spread * float(np.sqrt(share)) for share in spec.shares]
-        self._tables[:, 0] *= wanted[0] / effect
-        self._dense[:, 0] *= wanted[2] / linear
-        latent = np.sqrt(wanted[1] / pairs)
+        self._tables[:, 0] *= _factor(wanted[0], effect)
+        self._dense[:, 0] *= _factor(wanted[2], linear)
+        latent = np.sqrt(_factor(wanted[1], pairs))
         self._tables[:, 2:] *= latent
         self._dense[:, 2:] *= latent
         self._square_latents()
@@ -86,6 +86,11 @@ def sigmoid(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return 1 / (1 + exp(-logits)); large negative logits give 0."""
     with np.errstate(over="ignore"):
         return np.reciprocal(np.float32(1) + np.exp(-logits))
+
+
+def _factor(wanted: float, spread: float) -> float:
+    # Tables of one row have no spread, and rounding noise must not be blown up to make one.
+    return wanted / spread if spread > 1e-4 else 1.0
 
 
 def _square(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -14,6 +14,7 @@ import hmac
 import secrets
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Final, final
@@ -54,19 +55,26 @@ class Identity:
     """Shared by the ranks of this group, and by nobody else."""
 
 
-def greet(sock: socket.socket, identity: Identity, acceptor: int) -> None:
+def greet(sock: socket.socket, identity: Identity, acceptor: int, timeout_s: float) -> None:
     """Introduce ourselves to the rank `acceptor`, which we have connected to.
+
+    Args:
+        sock: The connection.
+        identity: Who we are.
+        acceptor: Whom we expect to answer.
+        timeout_s: For the whole handshake.
 
     Raises:
         HandshakeRefused: It would not have us, or could not prove that it knows the secret.
         OSError: The connection broke or timed out.
     """
-    challenge = _receive(sock, _NONCE_BYTES)
+    deadline = time.monotonic() + timeout_s
+    challenge = _receive(sock, _NONCE_BYTES, deadline)
     ours = secrets.token_bytes(_NONCE_BYTES)
     fields = (identity.generation, identity.world_size, identity.rank)
     hello = _HELLO.pack(_MAGIC, *fields, ours)
     sock.sendall(hello + _prove(identity.secret, b"connect", challenge, hello))
-    answer = _receive(sock, 1 + _PROOF_BYTES)
+    answer = _receive(sock, 1 + _PROOF_BYTES, deadline)
     verdict, proof = answer[:1], answer[1:]
     if verdict != bytes([Verdict.WELCOME]):
         raise HandshakeRefused(
@@ -84,16 +92,23 @@ def greet(sock: socket.socket, identity: Identity, acceptor: int) -> None:
         )
 
 
-def welcome(sock: socket.socket, identity: Identity) -> int:
+def welcome(sock: socket.socket, identity: Identity, timeout_s: float) -> int:
     """Hear the introduction of a process that connected to us; return its rank.
+
+    Args:
+        sock: The connection.
+        identity: Who we are.
+        timeout_s: For the whole handshake, so that a stranger cannot drag it out byte by byte.
 
     Raises:
         HandshakeRefused: It is not a peer of higher rank in this group; it was told so.
         OSError: The connection broke or timed out.
     """
+    deadline = time.monotonic() + timeout_s
+    sock.settimeout(timeout_s)
     challenge = secrets.token_bytes(_NONCE_BYTES)
     sock.sendall(challenge)
-    heard = _receive(sock, _HELLO.size + _PROOF_BYTES)
+    heard = _receive(sock, _HELLO.size + _PROOF_BYTES, deadline)
     hello, proof = heard[: _HELLO.size], heard[_HELLO.size :]
     expected = _prove(identity.secret, b"connect", challenge, hello)
     genuine = hmac.compare_digest(proof, expected)
@@ -125,9 +140,10 @@ def _prove(secret: bytes, *parts: bytes) -> bytes:
     return hmac.digest(secret, b"".join(parts), "sha256")
 
 
-def _receive(sock: socket.socket, count: int) -> bytes:
+def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
     data = b""
     while len(data) < count:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
         part = sock.recv(count - len(data))
         if not part:
             raise ConnectionResetError("the other side closed the connection in the handshake")

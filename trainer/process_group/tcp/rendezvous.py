@@ -55,7 +55,8 @@ def connect_mesh(
         HandshakeRefused: A rank is in another generation.
     """
     deadline = time.monotonic() + timeout_s
-    with socket.create_server((endpoint.listen_host, 0), backlog=128) as listener:
+    family = socket.AF_INET6 if ":" in endpoint.listen_host else socket.AF_INET
+    with socket.create_server((endpoint.listen_host, 0), family=family, backlog=128) as listener:
         _publish(store, identity.rank, endpoint, listener)
         higher = range(identity.rank + 1, identity.world_size)
         with contextlib.ExitStack() as undo:
@@ -134,8 +135,7 @@ class _Door:
 
     def _admit(self, sock: socket.socket, address: str, strangers: threading.Semaphore) -> None:
         try:
-            sock.settimeout(_HANDSHAKE_S)
-            rank = welcome(sock, self.identity)
+            rank = welcome(sock, self.identity, _HANDSHAKE_S)
         except OSError:
             sock.close()
             return
@@ -165,8 +165,7 @@ def _dial(store: Store, identity: Identity, rank: int, deadline: float) -> Link:
     except OSError as error:
         raise _unreachable(rank, address, error) from error
     try:
-        sock.settimeout(max(0.001, deadline - time.monotonic()))
-        greet(sock, identity, rank)
+        greet(sock, identity, rank, deadline - time.monotonic())
     except HandshakeRefused:
         sock.close()
         raise

@@ -88,6 +88,14 @@ def test_single_features_do_not_tell_the_whole_truth(data):
     assert alone < auc(batch.labels, batch.best) - 0.01
 
 
+def test_tables_of_one_row_leave_the_truth_to_the_others():
+    batch = ClickData(ClickSpec(rows=(1, 1), dense_features=2)).batch("test", 0, 50_000)
+
+    assert np.isfinite(batch.best).all()
+    assert abs(batch.labels.mean() - 0.25) < 0.02
+    assert auc(batch.labels, batch.best) > 0.6
+
+
 def test_empty_batch_is_fine(data):
     assert data.batch("train", 0, 0).ids.shape == (0, 3)
 

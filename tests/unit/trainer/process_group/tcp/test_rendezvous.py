@@ -59,8 +59,8 @@ def address_of(store, rank):
 def test_peer_is_welcomed(pair, pool):
     newcomer = dataclasses.replace(WHO, rank=2)
 
-    heard = pool.submit(welcome, pair[0], WHO)
-    greet(pair[1], newcomer, WHO.rank)
+    heard = pool.submit(welcome, pair[0], WHO, 5.0)
+    greet(pair[1], newcomer, WHO.rank, 5.0)
 
     assert heard.result(5) == 2
 
@@ -80,10 +80,10 @@ def test_peer_is_welcomed(pair, pool):
 def test_stranger_is_refused_and_told_why(pair, pool, change, words):
     stranger = dataclasses.replace(WHO, **{"rank": 2, **change})
 
-    heard = pool.submit(welcome, pair[0], WHO)
+    heard = pool.submit(welcome, pair[0], WHO, 5.0)
 
     with pytest.raises(HandshakeRefused, match=words):
-        greet(pair[1], stranger, WHO.rank)
+        greet(pair[1], stranger, WHO.rank, 5.0)
     with pytest.raises(HandshakeRefused, match=words):
         heard.result(5)
 
@@ -97,7 +97,32 @@ def test_impostor_that_says_welcome_is_found_out(pair, pool):
     pool.submit(impostor)
 
     with pytest.raises(HandshakeRefused, match="secret"):
-        greet(pair[1], dataclasses.replace(WHO, rank=2), WHO.rank)
+        greet(pair[1], dataclasses.replace(WHO, rank=2), WHO.rank, 5.0)
+
+
+def test_stranger_that_drips_is_cut_off_in_time(pair, pool):
+    started = time.monotonic()
+    heard = pool.submit(welcome, pair[0], WHO, 0.3)
+
+    with contextlib.suppress(OSError):
+        while not heard.done():
+            pair[1].send(b"x")
+            threading.Event().wait(0.05)
+
+    assert isinstance(heard.exception(5), TimeoutError)
+    assert time.monotonic() - started < 2.0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_ranks_meet_at_any_kind_of_address(store, pool, host):
+    first = dataclasses.replace(WHO, rank=0, world_size=2)
+    endpoint = Endpoint(listen_host=host)
+
+    mesh = pool.submit(connect_mesh, store, first, endpoint, 10.0)
+    other = connect_mesh(store, dataclasses.replace(first, rank=1), endpoint, 10.0)
+
+    for link in [*mesh.result(10).values(), *other.values()]:
+        link.close()
 
 
 def test_secret_is_the_same_on_all_ranks_and_never_the_same_twice(store):

@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+
+from gradmesh.engine.backend import Generator
+from gradmesh.trainer.data import ClickData, ClickSpec
+from gradmesh.trainer.data.teacher import sigmoid
+from gradmesh.trainer.job.evaluation import evaluate
+from gradmesh.trainer.metric import auc, log_loss
+from gradmesh.trainer.models import DLRM, LocalEmbedding
+from gradmesh.trainer.process_group import LocalProcessGroup
+
+SPEC = ClickSpec(rows=(30, 10), dense_features=3)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return ClickData(SPEC)
+
+
+@pytest.fixture
+def model():
+    generator = Generator(0)
+    embeddings = LocalEmbedding(SPEC.rows, 4, generator=generator)
+    return DLRM(embeddings, dense_features=3, features=2, dim=4, generator=generator)
+
+
+def test_figures_are_those_of_all_held_out_batches(model, data):
+    figures = evaluate(model, data, LocalProcessGroup(), 5, 200)
+
+    batches = [data.batch("test", index, 200) for index in range(5)]
+    labels = np.concatenate([batch.labels for batch in batches])
+    guesses = sigmoid(np.concatenate([model(b.dense, b.ids).data for b in batches]))
+    best = np.concatenate([batch.best for batch in batches])
+    assert figures["auc"] == auc(labels, guesses)
+    assert figures["best_auc"] == auc(labels, best)
+    assert figures["log_loss"] == log_loss(labels, guesses)
+    assert figures["best_log_loss"] == log_loss(labels, best)
+    assert figures["auc"] < figures["best_auc"]
