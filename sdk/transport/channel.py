@@ -82,7 +82,12 @@ class Channel:
 
         Raises:
             Unreachable: The channel was closed.
+            DeadlineExceeded: There is no time left; gRPC might send it all the same.
         """
+        if timeout_s <= 0:
+            raise DeadlineExceeded(
+                f"no time was left to ask {self.worker} at {self.address}, {method.name}"
+            )
         call = self._calls.get(method.path)
         if call is None:
             call = self._calls[method.path] = self._channel.unary_unary(method.path)

@@ -77,8 +77,8 @@ class FaultProxy:
         for sock in sockets:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                sock.shutdown(socket.SHUT_RD)
-                sock.close()
+                sock.shutdown(socket.SHUT_RD)  # wakes the thread that reads from it
+            sock.close()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
