@@ -12,7 +12,7 @@
     ├── StoreFull
     ├── Unauthenticated
     ├── RemoteFailure             a registered function raised
-    ├── DeadlineExceeded
+    ├── DeadlineExceeded, Cancelled
     └── InternalError
 
 Each class names its gRPC status, its reason on the wire and whether a repetition can help. The
@@ -238,6 +238,13 @@ class DeadlineExceeded(GradmeshError, TimeoutError):
 
     code = "DEADLINE_EXCEEDED"
     reason = "DEADLINE_EXCEEDED"
+
+
+class Cancelled(GradmeshError):
+    """The caller gave the call up; the worker may or may not have acted."""
+
+    code = "CANCELLED"
+    reason = "CANCELLED"
 
 
 class InternalError(GradmeshError, RuntimeError):
