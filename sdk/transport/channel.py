@@ -63,6 +63,7 @@ class Channel:
         else:
             self._channel = grpc.secure_channel(address, credentials, options)
         self._calls: dict[str, Any] = {}
+        self.closed = False
 
     def call(self, method: Method, request: Body, deadline: Deadline) -> Any:
         """Make a call and wait for its answer.
@@ -77,15 +78,30 @@ class Channel:
         return Pending(self, method, to_wire(request, self.max_frame_bytes), deadline)
 
     def attempt(self, method: Method, data: bytes, timeout_s: float) -> "grpc.Future[bytes]":
-        """Send the bytes of a call once."""
+        """Send the bytes of a call once.
+
+        Raises:
+            Unreachable: The channel is closed.
+        """
         call = self._calls.get(method.path)
-        if call is None:
-            call = self._calls[method.path] = self._channel.unary_unary(method.path)
-        future: grpc.Future[bytes] = call.future(data, timeout=timeout_s, metadata=self.metadata)
+        try:
+            if call is None:
+                call = self._calls[method.path] = self._channel.unary_unary(method.path)
+            future: grpc.Future[bytes] = call.future(
+                data, timeout=timeout_s, metadata=self.metadata
+            )
+        except ValueError:
+            if not self.closed:
+                raise
+            raise Unreachable(
+                f"{self.worker} at {self.address}, {method.name}: the channel is closed; connect "
+                "again"
+            ) from None
         return future
 
     def close(self) -> None:
         """Close the connection; calls under way end with Unreachable. May be called twice."""
+        self.closed = True
         self._channel.close()
 
     def __enter__(self) -> "Channel":
@@ -105,6 +121,7 @@ class Pending:
         self._data = data
         self._deadline = deadline
         self._begun = time.perf_counter()
+        self._given_up = False
         self._future = channel.attempt(method, data, deadline.remaining_s())
 
     def result(self) -> Any:
@@ -118,7 +135,7 @@ class Pending:
             try:
                 data = self._future.result()
             except grpc.FutureCancelledError:
-                error: GradmeshError = Unreachable(f"{self._where()}: the channel was closed")
+                error: GradmeshError = Unreachable(f"{self._where()}: the call was given up")
             except grpc.RpcError as failure:
                 error = from_call(failure, self._where())
             else:
@@ -134,11 +151,12 @@ class Pending:
             )
 
     def cancel(self) -> None:
-        """Stop waiting; the worker may or may not have acted."""
+        """Stop waiting, and send it no more; the worker may or may not have acted."""
+        self._given_up = True
         self._future.cancel()
 
     def _exhausted(self, error: GradmeshError, pause_s: float) -> bool:
-        if self._deadline.remaining_s() <= pause_s:
+        if self._given_up or self._channel.closed or self._deadline.remaining_s() <= pause_s:
             return True
         waited_s = time.perf_counter() - self._begun
         return isinstance(error, Unreachable) and waited_s > self._channel.patience_s
