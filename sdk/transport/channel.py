@@ -144,7 +144,8 @@ class Pending:
             pause = next(pauses)
             if not may_repeat(self._method, error) or self._exhausted(error, pause):
                 self._observe(error.reason, 0)
-                raise _final(error) from None
+                last = _final(error)
+                raise last from last.__cause__
             time.sleep(pause)
             self._future = self._channel.attempt(
                 self._method, self._data, self._deadline.remaining_s()
