@@ -89,9 +89,9 @@ class Channel:
                 f"no time was left to ask {self.worker} at {self.address}, {method.name}"
             )
         call = self._calls.get(method.path)
-        if call is None:
-            call = self._calls[method.path] = self._channel.unary_unary(method.path)
         try:
+            if call is None:
+                call = self._calls[method.path] = self._channel.unary_unary(method.path)
             future: grpc.Future[bytes] = call.future(
                 data, timeout=timeout_s, metadata=self.metadata
             )
