@@ -12,7 +12,14 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
-from gradmesh.protos.errors import Cancelled, DeadlineExceeded, GradmeshError, Retry, Unreachable
+from gradmesh.protos.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    GradmeshError,
+    InvalidFrame,
+    Retry,
+    Unreachable,
+)
 from gradmesh.protos.method import Body, Method, from_wire, to_wire
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.transport.deadline import Deadline
@@ -155,8 +162,11 @@ class Pending:
             raise Cancelled(f"{self._where()}: given up by the caller") from None
         except grpc.RpcError as failure:
             raise from_call(failure, self._where()) from None
-        channel = self._channel
-        return from_wire(data, self._method.response_type, channel.max_frame_bytes), len(data)
+        try:
+            limit = self._channel.max_frame_bytes
+            return from_wire(data, self._method.response_type, limit), len(data)
+        except InvalidFrame as error:
+            raise InvalidFrame(f"{self._where()}: {error.message}", **error.metadata) from None
 
     def _send_again(self, pause_s: float) -> None:
         if not self._cancelled.wait(pause_s):
