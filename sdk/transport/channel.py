@@ -20,6 +20,9 @@ from gradmesh.sdk.transport.retry import RetryPolicy, may_repeat
 from gradmesh.sdk.transport.security import call_metadata, channel_credentials
 from gradmesh.sdk.transport.status import from_call
 
+# gRPC ends a call at its deadline by itself; should its threads be gone, as at exit, we do.
+_GRACE_S = 1.0
+
 
 @final
 class Channel:
@@ -133,9 +136,11 @@ class Pending:
         pauses = self._channel.retry.pauses()
         while True:
             try:
-                data = self._future.result()
+                data = self._future.result(self._deadline.remaining_s() + _GRACE_S)
+            except grpc.FutureTimeoutError:
+                error: GradmeshError = DeadlineExceeded(f"{self._where()}: no answer in time")
             except grpc.FutureCancelledError:
-                error: GradmeshError = Unreachable(f"{self._where()}: the call was given up")
+                error = Unreachable(f"{self._where()}: the call was given up")
             except grpc.RpcError as failure:
                 error = from_call(failure, self._where())
             else:
