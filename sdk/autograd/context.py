@@ -8,6 +8,7 @@ opened it.
 import contextlib
 import contextvars
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -104,6 +105,8 @@ class Context:
         if self.applied or self.released:
             return  # the servers forgot it when they applied it
         self.released = True
+        if sys.is_finalizing():
+            return  # gRPC's threads are gone: no answer would come
         request = owner_pb2.ReleaseContextRequest(context=self.id)
         calls = [(channel, request) for channel in self.channels.values()]
         try:

@@ -103,6 +103,8 @@ class Lease:
                 self.member.name, self.member.incarnation, deadline
             )
         except NotMember:
+            if self._closed.is_set():
+                raise  # we left by ourselves
             _log.warning("no longer a member, registering again")
             self._register(False, deadline)
         else:

@@ -28,6 +28,9 @@ from gradmesh.sdk.transport.retry import RetryPolicy, may_repeat
 from gradmesh.sdk.transport.security import call_metadata, channel_credentials
 from gradmesh.sdk.transport.status import from_call
 
+# gRPC ends a call at its deadline by itself; should its threads be gone, as at exit, we do.
+_GRACE_S = 1.0
+
 
 @final
 class Channel:
@@ -157,7 +160,9 @@ class Pending:
     def _receive(self) -> tuple[Any, int]:
         """Return the answer of the newest attempt and its size."""
         try:
-            data = self._future.result()
+            data = self._future.result(self._deadline.remaining_s() + _GRACE_S)
+        except grpc.FutureTimeoutError:
+            raise DeadlineExceeded(f"{self._where()}: no answer in time") from None
         except grpc.FutureCancelledError:
             raise Cancelled(f"{self._where()}: given up by the caller") from None
         except grpc.RpcError as failure:

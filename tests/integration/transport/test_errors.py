@@ -167,9 +167,7 @@ def test_an_answer_that_is_no_message_is_a_typed_error(serve: Any, dial: Any, sc
     )
     channel = dial(serve().address)
 
-    with pytest.raises(
-        errors.InvalidFrame, match=r"ps-0 at .*: not a .*FetchRefResponse"
-    ):
+    with pytest.raises(errors.InvalidFrame, match=r"ps-0 at .*: not a .*FetchRefResponse"):
         channel.call(wrong, owner_pb2.DescribeRequest(), Deadline.after(5))
 
 
