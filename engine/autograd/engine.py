@@ -16,7 +16,7 @@ import numpy as np
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_backward
 from gradmesh.engine.autograd.errors import GradientError, InplaceError
-from gradmesh.engine.autograd.function import Function, Output, check_not_released, release
+from gradmesh.engine.autograd.function import RELEASED, Function, Output, release, used_before
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
@@ -64,7 +64,7 @@ def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
         for edge in stack.pop().edges:
             if edge is None:
                 continue
-            if isinstance(edge, Function):
+            if edge.is_node:
                 if edge not in seen:
                     seen.add(edge)
                     stack.append(edge)
@@ -76,11 +76,12 @@ def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
 class _Pass:
     """Carry the state of one backward pass."""
 
-    __slots__ = ("into", "owned", "pending", "retain_graph", "uses")
+    __slots__ = ("anomaly", "into", "owned", "pending", "retain_graph", "uses")
 
     def __init__(self, retain_graph: bool, into: dict[Any, Any] | None) -> None:
         self.retain_graph = retain_graph
         self.into = into
+        self.anomaly = state.anomaly
         self.pending: dict[Any, Any] = {}
         # Keys of pending whose array was made here and may be added to in place.
         self.owned: set[Any] = set()
@@ -104,7 +105,7 @@ class _Pass:
         grad = self.pending.pop(node, None)
         if grad is None:
             for edge in node.edges:
-                if edge is not None and not isinstance(edge, Function):
+                if edge is not None and not edge.is_node:
                     self._settle(edge)
             return
         if node.hooks is not None:
@@ -113,7 +114,8 @@ class _Pass:
         if type(node) is Output:
             self._place(node, grad)
             return
-        check_not_released(node)
+        if node.saved_tensors is RELEASED:
+            raise used_before(node)
         for counter, version in node.versions:
             if counter[0] != version:
                 raise _changed(node)
@@ -129,25 +131,36 @@ class _Pass:
     def _spread(self, node: Function, grad: Any, results: tuple[Any, ...]) -> None:
         """Hand the gradients a node computed to the producers of its inputs."""
         edges = node.edges
-        if state.anomaly:
+        if self.anomaly:
             check_backward(node, results)
         if len(results) != len(edges):
             raise GradientError(
                 f"{node.name()}: backward returned {len(results)} gradients for {len(edges)} inputs"
             )
-        for edge, result in zip(edges, results, strict=True):
+        for place, edge in enumerate(edges):
             if edge is None:
                 continue
-            if isinstance(edge, Function):
+            result = results[place]
+            if edge.is_node:
                 if result is not None:
                     self._add(edge, result)
-            elif result is None:
-                self._settle(edge)
+            elif result is not None:
+                self._add_leaf(edge, result, _is_fresh(node, grad, result, results))
             else:
-                if edge not in self.pending and _is_fresh(node, grad, result, results):
-                    self.owned.add(edge)
-                self._add(edge, result)
                 self._settle(edge)
+
+    def _add_leaf(self, leaf: Any, grad: Any, fresh: bool) -> None:
+        """Add a gradient to a leaf; what is used once needs no bookkeeping."""
+        if leaf in self.pending:
+            self._add(leaf, grad)
+        elif self.uses[leaf] == 1:
+            accumulate_leaf(leaf, as_array(grad), fresh, self.into)
+            return
+        else:
+            self._add(leaf, grad)
+            if fresh:
+                self.owned.add(leaf)
+        self._settle(leaf)
 
     def _add(self, target: Any, grad: Any) -> None:
         """Add a gradient to what waits for a node or leaf."""
@@ -179,10 +192,11 @@ class _Pass:
 
 
 def _seeds(roots: Sequence[Any], grads: Sequence[Any] | None) -> list[tuple[Any, Array]]:
-    given = [None] * len(roots) if grads is None else list(grads)
-    if len(given) != len(roots):
-        raise GradientError(f"{len(given)} gradients for {len(roots)} roots")
-    return [(root, _seed(root, grad)) for root, grad in zip(roots, given, strict=True)]
+    if grads is None:
+        return [(root, _seed(root, None)) for root in roots]
+    if len(grads) != len(roots):
+        raise GradientError(f"{len(grads)} gradients for {len(roots)} roots")
+    return [(root, _seed(root, grad)) for root, grad in zip(roots, grads, strict=True)]
 
 
 def _seed(root: Any, grad: Any) -> Array:

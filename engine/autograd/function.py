@@ -42,6 +42,9 @@ class Function:
         "versions",
     )
 
+    # Edges lead to nodes and to leaves; asking the class is quicker than isinstance.
+    is_node = True
+
     # A view shares its version counter with its source, so that in-place changes are seen through
     # it.
     is_view = False
@@ -195,23 +198,23 @@ def _note_versions(node: Function, tensors: list[Any]) -> None:
     node.versions = tuple([(t.version, t.version[0]) for t in tensors if id(t.data) in saved])
 
 
+RELEASED: tuple[Any, ...] = ("released",)
+"""Stands in a node for saved values that are gone."""
+
+
 def release(node: Function) -> None:
-    """Drop what a node saved; a second backward through it then raises GraphReleased."""
+    """Drop what a node saved; a second backward through it is refused then."""
     if node.saved_tensors:
-        node.saved_tensors = _RELEASED
+        node.saved_tensors = RELEASED
         node.versions = ()
 
 
-def check_not_released(node: Function) -> None:
-    """Raise GraphReleased if the node's saved values are gone."""
-    if node.saved_tensors is _RELEASED:
-        raise GraphReleased(
-            f"the values saved by {node.name()} are gone: a backward pass has used this graph; "
-            "pass retain_graph=True to the first backward to run a second one"
-        )
-
-
-_RELEASED: tuple[Any, ...] = ("released",)
+def used_before(node: Function) -> GraphReleased:
+    """Return the error for a node whose saved values are gone."""
+    return GraphReleased(
+        f"the values saved by {node.name()} are gone: a backward pass has used this graph; "
+        "pass retain_graph=True to the first backward to run a second one"
+    )
 
 
 def _mixed_devices(cls: type[Function], args: tuple[Any, ...]) -> DeviceError:

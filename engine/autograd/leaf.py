@@ -18,7 +18,7 @@ def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | No
         owned: Whether nobody else refers to the array, so that it may be kept without a copy.
         into: The caller's map, or None.
     """
-    if tuple(grad.shape) != leaf.shape:
+    if grad.shape != leaf.data.shape:
         raise ShapeError(f"gradient of shape {tuple(grad.shape)} for a leaf of shape {leaf.shape}")
     if leaf.hooks is not None:
         for hook in leaf.hooks:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradmesh.engine.kernels import fused as fused
+    from gradmesh.engine.kernels import norm as norm
     from gradmesh.engine.kernels import update as update
     from gradmesh.engine.kernels.bag import bag_max as bag_max
     from gradmesh.engine.kernels.bag import bag_max_backward as bag_max_backward
@@ -59,6 +60,7 @@ __all__ = [
     "gather",
     "init_normal",
     "init_uniform",
+    "norm",
     "scatter_add",
     "scatter_sgd",
     "unique_inverse",
@@ -67,7 +69,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fused", "update"):
+    if name in ("fused", "norm", "update"):
         return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -120,15 +120,15 @@ class Rule(ABC):
         """Update a dense parameter in place; slots are shaped as `dense_slots` makes them."""
         if grad.shape != weight.shape:
             raise ShapeError(f"gradient {tuple(grad.shape)} for a parameter {tuple(weight.shape)}")
-        shape = self._rows_of(weight)
-        matrix = weight.reshape(shape)
-        index = _ONLY_ROW if shape[0] == 1 else np.arange(shape[0])
+        rows, dim = self._rows_of(weight)
         seen = slots
-        if slots and next(iter(slots.values())).shape[0] != shape[0]:
+        if slots and next(iter(slots.values())).shape[0] != rows:
             # Row gradients came first and made the slots; they are the same memory as one long row.
-            seen = {name: array.reshape(shape[0], -1) for name, array in slots.items()}
-        if not self._compiled(matrix, seen, index, grad.reshape(shape), lr, step):
-            self.formula(array_module(weight), matrix, seen, grad.reshape(shape), lr, step)
+            seen = {name: array.reshape(rows, -1) for name, array in slots.items()}
+        matrix, given = weight.reshape(rows, dim), grad.reshape(rows, dim)
+        index = _ONLY_ROW if rows == 1 else np.arange(rows)
+        if not self._compiled(matrix, seen, index, given, lr, step):
+            self.formula(array_module(weight), matrix, seen, given, lr, step)
         if not weight.flags.c_contiguous:
             # The reshape had to copy.
             weight[...] = matrix.reshape(weight.shape)

@@ -35,7 +35,9 @@ class _Linear(Function):
         flat, grad_bias = _through_bias(xp, flat, out, need_bias)
         grad_x = grad_weight = None
         if need_x:
-            grad_x = xp.matmul(flat, weight).reshape(x.shape)
+            grad_x = xp.matmul(flat, weight)
+            if x.ndim != 2:
+                grad_x = grad_x.reshape(x.shape)
         if need_weight:
             inputs = x if x.ndim == 2 else x.reshape(-1, weight.shape[1])
             grad_weight = xp.matmul(flat.T, inputs)
@@ -45,7 +47,7 @@ class _Linear(Function):
 def _add_bias(xp: Any, out: Array, bias: Array | None, has_relu: bool) -> None:
     """Add the bias and take max(x, 0) in place, in one pass where there is a kernel."""
     if bias is not None and _has_kernel(out) and bias.flags.c_contiguous:
-        kernels.fused.bias_add(out.reshape(-1, out.shape[-1]), bias, has_relu)
+        kernels.fused.bias_add(out if out.ndim == 2 else out.reshape(-1, len(bias)), bias, has_relu)
         return
     if bias is not None:
         out += bias
@@ -57,7 +59,8 @@ def _through_bias(xp: Any, grad: Array, out: Array | None, need_bias: bool) -> t
     """Return the gradient before ReLU, [n, dim], and its sum over the rows."""
     if out is None:
         return grad, xp.add.reduce(grad, axis=0) if need_bias else None
-    out = out.reshape(grad.shape)
+    if out.ndim != 2:
+        out = out.reshape(grad.shape)
     if _has_kernel(grad) and grad.flags.c_contiguous:
         masked = xp.empty_like(grad)
         total = xp.empty(grad.shape[1], dtype=grad.dtype)
@@ -88,9 +91,10 @@ def linear_relu(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def _check(x: Array, weight: Array, bias: Array | None) -> None:
-    if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(f"linear: input {x.shape} does not fit weight {weight.shape}")
+    shape = weight.shape
+    if x.ndim == 0 or x.shape[-1] != shape[1]:
+        raise ShapeError(f"linear: input {x.shape} does not fit weight {shape}")
     if x.dtype != weight.dtype:
         raise DtypeError(f"linear: input is {x.dtype}, weight is {weight.dtype}; cast one of them")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError(f"linear: bias {bias.shape} does not fit weight {weight.shape}")
+    if bias is not None and bias.shape != shape[:1]:
+        raise ShapeError(f"linear: bias {bias.shape} does not fit weight {shape}")
