@@ -220,7 +220,8 @@ def _aligned(array: Array) -> Array:
 @lru_cache(maxsize=1024)
 def _extents(packed: bytes) -> tuple[int, ...]:
     """Return the extents of a shape, packed or single."""
-    at, extents = 0, []
+    extents: list[int] = []
+    at = 0
     while at < len(packed):
         extent, at = read_varint(packed, at, len(packed))
         if extent > _MAX_EXTENT:
