@@ -141,6 +141,7 @@ class Pending:
             GradmeshError: What the worker raised, or why it could not be asked.
         """
         pauses = self._channel.retry.pauses()
+        former: GradmeshError | None = None
         while True:
             try:
                 response, received = self._receive()
@@ -148,10 +149,9 @@ class Pending:
                 pause_s = next(pauses)
                 if not may_repeat(self._method, error) or self._exhausted(error, pause_s):
                     self._observe(error.reason, 0)
-                    if error.retry is Retry.CALL and not isinstance(error, Unreachable):
-                        text = f"waited in vain: {error.message}"
-                        raise DeadlineExceeded(text, **error.metadata) from error
-                    raise
+                    failure = _final(error, former)
+                    raise failure from failure.__cause__
+                former = error
             else:
                 self._observe("OK", received)
                 return response
@@ -201,6 +201,21 @@ class Pending:
         sent = len(self._data)
         self._channel.bytes_moved += sent + received
         self._channel.metrics.observe(self._method.path, status, seconds, sent, received)
+
+
+def _final(error: GradmeshError, former: GradmeshError | None) -> GradmeshError:
+    """Return what a caller sees when no attempt is left.
+
+    Args:
+        error: What ended the last attempt.
+        former: What ended the one before; it says more than that the time ran out.
+    """
+    said = former if former is not None and isinstance(error, DeadlineExceeded) else error
+    if said.retry is Retry.CALL and not isinstance(said, Unreachable):
+        waited = DeadlineExceeded(f"waited in vain: {said.message}", **said.metadata)
+        waited.__cause__ = said
+        return waited
+    return error
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
