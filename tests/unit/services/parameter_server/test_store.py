@@ -7,6 +7,7 @@ import pytest
 
 from gradmesh.protos.errors import (
     ContextReleased,
+    Draining,
     InvalidRequest,
     ShardNotReady,
     StaleGeneration,
@@ -184,6 +185,18 @@ def test_a_lookup_wakes_with_the_end_of_its_generation(make, pool, end):
 
     with pytest.raises(StaleGeneration, match="join again"):
         waiting.result(timeout=2)
+
+
+def test_a_server_that_leaves_ends_all_waits(make, pool):
+    store = make.store()
+    store.start_run(1, 1, ["user"], make.deadline())
+    waiting = pool.submit(look_up, store, make, mark=make.mark(1), timeout_s=30.0)
+
+    store.close()
+
+    with pytest.raises(Draining, match="ps-0 is leaving"):
+        waiting.result(timeout=2)
+    assert (look_up(store, make) == 1).all()
 
 
 def test_waiting_ends_before_the_caller_does(make):
