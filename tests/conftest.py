@@ -72,6 +72,7 @@ class CoordinatorNode:
 
     def close(self) -> None:
         self._loop.close()
+        self.servicer.close()
         self.server.drain(0)
         self.journal.close()
 
@@ -116,6 +117,7 @@ class ServerNode:
     def close(self) -> None:
         self._loop.close()
         self.mesh.close()
+        self.store.close()
         self.server.drain(0)
 
 
@@ -220,7 +222,7 @@ def make_cluster() -> Iterator[Callable[..., Cluster]]:
     yield make
     for cluster in made:
         cluster.close()
-    wait_until(lambda: not {t for t in threading.enumerate() if t.is_alive()} - before)
+    wait_until(lambda: set(threading.enumerate()) <= before, timeout_s=20)
 
 
 @pytest.fixture

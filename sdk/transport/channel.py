@@ -107,7 +107,9 @@ class Channel:
             )
         except ValueError:
             # All that gRPC says of a closed channel; the arguments are of the right kind.
-            raise Unreachable(f"the channel to {self.worker} at {self.address} is closed") from None
+            raise Unreachable(
+                f"the channel to {self.worker} at {self.address} is closed; connect again"
+            ) from None
         return future
 
     def close(self) -> None:

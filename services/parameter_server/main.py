@@ -54,6 +54,8 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             registry=running.registry,
         )
         life.on_drain("server", server.drain)
+        # First of all: a lookup that waits for a step would keep its thread, and so the process.
+        life.on_drain("waits", lambda _: store.close())
         server.start()
         mesh = connect(
             config.coordinator,

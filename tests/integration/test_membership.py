@@ -114,8 +114,8 @@ def test_another_version_of_the_contract_is_refused(cluster, raw):
 
 
 def test_without_the_right_token_nobody_joins(make_cluster, tmp_path):
-    (tmp_path / "right").write_text("open sesame")
-    (tmp_path / "wrong").write_text("open barley")
+    (tmp_path / "right").write_text("open-sesame")
+    (tmp_path / "wrong").write_text("open-barley")
     cluster = make_cluster(security=SecurityConfig(token_file=tmp_path / "right"))
 
     with pytest.raises(Unauthenticated, match=r"token is wrong.*security\.token_file"):
