@@ -11,6 +11,9 @@ from typing import final
 from gradmesh.trainer.errors import CollectiveTimeout
 from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.tcp.link import Link
+from gradmesh.trainer.process_group.tcp.message import Kind
+
+_LOOK_AGAIN_S = 0.002
 
 
 @final
@@ -56,6 +59,30 @@ class Exchange:
         while busy := [link for link in busy if _move(link)]:
             self._wait(text, busy, deadline)
             self._latch.check()
+
+    def leave(self, kind: Kind, rank: int, grace_s: float) -> None:
+        """Tell all peers why we leave, and close the links.
+
+        Frames that are half sent are finished first: a peer in the middle of one would else
+        only see the connection break, and blame us for what somebody else did.
+
+        Args:
+            kind: The reason.
+            rank: Whom it is about.
+            grace_s: How long peers may take to hear it.
+        """
+        deadline = time.monotonic() + grace_s
+        for link in self._links.values():
+            link.start_farewell(kind, rank)
+        busy = list(self._links.values())
+        while (busy := [link for link in busy if link.flush()]) and time.monotonic() < deadline:
+            poll = select.poll()
+            for link in busy:
+                poll.register(link, select.POLLIN | (select.POLLOUT if link.is_sending() else 0))
+            # Acknowledgements raise no event: look again soon.
+            poll.poll(_LOOK_AGAIN_S * 1000)
+        for link in self._links.values():
+            link.close()
 
     def _wait(self, text: str, busy: list[Link], deadline: float) -> None:
         poll = select.poll()
