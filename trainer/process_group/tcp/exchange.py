@@ -14,6 +14,7 @@ from gradmesh.trainer.process_group.tcp.link import Link
 from gradmesh.trainer.process_group.tcp.message import Kind
 
 _LOOK_AGAIN_S = 0.002
+_LAST_LOOK_S = 0.25
 
 
 @final
@@ -92,7 +93,25 @@ class Exchange:
             poll.register(link, wanted | (select.POLLOUT if link.is_sending() else 0))
         ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready or time.monotonic() >= deadline:
+            self._listen_once_more(busy)
             raise _timed_out(text, busy)
+
+    def _listen_once_more(self, busy: list[Link]) -> None:
+        """Let a peer that ran out of time just before us say for whom it waited.
+
+        When several are silent, most wait for the same one as we do, and know it better.
+        """
+        end = time.monotonic() + _LAST_LOOK_S
+        while len(silent := [link for link in busy if link.is_receiving()]) > 1:
+            poll = select.poll()
+            poll.register(self._latch, select.POLLIN)
+            for link in silent:
+                poll.register(link, select.POLLIN)
+            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                return
+            self._latch.check()
+            for link in silent:
+                link.receive_some()
 
 
 def _move(link: Link) -> bool:
