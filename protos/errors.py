@@ -12,7 +12,7 @@
     ├── StoreFull
     ├── Unauthenticated
     ├── RemoteFailure             a registered function raised
-    ├── DeadlineExceeded
+    ├── DeadlineExceeded, Cancelled
     └── InternalError
 
 Each class names its gRPC status, its reason on the wire and whether a repetition can help. The
@@ -66,7 +66,7 @@ class InvalidFrame(InvalidRequest):
 
 
 class IdOutOfRange(GradmeshError, IndexError):
-    """A row id below zero or beyond the table's rows."""
+    """A row id below zero or beyond the table's rows; ids are 0 to rows-1."""
 
     code = "OUT_OF_RANGE"
     reason = "ID_OUT_OF_RANGE"
@@ -82,7 +82,7 @@ class TableNotFound(GradmeshError, KeyError):
 
 
 class FunctionNotFound(GradmeshError, KeyError):
-    """No function registered under that name on that worker."""
+    """No function of that name on that worker; decorate it and import its module there."""
 
     code = "NOT_FOUND"
     reason = "FUNCTION_NOT_FOUND"
@@ -91,7 +91,7 @@ class FunctionNotFound(GradmeshError, KeyError):
 
 
 class RefNotFound(GradmeshError, KeyError):
-    """The owner keeps no value under that reference."""
+    """The owner keeps no value under that reference: deleted, or the owner restarted."""
 
     code = "NOT_FOUND"
     reason = "REF_NOT_FOUND"
@@ -100,21 +100,21 @@ class RefNotFound(GradmeshError, KeyError):
 
 
 class TableConflict(GradmeshError):
-    """A table of that name exists with another specification."""
+    """A table of that name exists with another specification; use another name."""
 
     code = "ALREADY_EXISTS"
     reason = "TABLE_CONFLICT"
 
 
 class NameTaken(GradmeshError):
-    """Another live process is a member under that name."""
+    """A live process is a member under that name; choose another, or end that process."""
 
     code = "ALREADY_EXISTS"
     reason = "NAME_TAKEN"
 
 
 class KeyConflict(GradmeshError):
-    """The key was published with another value."""
+    """The key was published with another value; keys are written once a generation."""
 
     code = "ALREADY_EXISTS"
     reason = "KEY_CONFLICT"
@@ -128,7 +128,7 @@ class NotMember(GradmeshError):
 
 
 class ProtocolMismatch(GradmeshError):
-    """The two ends speak different versions of the contract."""
+    """The two ends speak different versions of the contract; run the same on both."""
 
     code = "FAILED_PRECONDITION"
     reason = "PROTOCOL_MISMATCH"
@@ -142,7 +142,7 @@ class ContextReleased(GradmeshError):
 
 
 class LookupNotFound(GradmeshError):
-    """Gradients for rows that this context never looked up here."""
+    """Gradients for rows that this context never looked up here; look them up in it first."""
 
     code = "FAILED_PRECONDITION"
     reason = "LOOKUP_NOT_FOUND"
@@ -205,7 +205,7 @@ class Draining(GradmeshError):
 
 
 class Unreachable(GradmeshError, ConnectionError):
-    """No connection: refused, lost, or the TLS handshake failed."""
+    """No connection: refused, lost, or both ends do not agree on TLS."""
 
     code = "UNAVAILABLE"
     reason = "UNREACHABLE"
@@ -220,7 +220,7 @@ class StoreFull(GradmeshError):
 
 
 class Unauthenticated(GradmeshError, PermissionError):
-    """No token, or a wrong one."""
+    """No token, or a wrong one; compare `security.token_file` on both ends."""
 
     code = "UNAUTHENTICATED"
     reason = "UNAUTHENTICATED"
@@ -234,10 +234,17 @@ class RemoteFailure(GradmeshError, RuntimeError):
 
 
 class DeadlineExceeded(GradmeshError, TimeoutError):
-    """The caller's time ran out."""
+    """The caller's time ran out; allow more, or find out what the worker waits for."""
 
     code = "DEADLINE_EXCEEDED"
     reason = "DEADLINE_EXCEEDED"
+
+
+class Cancelled(GradmeshError):
+    """The caller gave the call up; the worker may or may not have acted."""
+
+    code = "CANCELLED"
+    reason = "CANCELLED"
 
 
 class InternalError(GradmeshError, RuntimeError):

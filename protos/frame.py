@@ -38,6 +38,7 @@ _DTYPE, _SHAPE, _PADDING, _DATA = 1, 2, 3, 4
 _DATA_KEY = bytes([_DATA << 3 | LENGTH])
 _ALIGN = 16
 _MAX_EXTENT = 2**48
+_MAX_SHAPE_BYTES = 10 * limits.MAX_AXES
 # An array has four fields, and eight more if its shape is not packed; the rest is for the future.
 _MAX_FIELDS = 64
 
@@ -172,7 +173,7 @@ def parse(data: bytes, message_type: type[M]) -> M:
 def _decode_array(data: bytes, at: int, end: int, index: int) -> Array:
     """Return the array described by `data[at:end]`."""
     number = fields = 0
-    shape: list[int] = []
+    shape: tuple[int, ...] = ()
     first = last = at
     while at < end:
         name, kind, start, stop = read_field(data, at, end)
@@ -181,18 +182,22 @@ def _decode_array(data: bytes, at: int, end: int, index: int) -> Array:
         elif name == _DTYPE and kind == VARINT:
             number = read_varint(data, start, stop)[0]
         elif name == _SHAPE and kind in (VARINT, LENGTH):
-            _read_shape(data, start, stop, shape)
+            if stop - start > _MAX_SHAPE_BYTES:
+                raise _too_many_axes(index)
+            shape += _extents(data[start:stop])
         at = stop
         fields += 1
         if fields > _MAX_FIELDS:
             raise InvalidFrame(f"array {index}: more than {_MAX_FIELDS} fields", index=index)
+    if len(shape) > limits.MAX_AXES:
+        raise _too_many_axes(index)
     dtype = WIRE_TO_NUMPY.get(number)
     if dtype is None:
         raise InvalidFrame(f"array {index}: unknown element type {number}", index=index)
     count = math.prod(shape)
     if count * dtype.itemsize != last - first:
         raise InvalidFrame(
-            f"array {index}: {last - first} bytes of data for {tuple(shape)} {dtype}, which takes "
+            f"array {index}: {last - first} bytes of data for {shape} {dtype}, which takes "
             f"{count * dtype.itemsize}",
             index=index,
         )
@@ -212,13 +217,17 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-def _read_shape(data: bytes, at: int, end: int, shape: list[int]) -> None:
-    """Append the extents in `data[at:end]`, packed or single."""
-    while at < end:
-        extent, at = read_varint(data, at, end)
-        if extent > _MAX_EXTENT or len(shape) == limits.MAX_AXES:
-            raise InvalidFrame(f"extent {extent} on axis {len(shape)} is beyond the limits")
-        shape.append(extent)
+@lru_cache(maxsize=1024)
+def _extents(packed: bytes) -> tuple[int, ...]:
+    """Return the extents of a shape, packed or single."""
+    extents: list[int] = []
+    at = 0
+    while at < len(packed):
+        extent, at = read_varint(packed, at, len(packed))
+        if extent > _MAX_EXTENT:
+            raise InvalidFrame(f"extent {extent} on axis {len(extents)} is beyond the limits")
+        extents.append(extent)
+    return tuple(extents)
 
 
 def _too_large(size: int, max_bytes: int) -> InvalidFrame:
@@ -235,6 +244,10 @@ def _too_many(count: int) -> InvalidFrame:
         arrays=count,
         max_arrays=limits.MAX_ARRAYS,
     )
+
+
+def _too_many_axes(index: int) -> InvalidFrame:
+    return InvalidFrame(f"array {index}: more than {limits.MAX_AXES} axes", index=index)
 
 
 def head_too_large(size: int) -> InvalidFrame:

@@ -7,6 +7,7 @@ import numpy as np
 
 from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import value_pb2 as pb
+from gradmesh.protos.dtype import wire_dtype
 from gradmesh.protos.errors import InvalidFrame, InvalidRequest
 from gradmesh.protos.frame import Array
 
@@ -48,6 +49,7 @@ def _to_value(obj: object, arrays: list[Array], depth: int) -> pb.Value:
             return pb.Value(bytes_value=obj)
         # Before float: numpy's float64 is also a Python float, its float32 is not.
         case np.ndarray() | np.generic():
+            wire_dtype(obj.dtype)
             arrays.append(np.asarray(obj))
             return pb.Value(array_index=len(arrays) - 1)
         case float():

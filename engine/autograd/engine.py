@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_backward
 from gradmesh.engine.autograd.errors import GradientError, InplaceError
-from gradmesh.engine.autograd.function import Function, Output, check_not_released, release
+from gradmesh.engine.autograd.function import RELEASED, Function, Output, release, used_before
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
-from gradmesh.engine.backend import Array, ShapeError, array_module
+from gradmesh.engine.backend import Array, ShapeError, array_module, as_array
 
 _by_sequence = attrgetter("sequence")
 
@@ -62,7 +64,7 @@ def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
         for edge in stack.pop().edges:
             if edge is None:
                 continue
-            if isinstance(edge, Function):
+            if edge.is_node:
                 if edge not in seen:
                     seen.add(edge)
                     stack.append(edge)
@@ -74,11 +76,12 @@ def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
 class _Pass:
     """Carry the state of one backward pass."""
 
-    __slots__ = ("into", "owned", "pending", "retain_graph", "uses")
+    __slots__ = ("anomaly", "into", "owned", "pending", "retain_graph", "uses")
 
     def __init__(self, retain_graph: bool, into: dict[Any, Any] | None) -> None:
         self.retain_graph = retain_graph
         self.into = into
+        self.anomaly = state.anomaly
         self.pending: dict[Any, Any] = {}
         # Keys of pending whose array was made here and may be added to in place.
         self.owned: set[Any] = set()
@@ -90,7 +93,11 @@ class _Pass:
             if root.grad_fn is None:
                 self.uses[root] = self.uses.get(root, 0) + 1
         for root, grad in seeds:
-            self._deliver(root if root.grad_fn is None else root.grad_fn, grad, False)
+            if root.grad_fn is not None:
+                self._add(root.grad_fn, grad)
+            else:
+                self._add(root, grad)
+                self._settle(root)
         for node in nodes:
             self._visit(node)
 
@@ -98,8 +105,8 @@ class _Pass:
         grad = self.pending.pop(node, None)
         if grad is None:
             for edge in node.edges:
-                if edge is not None and not isinstance(edge, Function):
-                    self._skip_leaf(edge)
+                if edge is not None and not edge.is_node:
+                    self._settle(edge)
             return
         if node.hooks is not None:
             for hook in node.hooks:
@@ -107,7 +114,8 @@ class _Pass:
         if type(node) is Output:
             self._place(node, grad)
             return
-        check_not_released(node)
+        if node.saved_tensors is RELEASED:
+            raise used_before(node)
         for counter, version in node.versions:
             if counter[0] != version:
                 raise _changed(node)
@@ -123,47 +131,53 @@ class _Pass:
     def _spread(self, node: Function, grad: Any, results: tuple[Any, ...]) -> None:
         """Hand the gradients a node computed to the producers of its inputs."""
         edges = node.edges
-        if state.anomaly:
+        if self.anomaly:
             check_backward(node, results)
         if len(results) != len(edges):
             raise GradientError(
                 f"{node.name()}: backward returned {len(results)} gradients for {len(edges)} inputs"
             )
-        for edge, result in zip(edges, results, strict=True):
+        for place, edge in enumerate(edges):
             if edge is None:
                 continue
-            if result is None:
-                if not isinstance(edge, Function):
-                    self._skip_leaf(edge)
-                continue
-            fresh = (
-                type(result) is not RowGrad
-                and result is not grad
-                and result.base is None
-                and not any(result is kept for kept in node.saved_tensors)
-                and sum(result is other for other in results) == 1
-            )
-            self._deliver(edge, result, fresh)
+            result = results[place]
+            if edge.is_node:
+                if result is not None:
+                    self._add(edge, result)
+            elif result is not None:
+                self._add_leaf(edge, result, _is_fresh(node, grad, result, results))
+            else:
+                self._settle(edge)
 
-    def _deliver(self, target: Any, grad: Any, fresh: bool) -> None:
-        """Add a gradient to what waits for a node or leaf; finish the leaf with its last use."""
-        pending = self.pending
-        if target not in pending:
-            pending[target] = grad
-            if fresh:
-                self.owned.add(target)
-        elif target in self.owned and type(grad) is not RowGrad:
-            pending[target] += grad
+    def _add_leaf(self, leaf: Any, grad: Any, fresh: bool) -> None:
+        """Add a gradient to a leaf; what is used once needs no bookkeeping."""
+        if leaf in self.pending:
+            self._add(leaf, grad)
+        elif self.uses[leaf] == 1:
+            accumulate_leaf(leaf, as_array(grad), fresh, self.into)
+            return
         else:
-            total = add_grads(pending[target], grad)
-            pending[target] = total
-            if type(total) is not RowGrad:
-                self.owned.add(target)
-        if not isinstance(target, Function):
-            self._skip_leaf(target)
+            self._add(leaf, grad)
+            if fresh:
+                self.owned.add(leaf)
+        self._settle(leaf)
 
-    def _skip_leaf(self, leaf: Any) -> None:
-        """Count one use of a leaf as settled."""
+    def _add(self, target: Any, grad: Any) -> None:
+        """Add a gradient to what waits for a node or leaf."""
+        pending = self.pending
+        if isinstance(grad, np.generic):
+            grad = np.asarray(grad)
+        held = pending.get(target)
+        if held is None:
+            pending[target] = grad
+        elif target in self.owned and type(held) is not RowGrad and type(grad) is not RowGrad:
+            held += grad
+        else:
+            pending[target] = as_array(add_grads(held, grad))
+            self.owned.add(target)
+
+    def _settle(self, leaf: Any) -> None:
+        """Count one use of a leaf as settled, and finish the leaf with its last use."""
         left = self.uses[leaf] - 1
         self.uses[leaf] = left
         if left == 0 and leaf in self.pending:
@@ -178,10 +192,11 @@ class _Pass:
 
 
 def _seeds(roots: Sequence[Any], grads: Sequence[Any] | None) -> list[tuple[Any, Array]]:
-    given = [None] * len(roots) if grads is None else list(grads)
-    if len(given) != len(roots):
-        raise GradientError(f"{len(given)} gradients for {len(roots)} roots")
-    return [(root, _seed(root, grad)) for root, grad in zip(roots, given, strict=True)]
+    if grads is None:
+        return [(root, _seed(root, None)) for root in roots]
+    if len(grads) != len(roots):
+        raise GradientError(f"{len(grads)} gradients for {len(roots)} roots")
+    return [(root, _seed(root, grad)) for root, grad in zip(roots, grads, strict=True)]
 
 
 def _seed(root: Any, grad: Any) -> Array:
@@ -193,13 +208,29 @@ def _seed(root: Any, grad: Any) -> Array:
                 f"a gradient must be given to start from a tensor of shape {root.shape}; "
                 "only a tensor of one element starts from 1"
             )
-        return array_module(root.data).ones_like(root.data)
+        return array_module(root.data).ones(root.data.shape, dtype=root.data.dtype)
     data = grad.data if isinstance(grad, tensor_module.Tensor) else grad
     if tuple(data.shape) != root.shape:
         raise ShapeError(
             f"gradient of shape {tuple(data.shape)} for a tensor of shape {root.shape}"
         )
     return data if data.dtype == root.data.dtype else data.astype(root.data.dtype)
+
+
+def _is_fresh(node: Function, grad: Any, result: Any, results: tuple[Any, ...]) -> bool:
+    """Tell whether nobody but the caller refers to an array that a backward returned."""
+    if type(result) is RowGrad or result is grad or result.base is not None:
+        return False
+    if node.outputs > 1:
+        return False
+    for kept in node.saved_tensors:
+        if kept is result:
+            return False
+    copies = 0
+    for other in results:
+        if other is result:
+            copies += 1
+    return copies == 1
 
 
 def _changed(node: Function) -> InplaceError:

@@ -20,6 +20,7 @@ from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.backend import Array, DeviceError
 
 _sequence = itertools.count()
+_NOTHING: tuple[Any, ...] = ()
 
 
 class Function:
@@ -40,6 +41,9 @@ class Function:
         "sequence",
         "versions",
     )
+
+    # Edges lead to nodes and to leaves; asking the class is quicker than isinstance.
+    is_node = True
 
     # A view shares its version counter with its source, so that in-place changes are seen through
     # it.
@@ -74,31 +78,50 @@ class Function:
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
         """Run the op on tensors and other arguments, recording it if gradients may be asked for."""
-        node = cls()
-        node.saved_tensors = ()
-        values = []
-        needs = []
+        tensor_class = tensor_module.Tensor
         kind: Any = None
+        node = cls()
+        node.saved_tensors = _NOTHING
+        values: list[Any] = []
+        edges: list[Any] = []
+        tensors: list[Any] = []
         for arg in args:
-            if isinstance(arg, tensor_module.Tensor):
-                data = arg.data
-                values.append(data)
-                needs.append(arg._requires_grad)
-                if type(data) is not kind:
+            edge = None
+            if isinstance(arg, tensor_class):
+                tensors.append(arg)
+                if arg._requires_grad:
+                    edge = arg.grad_fn
+                    if edge is None:
+                        edge = arg
+                arg = arg.data
+                if type(arg) is not kind:
                     if kind is not None:
                         raise _mixed_devices(cls, args)
-                    kind = type(data)
-            else:
-                values.append(arg)
-                needs.append(False)
+                    kind = type(arg)
+            values.append(arg)
+            edges.append(edge)
+        needs = tuple([edge is not None for edge in edges])
         recorded = state.enabled and True in needs
-        node.needs_input_grad = tuple(needs) if recorded else (False,) * len(needs)
+        node.needs_input_grad = needs if recorded else (False,) * len(needs)
         result = cls.forward(node, *values, **options)
         if state.anomaly:
             check_forward(node, result)
         if type(result) is tuple:
-            return _wrap_many(node, result, args, recorded)
-        return _wrap(node, result, args, recorded)
+            return _wrap_many(node, result, tensors, edges if recorded else None)
+        if isinstance(result, np.generic):
+            result = np.asarray(result)
+        out = tensor_class(result)
+        if cls.is_view:
+            out.version = tensors[0].version
+            out.is_view = True
+        if recorded:
+            _link(node, edges)
+            out._requires_grad = True
+            out.grad_fn = node
+            if node.saved_tensors:
+                tensors.append(out)
+                _note_versions(node, tensors)
+        return out
 
 
 class Output(Function):
@@ -129,23 +152,17 @@ def source(data: Array, on_grad: Callable[[Array], None]) -> Any:
     Distributed autograd makes the tensors it receives this way.
     """
     node = Source()
-    node.saved_tensors = ()
+    node.saved_tensors = _NOTHING
     node.on_grad = on_grad
-    _link(node, ())
+    _link(node, [])
     out = tensor_module.Tensor(data)
     out._requires_grad = True
     out.grad_fn = node
     return out
 
 
-def _link(node: Function, args: tuple[Any, ...]) -> None:
-    """Give a node its edges: the producers, or the leaves themselves."""
-    edges = []
-    for arg in args:
-        if isinstance(arg, tensor_module.Tensor) and arg._requires_grad:
-            edges.append(arg if arg.grad_fn is None else arg.grad_fn)
-        else:
-            edges.append(None)
+def _link(node: Function, edges: list[Any]) -> None:
+    """Put a node into the graph; its edges are the producers, or the leaves themselves."""
     node.edges = tuple(edges)
     node.hooks = None
     node.outputs = 1
@@ -153,76 +170,51 @@ def _link(node: Function, args: tuple[Any, ...]) -> None:
     node.sequence = next(_sequence)
 
 
-def _wrap(node: Function, result: Any, args: tuple[Any, ...], recorded: bool) -> Any:
-    if isinstance(result, np.generic):
-        result = np.asarray(result)
-    out = tensor_module.Tensor(result)
-    if type(node).is_view:
-        out.version = args[0].version
-        out.is_view = True
-    if recorded:
-        _link(node, args)
-        out._requires_grad = True
-        out.grad_fn = node
-        if node.saved_tensors:
-            _remember_versions(node, args, (out,))
-    return out
-
-
-def _wrap_many(node: Function, results: Any, args: tuple[Any, ...], recorded: bool) -> Any:
-    outs = tuple(
-        tensor_module.Tensor(np.asarray(r) if isinstance(r, np.generic) else r) for r in results
-    )
+def _wrap_many(node: Function, results: Any, tensors: list[Any], edges: list[Any] | None) -> Any:
+    """Make tensors of several results, each with a node of its own before the common one."""
+    arrays = [np.asarray(r) if isinstance(r, np.generic) else r for r in results]
+    outs = tuple([tensor_module.Tensor(array) for array in arrays])
     if type(node).is_view:
         for out in outs:
-            out.version = args[0].version
+            out.version = tensors[0].version
             out.is_view = True
-    if recorded:
-        _link(node, args)
+    if edges is not None:
+        _link(node, edges)
         node.outputs = len(outs)
         for place, out in enumerate(outs):
             part = Output()
-            part.saved_tensors = ()
+            part.saved_tensors = _NOTHING
             part.place = place
-            part.edges = (node,)
-            part.hooks = None
-            part.outputs = 1
-            part.versions = ()
-            part.sequence = next(_sequence)
+            _link(part, [node])
             out._requires_grad = True
             out.grad_fn = part
-        _remember_versions(node, args, outs)
+        _note_versions(node, [*tensors, *outs])
     return outs
 
 
-def _remember_versions(node: Function, args: tuple[Any, ...], outs: tuple[Any, ...]) -> None:
+def _note_versions(node: Function, tensors: list[Any]) -> None:
     """Note the version of every saved array that belongs to a tensor of this op."""
-    noted = []
-    for array in node.saved_tensors:
-        for owner in (*args, *outs):
-            if isinstance(owner, tensor_module.Tensor) and owner.data is array:
-                noted.append((owner.version, owner.version[0]))
-                break
-    node.versions = tuple(noted)
+    saved = {id(array) for array in node.saved_tensors}
+    node.versions = tuple([(t.version, t.version[0]) for t in tensors if id(t.data) in saved])
+
+
+RELEASED: tuple[Any, ...] = ("released",)
+"""Stands in a node for saved values that are gone."""
 
 
 def release(node: Function) -> None:
-    """Drop what a node saved; a second backward through it then raises GraphReleased."""
+    """Drop what a node saved; a second backward through it is refused then."""
     if node.saved_tensors:
-        node.saved_tensors = _RELEASED
+        node.saved_tensors = RELEASED
         node.versions = ()
 
 
-def check_not_released(node: Function) -> None:
-    """Raise GraphReleased if the node's saved values are gone."""
-    if node.saved_tensors is _RELEASED:
-        raise GraphReleased(
-            f"the values saved by {node.name()} are gone: a backward pass has used this graph; "
-            "pass retain_graph=True to the first backward to run a second one"
-        )
-
-
-_RELEASED: tuple[Any, ...] = ("released",)
+def used_before(node: Function) -> GraphReleased:
+    """Return the error for a node whose saved values are gone."""
+    return GraphReleased(
+        f"the values saved by {node.name()} are gone: a backward pass has used this graph; "
+        "pass retain_graph=True to the first backward to run a second one"
+    )
 
 
 def _mixed_devices(cls: type[Function], args: tuple[Any, ...]) -> DeviceError:

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
-from gradmesh.engine.backend import ShapeError, array_module
+from gradmesh.engine.backend import ShapeError, array_module, as_array
 
 
 def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | None) -> None:
@@ -18,7 +18,7 @@ def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | No
         owned: Whether nobody else refers to the array, so that it may be kept without a copy.
         into: The caller's map, or None.
     """
-    if tuple(grad.shape) != leaf.shape:
+    if grad.shape != leaf.data.shape:
         raise ShapeError(f"gradient of shape {tuple(grad.shape)} for a leaf of shape {leaf.shape}")
     if leaf.hooks is not None:
         for hook in leaf.hooks:
@@ -27,7 +27,7 @@ def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | No
     if into is None:
         _into_grad(leaf, grad, owned)
     elif leaf in into:
-        into[leaf] = add_grads(into[leaf], grad)
+        into[leaf] = as_array(add_grads(into[leaf], grad))
     else:
         into[leaf] = grad if owned or type(grad) is RowGrad else grad.copy()
     if leaf.post_hooks is not None:

@@ -94,8 +94,8 @@ class Operators:
     def __ge__(self, other: Any) -> Any:
         return _compare(self, "__ge__", other)
 
-    def __hash__(self) -> int:
-        return id(self)
+    # The builtin, not a method of ours: gradients are kept in dicts by tensor.
+    __hash__ = object.__hash__
 
     # Make numpy leave `array + tensor` to __radd__ instead of looping over the tensor.
     __array_ufunc__ = None

@@ -37,6 +37,8 @@ class Tensor(Operators):
         "version",
     )
 
+    is_node = False
+
     data: Array
     grad: Any
     grad_buffer: Array | None

@@ -15,8 +15,13 @@ from gradmesh.engine.nn.clip import clip_grad_value_ as clip_grad_value_
 from gradmesh.engine.nn.container import ModuleDict as ModuleDict
 from gradmesh.engine.nn.container import ModuleList as ModuleList
 from gradmesh.engine.nn.container import Sequential as Sequential
+from gradmesh.engine.nn.conv import Conv2d as Conv2d
+from gradmesh.engine.nn.dropout import Dropout as Dropout
 from gradmesh.engine.nn.embedding import Embedding as Embedding
 from gradmesh.engine.nn.embedding import EmbeddingBag as EmbeddingBag
+from gradmesh.engine.nn.interaction import CrossNetwork as CrossNetwork
+from gradmesh.engine.nn.interaction import DotInteraction as DotInteraction
+from gradmesh.engine.nn.interaction import FactorizationMachine as FactorizationMachine
 from gradmesh.engine.nn.linear import MLP as MLP
 from gradmesh.engine.nn.linear import Linear as Linear
 from gradmesh.engine.nn.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
@@ -25,26 +30,53 @@ from gradmesh.engine.nn.loss import MSELoss as MSELoss
 from gradmesh.engine.nn.loss import NLLLoss as NLLLoss
 from gradmesh.engine.nn.module import LoadReport as LoadReport
 from gradmesh.engine.nn.module import Module as Module
+from gradmesh.engine.nn.norm import BatchNorm1d as BatchNorm1d
+from gradmesh.engine.nn.norm import BatchNorm2d as BatchNorm2d
+from gradmesh.engine.nn.norm import LayerNorm as LayerNorm
 from gradmesh.engine.nn.parameter import Parameter as Parameter
+from gradmesh.engine.nn.pool import AdaptiveAvgPool2d as AdaptiveAvgPool2d
+from gradmesh.engine.nn.pool import AvgPool2d as AvgPool2d
+from gradmesh.engine.nn.pool import Flatten as Flatten
+from gradmesh.engine.nn.pool import MaxPool2d as MaxPool2d
+from gradmesh.engine.nn.resnet import Bottleneck as Bottleneck
+from gradmesh.engine.nn.resnet import ResNet as ResNet
+from gradmesh.engine.nn.resnet import resnet50 as resnet50
+from gradmesh.engine.nn.resnet import resnet101 as resnet101
+from gradmesh.engine.nn.resnet import resnext50_32x4d as resnext50_32x4d
+from gradmesh.engine.nn.resnet import resnext101_32x8d as resnext101_32x8d
 
 __all__ = [
     "GELU",
     "MLP",
+    "AdaptiveAvgPool2d",
+    "AvgPool2d",
     "BCEWithLogitsLoss",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "Bottleneck",
+    "Conv2d",
     "CrossEntropyLoss",
+    "CrossNetwork",
+    "DotInteraction",
+    "Dropout",
     "Embedding",
     "EmbeddingBag",
+    "FactorizationMachine",
+    "Flatten",
     "Identity",
+    "LayerNorm",
     "Linear",
     "LoadReport",
     "LogSoftmax",
     "MSELoss",
+    "MaxPool2d",
     "Module",
     "ModuleDict",
     "ModuleList",
     "NLLLoss",
     "Parameter",
     "ReLU",
+    "ResNet",
     "Sequential",
     "SiLU",
     "Sigmoid",
@@ -54,4 +86,8 @@ __all__ = [
     "clip_grad_value_",
     "functional",
     "init",
+    "resnet50",
+    "resnet101",
+    "resnext50_32x4d",
+    "resnext101_32x8d",
 ]

@@ -1,18 +1,25 @@
 """The functions behind the modules, under torch's names."""
 
+from gradmesh.engine.autograd.ops import adaptive_avg_pool2d as adaptive_avg_pool2d
+from gradmesh.engine.autograd.ops import avg_pool2d as avg_pool2d
+from gradmesh.engine.autograd.ops import batch_norm as batch_norm
 from gradmesh.engine.autograd.ops import (
     binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
 )
+from gradmesh.engine.autograd.ops import conv2d as conv2d
 from gradmesh.engine.autograd.ops import cross_entropy as cross_entropy
 from gradmesh.engine.autograd.ops import cross_layer as cross_layer
 from gradmesh.engine.autograd.ops import dot_interaction as dot_interaction
+from gradmesh.engine.autograd.ops import dropout as dropout
 from gradmesh.engine.autograd.ops import embedding as embedding
 from gradmesh.engine.autograd.ops import embedding_bag as embedding_bag
 from gradmesh.engine.autograd.ops import factorization_machine as factorization_machine
 from gradmesh.engine.autograd.ops import gelu as gelu
+from gradmesh.engine.autograd.ops import layer_norm as layer_norm
 from gradmesh.engine.autograd.ops import linear as linear
 from gradmesh.engine.autograd.ops import linear_relu as linear_relu
 from gradmesh.engine.autograd.ops import log_softmax as log_softmax
+from gradmesh.engine.autograd.ops import max_pool2d as max_pool2d
 from gradmesh.engine.autograd.ops import mse_loss as mse_loss
 from gradmesh.engine.autograd.ops import nll_loss as nll_loss
 from gradmesh.engine.autograd.ops import relu as relu
@@ -23,17 +30,24 @@ from gradmesh.engine.autograd.ops import take_rows as take_rows
 from gradmesh.engine.autograd.ops import tanh as tanh
 
 __all__ = [
+    "adaptive_avg_pool2d",
+    "avg_pool2d",
+    "batch_norm",
     "binary_cross_entropy_with_logits",
+    "conv2d",
     "cross_entropy",
     "cross_layer",
     "dot_interaction",
+    "dropout",
     "embedding",
     "embedding_bag",
     "factorization_machine",
     "gelu",
+    "layer_norm",
     "linear",
     "linear_relu",
     "log_softmax",
+    "max_pool2d",
     "mse_loss",
     "nll_loss",
     "relu",

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, final
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
@@ -52,12 +53,10 @@ class AdagradRule(Rule):
         step: int,
     ) -> bool:
         """Change weights and slots in one compiled pass."""
-        from gradmesh.engine.kernels import update
-
         kind = weights.dtype.type
         rate = kind(self._rate(lr, step))
         decay, eps = kind(self.weight_decay), kind(self.eps)
-        update.adagrad(weights, slots["sum"], index, grads, rate, decay, eps)
+        kernels.update.adagrad(weights, slots["sum"], index, grads, rate, decay, eps)
         return True
 
     def _rate(self, lr: float, step: int) -> float:
@@ -105,11 +104,9 @@ class RowwiseAdagradRule(Rule):
         step: int,
     ) -> bool:
         """Change weights and slots in one compiled pass."""
-        from gradmesh.engine.kernels import update
-
         kind = weights.dtype.type
         decay, eps = kind(self.weight_decay), kind(self.eps)
-        update.rowwise_adagrad(weights, slots["sum"], index, grads, kind(lr), decay, eps)
+        kernels.update.rowwise_adagrad(weights, slots["sum"], index, grads, kind(lr), decay, eps)
         return True
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, final
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
@@ -69,11 +70,9 @@ class AdamRule(Rule):
         """Change weights and slots in one compiled pass."""
         if self.amsgrad:
             return False
-        from gradmesh.engine.kernels import update
-
         kind = weights.dtype.type
         decay, shrink, correction1, correction2 = self._numbers(lr, step)
-        update.adam(
+        kernels.update.adam(
             weights,
             slots["exp_avg"],
             slots["exp_avg_sq"],

@@ -10,7 +10,7 @@ from abc import ABC
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from gradmesh.engine.autograd import RowGrad, Tensor, no_grad
+from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import array_module
 from gradmesh.engine.optim.rule import Rule
 
@@ -85,7 +85,6 @@ class Optimizer(ABC):
                 else:
                     param.grad.data[...] = 0
 
-    @no_grad()
     def step(self, grads: Mapping[Any, Any] | None = None) -> None:
         """Update every parameter that has a gradient.
 
@@ -161,7 +160,7 @@ class Optimizer(ABC):
             rule.update_rows(param.data, kept["slots"], merged.ids, merged.rows, lr, kept["step"])
         else:
             data = grad.data if isinstance(grad, Tensor) else grad
-            rule.update(param.data, self._dense(rule, param, kept), data, lr, kept["step"])
+            rule.update(param.data, kept["slots"], data, lr, kept["step"])
         param.version[0] += 1
 
     @staticmethod
@@ -170,13 +169,6 @@ class Optimizer(ABC):
             rows, dim = param.shape
             return rule.allocate(rows, dim, param.dtype, array_module(param.data))
         return rule.dense_slots(param.data)
-
-    @staticmethod
-    def _dense(rule: Rule, param: Tensor, kept: dict[str, Any]) -> dict[str, Any]:
-        """Return the slots as one long row, also if row gradients came before."""
-        if rule.rowwise:
-            return kept["slots"]  # type: ignore[no-any-return]
-        return {name: array.reshape(1, -1) for name, array in kept["slots"].items()}
 
 
 def rule_options(rule: Rule) -> dict[str, Any]:

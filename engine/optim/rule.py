@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array, ShapeError, array_module
 
 _ONLY_ROW = np.zeros(1, dtype=np.int64)
@@ -102,6 +103,7 @@ class Rule(ABC):
                 f"gradients {tuple(grads.shape)} do not fit {len(row_indices)} rows of "
                 f"{weights.shape[1]} columns"
             )
+        slots = {name: array.reshape(len(weights), -1) for name, array in slots.items()}
         if self._compiled(weights, slots, row_indices, grads, lr, step):
             return
         xp = array_module(weights)
@@ -118,26 +120,28 @@ class Rule(ABC):
         """Update a dense parameter in place; slots are shaped as `dense_slots` makes them."""
         if grad.shape != weight.shape:
             raise ShapeError(f"gradient {tuple(grad.shape)} for a parameter {tuple(weight.shape)}")
-        shape = self._rows_of(weight.shape)
-        matrix = weight.reshape(shape)
-        index = _ONLY_ROW if shape[0] == 1 else np.arange(shape[0])
-        if self._compiled(matrix, slots, index, grad.reshape(shape), lr, step):
-            if not np.shares_memory(matrix, weight):
-                weight[...] = matrix.reshape(weight.shape)
-            return
-        self.formula(array_module(weight), matrix, slots, grad.reshape(shape), lr, step)
-        weight[...] = matrix.reshape(weight.shape)
+        rows, dim = self._rows_of(weight)
+        seen = slots
+        if slots and next(iter(slots.values())).shape[0] != rows:
+            # Row gradients came first and made the slots; they are the same memory as one long row.
+            seen = {name: array.reshape(rows, -1) for name, array in slots.items()}
+        matrix, given = weight.reshape(rows, dim), grad.reshape(rows, dim)
+        index = _ONLY_ROW if rows == 1 else np.arange(rows)
+        if not self._compiled(matrix, seen, index, given, lr, step):
+            self.formula(array_module(weight), matrix, seen, given, lr, step)
+        if not weight.flags.c_contiguous:
+            # The reshape had to copy.
+            weight[...] = matrix.reshape(weight.shape)
 
     def dense_slots(self, weight: Array) -> dict[str, Array]:
         """Return fresh slot arrays for a dense parameter, seen as rows."""
-        rows, dim = self._rows_of(weight.shape)
+        rows, dim = self._rows_of(weight)
         return self.allocate(rows, dim, weight.dtype, array_module(weight))
 
-    def _rows_of(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        size = int(np.prod(shape, dtype=np.int64))
-        if not self.rowwise or len(shape) < 2:
-            return 1, size
-        return shape[0], size // max(shape[0], 1)
+    def _rows_of(self, weight: Array) -> tuple[int, int]:
+        if not self.rowwise or weight.ndim < 2:
+            return 1, weight.size
+        return weight.shape[0], weight.size // max(weight.shape[0], 1)
 
     def _compiled(
         self,
@@ -151,7 +155,7 @@ class Rule(ABC):
         if not isinstance(weights, np.ndarray) or weights.dtype.char not in "fd":
             return False
         if index is not _ONLY_ROW:
-            from gradmesh.engine.kernels.rows import check_index
-
-            check_index(index, weights.shape[0])
-        return self.kernel(weights, slots, index, grads.astype(weights.dtype, copy=False), lr, step)
+            kernels.check_index(index, weights.shape[0])
+        if grads.dtype != weights.dtype:
+            grads = grads.astype(weights.dtype)
+        return self.kernel(weights, slots, index, grads, lr, step)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, final
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
@@ -59,13 +60,11 @@ class SGDRule(Rule):
         step: int,
     ) -> bool:
         """Change weights and slots in one compiled pass."""
-        from gradmesh.engine.kernels import update
-
         kind = weights.dtype.type
         if not self.momentum:
-            update.sgd(weights, index, grads, kind(lr), kind(self.weight_decay))
+            kernels.update.sgd(weights, index, grads, kind(lr), kind(self.weight_decay))
             return True
-        update.momentum(
+        kernels.update.momentum(
             weights,
             slots["momentum_buffer"],
             index,

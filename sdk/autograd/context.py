@@ -7,17 +7,26 @@ opened it.
 
 import contextlib
 import contextvars
+import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
 from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import ContextReleased, GradmeshError
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.mesh.servers import METHODS, call_all
 from gradmesh.sdk.table.lookup import Lookup
 from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+
+_log = logging.getLogger(__name__)
+
+# A context that was not applied ended in an error, perhaps a server's: no reason to wait for long.
+_RELEASE_S = 1.0
 
 _current: contextvars.ContextVar["Context | None"] = contextvars.ContextVar(
     "gradmesh_context", default=None
@@ -54,8 +63,11 @@ class Context:
         self.id = mesh.new_context_id()
         self.lookups: list[RecordedLookup] = []
         self.applied = False
+        self.released = False
+        # Numbers of the lookups whose gradients all their servers have.
+        self.sent: set[int] = set()
         self.map: dict[Any, Any] = {}
-        self._channels: dict[str, Channel] = {}
+        self.channels: dict[str, Channel] = {}
         self._next = 0
 
     def next_number(self) -> int:
@@ -68,7 +80,17 @@ class Context:
         self.lookups.append(RecordedLookup(number, lookup, rows))
         for shard in lookup.route.pieces:
             channel = self.mesh.servers.channel(lookup.shards, shard)
-            self._channels[channel.address] = channel
+            self.channels[channel.address] = channel
+
+    def check(self) -> None:
+        """Return if the context is open.
+
+        Raises:
+            ContextReleased: It was left or applied.
+        """
+        if self.released or self.applied:
+            state = "applied" if self.applied else "released"
+            raise ContextReleased(f"{self} was {state}; open a new one")
 
     def gradients(self) -> dict[Any, Any]:
         """Return the gradients of this process's leaves, array by leaf."""
@@ -76,12 +98,22 @@ class Context:
         return {leaf: grad for leaf, grad in self.map.items() if leaf not in rows}
 
     def release(self) -> None:
-        """Let the servers forget the context; nobody waits for the answers."""
-        if self.applied:
+        """Let the servers forget the context; may be called twice.
+
+        Servers that cannot be reached forget it by themselves, in time.
+        """
+        if self.applied or self.released:
             return  # the servers forgot it when they applied it
+        self.released = True
+        if sys.is_finalizing():
+            return  # gRPC's threads are gone: no answer would come
         request = owner_pb2.ReleaseContextRequest(context=self.id)
-        for channel in self._channels.values():
-            channel.start(METHODS["ReleaseContext"], request, self.mesh.deadline())
+        calls = [(channel, request) for channel in self.channels.values()]
+        try:
+            # Waited for: gRPC cancels a call that nobody holds.
+            call_all(METHODS["ReleaseContext"], calls, Deadline.after(_RELEASE_S))
+        except GradmeshError as error:
+            _log.info("context not released", extra={"context": str(self), "error": error.message})
 
     def __repr__(self) -> str:
         return f"Context({self.id.worker}/{self.id.incarnation}/{self.id.counter})"

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradmesh.engine.autograd import Tensor, run_backward
+from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Frame
+from gradmesh.protos.method import Body
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.autograd.context import Context, RecordedLookup
-from gradmesh.sdk.mesh.servers import METHODS
-from gradmesh.sdk.transport.channel import Pending
-from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.mesh.servers import METHODS, call_all
+from gradmesh.sdk.transport.channel import Channel
 
 
 def backward(
@@ -31,28 +31,37 @@ def backward(
         timeout_s: Deadline; the mesh's by default.
 
     Raises:
+        ContextReleased: The context is over.
+        InvalidRequest: An earlier pass has sent gradients of the same rows.
         GradientError: A root carries no gradient.
         GradmeshError: A server could not take its gradients; the message names it.
     """
+    ctx.check()
     run_backward(roots, retain_graph=retain_graph, into=ctx.map)
     deadline = ctx.mesh.deadline(timeout_s)
-    pending: list[Pending] = []
-    for recorded in ctx.lookups:
-        grad = ctx.map.pop(recorded.rows, None)
-        if grad is not None:
-            pending += _send(ctx, recorded, grad, deadline)
-    for call in pending:
-        call.result()
+    returned = [
+        (recorded, grad)
+        for recorded in ctx.lookups
+        if (grad := ctx.map.pop(recorded.rows, None)) is not None
+    ]
+    for recorded, _ in returned:
+        if recorded.number in ctx.sent:
+            raise InvalidRequest(
+                f"{ctx}: the rows of lookup {recorded.number} have their gradients from an earlier "
+                "backward; add the losses up and run one backward",
+                lookup=recorded.number,
+            )
+    calls = [call for recorded, grad in returned for call in _calls(ctx, recorded, grad)]
+    call_all(METHODS["Backward"], calls, deadline)
+    ctx.sent.update(recorded.number for recorded, _ in returned)
 
 
-def _send(ctx: Context, recorded: RecordedLookup, grad: Any, deadline: Deadline) -> list[Pending]:
-    """Begin to send the gradients of one lookup to all its servers."""
+def _calls(ctx: Context, recorded: RecordedLookup, grad: Any) -> list[tuple[Channel, Body]]:
+    """Return what goes to each server that the rows of one lookup came from."""
     lookup = recorded.lookup
     message = pb.BackwardRequest(context=ctx.id, lookup=recorded.number)
     return [
-        ctx.mesh.servers.channel(lookup.shards, shard).start(
-            METHODS["Backward"], Frame(message, arrays), deadline
-        )
+        (ctx.mesh.servers.channel(lookup.shards, shard), Frame(message, arrays))
         for shard, arrays in lookup.route.split(grad).items()
     ]
 
@@ -66,15 +75,21 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
     Args:
         ctx: A context after its backward.
         timeout_s: Deadline; the mesh's by default.
+
+    Raises:
+        ContextReleased: The context is over.
+        StaleGeneration: The trainers' group has moved on.
     """
+    ctx.check()
     deadline = ctx.mesh.deadline(timeout_s)
-    servers = ctx.mesh.servers
-    shards: ShardMap = servers.shard_map(deadline)
     request = pb.ApplyRequest(context=ctx.id, mark=ctx.mark)
-    touched = {shard for recorded in ctx.lookups for shard in recorded.lookup.route.pieces}
-    everywhere = range(len(shards.names))
-    chosen = sorted(touched) if ctx.mark is None else everywhere
-    servers.call_each(shards, "Apply", dict.fromkeys(chosen, request), deadline)
+    # Those that have the gradients, where they were then: a server that restarted since has none.
+    channels = dict(ctx.channels)
+    if ctx.mark is not None:
+        shards = ctx.mesh.servers.shard_map(deadline)
+        everywhere = [ctx.mesh.servers.channel(shards, i) for i in range(len(shards.names))]
+        channels |= {channel.address: channel for channel in everywhere}
+    call_all(METHODS["Apply"], [(channel, request) for channel in channels.values()], deadline)
     ctx.applied = True
 
 

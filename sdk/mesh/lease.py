@@ -17,6 +17,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 1.0
+_LONGEST_CALL_S = 2.0
 
 
 @final
@@ -51,6 +52,8 @@ class Lease:
         self._coordinator = coordinator
         self._on_lost = on_lost
         self._closed = threading.Event()
+        # Whether the coordinator answered last time; a goodbye to a silent one is not worth a wait.
+        self._heard = True
         self._register_first(replace, deadline)
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._thread.start()
@@ -77,22 +80,31 @@ class Lease:
     def _keep(self) -> None:
         while not self._closed.wait(min(self.lease_s / 3, _LONGEST_PAUSE_S)):
             try:
-                self._renew()
+                self.renew(Deadline.after(min(max(self.lease_s / 2, 0.5), _LONGEST_CALL_S)))
+                self._heard = True
             except NameTaken:
                 self.lost = True
                 _log.error("another process took our name", extra={"worker": self.member.name})
                 self._on_lost()
                 return
             except GradmeshError as error:
-                _log.warning("lease not renewed", extra={"error": error.message})
+                self._heard = False
+                if not self._closed.is_set():
+                    _log.warning("lease not renewed", extra={"error": error.message})
 
-    def _renew(self) -> None:
-        deadline = Deadline.after(max(self.lease_s / 2, 0.5))
+    def renew(self, deadline: Deadline) -> None:
+        """Give a sign of life and hear the news; register again if we were forgotten.
+
+        Raises:
+            NameTaken: Another process took our name.
+        """
         try:
             news = self._coordinator.renew_lease(
                 self.member.name, self.member.incarnation, deadline
             )
         except NotMember:
+            if self._closed.is_set():
+                raise  # we left by ourselves
             _log.warning("no longer a member, registering again")
             self._register(False, deadline)
         else:
@@ -106,9 +118,8 @@ class Lease:
         self._closed.set()
         self._thread.join(timeout_s)
         if not self.lost:
+            goodbye = Deadline.after(timeout_s if self._heard else min(timeout_s, 0.2))
             try:
-                self._coordinator.leave(
-                    self.member.name, self.member.incarnation, Deadline.after(timeout_s)
-                )
+                self._coordinator.leave(self.member.name, self.member.incarnation, goodbye)
             except GradmeshError as error:
                 _log.warning("left without a goodbye", extra={"error": error.message})

@@ -10,8 +10,14 @@ import numpy as np
 
 from gradmesh.engine.optim import Optimizer
 from gradmesh.protos.common.v1 import array_pb2, context_pb2
-from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2, table_pb2
+from gradmesh.protos.coordinator.v1 import (
+    membership_pb2,
+    rendezvous_pb2,
+    status_pb2,
+    table_pb2,
+)
 from gradmesh.protos.dtype import wire_dtype
+from gradmesh.protos.errors import InvalidRequest, NotMember
 from gradmesh.protos.naming import check_name
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.mesh.coordinator import Coordinator
@@ -66,6 +72,8 @@ def connect(
         NameTaken: A live process holds the name.
         Unauthenticated: The token is missing or wrong.
     """
+    if role not in _ROLES:
+        raise InvalidRequest(f"no role {role!r}; there are {', '.join(_ROLES)}", role=role)
     chosen = check_name("worker", name or f"client-{uuid.uuid4().hex[:8]}")
     member = membership_pb2.Member(
         name=chosen,
@@ -147,8 +155,14 @@ class Mesh:
             TableConflict: The name belongs to a table with another specification.
             InvalidRequest: The specification makes no sense.
         """
+        for what, value, least in (("rows", rows, 1), ("dim", dim, 1), ("seed", seed, 0)):
+            if not isinstance(value, int | np.integer) or not least <= value < 2**63:
+                raise InvalidRequest(
+                    f"table {name!r}: {what} must be a whole number from {least} on, not {value!r}",
+                    table=name,
+                )
         spec = table_pb2.TableSpec(
-            name=name,
+            name=check_name("table", name),
             rows=rows,
             dim=dim,
             dtype=array_pb2.ElementType.Name(wire_dtype(np.dtype(dtype))),
@@ -194,11 +208,18 @@ class Mesh:
         Raises:
             DeadlineExceeded: Trainers are missing; the message says how many.
         """
-        place = self.coordinator.join_round(
-            self.name, self.incarnation, self._generation, Deadline.after(timeout_s)
-        )
+        deadline = Deadline.after(timeout_s)
+        try:
+            place = self._join(deadline)
+        except NotMember:
+            # The coordinator restarted, and the lease thread has not told it of us yet.
+            self._lease.renew(deadline)
+            place = self._join(deadline)
         self._generation = place.generation
         return Membership(place.generation, place.rank, place.world_size)
+
+    def _join(self, deadline: Deadline) -> rendezvous_pb2.JoinRoundResponse:
+        return self.coordinator.join_round(self.name, self.incarnation, self._generation, deadline)
 
     def store(self, generation: int) -> KeyStore:
         """Return the values that the trainers of a generation publish to each other."""

@@ -1,11 +1,13 @@
 """The parameter servers as a client sees them: the shard map and a channel to each server."""
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, final
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, final
 
 import numpy as np
 
+from gradmesh.protos.errors import DeadlineExceeded, StaleShardMap, Unreachable
 from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
@@ -13,6 +15,9 @@ from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.mesh.coordinator import Coordinator
 from gradmesh.sdk.transport.channel import Channel, Pending
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.retry import RetryPolicy
+
+T = TypeVar("T")
 
 METHODS: dict[str, Method] = {
     **methods_of(parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]),
@@ -33,20 +38,37 @@ class ParameterServers:
     def __init__(self, coordinator: Coordinator, connect: Callable[[str, str], Channel]) -> None:
         self._coordinator = coordinator
         self._connect = connect
-        self._lock = threading.Lock()  # guards _map and _channels
+        self._lock = threading.Lock()  # guards all below
         self._map: ShardMap | None = None
         self._channels: dict[tuple[str, str], Channel] = {}
         self._closed_bytes = 0
+        self._closed = False
+        # One fetch at a time: an answer that was overtaken must not replace a newer one.
+        self._fetching = threading.Lock()
+
+    def held_map(self) -> ShardMap | None:
+        """Return the map in use, if one was fetched."""
+        with self._lock:
+            return self._map
 
     def shard_map(self, deadline: Deadline) -> ShardMap:
         """Return the map in use; fetched at first."""
-        with self._lock:
-            if self._map is not None:
-                return self._map
-        return self.refresh(deadline)
+        return self.held_map() or self.refresh(deadline)
 
     def refresh(self, deadline: Deadline) -> ShardMap:
-        """Fetch the map anew, waiting until all servers are there."""
+        """Fetch the map anew, waiting until all servers are there.
+
+        Raises:
+            DeadlineExceeded: Servers are missing; the message says how many.
+        """
+        if not self._fetching.acquire(timeout=deadline.remaining_s()):
+            raise DeadlineExceeded("the shard map did not come in time; is the coordinator there?")
+        try:
+            return self._fetch(deadline)
+        finally:
+            self._fetching.release()
+
+    def _fetch(self, deadline: Deadline) -> ShardMap:
         wire = self._coordinator.get_shard_map(deadline)
         fresh = ShardMap(
             wire.epoch,
@@ -64,9 +86,15 @@ class ParameterServers:
         return fresh
 
     def channel(self, shards: ShardMap, shard: int) -> Channel:
-        """Return the channel to one server of a map."""
+        """Return the channel to one server of a map.
+
+        Raises:
+            Unreachable: The mesh is closed.
+        """
         key = (shards.addresses[shard], shards.names[shard])
         with self._lock:
+            if self._closed:
+                raise Unreachable(f"{key[1]}: this mesh is closed; connect again", worker=key[1])
             if key not in self._channels:
                 self._channels[key] = self._connect(*key)
             return self._channels[key]
@@ -79,19 +107,27 @@ class ParameterServers:
         Raises:
             GradmeshError: The first failure; calls still under way are given up.
         """
-        method = METHODS[name]
-        pending: dict[int, Pending] = {}
-        responses: dict[int, Any] = {}
-        try:
-            for shard, request in requests.items():
-                pending[shard] = self.channel(shards, shard).start(method, request, deadline)
-            for shard, call in pending.items():
-                responses[shard] = call.result()
-        finally:
-            for shard, call in pending.items():
-                if shard not in responses:
-                    call.cancel()
-        return responses
+        calls = [(self.channel(shards, shard), request) for shard, request in requests.items()]
+        return dict(zip(requests, call_all(METHODS[name], calls, deadline), strict=True))
+
+    def with_map(self, attempt: Callable[[ShardMap], T], deadline: Deadline) -> T:
+        """Do something with the shard map, again with a newer one when servers have moved.
+
+        Args:
+            attempt: Given the map; what it does must be repeatable.
+            deadline: No attempt begins after it.
+        """
+        shards = self.shard_map(deadline)
+        for pause_s in RetryPolicy().pauses():
+            try:
+                return attempt(shards)
+            except (StaleShardMap, Unreachable):
+                if self._closed or deadline.remaining_s() <= pause_s:
+                    raise
+            if self.held_map() is shards:
+                time.sleep(pause_s)
+            shards = self.refresh(deadline)
+        raise AssertionError("the pauses never end")
 
     def bytes_moved(self) -> int:
         """Return the message bytes exchanged with all servers so far."""
@@ -101,5 +137,27 @@ class ParameterServers:
     def close(self) -> None:
         """Close all channels; may be called twice."""
         with self._lock:
+            self._closed = True
             for channel in self._channels.values():
                 channel.close()
+
+
+def call_all(
+    method: Method, calls: Iterable[tuple[Channel, Body]], deadline: Deadline
+) -> list[Any]:
+    """Make the same call on several channels at once; return the responses in order.
+
+    Raises:
+        GradmeshError: The first failure; calls still under way are given up.
+    """
+    pending: list[Pending] = []
+    responses: list[Any] = []
+    try:
+        for channel, request in calls:
+            pending.append(channel.start(method, request, deadline))
+        for call in pending:
+            responses.append(call.result())
+    finally:
+        for call in pending[len(responses) :]:
+            call.cancel()
+    return responses

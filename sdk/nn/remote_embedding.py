@@ -33,8 +33,14 @@ class RemoteEmbedding(Module):
     def __init__(self, tables: Table | Sequence[Table]) -> None:
         super().__init__()
         self.tables = [tables] if isinstance(tables, Table) else list(tables)
-        if len({(table.dim, table.dtype) for table in self.tables}) != 1:
-            raise InvalidRequest("the tables of one layer must have the same dim and dtype")
+        if not self.tables:
+            raise InvalidRequest("a layer needs at least one table")
+        if len({(table.dim, table.dtype, id(table.servers)) for table in self.tables}) != 1:
+            names = ", ".join(f"{t.name} ({t.dim}, {t.dtype})" for t in self.tables)
+            raise InvalidRequest(
+                "the tables of one layer must have the same dim and dtype and come from one mesh: "
+                f"{names}"
+            )
         self.dim = self.tables[0].dim
 
     def forward(self, ids: Any) -> Tensor:
@@ -54,16 +60,19 @@ class RemoteEmbedding(Module):
         columns = self._columns(array)
         ctx = current_context()
         deadline = Deadline.after(self.tables[0].timeout_s)
+        if ctx is not None and ctx.mesh.servers is not self.tables[0].servers:
+            raise InvalidRequest(f"{ctx} spans another mesh than table {self.tables[0].name!r}")
         if ctx is None or not is_grad_enabled():
-            mark_free = look_up(self.tables, columns, deadline)
-            rows = Tensor(mark_free.rows)
-            inverse = mark_free.route.inverse
+            # Inside a run rows are those of the step, whether gradients follow or not.
+            purpose = None if ctx is None else Purpose(ctx.mark)
+            found = look_up(self.tables, columns, deadline, purpose)
+            rows = Tensor(found.rows)
         else:
             number = ctx.next_number()
-            found = look_up(self.tables, columns, deadline, Purpose(ctx.id, number, ctx.mark))
+            found = look_up(self.tables, columns, deadline, Purpose(ctx.mark, ctx.id, number))
             rows = Tensor(found.rows, requires_grad=True)
-            inverse = found.route.inverse
             ctx.record(number, found, rows)
+        inverse = found.route.inverse
         places = inverse[0] if array.ndim == 1 else np.stack(inverse, axis=1)
         result: Tensor = take_rows(rows, places)
         return result

@@ -1,23 +1,18 @@
 """The rpcs that every process serves."""
 
-import logging
-import threading
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, final
 
 from gradmesh.protos.common.v1 import context_pb2, value_pb2
-from gradmesh.protos.errors import GradmeshError, InvalidRequest, RefNotFound, RemoteFailure
+from gradmesh.protos.errors import InvalidRequest, RefNotFound, RemoteFailure
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.protos.value import from_value, to_value
 from gradmesh.protos.version import VERSION
+from gradmesh.sdk.owner.refs import RefKey, Refs
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.transport.server import Call
-
-_log = logging.getLogger(__name__)
-
-RefKey: TypeAlias = tuple[str, int, int]
 
 
 class ContextHolder(Protocol):
@@ -63,13 +58,10 @@ class OwnerServicer:
         self._incarnation = incarnation
         self._functions = functions
         self._contexts = contexts
-        self._lock = threading.Lock()  # guards _refs
-        self._refs: dict[RefKey, Any] = {}
+        self._refs = Refs()
 
     def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
         """Tell who answers here."""
-        with self._lock:
-            kept = len(self._refs)
         return pb.DescribeResponse(
             name=self._name,
             role=self._role,
@@ -77,7 +69,7 @@ class OwnerServicer:
             version=VERSION,
             functions=self._functions.names(),
             open_contexts=self._contexts.open_count(),
-            kept_refs=kept,
+            kept_refs=len(self._refs),
         )
 
     def call(self, request: Frame[pb.CallRequest], call: Call) -> Frame[pb.CallResponse]:
@@ -85,38 +77,39 @@ class OwnerServicer:
         message = request.message
         result = self._run(message.function, message.args, message.kwargs, request.arrays)
         arrays: list[Array] = []
-        return Frame(pb.CallResponse(result=to_value(result, arrays)), arrays)
+        try:
+            return Frame(pb.CallResponse(result=to_value(result, arrays)), arrays)
+        except InvalidRequest as error:
+            raise self._failure(message.function, "returned what cannot be sent,", error) from None
 
     def create_ref(self, request: Frame[pb.CreateRefRequest], call: Call) -> pb.CreateRefResponse:
         """Run a function and keep its result, once for each reference."""
         message = request.message
-        key = self._key(message.ref)
-        with self._lock:
-            if key in self._refs:
-                return pb.CreateRefResponse()
-        result = self._run(message.function, message.args, message.kwargs, request.arrays)
-        with self._lock:
-            self._refs.setdefault(key, result)
+        self._refs.create(
+            self._key(message.ref),
+            lambda: self._run(message.function, message.args, message.kwargs, request.arrays),
+            call.deadline,
+        )
         return pb.CreateRefResponse()
 
     def fetch_ref(self, request: pb.FetchRefRequest, call: Call) -> Frame[pb.FetchRefResponse]:
         """Read a kept value."""
-        key = self._key(request.ref)
-        with self._lock:
-            if key not in self._refs:
-                raise RefNotFound(
-                    f"{self._name} keeps nothing for {request.ref.creator}'s reference "
-                    f"{request.ref.counter}; it was deleted, or {self._name} restarted",
-                    worker=self._name,
-                )
-            value = self._refs[key]
+        try:
+            value = self._refs.fetch(self._key(request.ref), call.deadline)
+        except KeyError:
+            raise RefNotFound(
+                f"{self._name} keeps nothing for {request.ref.creator}'s reference "
+                f"{request.ref.counter}; it was deleted, or {self._name} restarted",
+                worker=self._name,
+                creator=request.ref.creator,
+                counter=request.ref.counter,
+            ) from None
         arrays: list[Array] = []
         return Frame(pb.FetchRefResponse(value=to_value(value, arrays)), arrays)
 
     def delete_ref(self, request: pb.DeleteRefRequest, call: Call) -> pb.DeleteRefResponse:
         """Drop a kept value."""
-        with self._lock:
-            self._refs.pop(self._key(request.ref), None)
+        self._refs.delete(self._key(request.ref))
         return pb.DeleteRefResponse()
 
     def release_context(
@@ -142,14 +135,18 @@ class OwnerServicer:
         named = {key: from_value(value, arrays) for key, value in kwargs.items()}
         try:
             return function(*positional, **named)
-        except GradmeshError:
-            raise
-        except Exception as error:
-            # Whoever registered the function is the caller's colleague: the traceback may leave.
-            trace = traceback.format_exc(limit=-8)
-            raise RemoteFailure(
-                f"{name} on {self._name} raised {type(error).__name__}: {error}\n{trace}",
-                function=name,
-                worker=self._name,
-                type=type(error).__name__,
-            ) from error
+        # Errors of the catalogue too: raised here they would tell the caller's retry loop that
+        # this worker did not act.
+        except (Exception, SystemExit) as error:
+            raise self._failure(name, "raised", error) from error
+
+    def _failure(self, name: str, did: str, error: BaseException) -> RemoteFailure:
+        """Return what a caller gets to know of a function that failed."""
+        # Whoever registered the function is the caller's colleague: the traceback may leave.
+        trace = "".join(traceback.format_exception(error, limit=-8))
+        return RemoteFailure(
+            f"{name} on {self._name} {did} {type(error).__name__}: {error}\n{trace}",
+            function=name,
+            worker=self._name,
+            type=type(error).__name__,
+        )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.protos.errors import StaleShardMap, Unreachable
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.sharding import Ids, ShardMap
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a lookup is for, when gradients will follow.
+    """What a lookup is for, inside a context.
 
     Args:
-        context: The context that sends them.
-        number: Of this lookup within the context.
         mark: The step of a run; None outside a run.
+        context: The context that sends gradients; None when none will follow.
+        number: Of this lookup within the context.
     """
 
-    context: context_pb2.ContextId
-    number: int
     mark: context_pb2.StepMark | None
+    context: context_pb2.ContextId | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,23 +57,18 @@ def look_up(
 
     A server that moved is found again through the coordinator, until the deadline.
     """
-    servers = tables[0].servers
-    shards = servers.shard_map(deadline)
-    while True:
+
+    def read(shards: ShardMap) -> Lookup:
         plan = route(ids, shards)
         requests = {
             shard: _request(tables, plan, shard, shards.epoch, purpose) for shard in plan.pieces
         }
-        try:
-            replies = servers.call_each(shards, "Lookup", requests, deadline)
-        except (StaleShardMap, Unreachable):
-            if deadline.passed:
-                raise
-            shards = servers.refresh(deadline)
-        else:
-            rows = np.empty((plan.total, tables[0].dim), tables[0].dtype)
-            plan.merge({shard: reply.arrays for shard, reply in replies.items()}, rows)
-            return Lookup(shards, plan, rows)
+        replies = tables[0].servers.call_each(shards, "Lookup", requests, deadline)
+        rows = np.empty((plan.total, tables[0].dim), tables[0].dtype)
+        plan.merge({shard: reply.arrays for shard, reply in replies.items()}, rows)
+        return Lookup(shards, plan, rows)
+
+    return tables[0].servers.with_map(read, deadline)
 
 
 def _request(
@@ -84,9 +78,9 @@ def _request(
     message = pb.LookupRequest(
         shard_epoch=epoch, tables=[tables[piece.table].name for piece in pieces]
     )
-    if purpose is not None:
+    if purpose is not None and purpose.mark is not None:
+        message.mark.CopyFrom(purpose.mark)
+    if purpose is not None and purpose.context is not None:
         message.context.CopyFrom(purpose.context)
         message.lookup = purpose.number
-        if purpose.mark is not None:
-            message.mark.CopyFrom(purpose.mark)
     return Frame(message, [piece.ids for piece in pieces])

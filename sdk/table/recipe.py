@@ -111,6 +111,8 @@ def rule_of(recipe: table_pb2.Recipe) -> tuple[Rule, float]:
     lr = settings.pop("lr", math.nan)
     if not (math.isfinite(lr) and lr >= 0):
         raise InvalidRequest(f"optimizer {recipe.name!r} has no learning rate; set lr")
+    if not all(map(math.isfinite, settings.values())):
+        raise InvalidRequest(f"optimizer {recipe.name!r}: {settings} are not all finite numbers")
     try:
         plain = make_rule(recipe.name, {})
         # Truth values travel as numbers.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,14 +83,41 @@ def check_ids(ids: object, table: str, rows: int) -> Ids:
         IdOutOfRange: One of them is no row of the table.
     """
     array = np.asarray(ids)
+    if not array.size:
+        return np.empty(array.shape, np.int64)
     if array.dtype.kind not in "iu":
         raise InvalidRequest(
             f"table {table!r}: ids must be integers, not {array.dtype}", table=table
         )
-    wide = array.astype(np.int64, copy=False)
-    if wide.size and (wide.min() < 0 or wide.max() >= rows):
-        bad = int(wide.min()) if wide.min() < 0 else int(wide.max())
+    least, greatest = int(array.min()), int(array.max())
+    if least < 0 or greatest >= rows:
+        bad = least if least < 0 else greatest
         raise IdOutOfRange(
             f"table {table!r}: id {bad} is not among its rows 0 to {rows - 1}", table=table, id=bad
         )
-    return wide
+    return array.astype(np.int64, copy=False)
+
+
+def check_grads(grads: object, shape: tuple[int, ...], dtype: np.dtype[Any], table: str) -> Array:
+    """Return gradients of a table in the type of its rows.
+
+    Raises:
+        InvalidRequest: Another shape, or no finite numbers.
+    """
+    array = np.asarray(grads)
+    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+        raise InvalidRequest(
+            f"table {table!r}: gradients must be {dtype}, not {array.dtype}", table=table
+        )
+    if array.shape != shape:
+        raise InvalidRequest(
+            f"table {table!r}: gradients of shape {array.shape} for ids of shape {shape[:-1]}; "
+            f"expected {shape}",
+            table=table,
+        )
+    with np.errstate(over="ignore"):
+        fitting: Array = array.astype(dtype, copy=False)
+    # Here, too, though each server looks again: one server's refusal cannot undo another's push.
+    if not np.isfinite(fitting).all():
+        raise InvalidRequest(f"table {table!r}: a gradient is NaN or infinite", table=table)
+    return fitting

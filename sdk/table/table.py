@@ -5,15 +5,15 @@ from typing import Any, final
 
 import numpy as np
 
-from gradmesh.engine.kernels import coalesce
+from gradmesh.engine.kernels import coalesce, unique_inverse
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
-from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.table.lookup import look_up
-from gradmesh.sdk.table.routing import check_ids, route
+from gradmesh.sdk.table.routing import check_grads, check_ids, route
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -85,32 +85,37 @@ class Table:
             InvalidRequest: Another shape, or a gradient that is no number.
         """
         wanted = check_ids(ids, self.name, self.spec.rows)
-        grads = np.asarray(grads, self.dtype)
-        if grads.shape != (*wanted.shape, self.dim):
-            raise InvalidRequest(
-                f"table {self.name!r}: gradients of shape {grads.shape} for ids of shape "
-                f"{wanted.shape}; expected {(*wanted.shape, self.dim)}",
-                table=self.name,
-            )
+        grads = check_grads(grads, (*wanted.shape, self.dim), self.dtype, self.name)
+        unique, inverse = unique_inverse(wanted)
+        total = coalesce(inverse, grads.reshape(-1, self.dim), unique.size)
+        check_grads(total, total.shape, self.dtype, self.name)
+        sender = self._next_push()
         deadline = self._deadline(timeout_s)
-        shards = self.servers.shard_map(deadline)
-        plan = route([wanted.reshape(-1)], shards)
-        parts = plan.split(coalesce(plan.inverse[0], grads.reshape(-1, self.dim), plan.total))
-        worker, incarnation, sequence = self._next_push()
-        requests = {
-            shard: Frame(
-                pb.PushRequest(
-                    worker=worker,
-                    incarnation=incarnation,
-                    sequence=sequence,
-                    shard_epoch=shards.epoch,
-                    tables=[self.name],
-                ),
-                [pieces[0].ids, parts[shard][0]],
-            )
+        # The number stays the same when servers have moved, so whoever has it takes it once.
+        self.servers.with_map(
+            lambda shards: self.servers.call_each(
+                shards, "Push", self._pushes(unique, total, sender, shards), deadline
+            ),
+            deadline,
+        )
+
+    def _pushes(
+        self, ids: Ids, grads: Array, sender: tuple[str, int, int], shards: ShardMap
+    ) -> dict[int, Frame[pb.PushRequest]]:
+        plan = route([ids], shards)
+        parts = plan.split(grads)
+        worker, incarnation, sequence = sender
+        message = pb.PushRequest(
+            worker=worker,
+            incarnation=incarnation,
+            sequence=sequence,
+            shard_epoch=shards.epoch,
+            tables=[self.name],
+        )
+        return {
+            shard: Frame(message, [pieces[0].ids, parts[shard][0]])
             for shard, pieces in plan.pieces.items()
         }
-        self.servers.call_each(shards, "Push", requests, deadline)
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)

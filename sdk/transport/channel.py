@@ -4,6 +4,7 @@ A call has a deadline that covers all its attempts. Failures arrive as errors of
 """
 
 import math
+import threading
 import time
 from typing import Any, final
 
@@ -11,7 +12,14 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
-from gradmesh.protos.errors import DeadlineExceeded, GradmeshError, Retry, Unreachable
+from gradmesh.protos.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    GradmeshError,
+    InvalidFrame,
+    Retry,
+    Unreachable,
+)
 from gradmesh.protos.method import Body, Method, from_wire, to_wire
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.transport.deadline import Deadline
@@ -19,6 +27,9 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.retry import RetryPolicy, may_repeat
 from gradmesh.sdk.transport.security import call_metadata, channel_credentials
 from gradmesh.sdk.transport.status import from_call
+
+# gRPC ends a call at its deadline by itself; should its threads be gone, as at exit, we do.
+_GRACE_S = 1.0
 
 
 @final
@@ -77,11 +88,26 @@ class Channel:
         return Pending(self, method, to_wire(request, self.max_frame_bytes), deadline)
 
     def attempt(self, method: Method, data: bytes, timeout_s: float) -> "grpc.Future[bytes]":
-        """Send the bytes of a call once."""
+        """Send the bytes of a call once.
+
+        Raises:
+            Unreachable: The channel was closed.
+            DeadlineExceeded: There is no time left; gRPC might send it all the same.
+        """
+        if timeout_s <= 0:
+            raise DeadlineExceeded(
+                f"no time was left to ask {self.worker} at {self.address}, {method.name}"
+            )
         call = self._calls.get(method.path)
-        if call is None:
-            call = self._calls[method.path] = self._channel.unary_unary(method.path)
-        future: grpc.Future[bytes] = call.future(data, timeout=timeout_s, metadata=self.metadata)
+        try:
+            if call is None:
+                call = self._calls[method.path] = self._channel.unary_unary(method.path)
+            future: grpc.Future[bytes] = call.future(
+                data, timeout=timeout_s, metadata=self.metadata
+            )
+        except ValueError:
+            # All that gRPC says of a closed channel; the arguments are of the right kind.
+            raise Unreachable(f"the channel to {self.worker} at {self.address} is closed") from None
         return future
 
     def close(self) -> None:
@@ -105,6 +131,7 @@ class Pending:
         self._data = data
         self._deadline = deadline
         self._begun = time.perf_counter()
+        self._cancelled = threading.Event()
         self._future = channel.attempt(method, data, deadline.remaining_s())
 
     def result(self) -> Any:
@@ -116,25 +143,48 @@ class Pending:
         pauses = self._channel.retry.pauses()
         while True:
             try:
-                data = self._future.result()
-            except grpc.FutureCancelledError:
-                error: GradmeshError = Unreachable(f"{self._where()}: the channel was closed")
-            except grpc.RpcError as failure:
-                error = from_call(failure, self._where())
+                response, received = self._receive()
+            except GradmeshError as error:
+                pause_s = next(pauses)
+                if not may_repeat(self._method, error) or self._exhausted(error, pause_s):
+                    self._observe(error.reason, 0)
+                    if error.retry is Retry.CALL and not isinstance(error, Unreachable):
+                        text = f"waited in vain: {error.message}"
+                        raise DeadlineExceeded(text, **error.metadata) from error
+                    raise
             else:
-                self._observe("OK", len(data))
-                return from_wire(data, self._method.response_type, self._channel.max_frame_bytes)
-            pause = next(pauses)
-            if not may_repeat(self._method, error) or self._exhausted(error, pause):
-                self._observe(error.reason, 0)
-                raise _final(error) from None
-            time.sleep(pause)
+                self._observe("OK", received)
+                return response
+            self._send_again(pause_s)
+
+    def _receive(self) -> tuple[Any, int]:
+        """Return the answer of the newest attempt and its size."""
+        try:
+            data = self._future.result(self._deadline.remaining_s() + _GRACE_S)
+        except grpc.FutureTimeoutError:
+            raise DeadlineExceeded(f"{self._where()}: no answer in time") from None
+        except grpc.FutureCancelledError:
+            raise Cancelled(f"{self._where()}: given up by the caller") from None
+        except grpc.RpcError as failure:
+            raise from_call(failure, self._where()) from None
+        try:
+            limit = self._channel.max_frame_bytes
+            return from_wire(data, self._method.response_type, limit), len(data)
+        except InvalidFrame as error:
+            raise InvalidFrame(f"{self._where()}: {error.message}", **error.metadata) from None
+
+    def _send_again(self, pause_s: float) -> None:
+        if not self._cancelled.wait(pause_s):
             self._future = self._channel.attempt(
                 self._method, self._data, self._deadline.remaining_s()
             )
+        if self._cancelled.is_set():
+            self._future.cancel()
+            raise Cancelled(f"{self._where()}: given up by the caller")
 
     def cancel(self) -> None:
         """Stop waiting; the worker may or may not have acted."""
+        self._cancelled.set()
         self._future.cancel()
 
     def _exhausted(self, error: GradmeshError, pause_s: float) -> bool:
@@ -151,15 +201,6 @@ class Pending:
         sent = len(self._data)
         self._channel.bytes_moved += sent + received
         self._channel.metrics.observe(self._method.path, status, seconds, sent, received)
-
-
-def _final(error: GradmeshError) -> GradmeshError:
-    """Return the error a caller sees when no attempt is left."""
-    if error.retry is Retry.CALL and not isinstance(error, Unreachable):
-        waited = DeadlineExceeded(f"waited in vain: {error.message}", **error.metadata)
-        waited.__cause__ = error
-        return waited
-    return error
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:

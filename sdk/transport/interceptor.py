@@ -1,20 +1,23 @@
 """The server's border: who may call, what a failure looks like outside, and the figures.
 
 Handlers raise errors of the catalogue; only this file turns them into statuses. Anything else that
-a handler raises is logged with a request id and leaves as a bare "internal error".
+a handler raises is logged with a request id and leaves as a bare "internal error". All rpcs are
+unary; the one stream of a server is the health service's, which everybody may watch.
 """
 
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import grpc
 
-from gradmesh.protos.errors import GradmeshError, InternalError
+from gradmesh.protos.errors import Draining, GradmeshError, InternalError
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.security import TokenCheck
+from gradmesh.sdk.transport.security import TokenCheck, is_open
 from gradmesh.sdk.transport.status import to_status
 
 _log = logging.getLogger(__name__)
@@ -33,6 +36,15 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
     def __init__(self, check: TokenCheck, metrics: RpcMetrics) -> None:
         self._check = check
         self._metrics = metrics
+        self._idle = threading.Condition()  # guards _active and _closed
+        self._active = 0
+        self._closed = False
+
+    def close(self, grace_s: float) -> None:
+        """Refuse new calls; wait until those under way have ended, at most `grace_s`."""
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: self._active == 0, grace_s)
 
     def intercept_service(
         self,
@@ -53,10 +65,12 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
             response: Any = b""
             try:
                 self._check.admit(path, metadata)
-                response = inner(request, context)
+                with self._under_way(path):
+                    response = inner(request, context)
             except GradmeshError as error:
                 failure = error
-            except Exception:
+            # A handler that calls sys.exit must not leave its caller waiting until the deadline.
+            except BaseException:
                 failure = _unforeseen(path)
             self._observe(path, failure, time.perf_counter() - begun, request, response)
             if failure is not None:
@@ -66,6 +80,20 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
         return grpc.unary_unary_rpc_method_handler(
             guarded, handler.request_deserializer, handler.response_serializer
         )
+
+    @contextmanager
+    def _under_way(self, path: str) -> Iterator[None]:
+        with self._idle:
+            # While a process drains, probes want to hear "not serving", not a failure.
+            if self._closed and not is_open(path):
+                raise Draining("this process is leaving and takes no new calls; try again later")
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._active -= 1
+                self._idle.notify_all()
 
     def _observe(
         self, path: str, failure: GradmeshError | None, seconds: float, request: Any, response: Any

@@ -1,11 +1,13 @@
 """Certificates and tokens as gRPC wants them. The only place that builds credentials."""
 
 import hmac
+import ssl
 from pathlib import Path
 
 import grpc
 
 from gradmesh.protos.errors import Unauthenticated
+from gradmesh.sdk.process.errors import ConfigError, Problem
 from gradmesh.sdk.process.security import SecurityConfig
 
 _HEADER = "authorization"
@@ -18,9 +20,16 @@ def server_credentials(config: SecurityConfig) -> grpc.ServerCredentials | None:
 
     Certificates are read again when their files change, so that they can be renewed without a
     restart; connections that exist keep the old ones.
+
+    Raises:
+        ConfigError: The files are no certificates, or there is none to show.
     """
-    if config.tls_certificate_file is None:
+    if not config.tls:
         return None
+    if config.tls_certificate_file is None:
+        # To listen in the clear would be a surprise to whoever named an authority.
+        raise _unusable("tls_certificate_file", "is missing; a server shows one once TLS is on")
+    _check_certificates(config)
     files = _CertificateFiles(config)
     credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
         files.configuration(),
@@ -56,8 +65,9 @@ class _CertificateFiles:
             times = self._times()
             if times == self._seen:
                 return None
+            _check_certificates(self._config)
             fresh = self.configuration()
-        except OSError:
+        except (OSError, ConfigError):
             # Files are being replaced; the old certificates serve until the new ones are whole.
             return None
         self._seen = times
@@ -65,9 +75,14 @@ class _CertificateFiles:
 
 
 def channel_credentials(config: SecurityConfig) -> grpc.ChannelCredentials | None:
-    """Return what a client connects with; None without TLS."""
+    """Return what a client connects with; None without TLS.
+
+    Raises:
+        ConfigError: The files are no certificates.
+    """
     if not config.tls:
         return None
+    _check_certificates(config)
     return grpc.ssl_channel_credentials(
         _read(config.tls_authority_file),
         _read(config.tls_key_file),
@@ -82,10 +97,22 @@ def call_metadata(config: SecurityConfig) -> tuple[tuple[str, str | bytes], ...]
 
 
 def read_token(config: SecurityConfig) -> str | None:
-    """Return the cluster's token; None when it has none."""
+    """Return the cluster's token; None when it has none.
+
+    Raises:
+        ConfigError: The file holds nothing that could be a token.
+    """
     if config.token_file is None:
         return None
-    return config.token_file.read_text(encoding="utf-8").strip()
+    token = config.token_file.read_bytes().strip().decode("ascii", "replace")
+    if not token.isascii() or not token.isprintable() or not token or " " in token:
+        raise _unusable("token_file", "holds no token; write one line of ASCII without spaces")
+    return token
+
+
+def is_open(path: str) -> bool:
+    """Tell whether everybody may call an rpc at any time."""
+    return path.startswith(_OPEN_PREFIX)
 
 
 class TokenCheck:
@@ -104,13 +131,33 @@ class TokenCheck:
         Raises:
             Unauthenticated: No token, or a wrong one.
         """
-        if self._expected is None or path.startswith(_OPEN_PREFIX):
+        if self._expected is None or is_open(path):
             return
         shown = metadata.get(_HEADER)
         if shown is None:
             raise Unauthenticated("this cluster wants a token; set security.token_file")
         if not hmac.compare_digest(shown.encode(), self._expected):
             raise Unauthenticated("the token is wrong; compare security.token_file on both ends")
+
+
+def _check_certificates(config: SecurityConfig) -> None:
+    """Return if the files fit together; gRPC would only say that it cannot listen or connect."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    key = "tls_authority_file"
+    try:
+        if config.tls_authority_file is not None:
+            context.load_verify_locations(config.tls_authority_file)
+        if config.tls_certificate_file is not None:
+            key = "tls_certificate_file"
+            # Without a password OpenSSL would ask for it on the terminal.
+            context.load_cert_chain(config.tls_certificate_file, config.tls_key_file, lambda: "")
+    except ssl.SSLError as error:
+        text = f"cannot be used: {error.reason or error}; give PEM files that belong together"
+        raise _unusable(key, text) from None
+
+
+def _unusable(key: str, text: str) -> ConfigError:
+    return ConfigError([Problem(f"security.{key}", text)])
 
 
 def _read(path: Path | None) -> bytes | None:

@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 MAX_CALL_S = 600.0
 """Deadline of a call whose caller set none: nothing waits for ever."""
 
+_SEND_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -59,6 +61,7 @@ class Server:
 
     Raises:
         AddressInUse: The address cannot be bound.
+        ConfigError: The certificates or the token cannot be used.
     """
 
     def __init__(
@@ -73,9 +76,9 @@ class Server:
     ) -> None:
         security = security or SecurityConfig()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
-        border = Border(TokenCheck(read_token(security)), RpcMetrics("server", registry))
+        self._border = Border(TokenCheck(read_token(security)), RpcMetrics("server", registry))
         self._server = grpc.server(
-            self._pool, interceptors=[border], options=_options(max_frame_bytes)
+            self._pool, interceptors=[self._border], options=_options(max_frame_bytes)
         )
         for descriptor, servicer in services.items():
             self._server.add_generic_rpc_handlers(
@@ -104,8 +107,13 @@ class Server:
 
     def drain(self, grace_s: float) -> None:
         """Refuse new calls, let those under way finish within `grace_s`, then stop."""
+        deadline = Deadline.after(grace_s)
         self._health.enter_graceful_shutdown()
-        self._server.stop(grace_s).wait(grace_s + 1)
+        self._border.close(grace_s)
+        # What is left to wait for is the sending of the last answers. Whoever watches the health
+        # service would go on for ever.
+        last_s = min(deadline.remaining_s(), _SEND_S)
+        self._server.stop(last_s).wait(last_s + 1)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -1,6 +1,7 @@
 """Errors of the catalogue as gRPC statuses, and back. The only file that knows both."""
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -8,6 +9,11 @@ from gradmesh.protos import errors
 from gradmesh.protos.errors import GradmeshError
 
 DOMAIN = "gradmesh"
+
+# A status travels as HTTP/2 headers, of which a gRPC client takes 8 KiB by default, and the message
+# is in there twice. What is longer would arrive as a failure of gRPC's own.
+_MAX_MESSAGE_BYTES = 2000
+_MAX_METADATA_BYTES = 200
 
 # What a status without our details means: it comes from gRPC itself, not from a handler.
 _BARE: dict[grpc.StatusCode, type[GradmeshError]] = {
@@ -42,9 +48,10 @@ def to_status(error: GradmeshError) -> grpc.Status:
     """Return the status that carries an error with its reason and metadata."""
     proto = status_pb2.Status(
         code=grpc.StatusCode[error.code].value[0],
-        message=error.message,
+        message=_shorten(error.message, _MAX_MESSAGE_BYTES),
     )
-    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    metadata = {key: _shorten(text, _MAX_METADATA_BYTES) for key, text in error.metadata.items()}
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
     proto.details.add().Pack(info)
     status: grpc.Status = rpc_status.to_status(proto)
     return status
@@ -57,7 +64,10 @@ def from_call(call: grpc.RpcError, where: str) -> GradmeshError:
         call: What gRPC raised; it is also the call.
         where: The worker and the rpc, for the message.
     """
-    proto = rpc_status.from_call(call)
+    try:
+        proto = rpc_status.from_call(call)
+    except (ValueError, DecodeError):
+        proto = None  # details that contradict the status, or are none
     for detail in proto.details if proto is not None else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == DOMAIN:
@@ -66,3 +76,20 @@ def from_call(call: grpc.RpcError, where: str) -> GradmeshError:
     cls = _BARE[call.code()]
     remedy = _REMEDY.get(cls, "")
     return cls(f"{where}: {call.details()}" + (f"; {remedy}" if remedy else ""), where=where)
+
+
+def _shorten(text: str, max_bytes: int) -> str:
+    """Return the text, without its middle if it is too long, and fit for the wire."""
+    text = text.encode(errors="replace").decode()
+    if _cost(text) <= max_bytes:
+        return text
+    text = text[:max_bytes] + text[-max_bytes:]
+    keep = len(text) // 2
+    while _cost(text[:keep]) + _cost(text[-keep:]) > max_bytes - 10:
+        keep = keep * 9 // 10
+    return f"{text[:keep]} … {text[-keep:]}"
+
+
+def _cost(text: str) -> int:
+    """Return the bytes of a text in a header, where all but plain ASCII is escaped."""
+    return sum(1 if 0x20 <= byte < 0x7F else 3 for byte in text.encode())

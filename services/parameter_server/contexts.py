@@ -4,6 +4,8 @@ A released context leaves a tombstone, so that a late message cannot bring it ba
 """
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
+from gradmesh.services.parameter_server.newest import NewestWorkers
 
 Slots: TypeAlias = NDArray[np.int64]
 
@@ -42,6 +45,7 @@ class Context:
 
     lookups: dict[int, list[Part]] = field(default_factory=dict)
     returned: dict[int, list[Array]] = field(default_factory=dict)
+    used_at: float = 0.0
 
     def gradients(self) -> list[Gradient]:
         """Return all gradients in the order of the caller's numbers."""
@@ -54,22 +58,31 @@ class Context:
 
 @final
 class Contexts:
-    """The open contexts of one server."""
+    """The open contexts of one server.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Monotonic seconds, replaced in tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()  # guards all below
         self._open: dict[tuple[str, int, int], Context] = {}
-        self._buried: dict[str, _Tombstones] = {}
-        self._applied: dict[str, _Tombstones] = {}
+        self._buried = NewestWorkers(_Tombstones)
+        self._applied = NewestWorkers(_Tombstones)
 
     def remember(self, id_: context_pb2.ContextId, number: int, parts: list[Part]) -> None:
-        """Keep the rows of a lookup; the same lookup again changes nothing.
+        """Keep the rows of a lookup; the same again changes nothing once gradients are here.
+
+        Before that the newest counts: a lookup that is routed anew may ask for other rows.
 
         Raises:
             ContextReleased: The context is over.
         """
         with self._lock:
-            self._find(id_, create=True).lookups.setdefault(number, parts)
+            context = self._find(id_, create=True)
+            if number not in context.returned:
+                context.lookups[number] = parts
 
     def check(self, id_: context_pb2.ContextId) -> None:
         """Return if the context may still be used.
@@ -112,17 +125,23 @@ class Contexts:
             ContextReleased: It was released without being applied.
         """
         with self._lock:
-            applied = self._applied.setdefault(id_.worker, _Tombstones())
-            if applied.has(id_.incarnation, id_.counter):
+            self._check_id(id_)
+            # An open context was not applied, however old it is.
+            if _key(id_) not in self._open and self._was_applied(id_):
                 return Context()
             self._check(id_)
-            applied.bury(id_.incarnation, id_.counter)
+            self._applied.touch(id_.worker).bury(id_.incarnation, id_.counter)
             self._bury(id_.worker, id_.incarnation, id_.counter)
             return self._open.pop(_key(id_), Context())
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """Bury a context; return whether anything was kept for it."""
+        """Bury a context; return whether anything was kept for it.
+
+        Raises:
+            InvalidRequest: It is no id.
+        """
         with self._lock:
+            self._check_id(context)
             self._bury(context.worker, context.incarnation, context.counter)
             return self._open.pop(_key(context), None) is not None
 
@@ -132,6 +151,19 @@ class Contexts:
             for key in self._open:
                 self._bury(*key)
             self._open.clear()
+
+    def release_idle(self, idle_s: float) -> int:
+        """Bury the contexts that nobody has used for so long; return how many.
+
+        Their worker died, or forgot them.
+        """
+        with self._lock:
+            oldest = self._clock() - idle_s
+            idle = [key for key, context in self._open.items() if context.used_at < oldest]
+            for key in idle:
+                self._bury(*key)
+                del self._open[key]
+            return len(idle)
 
     def open_count(self) -> int:
         """Return how many contexts are open here."""
@@ -146,6 +178,7 @@ class Contexts:
                 return Context()
             self._drop_former_selves(id_)
             self._open[key] = Context()
+        self._open[key].used_at = self._clock()
         return self._open[key]
 
     def _drop_former_selves(self, id_: context_pb2.ContextId) -> None:
@@ -154,11 +187,18 @@ class Contexts:
             self._bury(*key)
             del self._open[key]
 
-    def _check(self, id_: context_pb2.ContextId) -> None:
+    def _check_id(self, id_: context_pb2.ContextId) -> None:
         if not id_.worker or not id_.incarnation or not id_.counter:
-            raise InvalidRequest("the context has no worker, incarnation or counter")
+            raise InvalidRequest("the context has no worker, incarnation or counter; set all three")
+
+    def _check(self, id_: context_pb2.ContextId) -> None:
+        self._check_id(id_)
         if self._is_buried(id_):
             raise ContextReleased(f"context {_show(id_)} is over; open a new one")
+
+    def _was_applied(self, id_: context_pb2.ContextId) -> bool:
+        tombstones = self._applied.get(id_.worker)
+        return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
 
     def _is_buried(self, id_: context_pb2.ContextId) -> bool:
         if _key(id_) in self._open:
@@ -167,7 +207,7 @@ class Contexts:
         return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
 
     def _bury(self, worker: str, incarnation: int, counter: int) -> None:
-        self._buried.setdefault(worker, _Tombstones()).bury(incarnation, counter)
+        self._buried.touch(worker).bury(incarnation, counter)
 
 
 @final

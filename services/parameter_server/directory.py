@@ -4,10 +4,14 @@ import threading
 from typing import final
 
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import ShardNotReady
+from gradmesh.protos.errors import DeadlineExceeded, ShardNotReady, Unreachable
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.transport.deadline import Deadline
+
+# Longest a call waits for the coordinator in here; then its caller is told to ask again, so that
+# a missing coordinator cannot fill the server's threads.
+_ASK_S = 2.0
 
 
 @final
@@ -27,17 +31,49 @@ class Directory:
 
         Raises:
             TableNotFound: There is no such table.
+            ShardNotReady: The coordinator does not answer.
         """
-        return self._joined().coordinator.describe_table(name, deadline)
+        try:
+            return self._joined().coordinator.describe_table(name, _soon(deadline))
+        except (DeadlineExceeded, Unreachable) as error:
+            raise _silent(error.message) from error
 
-    def shard_map(self, epoch: int, deadline: Deadline) -> ShardMap:
-        """Return the current shard map, fetched anew if a caller has seen a newer one."""
+    def shard_map(self, epoch: int | None, deadline: Deadline) -> ShardMap:
+        """Return the current shard map, fetched anew if a caller has seen another one.
+
+        Args:
+            epoch: Of the map that the caller used; None if it used none.
+            deadline: Of the call.
+
+        Raises:
+            ShardNotReady: The coordinator does not answer, or other servers are missing.
+        """
         servers = self._joined().servers
-        with self._lock:
-            held = servers.shard_map(deadline)
-            return held if epoch <= held.epoch else servers.refresh(deadline)
+        held = servers.held_map()
+        if held is not None and epoch in (None, held.epoch):
+            return held
+        until = _soon(deadline)
+        if not self._lock.acquire(timeout=until.remaining_s()):
+            raise _silent("other calls wait for it")
+        try:
+            fresh = servers.held_map()
+            if fresh is not None and fresh is not held:
+                return fresh
+            return servers.refresh(until)
+        except (DeadlineExceeded, Unreachable) as error:
+            raise _silent(error.message) from error
+        finally:
+            self._lock.release()
 
     def _joined(self) -> Mesh:
         if self._mesh is None:
-            raise ShardNotReady("this server has not joined the mesh yet")
+            raise ShardNotReady("this server has not joined the mesh yet; ask again")
         return self._mesh
+
+
+def _soon(deadline: Deadline) -> Deadline:
+    return Deadline.after(min(_ASK_S, deadline.remaining_s() / 2))
+
+
+def _silent(why: str) -> ShardNotReady:
+    return ShardNotReady(f"this server waits for the coordinator: {why}")

@@ -25,6 +25,9 @@ _PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterS
 # How soon lookups that wait for a lost trainer hear that its generation is over.
 _FENCE_EVERY_S = 0.2
 
+# A context that nobody used for so long belongs to a worker that is gone.
+_CONTEXT_IDLE_S = 3600.0
+
 
 def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
     """Serve until told to stop; return the exit code."""
@@ -37,7 +40,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             directory.describe,
             directory.shard_map,
             max_bytes=config.max_store_bytes,
-            max_waiters=max(1, config.server_threads // 2),
+            max_waiters=config.server_threads // 2,
         )
         owner = OwnerServicer(
             config.name, "parameter-server", incarnation, REGISTRY, store.contexts
@@ -69,4 +72,5 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)
+            store.contexts.release_idle(_CONTEXT_IDLE_S)
     return life.exit_code

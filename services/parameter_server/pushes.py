@@ -2,22 +2,35 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import final
 
-_WINDOW = 1024
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.services.parameter_server.newest import NewestWorkers
+
+_WINDOW = 4096
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The pushes of one worker: all numbers up to the floor are too old to tell."""
+
+    incarnation: int = 0
+    floor: int = 0
+    numbers: set[int] = field(default_factory=set)
 
 
 @final
 class Pushes:
     """The newest pushes of each worker.
 
-    A worker numbers its pushes. Those within the window are remembered one by one; older ones
-    count as applied, since a client gives up on a push long before a thousand newer ones.
+    A worker numbers its pushes. Those within the window are remembered one by one; an older one is
+    refused, since nobody could tell any more whether it took effect.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _seen, and makes check and effect one
-        self._seen: dict[str, tuple[int, int, set[int]]] = {}
+        self._seen = NewestWorkers(_Seen)
 
     def once(self, sender: tuple[str, int, int], effect: Callable[[], object]) -> bool:
         """Run `effect` unless this push took effect before; return whether it ran.
@@ -25,19 +38,31 @@ class Pushes:
         Args:
             sender: Worker, incarnation and the worker's number of the push.
             effect: Applies the push.
+
+        Raises:
+            InvalidRequest: The sender is none, or the push is too old.
         """
-        worker, incarnation, sequence = sender
+        worker, incarnation, number = sender
+        if not worker or not incarnation or not number:
+            raise InvalidRequest("the push has no worker, incarnation or sequence; set all three")
         with self._lock:
-            held = self._seen.get(worker)
-            if held is None or held[0] < incarnation:
-                held = (incarnation, 0, set())
-            _, floor, seen = held
-            if incarnation < held[0] or sequence <= floor or sequence in seen:
+            seen = self._seen.touch(worker)
+            if incarnation < seen.incarnation or (
+                incarnation == seen.incarnation and number in seen.numbers
+            ):
                 return False
+            if incarnation == seen.incarnation and number <= seen.floor:
+                raise InvalidRequest(
+                    f"push {number} of {worker!r} is older than its newest {_WINDOW // 2}; whether "
+                    "it took effect is not known any more",
+                    worker=worker,
+                    sequence=number,
+                )
             effect()
-            seen.add(sequence)
-            if len(seen) > _WINDOW:
-                floor = sorted(seen)[_WINDOW // 2]
-                seen = {number for number in seen if number > floor}
-            self._seen[worker] = (incarnation, floor, seen)
+            if incarnation > seen.incarnation:
+                seen.incarnation, seen.floor, seen.numbers = incarnation, 0, set()
+            seen.numbers.add(number)
+            if len(seen.numbers) > _WINDOW:
+                seen.floor = sorted(seen.numbers)[_WINDOW // 2]
+                seen.numbers = {kept for kept in seen.numbers if kept > seen.floor}
             return True

@@ -11,8 +11,11 @@ import numpy as np
 
 from gradmesh.engine.kernels import coalesce, unique_inverse
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.protos.errors import InvalidRequest, StaleGeneration
+from gradmesh.protos.errors import InvalidRequest, StaleGeneration, StepPending
 from gradmesh.services.parameter_server.contexts import Gradient
+
+MAX_STEPS_AHEAD = 64
+"""Steps a rank may be ahead of the slowest one; what it sends meanwhile is kept."""
 
 
 @final
@@ -39,8 +42,8 @@ class Run:
         """
         if mark.generation != self.generation:
             raise StaleGeneration(
-                f"generation {mark.generation} does not run here, {self.generation} does; join "
-                "again",
+                f"generation {mark.generation} does not run here, "
+                f"{self.generation or 'none'} does; join again",
                 generation=mark.generation,
                 current=self.generation,
             )
@@ -50,6 +53,19 @@ class Run:
     def has(self, mark: context_pb2.StepMark) -> bool:
         """Tell whether this contribution is here already."""
         return mark.step < self.applied_steps or mark.rank in self._staged.get(mark.step, {})
+
+    def check_ahead(self, mark: context_pb2.StepMark) -> None:
+        """Return if the step is near enough to what is applied to be kept.
+
+        Raises:
+            StepPending: It is too far ahead.
+        """
+        if mark.step >= self.applied_steps + MAX_STEPS_AHEAD:
+            raise StepPending(
+                f"step {mark.step} of rank {mark.rank} is more than {MAX_STEPS_AHEAD} ahead: "
+                f"{self.applied_steps} steps are applied, some trainer's gradients are missing",
+                applied_steps=self.applied_steps,
+            )
 
     def stage(self, mark: context_pb2.StepMark, parts: list[Gradient]) -> None:
         """Take a rank's contribution to a step."""

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
-import numpy as np
-
+from gradmesh.engine.kernels import unique_inverse
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import (
     InvalidRequest,
+    ShardNotReady,
     StaleGeneration,
     StaleShardMap,
     StepPending,
@@ -25,7 +25,7 @@ from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Part
 from gradmesh.services.parameter_server.pushes import Pushes
-from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.run import Run, merge
 from gradmesh.services.parameter_server.table import TableShard
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Store:
     Args:
         name: Name of this server.
         describe: Returns a table's specification; asked once a table.
-        shard_map: Returns the current shard map; given the epoch that a caller used.
+        shard_map: Returns the current shard map; given the epoch that a caller used, if any.
         max_bytes: Memory that the tables may take together.
         max_waiters: Lookups that may wait for a step at once, so that they cannot keep the very
             gradients out that they wait for.
@@ -51,7 +51,7 @@ class Store:
         self,
         name: str,
         describe: Callable[[str, Deadline], table_pb2.TableSpec],
-        shard_map: Callable[[int, Deadline], ShardMap],
+        shard_map: Callable[[int | None, Deadline], ShardMap],
         *,
         max_bytes: int,
         max_waiters: int,
@@ -65,6 +65,8 @@ class Store:
         self._pushes = Pushes()
         # Guards _tables, _run, _fence and _waiters; notified when a step is applied or a run ends.
         self._changed = threading.Condition()
+        # One table is made at a time, beside everything else that goes on.
+        self._making = threading.Lock()
         self._tables: dict[str, TableShard] = {}
         self._run = Run()
         self._fence = 0
@@ -81,14 +83,25 @@ class Store:
             if name in self._tables:
                 return self._tables[name]
         spec = self._describe(name, deadline)
-        shards = self._shard_map(0, deadline)
-        with self._changed:
-            if name not in self._tables:
-                self._tables[name] = self._make(spec, shards)
-            return self._tables[name]
+        shards = self._shard_map(None, deadline)
+        if not self._making.acquire(timeout=deadline.remaining_s()):
+            raise ShardNotReady(f"{self._name} is busy making other tables", table=name)
+        try:
+            # Only here are tables added, so the look is good for the whole block.
+            made = self._tables.get(name) or self._make(spec, shards)
+            with self._changed:
+                self._tables[name] = made
+            return made
+        finally:
+            self._making.release()
 
     def _make(self, spec: table_pb2.TableSpec, shards: ShardMap) -> TableShard:
-        held = sum(table.bytes for table in self._tables.values())
+        if self._name not in shards.names:
+            raise StaleShardMap(
+                f"{self._name} holds no shard of map {shards.epoch}; fetch the shard map",
+                epoch=shards.epoch,
+            )
+        held = sum(table.bytes for table in self.tables())
         need = TableShard.estimate_bytes(spec, len(shards.names))
         if held + need > self._max_bytes:
             raise StoreFull(
@@ -96,6 +109,8 @@ class Store:
                 f"{self._max_bytes} are in use; raise max_store_bytes or add parameter servers",
                 table=spec.name,
                 need=need,
+                held=held,
+                max_bytes=self._max_bytes,
             )
         return TableShard(spec, shards, list(shards.names).index(self._name))
 
@@ -106,18 +121,19 @@ class Store:
 
         Raises:
             StaleGeneration: A newer generation began.
+            InvalidRequest: It began with another number of trainers, or there are none.
         """
-        if world_size < 1:
-            raise InvalidRequest("a run needs at least one trainer", world_size=world_size)
+        if world_size < 1 or generation < 1:
+            raise InvalidRequest(
+                f"a run of generation {generation} with {world_size} trainers; both begin at 1",
+                generation=generation,
+                world_size=world_size,
+            )
+        if self._has_begun(generation, world_size):
+            return
         reset = [self.table(name, deadline) for name in tables]
         with self._changed:
-            if generation < max(self._run.generation, self._fence):
-                raise StaleGeneration(
-                    f"generation {generation} is over, {max(self._run.generation, self._fence)} is "
-                    "current; join again",
-                    generation=generation,
-                )
-            if generation == self._run.generation:
+            if self._has_begun(generation, world_size):
                 return
             self.contexts.release_all()
             for table in reset:
@@ -125,6 +141,25 @@ class Store:
             self._run = Run(generation, world_size)
             self._changed.notify_all()
         _log.info("run started", extra={"generation": generation, "tables": len(reset)})
+
+    def _has_begun(self, generation: int, world_size: int) -> bool:
+        with self._changed:
+            current = max(self._run.generation, self._fence)
+            if generation < current:
+                raise StaleGeneration(
+                    f"generation {generation} is over, {current} is current; join again",
+                    generation=generation,
+                    current=current,
+                )
+            if generation != self._run.generation:
+                return False
+            if world_size != self._run.world_size:
+                raise InvalidRequest(
+                    f"generation {generation} began with {self._run.world_size} trainers, not "
+                    f"{world_size}",
+                    generation=generation,
+                )
+            return True
 
     def fence(self, generation: int) -> None:
         """Take notice of the trainers' current generation; waits of an older run end."""
@@ -200,6 +235,7 @@ class Store:
             raise StaleGeneration(
                 f"generation {mark.generation} is over, {self._fence} is current; join again",
                 generation=mark.generation,
+                current=self._fence,
             )
 
     def backward(self, context: context_pb2.ContextId, number: int, grads: Sequence[Array]) -> None:
@@ -211,7 +247,11 @@ class Store:
         """
         parts = self.contexts.parts(context, number)
         if len(parts) != len(grads):
-            raise InvalidRequest(f"{len(grads)} gradients for a lookup of {len(parts)} tables")
+            raise InvalidRequest(
+                f"{len(grads)} gradients for a lookup of {len(parts)} tables; send one a table",
+                got=len(grads),
+                want=len(parts),
+            )
         for part, rows in zip(parts, grads, strict=True):
             self._tables[part.table].check_grads(part.slots, rows)
         self.contexts.give_back(context, number, list(grads))
@@ -223,20 +263,22 @@ class Store:
             How many steps of the run are applied here.
         """
         if mark is None:
-            self._apply(self.contexts.take(context).gradients())
+            # One gradient a table: two lookups of a row make one step, as in one process.
+            self._apply(merge(self.contexts.take(context).gradients()))
             return self._run.applied_steps
         with self._changed:
             self._check_mark(mark)
             if not self._run.has(mark):
+                self._run.check_ahead(mark)
                 self._run.stage(mark, self.contexts.take(context).gradients())
                 while (complete := self._run.next_complete()) is not None:
-                    self._apply(complete)
+                    self._apply(complete, self._run.applied_steps)
                 self._changed.notify_all()
             return self._run.applied_steps
 
-    def _apply(self, gradients: Sequence[Gradient]) -> None:
+    def _apply(self, gradients: Sequence[Gradient], step: int | None = None) -> None:
         for gradient in gradients:
-            self._tables[gradient.table].apply(gradient.slots, gradient.rows)
+            self._tables[gradient.table].apply(gradient.slots, gradient.rows, step)
 
     def push(
         self,
@@ -256,7 +298,7 @@ class Store:
         for name, ids, rows in zip(names, arrays[::2], arrays[1::2], strict=True):
             table = self.table(name, deadline)
             slots = table.slots_of(ids)
-            if np.unique(slots).size != slots.size:
+            if unique_inverse(slots)[0].size != slots.size:
                 raise InvalidRequest(f"table {name!r}: ids must not repeat in a push", table=name)
             table.check_grads(slots, rows)
             gradients.append(Gradient(name, slots, rows))

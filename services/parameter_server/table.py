@@ -10,11 +10,13 @@ from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StaleShardMap
 from gradmesh.protos.frame import Array
-from gradmesh.protos.sharding import ShardMap
+from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.table.recipe import initializer_of, rule_of
 from gradmesh.services.parameter_server.contexts import Slots
 
 _INDEX_BYTES = 4
+# Rows handled at once where temporary arrays are needed, so that they stay small.
+_CHUNK_ROWS = 1 << 16
 
 
 @final
@@ -33,8 +35,7 @@ class TableShard:
         self._initializer = initializer_of(spec.initializer)
         self._rule, self._lr = rule_of(spec.optimizer)
         self._dtype = numpy_dtype(spec.dtype)
-        every = np.arange(spec.rows, dtype=np.int64)
-        self._ids = every[shards.shards_of(every) == shard]
+        self._ids = _ids_of(spec.rows, shards, shard)
         self._index = np.full(spec.rows, -1, np.int32)
         self._index[self._ids] = np.arange(self._ids.size, dtype=np.int32)
         self._lock = threading.Lock()  # guards _rows, _state and steps
@@ -65,10 +66,14 @@ class TableShard:
         """Put all rows and the optimizer back to the beginning."""
         # Tables with the same seed and other names must not have the same rows.
         seed = self.spec.seed ^ zlib.crc32(self.spec.name.encode()) << 32
-        wide = np.empty(self._rows.shape, np.float32 if self._dtype.itemsize < 4 else self._dtype)
-        self._initializer.fill(wide, self._ids, seed)
+        # Drawn in float32 at least, whatever they are rounded to.
+        drawn = np.result_type(self._dtype, np.float32)
         with self._lock:
-            self._rows[...] = wide
+            for begin in range(0, self._ids.size, _CHUNK_ROWS):
+                part = slice(begin, begin + _CHUNK_ROWS)
+                wide = np.empty(self._rows[part].shape, drawn)
+                self._initializer.fill(wide, self._ids[part], seed)
+                self._rows[part] = wide
             self._state = self._rule.allocate(self._ids.size, self.spec.dim, self._dtype)
             self.steps = 0
 
@@ -95,7 +100,12 @@ class TableShard:
         slots = self._index[ids].astype(np.int64)
         if slots.size and slots.min() < 0:
             bad = int(ids[slots.argmin()])
-            raise StaleShardMap(f"table {name!r}: id {bad} lives on another server", id=bad)
+            raise StaleShardMap(
+                f"table {name!r}: id {bad} lives on another server; fetch the shard map and route "
+                "again",
+                table=name,
+                id=bad,
+            )
         return slots
 
     def read(self, slots: Slots) -> Array:
@@ -120,8 +130,24 @@ class TableShard:
         if not np.isfinite(grads).all():
             raise InvalidRequest(f"table {name!r}: a gradient is NaN or infinite", table=name)
 
-    def apply(self, slots: Slots, grads: Array) -> None:
-        """Change rows by gradients that `check_grads` has passed; no slot twice."""
+    def apply(self, slots: Slots, grads: Array, step: int | None = None) -> None:
+        """Change rows by gradients that `check_grads` has passed; no slot twice.
+
+        Args:
+            slots: Which rows.
+            grads: Their gradients.
+            step: Number of this step, from 1. In a run it is the run's: a step that touches no
+                row of this shard must count here, too, or rows would depend on the shards' number.
+        """
         with self._lock:
-            self.steps += 1
+            self.steps = self.steps + 1 if step is None else step
             self._rule.update_rows(self._rows, self._state, slots, grads, self._lr, self.steps)
+
+
+def _ids_of(rows: int, shards: ShardMap, shard: int) -> Ids:
+    """Return the ids below `rows` that live on a shard, in order."""
+    found = []
+    for begin in range(0, rows, _CHUNK_ROWS):
+        ids = np.arange(begin, min(begin + _CHUNK_ROWS, rows), dtype=np.int64)
+        found.append(ids[shards.shards_of(ids) == shard])
+    return np.concatenate(found)

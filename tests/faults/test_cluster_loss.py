@@ -18,6 +18,7 @@ from gradmesh.sdk.status import ClusterStatus, fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = {"job.steps": 60, "job.batch_size": 64, "job.eval_batches": 5, "job.log_every": 1}
+UP = ["--parameter-servers", "2", "--trainers", "2", "--steps", "100000", "--batch-size", "64"]
 EXACT = ("auc", "best_auc", "log_loss", "samples")
 
 
@@ -39,7 +40,7 @@ def train(victim: str | None) -> dict[str, float]:
     """Train to the end, killing `victim` on the way; return the figures."""
     with LocalCluster(parameter_servers=2, trainers=2, settings=JOB) as cluster:
         if victim is not None:
-            wait_for("training", lambda: 3 <= status_of(cluster).step)
+            wait_for("training", lambda: status_of(cluster).step >= 3)
             (pid,) = [p["pid"] for p in cluster.processes() if p["name"] == victim]
             os.kill(pid, signal.SIGKILL)
         wait_for("the end of training", lambda: cluster.work_done, 100.0)
@@ -68,8 +69,7 @@ def test_kill_of_any_process_leaves_the_result_bit_identical(
 @pytest.fixture
 def cluster_command(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     started = subprocess.Popen(
-        [sys.executable, "-m", "gradmesh", "up", "--parameter-servers", "2", "--trainers", "2"]
-        + ["--steps", "100000", "--batch-size", "64", "--state", str(tmp_path / "state")],
+        [sys.executable, "-m", "gradmesh", "up", *UP, "--state", str(tmp_path / "state")],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

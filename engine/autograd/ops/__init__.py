@@ -15,6 +15,8 @@ from gradmesh.engine.autograd.ops.arithmetic import pow as pow
 from gradmesh.engine.autograd.ops.arithmetic import sub as sub
 from gradmesh.engine.autograd.ops.arithmetic import where as where
 from gradmesh.engine.autograd.ops.bag import embedding_bag as embedding_bag
+from gradmesh.engine.autograd.ops.conv import conv2d as conv2d
+from gradmesh.engine.autograd.ops.dropout import dropout as dropout
 from gradmesh.engine.autograd.ops.embedding import embedding as embedding
 from gradmesh.engine.autograd.ops.embedding import take_rows as take_rows
 from gradmesh.engine.autograd.ops.indexing import cat as cat
@@ -33,11 +35,16 @@ from gradmesh.engine.autograd.ops.loss import cross_entropy as cross_entropy
 from gradmesh.engine.autograd.ops.loss import mse_loss as mse_loss
 from gradmesh.engine.autograd.ops.loss import nll_loss as nll_loss
 from gradmesh.engine.autograd.ops.matmul import matmul as matmul
+from gradmesh.engine.autograd.ops.norm import batch_norm as batch_norm
+from gradmesh.engine.autograd.ops.norm import layer_norm as layer_norm
 from gradmesh.engine.autograd.ops.pointwise import abs as abs
 from gradmesh.engine.autograd.ops.pointwise import clamp as clamp
 from gradmesh.engine.autograd.ops.pointwise import exp as exp
 from gradmesh.engine.autograd.ops.pointwise import log as log
 from gradmesh.engine.autograd.ops.pointwise import sqrt as sqrt
+from gradmesh.engine.autograd.ops.pool import adaptive_avg_pool2d as adaptive_avg_pool2d
+from gradmesh.engine.autograd.ops.pool import avg_pool2d as avg_pool2d
+from gradmesh.engine.autograd.ops.pool import max_pool2d as max_pool2d
 from gradmesh.engine.autograd.ops.reduction import max as max
 from gradmesh.engine.autograd.ops.reduction import mean as mean
 from gradmesh.engine.autograd.ops.reduction import min as min
@@ -54,27 +61,34 @@ from gradmesh.engine.autograd.ops.softmax import softmax as softmax
 
 __all__ = [
     "abs",
+    "adaptive_avg_pool2d",
     "add",
+    "avg_pool2d",
+    "batch_norm",
     "binary_cross_entropy_with_logits",
     "broadcast_to",
     "cat",
     "clamp",
+    "conv2d",
     "cross_entropy",
     "cross_layer",
     "div",
     "dot_interaction",
+    "dropout",
     "embedding",
     "embedding_bag",
     "exp",
     "factorization_machine",
     "gelu",
     "getitem",
+    "layer_norm",
     "linear",
     "linear_relu",
     "log",
     "log_softmax",
     "matmul",
     "max",
+    "max_pool2d",
     "maximum",
     "mean",
     "min",

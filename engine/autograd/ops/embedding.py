@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,16 @@ class _TakeRows(Function):
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         (index,) = ctx.saved_tensors
-        flat, rows = index.reshape(-1), grad.reshape(index.size, -1)
+        # Named, because numpy cannot infer a width from nothing when a batch is empty.
+        width = math.prod(ctx.shape[1:])
+        flat, rows = index.reshape(-1), grad.reshape(index.size, width)
         if ctx.padding >= 0:
             kept = flat != ctx.padding
             flat, rows = flat[kept], rows[kept]
         if ctx.sparse:
             return RowGrad(flat, rows, ctx.shape[0]), None, None, None
         out = array_module(grad).zeros(ctx.shape, dtype=grad.dtype)
-        scatter_add(out.reshape(ctx.shape[0], -1), flat, rows)
+        scatter_add(out.reshape(ctx.shape[0], width), flat, rows)
         return out, None, None, None
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.activation import stable_sigmoid
 from gradmesh.engine.autograd.ops.softmax import log_softmax_array
@@ -43,6 +46,11 @@ class _MseLoss(Function):
     def forward(ctx: Any, x: Array, target: Array, reduction: str) -> Array:
         _check_same_shape("mse_loss", x, target)
         ctx.reduction = reduction
+        if reduction != "none" and x.dtype == target.dtype and _has_kernel(x, target):
+            error = np.empty(x.shape, dtype=x.dtype)
+            total = kernels.fused.mse(x.reshape(-1), target.reshape(-1), error.reshape(-1))
+            ctx.save_for_backward(error)
+            return _total(total, reduction, x)
         error = x - target
         ctx.save_for_backward(error)
         return _reduce(error * error, reduction, x.dtype.type(error.size))
@@ -54,12 +62,30 @@ class _MseLoss(Function):
         return slope, -slope if ctx.needs_input_grad[1] else None, None
 
 
+class _Bce(Function):
+    """Take the plain form, without weights, whose gradient is known with the value."""
+
+    __slots__ = ("reduction",)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, target: Array, reduction: str) -> Array:
+        slope = np.empty(x.shape, dtype=x.dtype)
+        total = kernels.fused.bce_with_logits(x.reshape(-1), target.reshape(-1), slope.reshape(-1))
+        ctx.reduction = reduction
+        ctx.save_for_backward(slope)
+        return _total(total, reduction, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        (slope,) = ctx.saved_tensors
+        return slope * _scaled(grad, ctx.reduction, slope.size), None, None
+
+
 class _BceWithLogits(Function):
     __slots__ = ("reduction",)
 
     @staticmethod
     def forward(ctx: Any, x: Array, target: Array, weight: Any, pos: Any, reduction: str) -> Array:
-        _check_same_shape("binary_cross_entropy_with_logits", x, target)
         xp = array_module(x)
         target = target.astype(x.dtype, copy=False)
         ctx.reduction = reduction
@@ -84,6 +110,21 @@ class _BceWithLogits(Function):
             out *= weight
         out *= _scaled(grad, ctx.reduction, x.size)
         return out, None, None, None, None
+
+
+def _has_kernel(x: Array, target: Array) -> bool:
+    return (
+        isinstance(x, np.ndarray)
+        and x.dtype.char in "fd"
+        and x.flags.c_contiguous
+        and target.flags.c_contiguous
+    )
+
+
+def _total(total: float, reduction: str, like: Array) -> Array:
+    if reduction == "mean":
+        total = total / like.size if like.size else float("nan")
+    return np.asarray(total, dtype=like.dtype)
 
 
 class _NllLoss(Function):
@@ -210,6 +251,14 @@ def binary_cross_entropy_with_logits(
 ) -> Any:
     """Return the cross-entropy of sigmoid(x) against targets in [0, 1]."""
     _check_reduction(reduction)
+    _check_same_shape("binary_cross_entropy_with_logits", x, target)
+    if (
+        weight is None
+        and pos_weight is None
+        and reduction != "none"
+        and _has_kernel(x.data, target.data)
+    ):
+        return _Bce.apply(x, target, reduction)
     return _BceWithLogits.apply(x, target, weight, pos_weight, reduction)
 
 

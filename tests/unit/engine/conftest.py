@@ -202,6 +202,87 @@ CASES = [
         with_index((4, 3), [[0, 2], [2, 0]]),
         lambda t, f, r, i: r[i],
     ),
+    Case("conv", lambda t, f, x, w, b: f.conv2d(x, w, b), normal((2, 3, 5, 4), (4, 3, 3, 2), (4,))),
+    Case("conv-point", lambda t, f, x, w: f.conv2d(x, w), normal((2, 3, 5, 4), (4, 3, 1, 1))),
+    Case(
+        "conv-point-strided",
+        lambda t, f, x, w: f.conv2d(x, w, stride=2),
+        normal((2, 3, 5, 4), (4, 3, 1, 1)),
+    ),
+    Case(
+        "conv-strided",
+        lambda t, f, x, w: f.conv2d(x, w, stride=(2, 1), padding=(1, 2)),
+        normal((1, 2, 5, 6), (3, 2, 3, 3)),
+    ),
+    Case(
+        "conv-groups",
+        lambda t, f, x, w, b: f.conv2d(x, w, b, padding=1, groups=2),
+        normal((2, 4, 4, 3), (6, 2, 3, 3), (6,)),
+    ),
+    Case(
+        "conv-dilated",
+        lambda t, f, x, w: f.conv2d(x, w, dilation=2, padding=2),
+        normal((1, 2, 5, 6), (3, 2, 3, 3)),
+    ),
+    Case("conv-empty", lambda t, f, x, w: f.conv2d(x, w), normal((0, 2, 5, 6), (3, 2, 3, 3))),
+    Case("max-pool", lambda t, f, x: f.max_pool2d(x, 3, 2, 1), distinct((2, 2, 5, 6))),
+    Case("max-pool-plain", lambda t, f, x: f.max_pool2d(x, 2), distinct((1, 2, 5, 6))),
+    Case("avg-pool", lambda t, f, x: f.avg_pool2d(x, 3, 2, 1), normal((2, 2, 5, 6))),
+    Case("adaptive-pool", lambda t, f, x: f.adaptive_avg_pool2d(x, (2, 3)), normal((1, 2, 5, 7))),
+    Case("global-pool", lambda t, f, x: f.adaptive_avg_pool2d(x, 1), normal((1, 2, 5, 7))),
+    Case(
+        "batch-norm",
+        lambda t, f, x, w, b: f.batch_norm(x, None, None, w, b, training=True),
+        normal((3, 4, 3, 5), (4,), (4,)),
+    ),
+    Case(
+        "batch-norm-plain",
+        lambda t, f, x: f.batch_norm(x, None, None, training=True),
+        normal((5, 4)),
+    ),
+    Case(
+        "layer-norm",
+        lambda t, f, x, w, b: f.layer_norm(x, (3, 5), w, b),
+        normal((2, 3, 5), (3, 5), (3, 5)),
+    ),
+    Case("layer-norm-plain", lambda t, f, x: f.layer_norm(x, (5,)), normal((2, 3, 5))),
+    Case(
+        "embedding",
+        lambda t, f, i, w: f.embedding(i, w),
+        lambda rng: [Fixed(np.array([[0, 2], [3, 0]])), rng.normal(size=(4, 3))],
+    ),
+    *[
+        Case(
+            f"embedding-bag-{mode}",
+            lambda t, f, i, w, mode=mode: f.embedding_bag(i, w, mode=mode),
+            lambda rng: [Fixed(np.array([[0, 2, 0], [3, 0, 3]])), *distinct((4, 3))(rng)],
+        )
+        for mode in ("sum", "mean", "max")
+    ],
+    *[
+        Case(
+            f"embedding-bag-ragged-{mode}",
+            lambda t, f, i, o, w, mode=mode: f.embedding_bag(i, w, o, mode=mode, padding_idx=1),
+            lambda rng: [
+                Fixed(np.array([0, 1, 2, 2, 3, 1, 4])),
+                Fixed(np.array([0, 0, 3, 5, 6])),
+                *distinct((5, 3))(rng),
+            ],
+        )
+        for mode in ("sum", "mean", "max")
+    ],
+    Case(
+        "embedding-bag-weighted",
+        lambda t, f, i, o, w, p: f.embedding_bag(
+            i, w, o, mode="sum", per_sample_weights=p, include_last_offset=True
+        ),
+        lambda rng: [
+            Fixed(np.array([0, 1, 2, 2, 3])),
+            Fixed(np.array([0, 2, 2, 5])),
+            rng.normal(size=(5, 3)),
+            rng.normal(size=5),
+        ],
+    ),
     Case("dot-interaction", lambda t, f, x: f.dot_interaction(x), normal((3, 5, 2)), _peer_dot),
     Case(
         "cross-layer",

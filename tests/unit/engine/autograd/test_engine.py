@@ -204,3 +204,14 @@ def test_anomaly_mode_names_the_op_that_made_nan() -> None:
         y = zero.sqrt() * 0
         with pytest.raises(ag.AnomalyError, match="backward of Sqrt"):
             y.sum().backward()
+
+
+def test_scalar_leaf_gets_a_gradient_of_its_shape() -> None:
+    x = ag.tensor(2.0, requires_grad=True)
+
+    (x * x + x * 3 + x).backward()
+    (x * x).backward()
+
+    assert x.grad.shape == ()
+    assert x.grad.item() == 12.0
+    assert isinstance(x.grad.data, np.ndarray)

@@ -84,3 +84,12 @@ def test_pretrained_table_is_frozen_by_default() -> None:
 
     assert not layer.weight.requires_grad
     assert np.shares_memory(layer.weight.data, table.data)
+
+
+def test_padding_row_gets_no_gradient() -> None:
+    layer = nn.Embedding(4, 3, padding_idx=2)
+
+    layer(ag.tensor([0, 2, 2, 3])).sum().backward()
+
+    assert layer.weight.data[2].tolist() == [0, 0, 0]
+    assert layer.weight.grad.data.sum(axis=1).tolist() == [3, 0, 0, 3]

@@ -210,3 +210,13 @@ def test_lazy_adam_leaves_other_rows_and_their_state_alone() -> None:
     assert p.data[2].tolist() == [1.0, 1.0]
     assert (p.data[:2] < 1).all()
     assert optimizer.state[p]["slots"]["exp_avg"][2].tolist() == [0.0, 0.0]
+
+
+def test_weight_that_is_not_contiguous_is_updated() -> None:
+    memory = np.ones((3, 4), np.float32)
+    p = nn.Parameter(memory.T)
+    p.grad = ag.ones(4, 3)
+
+    optim.SGD([p], lr=0.25).step()
+
+    assert (memory == 0.75).all()

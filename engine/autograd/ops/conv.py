@@ -1,0 +1,98 @@
+"""Convolution over two axes, as products of matrices.
+
+Patches are unfolded into columns a few images at a time, so that they stay near the cache, and
+again in backward: keeping them would cost kernel-size times the memory of the input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.window import Window, fold, pair, unfold
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+
+
+class _Conv2d(Function):
+    __slots__ = ("groups", "window")
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, weight: Array, bias: Any, window: Window, groups: int) -> Array:
+        _check(x, weight, bias, groups)
+        xp = array_module(x)
+        ctx.window, ctx.groups = window, groups
+        ctx.save_for_backward(x, weight)
+        kernel = weight.reshape(groups, weight.shape[0] // groups, -1)
+        high, wide = window.out_size(x.shape[2], x.shape[3])
+        out = xp.empty((x.shape[0], groups, kernel.shape[1], high * wide), dtype=x.dtype)
+        for part in window.chunks(x):
+            xp.matmul(kernel, unfold(x[part], window, groups), out=out[part])
+        out = out.reshape(x.shape[0], weight.shape[0], high, wide)
+        if bias is not None:
+            out += bias.reshape(1, -1, 1, 1)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        x, weight = ctx.saved_tensors
+        xp = array_module(x)
+        window, groups = ctx.window, ctx.groups
+        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+        kernel = weight.reshape(groups, weight.shape[0] // groups, -1)
+        given = grad.reshape(len(grad), groups, kernel.shape[1], grad.shape[2] * grad.shape[3])
+        grad_x = xp.empty(x.shape, dtype=x.dtype) if need_x else None
+        total = xp.zeros(kernel.shape, dtype=x.dtype) if need_weight else None
+        turned = kernel.transpose(0, 2, 1)
+        for part in window.chunks(x):
+            if need_weight:
+                columns = unfold(x[part], window, groups)
+                # Image by image, so that the sum does not depend on the size of a chunk.
+                for one, column in zip(given[part], columns, strict=True):
+                    total += xp.matmul(one, column.transpose(0, 2, 1))
+            if grad_x is not None:
+                fold(xp.matmul(turned, given[part]), window, grad_x[part])
+        return (
+            grad_x,
+            total.reshape(weight.shape) if total is not None else None,
+            grad.sum(axis=(0, 2, 3)) if need_bias else None,
+            None,
+            None,
+        )
+
+
+def conv2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Return the cross-correlation of images with kernels.
+
+    Args:
+        x: [batch, in_channels, height, width].
+        weight: [out_channels, in_channels / groups, kernel height, kernel width].
+        bias: [out_channels], or None.
+        stride: Step between two patches, one number or two.
+        padding: Zeros around the image, one number or two.
+        dilation: Step between two elements of a patch, one number or two.
+        groups: Independent groups of channels.
+    """
+    size = tuple(weight.shape[2:])
+    window = Window(size, pair(stride), pair(padding), pair(dilation))
+    return _Conv2d.apply(x, weight, bias, window, groups)
+
+
+def _check(x: Array, weight: Array, bias: Any, groups: int) -> None:
+    if x.ndim != 4 or weight.ndim != 4:
+        raise ShapeError(f"conv2d: input {x.shape} and weight {weight.shape} need four axes")
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+        raise ShapeError(
+            f"conv2d: input {x.shape} does not fit weight {weight.shape} with {groups} groups"
+        )
+    if x.dtype != weight.dtype:
+        raise DtypeError(f"conv2d: input is {x.dtype}, weight is {weight.dtype}; cast one of them")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError(f"conv2d: bias {bias.shape} does not fit weight {weight.shape}")

@@ -1,0 +1,125 @@
+"""Pooling over windows of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.window import Window, pair
+from gradmesh.engine.backend import Array, ShapeError, array_module
+
+
+class _MaxPool2d(Function):
+    """Take the largest element of each window; of equals the first."""
+
+    __slots__ = ("shape", "window")
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, window: Window) -> Array:
+        _check(x)
+        xp = array_module(x)
+        source = window.padded(x, float("-inf"))
+        best = which = None
+        for i, j, down, across in window.places(x.shape[2], x.shape[3]):
+            candidate = source[:, :, down, across]
+            number = i * window.size[1] + j
+            if best is None or which is None:
+                best = candidate.copy()
+                which = xp.zeros(best.shape, dtype="int16")
+                continue
+            better = candidate > best
+            xp.copyto(best, candidate, where=better)
+            which[better] = number
+        ctx.shape, ctx.window = x.shape, window
+        ctx.save_for_backward(which)
+        return best
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        (which,) = ctx.saved_tensors
+        window, (count, channels, high, wide) = ctx.window, ctx.shape
+        top, left = window.padding
+        shape = (count, channels, high + 2 * top, wide + 2 * left)
+        total = array_module(grad).zeros(shape, dtype=grad.dtype)
+        for i, j, down, across in window.places(high, wide):
+            total[:, :, down, across] += grad * (which == i * window.size[1] + j)
+        return total[:, :, top : top + high, left : left + wide].copy(), None
+
+
+class _AvgPool2d(Function):
+    __slots__ = ("shape", "window")
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, window: Window) -> Array:
+        _check(x)
+        ctx.shape, ctx.window = x.shape, window
+        source = window.padded(x)
+        rows, cols = window.out_size(x.shape[2], x.shape[3])
+        total = array_module(x).zeros((*x.shape[:2], rows, cols), dtype=x.dtype)
+        for _, _, down, across in window.places(x.shape[2], x.shape[3]):
+            total += source[:, :, down, across]
+        total /= window.size[0] * window.size[1]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        window, (count, channels, high, wide) = ctx.window, ctx.shape
+        top, left = window.padding
+        shape = (count, channels, high + 2 * top, wide + 2 * left)
+        total = array_module(grad).zeros(shape, dtype=grad.dtype)
+        share = grad / (window.size[0] * window.size[1])
+        for _, _, down, across in window.places(high, wide):
+            total[:, :, down, across] += share
+        return total[:, :, top : top + high, left : left + wide].copy(), None
+
+
+class _AdaptiveAvgPool2d(Function):
+    """Cut the image into a grid and average each cell; cells may overlap by one element."""
+
+    __slots__ = ("grid", "shape")
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, size: tuple[int, int]) -> Array:
+        _check(x)
+        ctx.shape = x.shape
+        ctx.grid = [_cuts(x.shape[2], size[0]), _cuts(x.shape[3], size[1])]
+        out = array_module(x).empty((*x.shape[:2], *size), dtype=x.dtype)
+        for i, down in enumerate(ctx.grid[0]):
+            for j, across in enumerate(ctx.grid[1]):
+                out[:, :, i, j] = x[:, :, down, across].mean(axis=(2, 3))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        out = array_module(grad).zeros(ctx.shape, dtype=grad.dtype)
+        for i, down in enumerate(ctx.grid[0]):
+            for j, across in enumerate(ctx.grid[1]):
+                area = (down.stop - down.start) * (across.stop - across.start)
+                out[:, :, down, across] += grad[:, :, i : i + 1, j : j + 1] / area
+        return out, None
+
+
+def _cuts(length: int, parts: int) -> list[slice]:
+    return [slice(i * length // parts, -(-(i + 1) * length // parts)) for i in range(parts)]
+
+
+def _check(x: Array) -> None:
+    if x.ndim != 4:
+        raise ShapeError(f"pooling needs [batch, channels, height, width], got {tuple(x.shape)}")
+
+
+def max_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+    """Return the largest element of each window; the stride is the window unless given."""
+    step = pair(kernel_size if stride is None else stride)
+    return _MaxPool2d.apply(x, Window(pair(kernel_size), step, pair(padding)))
+
+
+def avg_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
+    """Return the mean of each window, padding included."""
+    step = pair(kernel_size if stride is None else stride)
+    return _AvgPool2d.apply(x, Window(pair(kernel_size), step, pair(padding)))
+
+
+def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:
+    """Return means over a grid of the given size, whatever the size of the image."""
+    return _AdaptiveAvgPool2d.apply(x, pair(output_size))

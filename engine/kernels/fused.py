@@ -1,0 +1,73 @@
+"""Passes that would be several if each were an array operation: bias with ReLU, and losses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine.kernels.compile import jit
+
+
+@jit
+def bias_add(out: Any, bias: Any, has_relu: Any) -> None:
+    """Add a bias to every row of out [n, dim] in place, then take max(x, 0) if asked."""
+    zero = out.dtype.type(0)
+    for i in range(out.shape[0]):
+        row = out[i]
+        if has_relu:
+            for j in range(row.shape[0]):
+                x = row[j] + bias[j]
+                # Written so that NaN stays NaN, as numpy's and torch's maximum do.
+                row[j] = zero if x < zero else x
+        else:
+            for j in range(row.shape[0]):
+                row[j] += bias[j]
+
+
+@jit
+def relu_backward(grad: Any, out: Any, masked: Any, bias_grad: Any) -> None:
+    """Put the gradient before a ReLU into masked, and its sum over rows into bias_grad."""
+    zero = grad.dtype.type(0)
+    bias_grad[:] = zero
+    for i in range(grad.shape[0]):
+        given, result, kept = grad[i], out[i], masked[i]
+        for j in range(given.shape[0]):
+            x = given[j] if result[j] > zero else zero
+            kept[j] = x
+            bias_grad[j] += x
+
+
+@jit
+def sum_rows(grad: Any, out: Any) -> None:
+    """Put the sum of the rows of grad into out, added from the first row to the last."""
+    out[:] = grad.dtype.type(0)
+    for i in range(grad.shape[0]):
+        row = grad[i]
+        for j in range(row.shape[0]):
+            out[j] += row[j]
+
+
+@jit
+def bce_with_logits(x: Any, target: Any, slope: Any) -> Any:
+    """Return the summed loss, in float64, and put sigmoid(x) - target into slope."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        v = np.float64(x[i])
+        t = np.float64(target[i])
+        e = math.exp(-abs(v))
+        total += (v if v > 0 else 0.0) - v * t + math.log1p(e)
+        slope[i] = (1.0 / (1.0 + e) if v >= 0 else e / (1.0 + e)) - t
+    return total
+
+
+@jit
+def mse(x: Any, target: Any, error: Any) -> Any:
+    """Return the summed squared error, in float64, and put x - target into error."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        d = x[i] - target[i]
+        error[i] = d
+        total += np.float64(d) * np.float64(d)
+    return total

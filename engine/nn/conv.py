@@ -1,0 +1,78 @@
+"""Convolution layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+from gradmesh.engine.autograd import empty, ops
+from gradmesh.engine.autograd.ops.window import pair
+from gradmesh.engine.backend import Generator, ShapeError
+from gradmesh.engine.backend.dtype import float32
+from gradmesh.engine.nn import init
+from gradmesh.engine.nn.module import Module
+from gradmesh.engine.nn.parameter import Parameter
+
+
+@final
+class Conv2d(Module):
+    """Slide kernels over images.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the result.
+        kernel_size: Size of the kernel, one number or two.
+        stride: Step between two patches.
+        padding: Zeros around the image.
+        dilation: Step between two elements of a patch.
+        groups: Independent groups of channels.
+        bias: Whether to add a number per channel.
+        device: Where the parameters live.
+        dtype: Of the parameters.
+        generator: Where initial values come from.
+    """
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = float32,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if in_channels % groups or out_channels % groups:
+            raise ShapeError(f"{in_channels} and {out_channels} channels in {groups} groups")
+        self.stride, self.padding, self.dilation = pair(stride), pair(padding), pair(dilation)
+        self.groups = groups
+        shape = (out_channels, in_channels // groups, *pair(kernel_size))
+        self.weight = Parameter(empty(*shape, dtype=dtype, device=device))
+        made = Parameter(empty(out_channels, dtype=dtype, device=device)) if bias else None
+        self.register_parameter("bias", made)
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: Generator | None = None) -> None:
+        """Draw new initial values."""
+        init.kaiming_uniform_(self.weight, a=math.sqrt(5), generator=generator)
+        if self.bias is not None:
+            bound = 1 / math.sqrt(init.fans(self.weight)[0])
+            init.uniform_(self.bias, -bound, bound, generator)
+
+    def forward(self, x: Any) -> Any:
+        """Return [batch, out_channels, height, width]."""
+        return ops.conv2d(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        return f"{self.weight.shape}, stride={self.stride}, padding={self.padding}"

@@ -1,0 +1,46 @@
+"""The table of errors in docs/errors.md, made from the catalogue itself.
+
+`python -m gradmesh.protos.reference docs/errors.md` writes it anew.
+"""
+
+import sys
+from pathlib import Path
+
+from gradmesh.protos.errors import CATALOGUE, GradmeshError
+
+BEGIN = "<!-- errors: made by `python -m gradmesh.protos.reference docs/errors.md` -->"
+END = "<!-- end of errors -->"
+
+
+def errors_table() -> str:
+    """Return the catalogue as a Markdown table, in its own order."""
+    head = "| reason | class | also a | gRPC status | retry | meaning and remedy |\n"
+    return head + "|---|---|---|---|---|---|\n" + "".join(map(_row, CATALOGUE.values()))
+
+
+def renew(page: str) -> str:
+    """Return the page with its table written anew.
+
+    Raises:
+        ValueError: The page lacks the markers.
+    """
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"expected the markers {BEGIN!r} and {END!r}")
+    return f"{head}{BEGIN}\n\n{errors_table()}\n{END}{tail}"
+
+
+def _row(cls: type[GradmeshError]) -> str:
+    builtin = next(b for b in cls.__mro__ if b.__module__ == "builtins")
+    also = "" if builtin is Exception else f"`{builtin.__name__}`"
+    meaning = " ".join((cls.__doc__ or "").split())
+    return (
+        f"| `{cls.reason}` | `{cls.__name__}` | {also} | `{cls.code}` | {cls.retry.value} "
+        f"| {meaning} |\n"
+    )
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(renew(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,229 @@
+"""A whole mesh inside the test's process: coordinator, parameter servers, clients; on port 0."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradmesh.protos.coordinator.v1 import coordinator_pb2
+from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.mesh.mesh import Mesh, connect
+from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.owner.servicer import OwnerServicer
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.transport.server import Server
+from gradmesh.services.coordinator.journal import Journal
+from gradmesh.services.coordinator.machine import Machine
+from gradmesh.services.coordinator.servicer import CoordinatorServicer
+from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.parameter_server.servicer import ParameterServerServicer
+from gradmesh.services.parameter_server.store import Store
+
+_COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
+_PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
+_OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
+
+
+class Loop:
+    """Calls a function again and again until closed."""
+
+    def __init__(self, function: Callable[[], object], every_s: float) -> None:
+        self._function = function
+        self._every_s = every_s
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="test-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._every_s):
+            self._function()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(5)
+
+
+class CoordinatorNode:
+    """A coordinator that serves."""
+
+    def __init__(
+        self, cluster: "Cluster", listen: str, state_dir: Path | None, threads: int
+    ) -> None:
+        self.journal = Journal(state_dir)
+        self.machine = Machine(
+            parameter_servers=cluster.parameter_servers,
+            trainers=cluster.trainers,
+            lease_s=cluster.lease_s,
+            journal=self.journal,
+        )
+        self.servicer = CoordinatorServicer(self.machine, max_waiters=threads // 2)
+        self.server = Server(
+            {_COORDINATOR: self.servicer},
+            listen=listen,
+            security=cluster.security,
+            threads=threads,
+        )
+        self.server.start()
+        self._loop = Loop(self.servicer.sweep, 0.05)
+
+    def close(self) -> None:
+        self._loop.close()
+        self.server.drain(0)
+        self.journal.close()
+
+
+class ServerNode:
+    """A parameter server that serves."""
+
+    def __init__(self, cluster: "Cluster", name: str, replace: bool = False) -> None:
+        self.name = name
+        self.incarnation = time.time_ns()
+        directory = Directory()
+        self.store = Store(
+            name,
+            directory.describe,
+            directory.shard_map,
+            max_bytes=cluster.max_store_bytes,
+            max_waiters=cluster.server_threads // 2,
+        )
+        owner = OwnerServicer(
+            name, "parameter-server", self.incarnation, Registry(), self.store.contexts
+        )
+        self.server = Server(
+            {_PARAMETER_SERVER: ParameterServerServicer(self.store), _OWNER: owner},
+            listen="127.0.0.1:0",
+            security=cluster.security,
+            threads=cluster.server_threads,
+            max_frame_bytes=cluster.max_frame_bytes,
+        )
+        self.server.start()
+        self.mesh = connect(
+            cluster.address,
+            name=name,
+            role="parameter-server",
+            address=self.server.address,
+            incarnation=self.incarnation,
+            replace=replace,
+            security=cluster.security,
+        )
+        directory.join(self.mesh)
+        self._loop = Loop(lambda: self.store.fence(self.mesh.generation), 0.05)
+
+    def close(self) -> None:
+        self._loop.close()
+        self.mesh.close()
+        self.server.drain(0)
+
+
+class Cluster:
+    """A coordinator and its parameter servers, all in this process."""
+
+    def __init__(
+        self,
+        *,
+        parameter_servers: int = 2,
+        trainers: int = 1,
+        lease_s: float = 2.0,
+        state_dir: Path | None = None,
+        security: SecurityConfig | None = None,
+        server_threads: int = 8,
+        max_store_bytes: int = 1 << 28,
+        max_frame_bytes: int = 1 << 24,
+        start_servers: bool = True,
+    ) -> None:
+        self.parameter_servers = parameter_servers
+        self.trainers = trainers
+        self.lease_s = lease_s
+        self.security = security
+        self.server_threads = server_threads
+        self.max_store_bytes = max_store_bytes
+        self.max_frame_bytes = max_frame_bytes
+        self._state_dir = state_dir
+        self._meshes: list[Mesh] = []
+        self.servers: list[ServerNode] = []
+        self.coordinator = CoordinatorNode(self, "127.0.0.1:0", state_dir, 16)
+        self.address = self.coordinator.server.address
+        if start_servers:
+            self.servers = [ServerNode(self, f"ps-{i}") for i in range(parameter_servers)]
+
+    @property
+    def stores(self) -> list[Store]:
+        return [node.store for node in self.servers]
+
+    def connect(self, name: str | None = None, **options: Any) -> Mesh:
+        options.setdefault("security", self.security)
+        if options.get("role") == "trainer":
+            options.setdefault("address", "127.0.0.1:1")
+        options.setdefault("timeout_s", 10.0)
+        mesh = connect(self.address, name=name, **options)
+        self._meshes.append(mesh)
+        return mesh
+
+    def add_server(self, name: str, replace: bool = False) -> ServerNode:
+        node = ServerNode(self, name, replace)
+        self.servers.append(node)
+        return node
+
+    def restart_server(self, index: int) -> None:
+        """Put a fresh server of the same name in place of another, on another port."""
+        self.servers[index].close()
+        self.servers[index] = ServerNode(self, self.servers[index].name)
+
+    def stop_coordinator(self) -> None:
+        self.coordinator.close()
+
+    def start_coordinator(self) -> None:
+        """Start a coordinator at the address of the one that was stopped."""
+        self.coordinator = CoordinatorNode(self, self.address, self._state_dir, 16)
+
+    def close(self) -> None:
+        for mesh in self._meshes:
+            mesh.close()
+        for node in self.servers:
+            node.close()
+        self.coordinator.close()
+
+
+def wait_until(is_true: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Return once the condition holds.
+
+    Raises:
+        TimeoutError: It did not in time.
+    """
+    pause = threading.Event()
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the condition did not come true")
+        pause.wait(0.005)
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    return wait_until
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., Cluster]]:
+    """Make meshes; afterwards everything is closed, and no thread is left."""
+    before = set(threading.enumerate())
+    made: list[Cluster] = []
+
+    def make(**options: Any) -> Cluster:
+        made.append(Cluster(**options))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+    wait_until(lambda: not {t for t in threading.enumerate() if t.is_alive()} - before)
+
+
+@pytest.fixture
+def cluster(make_cluster: Callable[..., Cluster]) -> Cluster:
+    """A mesh of two parameter servers and one trainer."""
+    return make_cluster()

@@ -1,0 +1,30 @@
+"""Calls that the SDK would never make, to see what the servers say."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gradmesh.protos.coordinator.v1 import coordinator_pb2
+from gradmesh.protos.method import methods_of
+from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.retry import RetryPolicy
+
+_ALL = METHODS | methods_of(coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"])
+
+
+@pytest.fixture
+def raw() -> Iterator[Callable[..., Any]]:
+    """Call an rpc by name at an address, without any help."""
+    channels: dict[str, Channel] = {}
+
+    def call(address: str, rpc: str, request: Any, timeout_s: float = 5.0) -> Any:
+        if address not in channels:
+            channels[address] = Channel(address, "raw", retry=RetryPolicy(first_s=60))
+        return channels[address].call(_ALL[rpc], request, Deadline.after(timeout_s))
+
+    yield call
+    for channel in channels.values():
+        channel.close()

@@ -1,0 +1,343 @@
+"""Joining and leaving a mesh, and living through restarts of its parts."""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from gradmesh.engine import optim
+from gradmesh.protos.coordinator.v1 import membership_pb2
+from gradmesh.protos.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    NameTaken,
+    NotMember,
+    ProtocolMismatch,
+    Unauthenticated,
+    Unreachable,
+)
+from gradmesh.sdk import autograd
+from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.nn import RemoteEmbedding
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.table.recipe import Initializer
+
+
+def members(cluster):
+    return {lease.member.name for lease in cluster.coordinator.machine.members.leases()}
+
+
+def make_table(mesh, rows=40):
+    return mesh.table(
+        "user",
+        rows=rows,
+        dim=2,
+        optimizer=optim.SGD(lr=1.0),
+        initializer=Initializer.constant(1.0),
+    )
+
+
+def test_a_client_comes_and_goes(cluster):
+    with cluster.connect("visitor") as mesh:
+        inside = members(cluster)
+
+    mesh.close()
+
+    assert inside == {"ps-0", "ps-1", "visitor"}
+    assert members(cluster) == {"ps-0", "ps-1"}
+    assert repr(mesh) == f"Mesh('visitor' at '{cluster.address}')"
+
+
+def test_a_name_belongs_to_one_live_process(cluster):
+    first = cluster.connect("worker")
+
+    with pytest.raises(NameTaken, match=r"'worker' is held .*choose another name"):
+        cluster.connect("worker", timeout_s=0.5)
+
+    assert "worker" in members(cluster)
+    first.coordinator.renew_lease("worker", first.incarnation, first.deadline())
+
+
+def test_a_name_is_free_again_when_its_lease_has_run_out(make_cluster):
+    cluster = make_cluster(lease_s=0.5)
+    mesh = cluster.connect()
+    gone = membership_pb2.Member(name="w", role=membership_pb2.ROLE_CLIENT, incarnation=1)
+    mesh.coordinator.register(gone, False, mesh.deadline())
+
+    begun = time.monotonic()
+    cluster.connect("w", timeout_s=5.0)
+
+    assert 0.3 < time.monotonic() - begun < 3
+
+
+def test_the_process_whose_name_is_taken_hears_of_it(cluster):
+    lost = threading.Event()
+    former = cluster.connect("worker", on_lost=lost.set)
+
+    cluster.connect("worker", replace=True)
+    was_told = lost.wait(5)
+    former.close()
+
+    assert was_told
+    assert "worker" in members(cluster)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "no name"}, "is no name for a worker"),
+        ({"name": "x" * 300}, "is no name"),
+        ({"role": "boss"}, "no role 'boss'; there are client, trainer"),
+        ({"role": "parameter-server"}, "has no address"),
+        ({"incarnation": 0}, "no incarnation"),
+    ],
+)
+def test_a_process_that_does_not_say_who_it_is_is_refused(cluster, options, message):
+    with pytest.raises(InvalidRequest, match=message):
+        connect(cluster.address, **options)
+
+    assert members(cluster) == {"ps-0", "ps-1"}
+
+
+def test_another_version_of_the_contract_is_refused(cluster, raw):
+    member = membership_pb2.Member(name="old", role=membership_pb2.ROLE_CLIENT, incarnation=1)
+
+    with pytest.raises(ProtocolMismatch, match="same version of gradmesh"):
+        raw(cluster.address, "Register", membership_pb2.RegisterRequest(member=member))
+
+    assert "old" not in members(cluster)
+
+
+def test_without_the_right_token_nobody_joins(make_cluster, tmp_path):
+    (tmp_path / "right").write_text("open sesame")
+    (tmp_path / "wrong").write_text("open barley")
+    cluster = make_cluster(security=SecurityConfig(token_file=tmp_path / "right"))
+
+    with pytest.raises(Unauthenticated, match=r"token is wrong.*security\.token_file"):
+        cluster.connect("thief", security=SecurityConfig(token_file=tmp_path / "wrong"))
+    with pytest.raises(Unauthenticated, match="wants a token"):
+        cluster.connect("thief", security=SecurityConfig())
+
+    assert make_table(cluster.connect()).lookup([1]).shape == (1, 2)
+    assert "thief" not in members(cluster)
+
+
+def test_a_coordinator_that_is_not_there_is_named():
+    with pytest.raises(Unreachable, match=r"coordinator at 127\.0\.0\.1:1, Register"):
+        connect("127.0.0.1:1", timeout_s=0.3)
+
+
+def test_missing_servers_are_counted(make_cluster):
+    cluster = make_cluster(parameter_servers=2, start_servers=False)
+    cluster.add_server("ps-0")
+    table = make_table(cluster.connect())
+
+    with pytest.raises(DeadlineExceeded, match="1 of 2 parameter servers are here: ps-0"):
+        table.lookup([1], timeout_s=0.5)
+
+
+def test_a_lookup_waits_for_the_servers(make_cluster):
+    cluster = make_cluster(parameter_servers=2, start_servers=False)
+    table = make_table(cluster.connect())
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(table.lookup, np.arange(40))
+        cluster.add_server("ps-0")
+        cluster.add_server("ps-1")
+        rows = waiting.result(timeout=10)
+
+    assert (rows == 1).all()
+
+
+def test_servers_keep_their_shards_whoever_else_comes(make_cluster):
+    cluster = make_cluster(parameter_servers=2, start_servers=False)
+    cluster.add_server("ps-1")
+    cluster.add_server("ps-2")
+    table = make_table(cluster.connect())
+    table.push(np.arange(40), np.ones((40, 2), np.float32))
+
+    cluster.add_server("ps-0")
+
+    assert (cluster.connect().open_table("user").lookup(np.arange(40)) == 0).all()
+
+
+def test_a_server_that_moved_is_found_again(cluster):
+    mesh = cluster.connect()
+    table = make_table(mesh)
+    layer = RemoteEmbedding(table)
+    table.push(np.arange(40), np.ones((40, 2), np.float32))
+    held = cluster.servers[0].store.table("user", mesh.deadline()).row_count
+
+    cluster.restart_server(1)
+    rows = table.lookup(np.arange(40))
+    table.push(np.arange(40), np.ones((40, 2), np.float32))
+    with autograd.context(mesh) as ctx:
+        autograd.backward(ctx, [layer(np.arange(40)).sum()])
+        autograd.apply(ctx)
+
+    # The server that stayed has its rows, the fresh one has initial ones; both learn on.
+    assert sorted(rows[:, 0]) == [0] * held + [1] * (40 - held)
+    assert sorted(table.lookup(np.arange(40))[:, 0]) == [-2] * held + [-1] * (40 - held)
+
+
+def test_gradients_for_a_server_that_restarted_are_not_lost_silently(cluster):
+    mesh = cluster.connect(timeout_s=3.0)
+    table = make_table(mesh)
+    layer = RemoteEmbedding(table)
+
+    with autograd.context(mesh) as ctx:
+        autograd.backward(ctx, [layer(np.arange(40)).sum()])
+        cluster.restart_server(1)
+        table.lookup(np.arange(40))
+        with pytest.raises(Unreachable, match="ps-1"):
+            autograd.apply(ctx)
+
+    assert cluster.servers[1].store.table("user", mesh.deadline()).steps == 0
+
+
+def test_members_live_through_a_restart_of_the_coordinator(make_cluster, tmp_path, eventually):
+    cluster = make_cluster(trainers=1, lease_s=1.0, state_dir=tmp_path)
+    trainer = cluster.connect("trainer-0", role="trainer")
+    table = make_table(trainer)
+    place = trainer.join_trainers(10)
+    trainer.start_run(place, [table])
+    epoch = trainer.servers.shard_map(trainer.deadline()).epoch
+    layer = RemoteEmbedding(table)
+
+    def step(number):
+        with autograd.context(trainer, place.mark(number)) as ctx:
+            autograd.backward(ctx, [layer(np.arange(40)).sum()])
+            autograd.apply(ctx)
+
+    step(0)
+    cluster.stop_coordinator()
+    step(1)  # what is known goes on without it
+    cluster.start_coordinator()
+    eventually(lambda: members(cluster) == {"ps-0", "ps-1", "trainer-0"})
+    step(2)
+
+    assert trainer.generation == place.generation == cluster.coordinator.machine.rounds.current
+    assert trainer.servers.refresh(trainer.deadline()).epoch == epoch
+    assert (trainer.open_table("user").lookup(np.arange(40)) == -2).all()
+
+
+def test_a_trainer_joins_a_coordinator_that_has_just_restarted(make_cluster, tmp_path):
+    cluster = make_cluster(trainers=1, lease_s=30.0, state_dir=tmp_path)
+    trainer = cluster.connect("trainer-0", role="trainer")
+    first = trainer.join_trainers(10)
+    cluster.stop_coordinator()
+    cluster.start_coordinator()
+
+    second = trainer.join_trainers(10)
+
+    assert second.generation == first.generation + 1
+
+
+def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
+    make_cluster, tmp_path, eventually
+):
+    cluster = make_cluster(trainers=2, lease_s=0.6, state_dir=tmp_path)
+    stays, dies = (cluster.connect(f"trainer-{i}", role="trainer") for i in range(2))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda mesh: mesh.join_trainers(10), (stays, dies)))
+    cluster.stop_coordinator()
+    dies.close()
+
+    cluster.start_coordinator()
+    eventually(lambda: stays.generation == 2)
+
+    assert not cluster.coordinator.machine.rounds.formed
+
+
+def test_a_lease_thread_warns_and_goes_on(cluster, caplog, eventually):
+    caplog.set_level(logging.WARNING, "gradmesh.sdk.mesh.lease")
+    mesh = cluster.connect("worker", timeout_s=2.0)
+
+    cluster.stop_coordinator()
+    eventually(lambda: "lease not renewed" in caplog.text)
+    cluster.start_coordinator()
+    eventually(lambda: "worker" in members(cluster))
+
+    assert "registering again" in caplog.text
+    assert mesh.coordinator.list_tables(mesh.deadline()) == []
+
+
+def test_closing_ends_calls_under_way(make_cluster, eventually):
+    cluster = make_cluster(trainers=2)
+    mesh = cluster.connect("trainer-0", role="trainer", timeout_s=30.0)
+    make_table(mesh).lookup([1])
+
+    with ThreadPoolExecutor(2) as pool:
+        joining = pool.submit(mesh.join_trainers, 30.0)
+        eventually(lambda: "trainer-0" in cluster.coordinator.machine.rounds.joined)
+        begun = time.monotonic()
+        mesh.close()
+        with pytest.raises((NotMember, Unreachable)):
+            joining.result(timeout=5)
+
+    assert "trainer-0" not in members(cluster)
+    assert time.monotonic() - begun < 3
+
+
+def test_a_closed_mesh_says_so(cluster):
+    mesh = cluster.connect()
+    table = make_table(mesh)
+    table.lookup([1])
+    mesh.close()
+
+    with pytest.raises(Unreachable, match="connect again"):
+        table.lookup([1])
+    with pytest.raises(Unreachable, match="connect again"):
+        table.push([1], np.ones((1, 2), np.float32))
+    with pytest.raises(Unreachable, match="connect again"):
+        mesh.open_table("user")
+
+
+def test_closing_without_a_coordinator_is_quick(make_cluster, eventually, caplog):
+    cluster = make_cluster(lease_s=0.6)
+    mesh = cluster.connect("worker")
+    cluster.stop_coordinator()
+    eventually(lambda: "lease not renewed" in caplog.text)
+
+    begun = time.monotonic()
+    mesh.close()
+    took_s = time.monotonic() - begun
+    cluster.start_coordinator()
+
+    assert took_s < 2.5
+
+
+def test_an_interpreter_ends_though_its_mesh_was_never_closed(cluster):
+    code = f"""
+from gradmesh.engine import optim
+from gradmesh.sdk import autograd
+from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.nn import RemoteEmbedding
+mesh = connect({cluster.address!r})
+table = mesh.table("user", rows=10, dim=2, optimizer=optim.SGD(lr=1.0))
+opened = autograd.context(mesh)
+opened.__enter__()
+print(RemoteEmbedding(table)([1, 2]).shape)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30
+    )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "(2, 2)\n", "")
+
+
+def test_bytes_moved_survive_a_server_that_moved(cluster):
+    mesh = cluster.connect()
+    table = make_table(mesh)
+    table.lookup(np.arange(40))
+    before = mesh.servers.bytes_moved()
+
+    cluster.restart_server(1)
+    table.lookup(np.arange(40))
+
+    assert mesh.servers.bytes_moved() > before > 0

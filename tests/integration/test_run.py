@@ -1,0 +1,273 @@
+"""Synchronous runs: waiting for peers, and what happens when one of them is lost."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from gradmesh.engine import optim
+from gradmesh.engine.autograd import no_grad
+from gradmesh.protos.coordinator.v1 import membership_pb2
+from gradmesh.protos.errors import DeadlineExceeded, KeyConflict, StaleGeneration
+from gradmesh.sdk import autograd
+from gradmesh.sdk.nn import RemoteEmbedding
+from gradmesh.sdk.table.recipe import Initializer
+
+
+class Trainer:
+    """A trainer with a layer over a table of ones."""
+
+    def __init__(self, cluster, name, **options):
+        self.mesh = cluster.connect(name, role="trainer", **options)
+        self.table = self.mesh.table(
+            "user",
+            rows=20,
+            dim=2,
+            optimizer=optim.SGD(lr=1.0),
+            initializer=Initializer.constant(1.0),
+        )
+        self.layer = RemoteEmbedding(self.table)
+        self.place = None
+
+    def join(self):
+        self.place = self.mesh.join_trainers(10)
+
+    def start_run(self):
+        self.mesh.start_run(self.place, [self.table])
+
+    def step(self, number, ids=tuple(range(20))):
+        with autograd.context(self.mesh, self.place.mark(number)) as ctx:
+            autograd.backward(ctx, [self.layer(list(ids)).sum()])
+            autograd.apply(ctx)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def make_trainers(cluster, pool, count=2, **options):
+    trainers = [Trainer(cluster, f"trainer-{i}", **options) for i in range(count)]
+    for joined in [pool.submit(trainer.join) for trainer in trainers]:
+        joined.result(timeout=15)
+    trainers.sort(key=lambda trainer: trainer.place.rank)
+    trainers[0].start_run()
+    return trainers
+
+
+def test_ranks_are_by_name_and_one_generation(make_cluster, pool):
+    cluster = make_cluster(trainers=3)
+
+    trainers = make_trainers(cluster, pool, 3)
+
+    assert [t.mesh.name for t in trainers] == ["trainer-0", "trainer-1", "trainer-2"]
+    assert [(t.place.rank, t.place.world_size) for t in trainers] == [(0, 3), (1, 3), (2, 3)]
+    assert {t.place.generation for t in trainers} == {1}
+
+
+def test_a_step_waits_for_the_gradients_of_all_ranks(make_cluster, pool):
+    cluster = make_cluster(trainers=2)
+    fast, slow = make_trainers(cluster, pool)
+    fast.step(0)
+
+    second = pool.submit(fast.step, 1)
+    unchanged = slow.table.lookup(np.arange(20))
+    waited = not second.done()
+    slow.step(0)
+    second.result(timeout=10)
+    slow.step(1)
+
+    assert waited
+    assert (unchanged == 1).all()
+    assert (slow.table.lookup(np.arange(20)) == -1).all()
+
+
+def test_reading_without_gradients_waits_for_the_step_too(make_cluster, pool):
+    cluster = make_cluster(trainers=2)
+    fast, slow = make_trainers(cluster, pool, timeout_s=1.0)
+    fast.step(0)
+
+    def read():
+        with autograd.context(fast.mesh, fast.place.mark(1)), no_grad():
+            return fast.layer([3]).data
+
+    with pytest.raises(DeadlineExceeded, match="some trainer's gradients are missing"):
+        read()
+    slow.step(0)
+
+    assert (read() == 0).all()
+
+
+def test_waiting_lookups_do_not_keep_gradients_out(make_cluster, pool):
+    cluster = make_cluster(trainers=4, server_threads=2)
+    trainers = make_trainers(cluster, pool, 4)
+
+    def train(trainer):
+        for step in range(4):
+            trainer.step(step)
+
+    for job in [pool.submit(train, trainer) for trainer in trainers]:
+        job.result(timeout=30)
+
+    assert (trainers[0].table.lookup(np.arange(20)) == -3).all()
+
+
+def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, pool):
+    cluster = make_cluster(trainers=2, lease_s=1.0)
+    fast, slow = make_trainers(cluster, pool, timeout_s=30.0)
+    fast.step(0)
+    waiting = pool.submit(fast.step, 1)
+
+    begun = time.monotonic()
+    slow.mesh.close()
+    with pytest.raises(StaleGeneration, match="generation 1 is over, 2 is current; join again"):
+        waiting.result(timeout=10)
+
+    assert time.monotonic() - begun < 3
+    assert fast.mesh.generation == 2
+    assert (fast.table.lookup(np.arange(20)) == 1).all()
+
+
+def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool):
+    cluster = make_cluster(trainers=2, lease_s=0.6)
+    live = Trainer(cluster, "trainer-0", timeout_s=30.0)
+    silent = membership_pb2.Member(
+        name="trainer-1", role=membership_pb2.ROLE_TRAINER, address="127.0.0.1:1", incarnation=1
+    )
+    coordinator = live.mesh.coordinator
+    joining = pool.submit(live.join)
+    coordinator.register(silent, False, live.mesh.deadline())
+    coordinator.join_round("trainer-1", 1, 0, live.mesh.deadline())
+    joining.result(timeout=10)
+    live.start_run()
+    live.step(0)
+
+    with pytest.raises(StaleGeneration):
+        live.step(1)
+
+    assert live.mesh.generation == 2
+
+
+def test_the_next_generation_starts_from_the_initial_rows(make_cluster, pool):
+    cluster = make_cluster(trainers=2)
+    first, second = make_trainers(cluster, pool)
+    first.step(0)
+    second.step(0)
+    lost = second.mesh
+    lost.close()
+
+    returned = Trainer(cluster, "trainer-1")
+    rejoining = [pool.submit(trainer.join) for trainer in (first, returned)]
+    for joined in rejoining:
+        joined.result(timeout=15)
+    first.start_run()
+    rows = first.table.lookup(np.arange(20))
+    first.step(0)
+    returned.step(0)
+
+    assert (first.place.generation, first.place.rank) == (2, 0)
+    assert (returned.place.generation, returned.place.rank) == (2, 1)
+    assert (rows == 1).all()
+    assert (first.table.lookup(np.arange(20)) == 0).all()
+
+
+def test_what_an_old_generation_still_sends_is_refused(make_cluster):
+    cluster = make_cluster(trainers=1)
+    trainer = Trainer(cluster, "trainer-0")
+    trainer.join()
+    trainer.start_run()
+    old = trainer.place
+
+    with autograd.context(trainer.mesh, old.mark(0)) as ctx:
+        autograd.backward(ctx, [trainer.layer(np.arange(20)).sum()])
+        trainer.join()
+        trainer.start_run()
+        with pytest.raises(StaleGeneration, match="join again"):
+            autograd.apply(ctx)
+
+    assert trainer.place.generation == old.generation + 1
+    assert (trainer.table.lookup(np.arange(20)) == 1).all()
+    assert [s.contexts.open_count() for s in cluster.stores] == [0, 0]
+
+
+def test_a_server_that_restarts_ends_the_generation(make_cluster, eventually):
+    cluster = make_cluster(trainers=1)
+    trainer = Trainer(cluster, "trainer-0")
+    trainer.join()
+    trainer.start_run()
+    trainer.step(0)
+
+    cluster.restart_server(1)
+    eventually(lambda: trainer.mesh.generation == 2)
+    with pytest.raises(StaleGeneration):
+        trainer.step(1)
+    trainer.join()
+    trainer.start_run()
+    trainer.step(0)
+
+    assert trainer.place.generation == 2
+    assert (trainer.table.lookup(np.arange(20)) == 0).all()
+
+
+def test_a_trainer_too_many_waits_and_disturbs_nobody(make_cluster, pool, eventually):
+    cluster = make_cluster(trainers=1)
+    trainer = Trainer(cluster, "trainer-0")
+    trainer.join()
+    trainer.start_run()
+    spare = Trainer(cluster, "trainer-1")
+
+    waiting = pool.submit(spare.join)
+    trainer.step(0)
+    undisturbed = not waiting.done() and cluster.coordinator.machine.rounds.current == 1
+    trainer.mesh.close()
+    waiting.result(timeout=5)
+
+    assert undisturbed
+    assert (spare.place.generation, spare.place.rank) == (2, 0)
+
+
+def test_keys_reach_the_other_trainers_of_a_generation_only(make_cluster, pool):
+    cluster = make_cluster(trainers=2)
+    first, second = make_trainers(cluster, pool)
+    one, other = (t.mesh.store(t.place.generation) for t in (first, second))
+
+    waiting = pool.submit(other.get, "address", 10)
+    one.set("address", b"here")
+    one.set("address", b"here")
+    with pytest.raises(KeyConflict, match="'address'"):
+        other.set("address", b"there")
+    with pytest.raises(DeadlineExceeded, match="'nothing' is not published"):
+        other.get("nothing", 0.3)
+    late = pool.submit(other.get, "later", 10)
+    first.mesh.close()
+
+    assert waiting.result(timeout=5) == b"here"
+    with pytest.raises(StaleGeneration):
+        late.result(timeout=5)
+    with pytest.raises(StaleGeneration):
+        other.set("address", b"here")
+
+
+def test_more_waiting_trainers_than_threads_leave_room_for_others(make_cluster):
+    cluster = make_cluster(trainers=40)
+    ready = threading.Event()
+    meshes = [cluster.connect(f"trainer-{i}", role="trainer", timeout_s=30.0) for i in range(4)]
+
+    def keep_asking(mesh):
+        while not ready.is_set():
+            with pytest.raises(DeadlineExceeded):
+                mesh.join_trainers(0.5)
+
+    with ThreadPoolExecutor(24) as many:
+        jobs = [many.submit(keep_asking, meshes[i % 4]) for i in range(24)]
+        begun = time.monotonic()
+        meshes[0].coordinator.get_status(meshes[0].deadline(2.0))
+        took_s = time.monotonic() - begun
+        ready.set()
+        for job in jobs:
+            job.result(timeout=10)
+
+    assert took_s < 1

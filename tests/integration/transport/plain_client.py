@@ -1,0 +1,185 @@
+"""A client that knows nothing but grpc and the generated modules; run by test_plain_client.
+
+Usage: plain_client.py FOLDER COORDINATOR SERVER. FOLDER holds the generated modules. Prints the
+paths of the rpcs it has called as JSON; any surprise is an AssertionError.
+"""
+
+import json
+import struct
+import sys
+
+sys.path.insert(0, sys.argv[1])
+
+import grpc
+
+from gradmesh.protos.common.v1 import array_pb2, context_pb2, value_pb2
+from gradmesh.protos.coordinator.v1 import (
+    coordinator_pb2_grpc,
+    membership_pb2,
+    rendezvous_pb2,
+    status_pb2,
+    table_pb2,
+)
+from gradmesh.protos.owner.v1 import owner_pb2, owner_pb2_grpc
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as ps_pb2
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2_grpc
+
+CALLED = set()
+
+
+class Caller:
+    def __init__(self, service, stub):
+        self._service, self._stub = service, stub
+
+    def __call__(self, request):
+        name = type(request).__name__.removesuffix("Request")
+        CALLED.add(f"{self._service}/{name}")
+        return getattr(self._stub, name)(request, timeout=20)
+
+
+def ids(*values):
+    data = struct.pack(f"<{len(values)}q", *values)
+    return array_pb2.Array(dtype=array_pb2.ELEMENT_TYPE_INT64, shape=[len(values)], data=data)
+
+
+def rows(*values):
+    data = struct.pack(f"<{len(values)}f", *values)
+    shape = [len(values) // 2, 2]
+    return array_pb2.Array(dtype=array_pb2.ELEMENT_TYPE_FLOAT32, shape=shape, data=data)
+
+
+def numbers(array):
+    assert array.dtype == array_pb2.ELEMENT_TYPE_FLOAT32
+    return list(struct.unpack(f"<{len(array.data) // 4}f", array.data))
+
+
+def member(ask):
+    me = membership_pb2.Member(
+        name="plain", role=membership_pb2.ROLE_TRAINER, address="127.0.0.1:1", incarnation=5
+    )
+    assert ask(membership_pb2.RegisterRequest(member=me, protocol="gradmesh.v1")).lease_s > 0
+    assert ask(membership_pb2.RenewLeaseRequest(name="plain", incarnation=5)).lease_s > 0
+
+
+def round_of_one(ask):
+    place = ask(rendezvous_pb2.JoinRoundRequest(name="plain", incarnation=5))
+    assert (place.rank, place.world_size) == (0, 1)
+    here = {"generation": place.generation, "key": "k"}
+    ask(rendezvous_pb2.PutKeyRequest(value=b"v", **here))
+    assert ask(rendezvous_pb2.GetKeyRequest(**here)).value == b"v"
+    return place.generation
+
+
+def table(ask):
+    spec = table_pb2.TableSpec(
+        name="users",
+        rows=100,
+        dim=2,
+        dtype=array_pb2.ELEMENT_TYPE_FLOAT32,
+        initializer=table_pb2.Recipe(name="constant", settings={"value": 1.0}),
+        optimizer=table_pb2.Recipe(name="sgd", settings={"lr": 0.5}),
+    )
+    assert ask(table_pb2.CreateTableRequest(spec=spec)).created
+    assert ask(table_pb2.DescribeTableRequest(name="users")).spec == spec
+    assert list(ask(table_pb2.ListTablesRequest()).specs) == [spec]
+    shards = ask(table_pb2.GetShardMapRequest()).map
+    assert len(shards.bucket_shards) == 4096
+    return shards.epoch
+
+
+def train(ask, generation, epoch):
+    ask(ps_pb2.StartRunRequest(generation=generation, world_size=1, tables=["users"]))
+    context = context_pb2.ContextId(worker="plain", incarnation=5, counter=1)
+    mark = context_pb2.StepMark(generation=generation, step=0, rank=0)
+    asked = ps_pb2.LookupRequest(
+        context=context,
+        lookup=1,
+        mark=mark,
+        shard_epoch=epoch,
+        tables=["users"],
+        arrays=[ids(3, 1)],
+    )
+    answer = ask(asked)
+    assert list(answer.arrays[0].shape) == [2, 2]
+    assert numbers(answer.arrays[0]) == [1, 1, 1, 1]
+    grads = [rows(2, 0, 0, 2)]
+    ask(ps_pb2.BackwardRequest(context=context, lookup=1, arrays=grads))
+    assert ask(ps_pb2.ApplyRequest(context=context, mark=mark)).applied_steps == 1
+    pushed = ps_pb2.PushRequest(
+        worker="plain",
+        incarnation=5,
+        sequence=1,
+        shard_epoch=epoch,
+        tables=["users"],
+        arrays=[ids(1), rows(-2, 0)],
+    )
+    assert ask(pushed).applied
+    assert not ask(pushed).applied
+    look = ps_pb2.LookupRequest(shard_epoch=epoch, tables=["users"], arrays=[ids(1, 2, 3)])
+    assert numbers(ask(look).arrays[0]) == [2, 0, 1, 1, 0, 1]
+    assert ask(ps_pb2.InspectTableRequest(table="users")).rows == 100
+    return context
+
+
+def own(ask, context):
+    told = ask(owner_pb2.DescribeRequest())
+    assert "double" in told.functions
+    value = value_pb2.Value(array_index=0)
+    answer = ask(owner_pb2.CallRequest(function="double", args=[value], arrays=[rows(1, 2)]))
+    assert numbers(answer.arrays[answer.result.array_index]) == [2, 4]
+    ref = value_pb2.RemoteRef(owner=told.name, creator="plain", incarnation=5, counter=1)
+    number = value_pb2.Value(int_value=21)
+    ask(owner_pb2.CreateRefRequest(ref=ref, function="double", args=[number]))
+    assert ask(owner_pb2.FetchRefRequest(ref=ref)).value.int_value == 42
+    ask(owner_pb2.DeleteRefRequest(ref=ref))
+    ask(owner_pb2.ReleaseContextRequest(context=context))
+
+
+def report(ask, generation):
+    progress = status_pb2.Progress(generation=generation, step=1, total_steps=1, loss=0.5)
+    ask(status_pb2.ReportProgressRequest(name="plain", incarnation=5, progress=progress))
+    ask(status_pb2.ReportResultRequest(generation=generation, figures={"auc": 0.75}))
+    status = ask(status_pb2.GetStatusRequest())
+    assert status.result["auc"] == 0.75
+    assert list(status.tables) == ["users"]
+    ask(membership_pb2.LeaveRequest(name="plain", incarnation=5))
+
+
+def fail(ask):
+    failure = None
+    try:
+        ask(ps_pb2.InspectTableRequest(table="nope"))
+    except grpc.RpcError as error:
+        failure = error
+    assert failure is not None
+    assert failure.code() is grpc.StatusCode.NOT_FOUND
+    details = dict(failure.trailing_metadata())["grpc-status-details-bin"]
+    assert b"TABLE_NOT_FOUND" in details
+
+
+def main(coordinator_address, server_address):
+    with (
+        grpc.insecure_channel(coordinator_address) as to_coordinator,
+        grpc.insecure_channel(server_address) as to_server,
+    ):
+        coordinator = Caller(
+            "gradmesh.coordinator.v1.CoordinatorService",
+            coordinator_pb2_grpc.CoordinatorServiceStub(to_coordinator),
+        )
+        server = Caller(
+            "gradmesh.parameter_server.v1.ParameterServerService",
+            parameter_server_pb2_grpc.ParameterServerServiceStub(to_server),
+        )
+        owner = Caller("gradmesh.owner.v1.OwnerService", owner_pb2_grpc.OwnerServiceStub(to_server))
+        member(coordinator)
+        generation = round_of_one(coordinator)
+        epoch = table(coordinator)
+        own(owner, train(server, generation, epoch))
+        fail(server)
+        report(coordinator, generation)
+    assert "numpy" not in sys.modules
+    print(json.dumps(sorted(CALLED)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[2:])

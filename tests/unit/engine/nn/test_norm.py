@@ -1,0 +1,53 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradmesh.engine import autograd as ag
+from gradmesh.engine import nn
+from gradmesh.engine.backend import ShapeError
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("BatchNorm1d", (6, 3)), ("BatchNorm1d", (4, 3, 5)), ("BatchNorm2d", (2, 3, 5, 4))],
+)
+def test_batch_norm_follows_torch_in_training_and_evaluation(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    torch = pytest.importorskip("torch")
+    mine, peer = getattr(nn, name)(3), getattr(torch.nn, name)(3)
+    rng = np.random.default_rng(0)
+
+    def compare(x: Any) -> None:
+        a, b = ag.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+        out, expected = mine(a), peer(b)
+        (out * out * out).sum().backward()
+        (expected * expected * expected).sum().backward()
+        np.testing.assert_allclose(out.data, expected.detach().numpy(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(a.grad.data, b.grad.numpy(), rtol=1e-4, atol=1e-4)
+
+    for _ in range(3):
+        compare(rng.normal(2.0, 3.0, size=shape).astype(np.float32))
+    mine.eval()
+    peer.eval()
+    compare(rng.normal(size=shape).astype(np.float32))
+
+    for key, value in peer.state_dict().items():
+        np.testing.assert_allclose(mine.state_dict()[key].data, value.numpy(), rtol=1e-5)
+
+
+def test_wrong_channels_are_named() -> None:
+    with pytest.raises(ShapeError, match=r"BatchNorm2d\(3\)"):
+        nn.BatchNorm2d(3)(ag.ones(1, 4, 2, 2))
+    with pytest.raises(ShapeError, match="more than one value"):
+        nn.BatchNorm1d(3)(ag.ones(1, 3))
+
+
+def test_layer_norm_without_parameters() -> None:
+    layer = nn.LayerNorm(4, elementwise_affine=False)
+
+    out = layer(ag.tensor([[1.0, 2.0, 3.0, 4.0]]))
+
+    assert not list(layer.parameters())
+    assert abs(float(out.sum())) < 1e-6

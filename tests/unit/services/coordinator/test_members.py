@@ -1,0 +1,105 @@
+import pytest
+
+from gradmesh.protos.coordinator.v1 import membership_pb2
+from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
+from gradmesh.services.coordinator.members import Members
+
+
+def test_the_same_process_may_register_twice(say):
+    members = Members(10)
+
+    assert members.register(say.member("client-0"), False, 0) is None
+    assert members.register(say.member("client-0"), False, 5) is None
+
+    assert members.expire(14) == []
+
+
+def test_a_live_name_is_taken(say):
+    members = Members(10)
+    members.register(say.member("client-0", 1, "here:1"), False, 0)
+
+    with pytest.raises(NameTaken, match=r"at here:1; .*wait 6 s") as caught:
+        members.register(say.member("client-0", 2), False, 4)
+
+    assert caught.value.metadata["expires_in_s"] == "6.0"
+    assert members.check("client-0", 1).incarnation == 1
+
+
+def test_a_newer_incarnation_replaces_when_told_or_when_the_lease_is_over(say):
+    members = Members(10)
+    members.register(say.member("client-0", 1), False, 0)
+
+    told = members.register(say.member("client-0", 2), True, 1)
+    late = members.register(say.member("client-0", 3), False, 12)
+
+    assert (told.incarnation, late.incarnation) == (1, 2)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_process_never_replaces_a_newer_one(say, replace):
+    members = Members(10)
+    members.register(say.member("client-0", 5), False, 0)
+
+    with pytest.raises(NameTaken):
+        members.register(say.member("client-0", 4), replace, 100)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_two_processes_of_one_incarnation_are_two(say, replace):
+    members = Members(10)
+    members.register(say.member("ps-0", 1, "here:1"), False, 0)
+
+    with pytest.raises(NameTaken):
+        members.register(say.member("ps-0", 1, "there:1"), replace, 0)
+
+
+def test_a_silent_member_is_lost_and_a_renewed_one_is_not(say):
+    members = Members(10)
+    members.register(say.member("client-0"), False, 0)
+    members.register(say.member("client-1"), False, 0)
+    members.renew("client-1", 1, 8)
+
+    gone = members.expire(10.5)
+
+    assert [member.name for member in gone] == ["client-0"]
+    with pytest.raises(NotMember, match=r"'client-0' .*register again"):
+        members.renew("client-0", 1, 11)
+
+
+def test_only_the_current_incarnation_may_speak(say):
+    members = Members(10)
+    members.register(say.member("client-0", 1), False, 0)
+    members.register(say.member("client-0", 2), True, 0)
+
+    with pytest.raises(NotMember):
+        members.renew("client-0", 1, 1)
+    assert members.leave("client-0", 1) is None
+    assert members.leave("client-0", 2) is not None
+    assert members.leave("client-0", 2) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("name", "no name"),
+        ("role", "no role"),
+        ("address", "no address"),
+        ("incarnation", "no inc"),
+    ],
+)
+def test_a_member_says_who_it_is(say, field, message):
+    member = say.member("ps-0")
+    member.ClearField(field)
+
+    with pytest.raises(InvalidRequest, match=message):
+        Members(10).register(member, False, 0)
+
+
+def test_members_stand_in_natural_order(say):
+    members = Members(10)
+    for name in ("ps-10", "ps-2", "client-0", "ps-1"):
+        members.register(say.member(name), False, 0)
+
+    servers = members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)
+
+    assert [member.name for member in servers] == ["ps-1", "ps-2", "ps-10"]
