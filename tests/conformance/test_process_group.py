@@ -386,3 +386,32 @@ def test_bytes_moved_counts_both_ways(crowd):
     least = 2 * 2 * (crowd.size - 1) * 4_000_000 // crowd.size
     for group in crowd.groups:
         assert least <= group.bytes_moved < least + 10_000
+
+
+@pytest.mark.parametrize("count", [10, 500_000])
+def test_rank_that_leaves_because_of_another_is_not_blamed(meet, count):
+    ranks = meet("tcp", 3, 1.0)
+    ranks.groups[0]._links[1].close()
+
+    errors = ranks.errors(
+        lambda group: group.all_reduce(np.zeros(count)).wait(10) if group.rank else None
+    )
+
+    assert all(isinstance(error, PeerLost | CollectiveTimeout) for error in errors[1:])
+    named = [e.ranks if isinstance(e, CollectiveTimeout) else (e.rank,) for e in errors[1:]]
+    assert named == [(0,), (0,)]
+
+
+def test_rank_that_waits_for_another_is_not_blamed(meet):
+    ranks = meet("tcp", 3, 0.5)
+    # Rank 1 is one collective ahead of rank 2 and waits for it; rank 2 waits for rank 0.
+    first = [group.broadcast(np.zeros(3), 1) for group in ranks.groups[1:]]
+    for work in first:
+        work.wait(10)
+    behind = ranks.groups[2].broadcast(np.zeros(3), 0)
+    ahead = ranks.groups[1].barrier()
+
+    for work in (behind, ahead):
+        with pytest.raises(CollectiveTimeout) as caught:
+            work.wait(10)
+        assert caught.value.ranks == (0,)
