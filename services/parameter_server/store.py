@@ -64,7 +64,7 @@ class Store:
         self._max_waiters = max_waiters
         self.contexts = Contexts()
         self._pushes = Pushes()
-        # Guards _tables, _run, _fence, _waiters and _closed; notified when a step is applied or a run ends.
+        # Guards all below but _making; notified when a step is applied or a run ends.
         self._changed = threading.Condition()
         # One table is made at a time, beside everything else that goes on.
         self._making = threading.Lock()

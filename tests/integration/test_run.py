@@ -192,6 +192,19 @@ def test_what_an_old_generation_still_sends_is_refused(make_cluster):
     assert [s.contexts.open_count() for s in cluster.stores] == [0, 0]
 
 
+def test_a_lookup_that_failed_in_part_leaves_nothing_behind(make_cluster):
+    cluster = make_cluster(trainers=1)
+    trainer = Trainer(cluster, "trainer-0")
+    trainer.join()
+    trainer.start_run()
+    cluster.stores[1].fence(99)
+
+    with pytest.raises(StaleGeneration):
+        trainer.step(0)
+
+    assert [s.contexts.open_count() for s in cluster.stores] == [0, 0]
+
+
 def test_a_server_that_restarts_ends_the_generation(make_cluster, eventually):
     cluster = make_cluster(trainers=1)
     trainer = Trainer(cluster, "trainer-0")
