@@ -54,6 +54,7 @@ class Server:
     Args:
         services: The servicer of each service.
         listen: Address to bind; port 0 takes a free one.
+        setting: What the address is configured by, for the error.
         security: Certificates and token.
         threads: Calls served at once.
         max_frame_bytes: Largest message either way.
@@ -69,6 +70,7 @@ class Server:
         services: Mapping[ServiceDescriptor, object],
         *,
         listen: str,
+        setting: str = "listen",
         security: SecurityConfig | None = None,
         threads: int = 16,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
@@ -86,9 +88,9 @@ class Server:
             )
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self.address = self._bind(listen, security)
+        self.address = self._bind(listen, setting, security)
 
-    def _bind(self, listen: str, security: SecurityConfig) -> str:
+    def _bind(self, listen: str, setting: str, security: SecurityConfig) -> str:
         credentials = server_credentials(security)
         try:
             if credentials is None:
@@ -97,7 +99,8 @@ class Server:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             self._pool.shutdown(wait=False)
-            raise AddressInUse(listen, "listen", str(error)) from None
+            # What gRPC says is only that it failed, and which variable shows more.
+            raise AddressInUse(listen, setting) from error
         return join(split(listen)[0], port)
 
     def start(self) -> None:

@@ -29,6 +29,7 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
         server = Server(
             {coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]: servicer},
             listen=config.listen,
+            setting="coordinator.listen",
             security=process.security,
             threads=config.server_threads,
             registry=running.registry,

@@ -48,6 +48,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
         server = Server(
             {_PARAMETER_SERVER: ParameterServerServicer(store), _OWNER: owner},
             listen=config.listen,
+            setting="parameter_server.listen",
             security=process.security,
             threads=config.server_threads,
             max_frame_bytes=config.max_frame_bytes,
