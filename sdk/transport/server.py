@@ -6,6 +6,7 @@ is a typed error like any other.
 """
 
 import logging
+import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,8 +100,7 @@ class Server:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             self._pool.shutdown(wait=False)
-            # What gRPC says is only that it failed, and which variable shows more.
-            raise AddressInUse(listen, setting) from error
+            raise AddressInUse(listen, setting, _why_not(listen)) from error
         return join(split(listen)[0], port)
 
     def start(self) -> None:
@@ -118,6 +118,17 @@ class Server:
         last_s = min(deadline.remaining_s(), _SEND_S)
         self._server.stop(last_s).wait(last_s + 1)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _why_not(listen: str) -> str:
+    """Return why an address cannot be bound; gRPC only says that it cannot."""
+    host, port = split(listen)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family, reuse_port=False):
+            return "it was taken a moment ago"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
