@@ -6,6 +6,7 @@ is a typed error like any other.
 """
 
 import logging
+import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -128,7 +129,9 @@ def _why_not(listen: str) -> str:
         with socket.create_server((host, port), family=family, reuse_port=False):
             return "it was taken a moment ago"
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        # Name lookups have negative numbers of their own.
+        number = error.errno or 0
+        return (os.strerror(number) if number > 0 else str(error)).lower()
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
