@@ -16,10 +16,11 @@ from gradmesh.engine.backend.errors import DeviceUnavailable
 class _Holder:
     """Keep the module that serves `cuda` devices, once it is known."""
 
-    __slots__ = ("module",)
+    __slots__ = ("functions", "module")
 
     def __init__(self) -> None:
         self.module: Any = None
+        self.functions: dict[str, Any] = {}
 
 
 _holder = _Holder()
@@ -48,12 +49,12 @@ def is_available() -> bool:
 @contextlib.contextmanager
 def stand_in(module: Any) -> Iterator[None]:
     """Serve `cuda` devices from another module with cupy's interface, for tests."""
-    before = _holder.module
-    _holder.module = module
+    before = _holder.module, _holder.functions
+    _holder.module, _holder.functions = module, {}
     try:
         yield
     finally:
-        _holder.module = before
+        _holder.module, _holder.functions = before
 
 
 def _import_cupy() -> Any:
@@ -67,6 +68,15 @@ def _import_cupy() -> Any:
     if not cupy.cuda.is_available():
         raise DeviceUnavailable("device 'cuda' is not there: cupy finds no CUDA driver or GPU")
     return cupy
+
+
+def raw_function(source: str, name: str) -> Any:
+    """Return a kernel from CUDA C source, compiled once in this process."""
+    function = _holder.functions.get(name)
+    if function is None:
+        function = cuda_module().RawModule(code=source).get_function(name)
+        _holder.functions[name] = function
+    return function
 
 
 def special_module() -> Any:
