@@ -101,8 +101,9 @@ def test_reading_without_gradients_waits_for_the_step_too(make_cluster, pool):
     assert (read() == 0).all()
 
 
-def test_waiting_lookups_do_not_keep_gradients_out(make_cluster, pool):
-    cluster = make_cluster(trainers=4, server_threads=2)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_waiting_lookups_do_not_keep_gradients_out(make_cluster, pool, threads):
+    cluster = make_cluster(trainers=4, server_threads=threads)
     trainers = make_trainers(cluster, pool, 4)
 
     def train(trainer):
