@@ -11,7 +11,7 @@ from gradmesh.engine import nn
         (nn.resnet50, 25.557),
         (nn.resnet101, 44.549),
         (nn.resnext50_32x4d, 25.029),
-        (nn.resnext101_32x8d, 88.791),
+        pytest.param(nn.resnext101_32x8d, 88.791, marks=pytest.mark.slow),
     ],
 )
 def test_parameter_counts_are_those_of_the_papers(make: object, millions: float) -> None:
