@@ -116,7 +116,7 @@ class Rule(ABC):
         self, weight: Array, slots: Mapping[str, Array], grad: Array, lr: float, step: int
     ) -> None:
         """Update a dense parameter in place; slots are shaped as `dense_slots` makes them."""
-        BoundRule(self, weight, slots).update(grad, lr, step)
+        BoundRule(self, weight, {"step": step - 1, "slots": slots}).step(grad, lr)
 
     def dense_slots(self, weight: Array) -> dict[str, Array]:
         """Return fresh slot arrays for a dense parameter, seen as rows."""
@@ -153,26 +153,36 @@ class BoundRule:
     Args:
         rule: The rule.
         weight: The parameter's array, of any shape, changed in place.
-        slots: Its state, as `Rule.dense_slots` makes it.
+        kept: Its state: `step`, counted up here, and `slots` as `Rule.dense_slots` makes them.
     """
 
-    __slots__ = ("_given", "_index", "_kernel", "_matrix", "_rule", "_seen", "_shape", "_weight")
+    __slots__ = (
+        "_contiguous",
+        "_index",
+        "_kept",
+        "_kernel",
+        "_matrix",
+        "_rule",
+        "_seen",
+        "_weight",
+    )
 
-    def __init__(self, rule: Rule, weight: Array, slots: Mapping[str, Array]) -> None:
-        rows, dim = self._shape = rule.rows_of(weight)
-        self._rule, self._weight, self._given = rule, weight, slots
+    def __init__(self, rule: Rule, weight: Array, kept: dict[str, Any]) -> None:
+        rows, dim = rule.rows_of(weight)
+        self._rule, self._weight, self._kept = rule, weight, kept
+        self._contiguous = bool(weight.flags.c_contiguous)
         self._matrix = weight.reshape(rows, dim)
         # Row gradients may have made the slots; they are the same memory as one long row.
-        self._seen = {name: array.reshape(rows, -1) for name, array in slots.items()}
+        self._seen = {name: array.reshape(rows, -1) for name, array in kept["slots"].items()}
         self._index = np.arange(rows)
         self._kernel = isinstance(weight, np.ndarray) and weight.dtype.char in "fd"
 
-    def fits(self, rule: Rule, weight: Array, slots: Mapping[str, Array]) -> bool:
-        """Tell whether this is still the same rule, parameter and state."""
-        return rule is self._rule and weight is self._weight and slots is self._given
+    def fits(self, rule: Rule, weight: Array) -> bool:
+        """Tell whether this is still the same rule and the same array."""
+        return rule is self._rule and weight is self._weight
 
-    def update(self, grad: Array, lr: float, step: int) -> None:
-        """Update the parameter in place.
+    def step(self, grad: Array, lr: float) -> None:
+        """Count one step and update the parameter in place.
 
         Raises:
             ShapeError: If the gradient has another shape; nothing is changed then.
@@ -182,15 +192,17 @@ class BoundRule:
             raise ShapeError(f"gradient {tuple(grad.shape)} for a parameter {tuple(weight.shape)}")
         if grad.dtype != weight.dtype:
             grad = grad.astype(weight.dtype)
-        given = grad.reshape(self._shape)
-        if not weight.flags.c_contiguous:
-            self._matrix = weight.reshape(self._shape)
-        done = self._kernel and self._rule.kernel(
-            self._matrix, self._seen, self._index, given, lr, step
-        )
-        if not done:
-            xp = array_module(weight)
-            self._rule.formula(xp, self._matrix, self._seen, given, lr, step)
-        if not weight.flags.c_contiguous:
+        self._kept["step"] += 1
+        if not self._contiguous:
+            self._matrix = weight.reshape(self._matrix.shape)
+        given = grad.reshape(self._matrix.shape)
+        self._apply(given, lr, self._kept["step"])
+        if not self._contiguous:
             # The reshape had to copy.
             weight[...] = self._matrix.reshape(weight.shape)
+
+    def _apply(self, given: Array, lr: float, step: int) -> None:
+        matrix, seen = self._matrix, self._seen
+        if self._kernel and self._rule.kernel(matrix, seen, self._index, given, lr, step):
+            return
+        self._rule.formula(array_module(matrix), matrix, seen, given, lr, step)
