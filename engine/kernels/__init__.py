@@ -9,8 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradmesh.engine.kernels import bucket_index as bucket_index
+    from gradmesh.engine.kernels import clock as clock
     from gradmesh.engine.kernels import fused as fused
     from gradmesh.engine.kernels import norm as norm
+    from gradmesh.engine.kernels import rank_bits as rank_bits
+    from gradmesh.engine.kernels import sketch as sketch
     from gradmesh.engine.kernels import update as update
     from gradmesh.engine.kernels.bag import bag_max as bag_max
     from gradmesh.engine.kernels.bag import bag_max_backward as bag_max_backward
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
     from gradmesh.engine.kernels.rows import check_index as check_index
     from gradmesh.engine.kernels.rows import coalesce as coalesce
+    from gradmesh.engine.kernels.rows import copy_in as copy_in
+    from gradmesh.engine.kernels.rows import copy_out as copy_out
     from gradmesh.engine.kernels.rows import gather as gather
     from gradmesh.engine.kernels.rows import scatter_add as scatter_add
     from gradmesh.engine.kernels.rows import scatter_sgd as scatter_sgd
@@ -37,6 +43,8 @@ _HOMES = {
     "bag_weights_backward": "bag",
     "check_index": "rows",
     "coalesce": "rows",
+    "copy_in": "rows",
+    "copy_out": "rows",
     "erf": "special",
     "gather": "rows",
     "init_normal": "initializer",
@@ -46,6 +54,8 @@ _HOMES = {
     "unique_inverse": "unique",
 }
 
+_FILES = ("bucket_index", "clock", "fused", "norm", "rank_bits", "sketch", "update")
+
 __all__ = [
     "IdMap",
     "bag_max",
@@ -53,23 +63,29 @@ __all__ = [
     "bag_sum",
     "bag_sum_backward",
     "bag_weights_backward",
+    "bucket_index",
     "check_index",
+    "clock",
     "coalesce",
+    "copy_in",
+    "copy_out",
     "erf",
     "fused",
     "gather",
     "init_normal",
     "init_uniform",
     "norm",
+    "rank_bits",
     "scatter_add",
     "scatter_sgd",
+    "sketch",
     "unique_inverse",
     "update",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fused", "norm", "update"):
+    if name in _FILES:
         return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

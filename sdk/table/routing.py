@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.engine.kernels import unique_inverse
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, ShardMap
+from gradmesh.sdk.table.gradients import clean_grads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +78,7 @@ def route(ids: Sequence[Ids], shards: ShardMap) -> Route:
 
 
 def check_ids(ids: object, table: str, rows: int) -> Ids:
-    """Return ids as int64.
+    """Return ids as int64; a table of 0 rows is a hash table, which takes any.
 
     Raises:
         InvalidRequest: They are no integers.
@@ -90,7 +92,11 @@ def check_ids(ids: object, table: str, rows: int) -> Ids:
             f"table {table!r}: ids must be integers, not {array.dtype}", table=table
         )
     least, greatest = int(array.min()), int(array.max())
-    if least < 0 or greatest >= rows:
+    if not rows and greatest >= 2**63:
+        raise IdOutOfRange(
+            f"table {table!r}: id {greatest} is no int64; hash it to one", table=table, id=greatest
+        )
+    if rows and (least < 0 or greatest >= rows):
         bad = least if least < 0 else greatest
         raise IdOutOfRange(
             f"table {table!r}: id {bad} is not among its rows 0 to {rows - 1}", table=table, id=bad
@@ -98,12 +104,13 @@ def check_ids(ids: object, table: str, rows: int) -> Ids:
     return array.astype(np.int64, copy=False)
 
 
-def check_grads(grads: object, shape: tuple[int, ...], dtype: np.dtype[Any], table: str) -> Array:
+def check_grads(grads: object, shape: tuple[int, ...], spec: table_pb2.TableSpec) -> Array:
     """Return gradients of a table in the type of its rows.
 
     Raises:
-        InvalidRequest: Another shape, or no finite numbers.
+        InvalidRequest: Another shape, or no finite numbers where the table wants them.
     """
+    table, dtype = spec.name, numpy_dtype(spec.dtype)
     array = np.asarray(grads)
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise InvalidRequest(
@@ -118,6 +125,4 @@ def check_grads(grads: object, shape: tuple[int, ...], dtype: np.dtype[Any], tab
     with np.errstate(over="ignore"):
         fitting: Array = array.astype(dtype, copy=False)
     # Here, too, though each server looks again: one server's refusal cannot undo another's push.
-    if not np.isfinite(fitting).all():
-        raise InvalidRequest(f"table {table!r}: a gradient is NaN or infinite", table=table)
-    return fitting
+    return clean_grads(fitting, spec)

@@ -85,10 +85,10 @@ class Table:
             InvalidRequest: Another shape, or a gradient that is no number.
         """
         wanted = check_ids(ids, self.name, self.spec.rows)
-        grads = check_grads(grads, (*wanted.shape, self.dim), self.dtype, self.name)
+        grads = check_grads(grads, (*wanted.shape, self.dim), self.spec)
         unique, inverse = unique_inverse(wanted)
         total = coalesce(inverse, grads.reshape(-1, self.dim), unique.size)
-        check_grads(total, total.shape, self.dtype, self.name)
+        total = check_grads(total, total.shape, self.spec)
         sender = self._next_push()
         deadline = self._deadline(timeout_s)
         # The number stays the same when servers have moved, so whoever has it takes it once.
@@ -121,4 +121,5 @@ class Table:
         return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)
 
     def __repr__(self) -> str:
-        return f"Table({self.name!r}, rows={self.spec.rows}, dim={self.dim})"
+        rows = self.spec.rows or "any"
+        return f"Table({self.name!r}, rows={rows}, dim={self.dim})"
