@@ -32,6 +32,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             {_OWNER: OwnerServicer(config.name, "trainer", incarnation, REGISTRY, NoContexts())},
             listen=config.listen,
             security=process.security,
+            transport=process.transport,
             threads=_SERVER_THREADS,
             registry=running.registry,
         )
@@ -45,6 +46,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             incarnation=incarnation,
             replace=config.replace,
             security=process.security,
+            lane=process.transport.lane,
             metrics=RpcMetrics("client", running.registry),
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),

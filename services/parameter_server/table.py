@@ -34,12 +34,12 @@ class TableShard:
         self.steps = 0
         self._initializer = initializer_of(spec.initializer)
         self._rule, self._lr = rule_of(spec.optimizer)
-        self._dtype = numpy_dtype(spec.dtype)
+        self.dtype = numpy_dtype(spec.dtype)
         self._ids = _ids_of(spec.rows, shards, shard)
         self._index = np.full(spec.rows, -1, np.int32)
         self._index[self._ids] = np.arange(self._ids.size, dtype=np.int32)
         self._lock = threading.Lock()  # guards _rows, _state and steps
-        self._rows = np.empty((self._ids.size, spec.dim), self._dtype)
+        self._rows = np.empty((self._ids.size, spec.dim), self.dtype)
         self._state: dict[str, Array] = {}
         self.reset()
 
@@ -67,14 +67,14 @@ class TableShard:
         # Tables with the same seed and other names must not have the same rows.
         seed = self.spec.seed ^ zlib.crc32(self.spec.name.encode()) << 32
         # Drawn in float32 at least, whatever they are rounded to.
-        drawn = np.result_type(self._dtype, np.float32)
+        drawn = np.result_type(self.dtype, np.float32)
         with self._lock:
             for begin in range(0, self._ids.size, _CHUNK_ROWS):
                 part = slice(begin, begin + _CHUNK_ROWS)
                 wide = np.empty(self._rows[part].shape, drawn)
                 self._initializer.fill(wide, self._ids[part], seed)
                 self._rows[part] = wide
-            self._state = self._rule.allocate(self._ids.size, self.spec.dim, self._dtype)
+            self._state = self._rule.allocate(self._ids.size, self.spec.dim, self.dtype)
             self.steps = 0
 
     def slots_of(self, ids: Array) -> Slots:
@@ -108,10 +108,11 @@ class TableShard:
             )
         return slots
 
-    def read(self, slots: Slots) -> Array:
-        """Return a copy of rows."""
+    def read(self, slots: Slots, out: Array | None = None) -> Array:
+        """Return a copy of rows, in `out` if given."""
         with self._lock:
-            return np.take(self._rows, slots, axis=0, mode="clip")
+            # mode="clip" skips the buffering that numpy's own bounds check needs.
+            return np.take(self._rows, slots, axis=0, out=out, mode="clip")
 
     def check_grads(self, slots: Slots, grads: Array) -> None:
         """Return if gradients fit rows.
@@ -121,9 +122,9 @@ class TableShard:
         """
         name = self.spec.name
         expected = (slots.size, self.spec.dim)
-        if grads.shape != expected or grads.dtype != self._dtype:
+        if grads.shape != expected or grads.dtype != self.dtype:
             raise InvalidRequest(
-                f"table {name!r}: gradients must be {self._dtype} {expected}, not {grads.dtype} "
+                f"table {name!r}: gradients must be {self.dtype} {expected}, not {grads.dtype} "
                 f"{grads.shape}",
                 table=name,
             )
