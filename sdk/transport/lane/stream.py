@@ -53,14 +53,17 @@ class Stream(ABC):
 
     def stop_receiving(self) -> None:
         """Let a read that waits, and those to come, end; writing stays possible."""
-        with contextlib.suppress(OSError):  # the peer was quicker
-            self.sock.shutdown(socket.SHUT_RD)
+        self._shut(socket.SHUT_RD)
 
     def close(self) -> None:
         """Close the connection, also under a thread that reads from it; may be called twice."""
-        with contextlib.suppress(OSError):  # the peer was quicker
-            self.sock.shutdown(socket.SHUT_RDWR)
+        self._shut(socket.SHUT_RDWR)
         self.sock.close()
+
+    def _shut(self, how: int) -> None:
+        with contextlib.suppress(OSError):  # the peer was quicker
+            # Not the ssl module's own: it would let a thread that sends go on without encryption.
+            socket.socket.shutdown(self.sock, how)
 
 
 @final
