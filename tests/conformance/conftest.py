@@ -225,9 +225,10 @@ class LaneMesh:
         for metric in self.registry.collect():
             for sample in metric.samples:
                 of = sample.labels
-                if sample.name.endswith("calls_total") and of["status"] == status:
-                    if of["rpc"].endswith(f"/{name}"):
-                        found[of["lane"]] = found.get(of["lane"], 0) + sample.value
+                if sample.name.endswith("calls_total") and (
+                    of["status"] == status and of["rpc"].endswith(f"/{name}")
+                ):
+                    found[of["lane"]] = found.get(of["lane"], 0) + sample.value
         return found
 
     def push(self, table: str, timeout_s: float = 10) -> Any:
