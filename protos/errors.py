@@ -6,7 +6,7 @@
     ├── IdOutOfRange
     ├── TableNotFound, FunctionNotFound, RefNotFound
     ├── TableConflict, NameTaken, KeyConflict
-    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound
+    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, LaneUnavailable
     ├── StaleGeneration, StaleShardMap          repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable   repeat the call
     ├── StoreFull
@@ -146,6 +146,13 @@ class LookupNotFound(GradmeshError):
 
     code = "FAILED_PRECONDITION"
     reason = "LOOKUP_NOT_FOUND"
+
+
+class LaneUnavailable(GradmeshError):
+    """The two ends have no lane in common; the call goes through gRPC."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "LANE_UNAVAILABLE"
 
 
 class StaleGeneration(GradmeshError):

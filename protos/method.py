@@ -9,6 +9,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from gradmesh.protos import limits
 from gradmesh.protos.frame import Frame, decode, encode, head_too_large, is_bulk, parse
+from gradmesh.protos.hot import HOT
 from gradmesh.protos.repeatable import REPEATABLE
 
 Body: TypeAlias = Message | Frame[Any]
@@ -25,6 +26,9 @@ class Method:
         request_type: Class of the request.
         response_type: Class of the response.
         repeatable: Whether the call may be sent again when its fate is unknown.
+        path: Path of the rpc in gRPC.
+        number: Its number on lanes; 0 keeps it on gRPC.
+        bulk: Whether its request and its response carry arrays.
     """
 
     service: str
@@ -32,11 +36,9 @@ class Method:
     request_type: type[Message]
     response_type: type[Message]
     repeatable: bool
-
-    @property
-    def path(self) -> str:
-        """Path of the rpc in gRPC."""
-        return f"/{self.service}/{self.name}"
+    path: str
+    number: int
+    bulk: tuple[bool, bool]
 
     @property
     def verb(self) -> str:
@@ -50,12 +52,17 @@ def methods_of(service: ServiceDescriptor) -> dict[str, Method]:
 
 
 def _method(service: str, method: MethodDescriptor) -> Method:
+    request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    full = f"{service}/{method.name}"
     return Method(
         service,
         method.name,
-        GetMessageClass(method.input_type),
-        GetMessageClass(method.output_type),
-        REPEATABLE[f"{service}/{method.name}"],
+        request,
+        response,
+        REPEATABLE[full],
+        f"/{full}",
+        HOT.get(full, 0),
+        (is_bulk(request), is_bulk(response)),
     )
 
 

@@ -25,6 +25,7 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.owner.v1.OwnerService/FetchRef": True,
     "gradmesh.owner.v1.OwnerService/DeleteRef": True,
     "gradmesh.owner.v1.OwnerService/ReleaseContext": True,
+    "gradmesh.owner.v1.OwnerService/OpenLane": True,
     "gradmesh.parameter_server.v1.ParameterServerService/StartRun": True,
     "gradmesh.parameter_server.v1.ParameterServerService/Lookup": True,
     "gradmesh.parameter_server.v1.ParameterServerService/Backward": True,

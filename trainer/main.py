@@ -33,6 +33,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             listen=config.listen,
             setting="trainer.listen",
             security=process.security,
+            transport=process.transport,
             threads=_SERVER_THREADS,
             registry=running.registry,
         )
@@ -46,6 +47,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             incarnation=incarnation,
             replace=config.replace,
             security=process.security,
+            lane=process.transport.lane,
             metrics=RpcMetrics("client", running.registry),
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),

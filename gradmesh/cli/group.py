@@ -20,6 +20,7 @@ _COMMANDS = {
     "coordinator": "Run a coordinator in the foreground.",
     "parameter-server": "Run a parameter server in the foreground.",
     "trainer": "Run a trainer in the foreground.",
+    "bench": "Measure against the peer on this machine.",
     "version": "Show the version.",
 }
 

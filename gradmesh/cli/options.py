@@ -16,6 +16,7 @@ from gradmesh.sdk.process.metrics import MetricsConfig
 from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.setting import Section, Setting, settings
+from gradmesh.sdk.process.transport import TransportConfig
 
 # Every table that a configuration file may hold; a process reads those it needs.
 SECTION_NAMES = (
@@ -24,12 +25,14 @@ SECTION_NAMES = (
     "trainer",
     "job",
     "security",
+    "transport",
     "log",
     "metrics",
     "process",
 )
 PROCESS_SECTIONS: tuple[type[Section], ...] = (
     SecurityConfig,
+    TransportConfig,
     LogConfig,
     MetricsConfig,
     LifecycleConfig,
@@ -70,6 +73,7 @@ def process_config(sections: Sections) -> ProcessConfig:
     """Bundle the sections that every process has."""
     return ProcessConfig(
         security=sections[SecurityConfig],
+        transport=sections[TransportConfig],
         log=sections[LogConfig],
         metrics=sections[MetricsConfig],
         lifecycle=sections[LifecycleConfig],

@@ -15,12 +15,19 @@ from gradmesh.sdk.process.log import LogConfig
 from gradmesh.sdk.process.metrics import MetricsConfig
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.setting import Section
+from gradmesh.sdk.process.transport import TransportConfig
 from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.trainer.config import TrainerConfig
 from gradmesh.trainer.job.config import JobConfig
 
-_SHARED: tuple[type[Section], ...] = (SecurityConfig, LogConfig, LifecycleConfig, MetricsConfig)
+_SHARED: tuple[type[Section], ...] = (
+    SecurityConfig,
+    TransportConfig,
+    LogConfig,
+    LifecycleConfig,
+    MetricsConfig,
+)
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -101,6 +108,7 @@ class ClusterPlan:
                 f"{own}.replace": True,
                 # A port from the file could be had by one of them only.
                 f"{own}.listen": "127.0.0.1:0",
+                "transport.lane_port": 0,
                 f"{own}.advertise": "none",
                 f"{own}.coordinator": reachable_address(folder),
             }

@@ -25,6 +25,7 @@ from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction, lifetime_recipe
 from gradmesh.sdk.table.recipe import Initializer, to_recipe
@@ -53,6 +54,7 @@ def connect(
     replace: bool = False,
     security: SecurityConfig | None = None,
     metrics: RpcMetrics | None = None,
+    lane: LaneChoice = "auto",
     timeout_s: float = 30.0,
     on_lost: Callable[[], object] = lambda: None,
 ) -> "Mesh":
@@ -67,6 +69,7 @@ def connect(
         replace: Whether the former holder of the name is known to be gone.
         security: Certificates and token.
         metrics: Where calls are counted.
+        lane: Way of hot calls: shared memory, TCP, the best of them, or gRPC alone.
         timeout_s: How long to look for the coordinator, and the default of every call.
         on_lost: Called once if another process takes this one's name.
 
@@ -96,7 +99,7 @@ def connect(
         raise
 
     def connect_server(address: str, name: str) -> Channel:
-        return Channel(address, name, security=security, metrics=metrics, patience_s=2.0)
+        return Channel(address, name, security=security, metrics=metrics, patience_s=2.0, lane=lane)
 
     servers = ParameterServers(client, connect_server)
     return Mesh(channel, client, lease, servers, timeout_s)

@@ -15,6 +15,7 @@ from gradmesh.sdk.process.memory import keep_big_buffers
 from gradmesh.sdk.process.metrics import MetricsConfig, MetricsEndpoint, new_registry
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.setting import Section
+from gradmesh.sdk.process.transport import TransportConfig
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +29,11 @@ class ProcessConfig:
     log: LogConfig = field(default_factory=LogConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     lifecycle: LifecycleConfig = field(default_factory=LifecycleConfig)
+    transport: TransportConfig = field(default_factory=TransportConfig)
 
     def sections(self) -> tuple[Section, ...]:
         """Return the sections in the order in which they are documented."""
-        return (self.security, self.log, self.metrics, self.lifecycle)
+        return (self.security, self.transport, self.log, self.metrics, self.lifecycle)
 
 
 @final

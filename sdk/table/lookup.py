@@ -63,9 +63,8 @@ def look_up(
         requests = {
             shard: _request(tables, plan, shard, shards.epoch, purpose) for shard in plan.pieces
         }
-        replies = tables[0].servers.call_each(shards, "Lookup", requests, deadline)
         rows = np.empty((plan.total, tables[0].dim), tables[0].dtype)
-        plan.merge({shard: reply.arrays for shard, reply in replies.items()}, rows)
+        tables[0].servers.call_each(shards, "Lookup", requests, deadline, plan.reader(rows))
         return Lookup(shards, plan, rows)
 
     return tables[0].servers.with_map(read, deadline)

@@ -1,7 +1,8 @@
 """Which ids go to which server, and where the rows that come back belong. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from gradmesh.engine.kernels import unique_inverse
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
-from gradmesh.protos.frame import Array
+from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.table.gradients import clean_grads
 
@@ -22,12 +23,12 @@ class Piece:
     Args:
         table: Index of the table in the request.
         ids: Unique ids, int64 [n].
-        positions: Where their rows stand among all rows of the request, int64 [n].
+        places: Where their rows stand among all rows of the request: int64 [n], or a slice.
     """
 
     table: int
     ids: Ids
-    positions: NDArray[np.int64]
+    places: NDArray[np.int64] | slice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,18 +45,19 @@ class Route:
     inverse: list[NDArray[np.int64]]
     total: int
 
-    def merge(self, replies: dict[int, list[Array]], out: Array) -> Array:
-        """Put the servers' rows where they belong; `out` is [total, dim]."""
-        for shard, arrays in replies.items():
-            for piece, rows in zip(self.pieces[shard], arrays, strict=True):
-                out[piece.positions] = rows
-        return out
+    def reader(self, out: Array) -> Callable[[int, Frame[Any]], None]:
+        """Return what puts a server's rows where they belong; `out` is [total, dim]."""
+
+        def read(shard: int, reply: Frame[Any]) -> None:
+            for piece, rows in zip(self.pieces[shard], reply.arrays, strict=True):
+                out[piece.places] = rows
+
+        return read
 
     def split(self, rows: Array) -> dict[int, list[Array]]:
         """Cut [total, dim] into what belongs to each server."""
         return {
-            shard: [rows.take(piece.positions, axis=0) for piece in pieces]
-            for shard, pieces in self.pieces.items()
+            shard: [rows[piece.places] for piece in pieces] for shard, pieces in self.pieces.items()
         }
 
 
@@ -66,15 +68,25 @@ def route(ids: Sequence[Ids], shards: ShardMap) -> Route:
     total = 0
     for table, wanted in enumerate(ids):
         unique, inverse = unique_inverse(wanted)
-        inverses.append(inverse + total)
-        owners = shards.shards_of(unique)
-        for shard in range(len(shards.names)):
-            (positions,) = np.nonzero(owners == shard)
-            if positions.size:
-                piece = Piece(table, unique[positions], positions + total)
+        inverses.append(inverse + total if total else inverse)
+        if len(shards.names) == 1:
+            if unique.size:
+                places = slice(total, total + unique.size)
+                pieces.setdefault(0, []).append(Piece(table, unique, places))
+        else:
+            for shard, piece in _spread(table, unique, total, shards):
                 pieces.setdefault(shard, []).append(piece)
         total += unique.size
     return Route(pieces, inverses, total)
+
+
+def _spread(table: int, ids: Ids, before: int, shards: ShardMap) -> Iterator[tuple[int, Piece]]:
+    """Yield what each shard is asked of a table whose rows stand after `before` others."""
+    owners = shards.shards_of(ids)
+    for shard in range(len(shards.names)):
+        (places,) = np.nonzero(owners == shard)
+        if places.size:
+            yield shard, Piece(table, ids[places], places + before)
 
 
 def check_ids(ids: object, table: str, rows: int) -> Ids:

@@ -1,35 +1,31 @@
-"""The one place that builds gRPC channels, and the client's border.
+"""The one place that builds gRPC channels, and the client's side of every call.
 
-A call has a deadline that covers all its attempts. Failures arrive as errors of the catalogue.
+A call has a deadline that covers all its attempts. Failures arrive as errors of the catalogue. Hot
+calls take a lane where there is one.
 """
 
 import math
-import threading
-import time
 from typing import Any, final
 
 import grpc
 from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
-from gradmesh.protos.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    GradmeshError,
-    InvalidFrame,
-    Retry,
-    Unreachable,
-)
-from gradmesh.protos.method import Body, Method, from_wire, to_wire
+from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Unreachable
+from gradmesh.protos.frame import parse
+from gradmesh.protos.method import Body, Method
+from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.lane.client import Lanes
+from gradmesh.sdk.transport.lane.host import OPEN_LANE
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.retry import RetryPolicy, may_repeat
+from gradmesh.sdk.transport.pending import Pending as Pending
+from gradmesh.sdk.transport.pending import Writer as Writer
+from gradmesh.sdk.transport.retry import RetryPolicy
 from gradmesh.sdk.transport.security import call_metadata, channel_credentials
 from gradmesh.sdk.transport.status import from_call
-
-# gRPC ends a call at its deadline by itself; should its threads be gone, as at exit, we do.
-_GRACE_S = 1.0
 
 
 @final
@@ -45,6 +41,7 @@ class Channel:
             is later; it may be back elsewhere.
         max_frame_bytes: Largest message either way.
         metrics: Where calls are counted.
+        lane: Which way hot calls take; gRPC where it does not work.
     """
 
     def __init__(
@@ -57,6 +54,7 @@ class Channel:
         patience_s: float = math.inf,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         metrics: RpcMetrics | None = None,
+        lane: LaneChoice = "auto",
     ) -> None:
         security = security or SecurityConfig()
         self.address = address
@@ -74,8 +72,9 @@ class Channel:
         else:
             self._channel = grpc.secure_channel(address, credentials, options)
         self._calls: dict[str, Any] = {}
+        self.lanes = Lanes(address, worker, lane, self._negotiate, security, max_frame_bytes)
 
-    def call(self, method: Method, request: Body, deadline: Deadline) -> Any:
+    def call(self, method: Method, request: Body | Writer, deadline: Deadline) -> Any:
         """Make a call and wait for its answer.
 
         Raises:
@@ -83,12 +82,19 @@ class Channel:
         """
         return self.start(method, request, deadline).result()
 
-    def start(self, method: Method, request: Body, deadline: Deadline) -> "Pending":
-        """Begin a call; several to different workers run at once."""
-        return Pending(self, method, to_wire(request, self.max_frame_bytes), deadline)
+    def start(self, method: Method, request: Body | Writer, deadline: Deadline) -> "Pending":
+        """Begin a call; several to different workers run at once.
+
+        Args:
+            method: The rpc.
+            request: What to send, or a function that writes it given memory for its arrays, which
+                on a lane is sent as it is.
+            deadline: Of all attempts together.
+        """
+        return Pending(self, method, request, deadline)
 
     def attempt(self, method: Method, data: bytes, timeout_s: float) -> "grpc.Future[bytes]":
-        """Send the bytes of a call once.
+        """Send the bytes of a call once, through gRPC.
 
         Raises:
             Unreachable: The channel was closed.
@@ -112,8 +118,21 @@ class Channel:
             ) from None
         return future
 
+    def _negotiate(self, request: pb.OpenLaneRequest, timeout_s: float) -> pb.OpenLaneResponse:
+        where = f"{self.worker} at {self.address}, OpenLane"
+        try:
+            data = self.attempt(OPEN_LANE, request.SerializeToString(), timeout_s).result(timeout_s)
+        except grpc.FutureTimeoutError:
+            raise DeadlineExceeded(f"{where}: no answer in time") from None
+        except grpc.FutureCancelledError:
+            raise Cancelled(f"{where}: the channel was closed") from None
+        except grpc.RpcError as failure:
+            raise from_call(failure, where) from None
+        return parse(data, pb.OpenLaneResponse)
+
     def close(self) -> None:
         """Close the connection; calls under way end with Unreachable. May be called twice."""
+        self.lanes.close()
         self._channel.close()
 
     def __enter__(self) -> "Channel":
@@ -121,104 +140,6 @@ class Channel:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-@final
-class Pending:
-    """A call under way, sent again by `result` where that is safe."""
-
-    def __init__(self, channel: Channel, method: Method, data: bytes, deadline: Deadline) -> None:
-        self._channel = channel
-        self._method = method
-        self._data = data
-        self._deadline = deadline
-        self._begun = time.perf_counter()
-        self._cancelled = threading.Event()
-        self._future = channel.attempt(method, data, deadline.remaining_s())
-
-    def result(self) -> Any:
-        """Wait for the answer until the call's deadline.
-
-        Raises:
-            GradmeshError: What the worker raised, or why it could not be asked.
-        """
-        pauses = self._channel.retry.pauses()
-        former: GradmeshError | None = None
-        while True:
-            try:
-                response, received = self._receive()
-            except GradmeshError as error:
-                pause_s = next(pauses)
-                if not may_repeat(self._method, error) or self._exhausted(error, pause_s):
-                    self._observe(error.reason, 0)
-                    failure = _final(error, former)
-                    raise failure from failure.__cause__
-                former = error
-            else:
-                self._observe("OK", received)
-                return response
-            self._send_again(pause_s)
-
-    def _receive(self) -> tuple[Any, int]:
-        """Return the answer of the newest attempt and its size."""
-        try:
-            data = self._future.result(self._deadline.remaining_s() + _GRACE_S)
-        except grpc.FutureTimeoutError:
-            raise DeadlineExceeded(f"{self._where()}: no answer in time") from None
-        except grpc.FutureCancelledError:
-            raise Cancelled(f"{self._where()}: given up by the caller") from None
-        except grpc.RpcError as failure:
-            raise from_call(failure, self._where()) from None
-        try:
-            limit = self._channel.max_frame_bytes
-            return from_wire(data, self._method.response_type, limit), len(data)
-        except InvalidFrame as error:
-            raise InvalidFrame(f"{self._where()}: {error.message}", **error.metadata) from None
-
-    def _send_again(self, pause_s: float) -> None:
-        # Without time for another attempt the last failure stands.
-        if not self._cancelled.wait(pause_s) and not self._deadline.passed:
-            self._future = self._channel.attempt(
-                self._method, self._data, self._deadline.remaining_s()
-            )
-        if self._cancelled.is_set():
-            self._future.cancel()
-            raise Cancelled(f"{self._where()}: given up by the caller")
-
-    def cancel(self) -> None:
-        """Stop waiting; the worker may or may not have acted."""
-        self._cancelled.set()
-        self._future.cancel()
-
-    def _exhausted(self, error: GradmeshError, pause_s: float) -> bool:
-        if self._deadline.remaining_s() <= pause_s:
-            return True
-        waited_s = time.perf_counter() - self._begun
-        return isinstance(error, Unreachable) and waited_s > self._channel.patience_s
-
-    def _where(self) -> str:
-        return f"{self._channel.worker} at {self._channel.address}, {self._method.name}"
-
-    def _observe(self, status: str, received: int) -> None:
-        seconds = time.perf_counter() - self._begun
-        sent = len(self._data)
-        self._channel.bytes_moved += sent + received
-        self._channel.metrics.observe(self._method.path, status, seconds, sent, received)
-
-
-def _final(error: GradmeshError, former: GradmeshError | None) -> GradmeshError:
-    """Return what a caller sees when no attempt is left.
-
-    Args:
-        error: What ended the last attempt.
-        former: What ended the one before; it says more than that the time ran out.
-    """
-    said = former if former is not None and isinstance(error, DeadlineExceeded) else error
-    if said.retry is Retry.CALL and not isinstance(said, Unreachable):
-        waited = DeadlineExceeded(f"waited in vain: {said.message}", **said.metadata)
-        waited.__cause__ = said
-        return waited
-    return error
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:

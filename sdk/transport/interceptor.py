@@ -71,7 +71,7 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
                 failure = error
             # A handler that calls sys.exit must not leave its caller waiting until the deadline.
             except BaseException:
-                failure = _unforeseen(path)
+                failure = unforeseen(path)
             self._observe(path, failure, time.perf_counter() - begun, request, response)
             if failure is not None:
                 context.abort_with_status(to_status(failure))
@@ -104,7 +104,7 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
         self._metrics.observe(path, status, seconds, sent, received)
 
 
-def _unforeseen(path: str) -> InternalError:
+def unforeseen(path: str) -> InternalError:
     """Log the exception being handled; return what the caller may know of it."""
     request_id = uuid.uuid4().hex[:12]
     _log.exception("unforeseen error in %s, request %s", path, request_id)

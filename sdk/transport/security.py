@@ -1,4 +1,4 @@
-"""Certificates and tokens as gRPC wants them. The only place that builds credentials."""
+"""Certificates and tokens for gRPC and for lanes. The only place that builds credentials."""
 
 import hmac
 import ssl
@@ -88,6 +88,32 @@ def channel_credentials(config: SecurityConfig) -> grpc.ChannelCredentials | Non
         _read(config.tls_key_file),
         _read(config.tls_certificate_file),
     )
+
+
+def server_tls(config: SecurityConfig) -> ssl.SSLContext | None:
+    """Return what a lane's server listens with, read anew for each connection; None without TLS."""
+    if config.tls_certificate_file is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(config.tls_certificate_file, config.tls_key_file)
+    if config.tls_authority_file is not None:
+        context.load_verify_locations(config.tls_authority_file)
+    if config.tls_require_client_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_tls(config: SecurityConfig) -> ssl.SSLContext | None:
+    """Return what a lane's client connects with; None without TLS."""
+    if not config.tls:
+        return None
+    authority = config.tls_authority_file
+    context = ssl.create_default_context(cafile=str(authority) if authority else None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if config.tls_certificate_file is not None:
+        context.load_cert_chain(config.tls_certificate_file, config.tls_key_file)
+    return context
 
 
 def call_metadata(config: SecurityConfig) -> tuple[tuple[str, str | bytes], ...]:

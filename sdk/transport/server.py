@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, final
 
 import grpc
@@ -19,46 +18,36 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
-from gradmesh.protos.method import Method, from_wire, methods_of, to_wire
+from gradmesh.protos.method import from_wire, methods_of, to_wire
 from gradmesh.sdk.process.address import join, split
 from gradmesh.sdk.process.errors import AddressInUse
 from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.transport.call import MAX_CALL_S as MAX_CALL_S
+from gradmesh.sdk.transport.call import Call as Call
+from gradmesh.sdk.transport.call import Endpoint
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.interceptor import Border
+from gradmesh.sdk.transport.lane.host import OPEN_LANE, LaneHost
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import TokenCheck, read_token, server_credentials
 
 _log = logging.getLogger(__name__)
 
-MAX_CALL_S = 600.0
-"""Deadline of a call whose caller set none: nothing waits for ever."""
-
 _SEND_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a handler may know about the call it serves.
-
-    Args:
-        deadline: When the caller stops waiting.
-        peer: Where the call comes from.
-    """
-
-    deadline: Deadline
-    peer: str
 
 
 @final
 class Server:
-    """A gRPC server with health service, security and figures.
+    """A gRPC server with health service, security, figures and lanes for hot rpcs.
 
     Args:
         services: The servicer of each service.
         listen: Address to bind; port 0 takes a free one.
         setting: What the address is configured by, for the error.
         security: Certificates and token.
-        threads: Calls served at once.
+        transport: Which lanes are offered.
+        threads: Calls of gRPC served at once.
         max_frame_bytes: Largest message either way.
         registry: Where the figures are shown.
 
@@ -74,20 +63,27 @@ class Server:
         listen: str,
         setting: str = "listen",
         security: SecurityConfig | None = None,
+        transport: TransportConfig | None = None,
         threads: int = 16,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         registry: CollectorRegistry | None = None,
     ) -> None:
         security = security or SecurityConfig()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
-        self._border = Border(TokenCheck(read_token(security)), RpcMetrics("server", registry))
+        metrics = RpcMetrics("server", registry)
+        self._border = Border(TokenCheck(read_token(security)), metrics)
+        endpoints = _endpoints(services)
+        hot = {e.method.number: e for e in endpoints if e.method.number}
+        self._lanes = LaneHost(
+            transport or TransportConfig(), security, listen, hot, metrics, max_frame_bytes
+        )
         self._server = grpc.server(
             self._pool, interceptors=[self._border], options=_options(max_frame_bytes)
         )
-        for descriptor, servicer in services.items():
-            self._server.add_generic_rpc_handlers(
-                [_handlers(descriptor, servicer, max_frame_bytes)]
-            )
+        endpoints.append(Endpoint(OPEN_LANE, self._lanes.open_lane))
+        self._server.add_generic_rpc_handlers(
+            [_handlers(descriptor, endpoints, max_frame_bytes) for descriptor in services]
+        )
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self.address = self._bind(listen, setting, security)
@@ -113,7 +109,9 @@ class Server:
         """Refuse new calls, let those under way finish within `grace_s`, then stop."""
         deadline = Deadline.after(grace_s)
         self._health.enter_graceful_shutdown()
+        self._lanes.refuse()
         self._border.close(grace_s)
+        self._lanes.drain(deadline.remaining_s())
         # What is left to wait for is the sending of the last answers. Whoever watches the health
         # service would go on for ever.
         last_s = min(deadline.remaining_s(), _SEND_S)
@@ -145,19 +143,32 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
+def _endpoints(services: Mapping[ServiceDescriptor, object]) -> list[Endpoint]:
+    """Return all rpcs with what serves them; the server itself opens lanes."""
+    return [
+        Endpoint(method, getattr(servicer, method.verb))
+        for descriptor, servicer in services.items()
+        for method in methods_of(descriptor).values()
+        if method.path != OPEN_LANE.path
+    ]
+
+
 def _handlers(
-    descriptor: ServiceDescriptor, servicer: object, max_frame_bytes: int
+    descriptor: ServiceDescriptor, endpoints: list[Endpoint], max_frame_bytes: int
 ) -> grpc.GenericRpcHandler:
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        name: grpc.unary_unary_rpc_method_handler(_behaviour(method, servicer, max_frame_bytes))
-        for name, method in methods_of(descriptor).items()
+        endpoint.method.name: grpc.unary_unary_rpc_method_handler(
+            _behaviour(endpoint, max_frame_bytes)
+        )
+        for endpoint in endpoints
+        if endpoint.method.service == descriptor.full_name
     }
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
 
 
-def _behaviour(method: Method, servicer: object, max_frame_bytes: int) -> Any:
+def _behaviour(endpoint: Endpoint, max_frame_bytes: int) -> Any:
     """Return the function that turns request bytes into response bytes."""
-    serve = getattr(servicer, method.verb)
+    method, serve = endpoint
 
     def behaviour(data: bytes, context: grpc.ServicerContext) -> bytes:
         request = from_wire(data, method.request_type, max_frame_bytes)

@@ -1,4 +1,6 @@
-"""Errors of the catalogue as gRPC statuses, and back. The only file that knows both."""
+"""Errors of the catalogue as statuses of gRPC and lanes, and back; the only file for it."""
+
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -46,6 +48,12 @@ _REMEDY: dict[type[GradmeshError], str] = {
 
 def to_status(error: GradmeshError) -> grpc.Status:
     """Return the status that carries an error with its reason and metadata."""
+    status: grpc.Status = rpc_status.to_status(to_proto(error))
+    return status
+
+
+def to_proto(error: GradmeshError) -> Any:
+    """Return an error with its reason and metadata as google.rpc.Status."""
     proto = status_pb2.Status(
         code=grpc.StatusCode[error.code].value[0],
         message=_shorten(error.message, _MAX_MESSAGE_BYTES),
@@ -53,8 +61,26 @@ def to_status(error: GradmeshError) -> grpc.Status:
     metadata = {key: _shorten(text, _MAX_METADATA_BYTES) for key, text in error.metadata.items()}
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
     proto.details.add().Pack(info)
-    status: grpc.Status = rpc_status.to_status(proto)
-    return status
+    return proto
+
+
+def from_bytes(data: bytes, where: str) -> GradmeshError:
+    """Return the typed error in the bytes of a google.rpc.Status, as lanes carry it."""
+    try:
+        proto = status_pb2.Status.FromString(data)
+    except DecodeError:
+        return errors.InternalError(f"{where}: an error that cannot be read", where=where)
+    return _typed(proto, where) or errors.InternalError(f"{where}: {proto.message}", where=where)
+
+
+def _typed(proto: Any, where: str) -> GradmeshError | None:
+    """Return the error of the catalogue that a status carries, if it does."""
+    for detail in proto.details if proto is not None else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            text = f"{proto.message} [{where}]"
+            return errors.from_reason(info.reason, text, dict(info.metadata))
+    return None
 
 
 def from_call(call: grpc.RpcError, where: str) -> GradmeshError:
@@ -65,14 +91,11 @@ def from_call(call: grpc.RpcError, where: str) -> GradmeshError:
         where: The worker and the rpc, for the message.
     """
     try:
-        proto = rpc_status.from_call(call)
+        typed = _typed(rpc_status.from_call(call), where)
     except (ValueError, DecodeError):
-        proto = None  # details that contradict the status, or are none
-    for detail in proto.details if proto is not None else ():
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.domain == DOMAIN:
-            text = f"{proto.message} [{where}]"
-            return errors.from_reason(info.reason, text, dict(info.metadata))
+        typed = None  # details that contradict the status, or are none
+    if typed is not None:
+        return typed
     cls = _BARE[call.code()]
     remedy = _REMEDY.get(cls, "")
     return cls(f"{where}: {call.details()}" + (f"; {remedy}" if remedy else ""), where=where)

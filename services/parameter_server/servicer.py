@@ -38,13 +38,14 @@ class ParameterServerServicer:
             context=message.context if message.HasField("context") else None,
             number=message.lookup,
             mark=message.mark if message.HasField("mark") else None,
+            empty=call.empty,
         )
         return Frame(pb.LookupResponse(), rows)
 
     def backward(self, request: Frame[pb.BackwardRequest], call: Call) -> pb.BackwardResponse:
         """Bring gradients into a context."""
         message = request.message
-        self._store.backward(message.context, message.lookup, request.arrays)
+        self._store.backward(message.context, message.lookup, request.arrays, call.borrowed)
         return pb.BackwardResponse()
 
     def apply(self, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import final
 
+import numpy as np
+
 from gradmesh.engine.kernels import unique_inverse
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
@@ -23,6 +25,7 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
+from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Part
 from gradmesh.services.parameter_server.pushes import Pushes
@@ -188,8 +191,9 @@ class Store:
         context: context_pb2.ContextId | None,
         number: int,
         mark: context_pb2.StepMark | None,
+        empty: Empty = np.empty,
     ) -> list[Array]:
-        """Return the rows of several tables.
+        """Return the rows of several tables, in memory that `empty` gives.
 
         Raises:
             StaleShardMap: The ids were routed with another map.
@@ -206,7 +210,10 @@ class Store:
             Part(table.spec.name, table.slots_of(wanted))
             for table, wanted in zip(tables, ids, strict=True)
         ]
-        rows = [table.read(part.slots) for table, part in zip(tables, parts, strict=True)]
+        rows = [
+            table.read(part.slots, empty((part.slots.size, table.spec.dim), table.dtype))
+            for table, part in zip(tables, parts, strict=True)
+        ]
         if context is not None:
             self.contexts.remember(context, number, parts)
         return rows
@@ -250,8 +257,20 @@ class Store:
                 current=self._fence,
             )
 
-    def backward(self, context: context_pb2.ContextId, number: int, grads: Sequence[Array]) -> None:
+    def backward(
+        self,
+        context: context_pb2.ContextId,
+        number: int,
+        grads: Sequence[Array],
+        borrowed: bool = False,
+    ) -> None:
         """Keep the gradients of a former lookup until they are applied.
+
+        Args:
+            context: The context.
+            number: Of the lookup.
+            grads: For each of its tables.
+            borrowed: Whether the arrays are gone when this returns, so that they must be copied.
 
         Raises:
             LookupNotFound: The context made no such lookup here.
@@ -268,7 +287,8 @@ class Store:
             self._tables[part.table].check_grads(part.slots, rows)
             for part, rows in zip(parts, grads, strict=True)
         ]
-        self.contexts.give_back(context, number, fitting)
+        kept = [rows.copy() for rows in fitting] if borrowed else fitting
+        self.contexts.give_back(context, number, kept)
 
     def apply(self, context: context_pb2.ContextId, mark: context_pb2.StepMark | None) -> int:
         """Apply a context's gradients: at once, or with those of the other ranks.

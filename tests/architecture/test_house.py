@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protos", "engine", "sdk", "services", "trainer")
-OWN = ("gradmesh", *ROOMS, "tests", "benchmarks", "examples")
+ROOMS = ("protos", "engine", "sdk", "services", "trainer", "benchmarks")
+OWN = ("gradmesh", *ROOMS, "tests", "examples")
 
 
 def sources(*folders: str) -> list[Path]:

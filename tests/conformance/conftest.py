@@ -1,16 +1,37 @@
-"""Groups of ranks as threads of this process, and the store they meet at."""
+"""Groups of ranks as threads of this process, the store they meet at, and servers with lanes."""
 
+import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import trustme
+from prometheus_client import CollectorRegistry
 
+from gradmesh.protos.errors import StepPending, TableNotFound
+from gradmesh.protos.frame import Frame
+from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.server import Call, Server
 from gradmesh.trainer.process_group import LocalProcessGroup, ProcessGroup, TcpProcessGroup
 
 WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3)]
 CROWDS = [world for world in WORLDS if world[1] > 1]
+PARAMETER_SERVER = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
+OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 
 
 class MemoryStore:
@@ -96,3 +117,152 @@ def ranks(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
 def crowd(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
     """A world of several ranks."""
     return meet(*request.param)
+
+
+LANES = ("grpc", "tcp", "tcp+tls", "shm")
+
+
+class Echo:
+    """A parameter server without rows: what it answers depends on the tables asked for."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.leave = threading.Event()
+        self.kept: list[Any] = []
+        self.borrowed: list[bool] = []
+        self.writeable: list[bool] = []
+
+    def lookup(self, request: Frame[Any], call: Call) -> Frame[Any]:
+        self.borrowed.append(call.borrowed)
+        self.writeable += [array.flags.writeable for array in request.arrays]
+        if "wait" in request.message.tables:
+            self.entered.release()
+            self.leave.wait(20)
+        arrays = []
+        for array in request.arrays:
+            copy = call.empty(array.shape, array.dtype)
+            copy[...] = array
+            arrays.append(copy)
+        return Frame(pb.LookupResponse(), arrays)
+
+    def push(self, request: Frame[Any], call: Call) -> pb.PushResponse:
+        if request.message.tables[:] == ["missing"]:
+            raise TableNotFound("no table 'missing'", table="missing")
+        if request.message.tables[:] == ["bug"]:
+            raise ZeroDivisionError("secret detail")
+        if request.message.tables[:] == ["soon"]:
+            self.kept.append(None)
+            if len(self.kept) < 3:
+                raise StepPending("not yet")
+        return pb.PushResponse(applied=True)
+
+    def backward(self, request: Frame[Any], call: Call) -> pb.BackwardResponse:
+        self.kept += [a.copy() if call.borrowed else a for a in request.arrays]
+        return pb.BackwardResponse()
+
+    def apply(self, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
+        return pb.ApplyResponse(applied_steps=int(call.deadline.remaining_s() * 1000))
+
+    def start_run(self, request: Any, call: Call) -> Any: ...
+    def inspect_table(self, request: Any, call: Call) -> Any: ...
+
+
+class LaneMesh:
+    """A server and channels to it, all of one lane."""
+
+    def __init__(self, lane: str, folder: Path, undo: contextlib.ExitStack) -> None:
+        self.lane = lane.partition("+")[0]
+        self._undo = undo
+        self.server_security = self.security = SecurityConfig()
+        if lane.endswith("tls"):
+            self.server_security, self.security = _certificates(folder)
+        self.echo = Echo()
+        self.server = self.serve(TransportConfig())
+        self.registry = CollectorRegistry()
+        self.channel = self.connect(metrics=RpcMetrics("client", self.registry))
+
+    def serve(self, transport: TransportConfig) -> Server:
+        services = {
+            PARAMETER_SERVER: self.echo,
+            OWNER: OwnerServicer("e", "r", 1, Registry(), NoContexts()),
+        }
+        server = Server(
+            services, listen="127.0.0.1:0", security=self.server_security, transport=transport
+        )
+        server.start()
+        self._undo.callback(server.drain, 1.0)
+        return server
+
+    def connect(self, server: Server | None = None, **options: Any) -> Channel:
+        metrics = RpcMetrics("client", CollectorRegistry())
+        channel = Channel(
+            (server or self.server).address,
+            "echo",
+            security=options.pop("security", self.security),
+            lane=options.pop("lane", self.lane),
+            metrics=options.pop("metrics", metrics),
+            **options,
+        )
+        self._undo.callback(channel.close)
+        return channel
+
+    def lookup(
+        self, *arrays: Any, table: str = "t", timeout_s: float = 10, channel: Channel | None = None
+    ) -> list[Any]:
+        frame = Frame(pb.LookupRequest(tables=[table]), list(arrays))
+        method = METHODS["Lookup"]
+        return (channel or self.channel).call(method, frame, Deadline.after(timeout_s)).arrays
+
+    def calls(self, status: str = "OK", name: str = "Lookup") -> dict[str, float]:
+        """Return how many calls of the channel took each lane."""
+        found: dict[str, float] = {}
+        for metric in self.registry.collect():
+            for sample in metric.samples:
+                of = sample.labels
+                if sample.name.endswith("calls_total") and (
+                    of["status"] == status and of["rpc"].endswith(f"/{name}")
+                ):
+                    found[of["lane"]] = found.get(of["lane"], 0) + sample.value
+        return found
+
+    def push(self, table: str, timeout_s: float = 10) -> Any:
+        frame = Frame(pb.PushRequest(tables=[table]), [np.arange(3)])
+        return self.channel.call(METHODS["Push"], frame, Deadline.after(timeout_s))
+
+
+def _certificates(folder: Path) -> tuple[SecurityConfig, SecurityConfig]:
+    """Return the security of a server and of a client, with certificates for both."""
+    authority = trustme.CA()
+    pair = authority.issue_cert("127.0.0.1", "localhost")
+    files = [folder / name for name in ("ca.pem", "cert.pem", "key.pem")]
+    authority.cert_pem.write_to_path(files[0])
+    for blob in pair.cert_chain_pems:
+        blob.write_to_path(files[1], append=True)
+    pair.private_key_pem.write_to_path(files[2])
+    (folder / "token").write_text("sesame")
+    client = SecurityConfig(
+        tls_authority_file=files[0],
+        tls_certificate_file=files[1],
+        tls_key_file=files[2],
+        token_file=folder / "token",
+    )
+    return dataclasses.replace(client, tls_require_client_certificate=True), client
+
+
+@pytest.fixture(params=LANES)
+def lane(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def lanes(lane: str, tmp_path: Path) -> Iterator[LaneMesh]:
+    """A server with a channel to it, on each lane in turn."""
+    with contextlib.ExitStack() as undo:
+        yield LaneMesh(lane, tmp_path, undo)
+
+
+@pytest.fixture
+def lane_mesh(tmp_path: Path) -> Iterator[Callable[[str], LaneMesh]]:
+    """Make a server with a channel to it, on a lane of the test's choice."""
+    with contextlib.ExitStack() as undo:
+        yield lambda lane: LaneMesh(lane, tmp_path, undo)

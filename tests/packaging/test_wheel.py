@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protos", "engine", "sdk", "services", "trainer")
+ROOMS = ("protos", "engine", "sdk", "services", "trainer", "benchmarks")
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,22 @@ from gradmesh.protos.common.v1 import array_pb2 as _array_pb2
 from gradmesh.protos.common.v1 import context_pb2 as _context_pb2
 from gradmesh.protos.common.v1 import value_pb2 as _value_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class LaneKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LANE_KIND_UNSPECIFIED: _ClassVar[LaneKind]
+    LANE_KIND_SHM: _ClassVar[LaneKind]
+    LANE_KIND_TCP: _ClassVar[LaneKind]
+LANE_KIND_UNSPECIFIED: LaneKind
+LANE_KIND_SHM: LaneKind
+LANE_KIND_TCP: LaneKind
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -118,3 +128,23 @@ class ReleaseContextResponse(_message.Message):
     FOUND_FIELD_NUMBER: _ClassVar[int]
     found: bool
     def __init__(self, found: bool = ...) -> None: ...
+
+class OpenLaneRequest(_message.Message):
+    __slots__ = ("kinds", "host", "version")
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    kinds: _containers.RepeatedScalarFieldContainer[LaneKind]
+    host: str
+    version: int
+    def __init__(self, kinds: _Optional[_Iterable[_Union[LaneKind, str]]] = ..., host: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class OpenLaneResponse(_message.Message):
+    __slots__ = ("kind", "address", "secret")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    kind: LaneKind
+    address: str
+    secret: bytes
+    def __init__(self, kind: _Optional[_Union[LaneKind, str]] = ..., address: _Optional[str] = ..., secret: _Optional[bytes] = ...) -> None: ...

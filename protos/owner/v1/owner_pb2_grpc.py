@@ -66,6 +66,11 @@ class OwnerServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ReleaseContextRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ReleaseContextResponse.FromString,
                 _registered_method=True)
+        self.OpenLane = channel.unary_unary(
+                '/gradmesh.owner.v1.OwnerService/OpenLane',
+                request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneResponse.FromString,
+                _registered_method=True)
 
 
 class OwnerServiceServicer(object):
@@ -125,6 +130,17 @@ class OwnerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenLane(self, request, context):
+        """Offers one connection of a lane: a faster way for the hot rpcs beside gRPC. The caller connects
+        to the address, shows the secret once, and speaks lane frames; docs/architecture.md tells how.
+        Repeatable: an offer that nobody takes runs out by itself.
+        Fails with FAILED_PRECONDITION (LANE_UNAVAILABLE) when the two have no lane in common,
+        lanes are off here, or all connections are taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OwnerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -157,6 +173,11 @@ def add_OwnerServiceServicer_to_server(servicer, server):
                     servicer.ReleaseContext,
                     request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ReleaseContextRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ReleaseContextResponse.SerializeToString,
+            ),
+            'OpenLane': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenLane,
+                    request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -323,6 +344,33 @@ class OwnerService(object):
             '/gradmesh.owner.v1.OwnerService/ReleaseContext',
             gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ReleaseContextRequest.SerializeToString,
             gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ReleaseContextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenLane(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.owner.v1.OwnerService/OpenLane',
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneRequest.SerializeToString,
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneResponse.FromString,
             options,
             channel_credentials,
             insecure,

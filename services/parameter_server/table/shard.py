@@ -62,8 +62,8 @@ class TableShard:
         self._initializer = initializer_of(spec.initializer)
         rule, self._lr = rule_of(spec.optimizer)
         self._rate = schedule_of(spec.schedule)
-        self._dtype = numpy_dtype(spec.dtype)
-        self._layout = Layout(spec.dim, self._dtype, rule)
+        self.dtype = numpy_dtype(spec.dtype)
+        self._layout = Layout(spec.dim, self.dtype, rule)
         # Tables with the same seed and other names must not have the same rows.
         self._seed = spec.seed ^ zlib.crc32(spec.name.encode()) << 32
         # Guards rows, index, figures and steps.
@@ -132,7 +132,7 @@ class TableShard:
             StoreFull: New rows do not fit.
         """
         if out is None:
-            out = np.empty((handles.size, self.spec.dim), self._dtype)
+            out = np.empty((handles.size, self.spec.dim), self.dtype)
         with self._lock:
             if peek:
                 slots = self._index.peek(handles, self.steps)
@@ -158,7 +158,7 @@ class TableShard:
     def _first_rows(self, ids: Ids) -> Array:
         wide = np.empty((ids.size, self.spec.dim), self._layout.wide)
         self._initializer.fill(wide, ids, self._seed)
-        return wide.astype(self._dtype, copy=False)
+        return wide.astype(self.dtype, copy=False)
 
     def check_grads(self, handles: Handles, grads: Array) -> Array:
         """Return gradients that fit rows, by the table's rule for those that are no numbers.
@@ -168,9 +168,9 @@ class TableShard:
         """
         name = self.spec.name
         expected = (handles.size, self.spec.dim)
-        if grads.shape != expected or grads.dtype != self._dtype:
+        if grads.shape != expected or grads.dtype != self.dtype:
             raise InvalidRequest(
-                f"table {name!r}: gradients must be {self._dtype} {expected}, not {grads.dtype} "
+                f"table {name!r}: gradients must be {self.dtype} {expected}, not {grads.dtype} "
                 f"{grads.shape}",
                 table=name,
             )
@@ -223,7 +223,7 @@ class TableShard:
             with self._lock:
                 slots = self._index.peek(self._index.handles_of(ids), self.steps)
                 held = slots >= 0
-                rows = np.empty((int(held.sum()), self.spec.dim), self._dtype)
+                rows = np.empty((int(held.sum()), self.spec.dim), self.dtype)
                 self._rows.read(slots[held], rows)
                 state = self._rows.state(slots[held])
             yield ids[held], rows, state

@@ -1,0 +1,48 @@
+"""`gradmesh bench lookup`."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "--against", type=click.Choice(["torch"]), help="Measure this peer in turns with ours."
+)
+@click.option(
+    "--lane",
+    "lanes",
+    default="shm,tcp,grpc",
+    metavar="LANE,...",
+    help="Lanes to measure: shm, tcp, grpc.  [default: all]",
+)
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.01),
+    default=2.0,
+    help="About how long one workload takes on one side.  [default: 2]",
+)
+def lookup(against: str | None, lanes: str, file: Path | None, seconds: float) -> int:
+    """Pull and push rows of a table of 1M x 64, one client and one server.
+
+    Rows are named like pull-64-shm and push-65536-grpc; batch26 looks up 2048 x 26 ids of 26
+    tables. The ratio is the peer's median over ours: above 1 we are faster.
+    """
+    # Imported here, so that --help stays quick.
+    from gradmesh.benchmarks import lookup as benchmark
+    from gradmesh.benchmarks.report import HEADING, show_line, write_json
+
+    chosen = [name.strip() for name in lanes.split(",")]
+    wrong = [name for name in chosen if name not in benchmark.LANES]
+    if wrong:
+        raise click.BadParameter(
+            f"no lane is called {wrong[0]!r}; use {', '.join(benchmark.LANES)}"
+        )
+    click.echo(HEADING)
+    rows = benchmark.run(
+        chosen, against is not None, seconds, on_row=lambda row: click.echo(show_line(row))
+    )
+    if file is not None:
+        write_json(rows, file)
+    return 0

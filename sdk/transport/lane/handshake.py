@@ -1,0 +1,153 @@
+"""How the two ends of a lane's connection recognise each other.
+
+The client shows the secret that OpenLane gave it; on a unix socket both ends belong to one user,
+as the kernel tells, and pass each other the memory they write to.
+"""
+
+import functools
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+from gradmesh.protos.lane import VERSION
+from gradmesh.sdk.transport.lane.arena import Arena, map_peer
+from gradmesh.sdk.transport.lane.link import Link, ShmLink, TcpLink
+from gradmesh.sdk.transport.lane.stream import LaneBroken, PlainStream, Stream, TlsStream
+
+SECRET_BYTES = 32
+HELLO_S = 5.0
+"""How long the other end may take to say who it is."""
+
+_HELLO = struct.Struct(f"<4sH2x{SECRET_BYTES}s")
+_WELCOME = struct.Struct("<4sH2x")
+_MAGIC = b"GMLN"
+
+
+@functools.cache
+def host_identity() -> str:
+    """Return a text that is equal for processes that reach each other's abstract unix sockets.
+
+    That is one boot of one kernel, and one network namespace; empty where it cannot be told.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/net').readlink()}"
+    except OSError:
+        return ""
+
+
+def stream_of(sock: socket.socket) -> Stream:
+    """Return the stream of a socket that is connected and, where needed, encrypted."""
+    import ssl
+
+    return TlsStream(sock) if isinstance(sock, ssl.SSLSocket) else PlainStream(sock)
+
+
+def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -> Link:
+    """Open a connection as its client.
+
+    Raises:
+        OSError: The server does not answer, or not as it should.
+        ValueError: It is not to be trusted.
+    """
+    sock.settimeout(HELLO_S)
+    hello = _HELLO.pack(_MAGIC, VERSION, secret)
+    if kind == "tcp":
+        sock.sendall(hello)
+        _check(_WELCOME.unpack(_read(sock, _WELCOME.size)))
+        return TcpLink(stream_of(sock), max_frame_bytes)
+    check_user(sock)
+    arena = Arena(max_frame_bytes, shared=True)
+    try:
+        socket.send_fds(sock, [hello], [arena.fd])
+        welcome, fd = _receive_fd(sock, _WELCOME.size)
+        try:
+            _check(_WELCOME.unpack(welcome))
+            return ShmLink(stream_of(sock), arena, map_peer(fd), max_frame_bytes)
+        finally:
+            os.close(fd)
+    finally:
+        arena.close_fd()
+
+
+def welcome(sock: socket.socket, kind: str, admit: Any, max_frame_bytes: int) -> Link:
+    """Open a connection as its server.
+
+    Args:
+        sock: The connection.
+        kind: "shm" or "tcp".
+        admit: Takes the secret shown; tells whether it is good, once.
+        max_frame_bytes: Largest frame either way.
+
+    Raises:
+        OSError: The client does not speak in time, or not as it should.
+        ValueError: It is not to be trusted.
+    """
+    sock.settimeout(HELLO_S)
+    if kind == "tcp":
+        _admit(_read(sock, _HELLO.size), admit)
+        sock.sendall(_WELCOME.pack(_MAGIC, VERSION))
+        return TcpLink(stream_of(sock), max_frame_bytes)
+    check_user(sock)
+    hello, fd = _receive_fd(sock, _HELLO.size)
+    try:
+        _admit(hello, admit)
+        peer = map_peer(fd)
+    finally:
+        os.close(fd)
+    arena = Arena(max_frame_bytes, shared=True)
+    try:
+        socket.send_fds(sock, [_WELCOME.pack(_MAGIC, VERSION)], [arena.fd])
+        return ShmLink(stream_of(sock), arena, peer, max_frame_bytes)
+    finally:
+        arena.close_fd()
+
+
+def check_user(sock: socket.socket) -> None:
+    """Return if the other end of a unix socket runs as our own user.
+
+    Raises:
+        ValueError: It does not.
+    """
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", raw)
+    if user != os.geteuid():
+        raise ValueError(f"the other end runs as user {user}, this one as {os.geteuid()}")
+
+
+def _admit(hello: bytes, admit: Any) -> None:
+    magic, version, secret = _HELLO.unpack(hello)
+    _check((magic, version))
+    if not admit(secret):
+        raise ValueError("the secret is wrong, used or too old")
+
+
+def _check(greeting: tuple[Any, ...]) -> None:
+    if greeting != (_MAGIC, VERSION):
+        raise LaneBroken("the other end does not speak this version of lanes")
+
+
+def _read(sock: socket.socket, size: int) -> bytes:
+    """Read exactly `size` bytes; a peer that trickles them is cut off."""
+    data = b""
+    until = time.monotonic() + HELLO_S
+    while len(data) < size:
+        sock.settimeout(max(0.001, until - time.monotonic()))
+        part = sock.recv(size - len(data))
+        if not part:
+            raise LaneBroken("the other end closed the connection during the handshake")
+        data += part
+    return data
+
+
+def _receive_fd(sock: socket.socket, size: int) -> tuple[bytes, int]:
+    """Read `size` bytes and the one descriptor that comes with them."""
+    data, fds, flags, _ = socket.recv_fds(sock, size, 1)
+    if len(fds) != 1 or len(data) != size or flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        raise LaneBroken("the other end closed the connection during the handshake")
+    return data, fds[0]

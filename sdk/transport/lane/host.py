@@ -1,0 +1,226 @@
+"""The server's side of lanes: offers them, listens for them, runs their connections."""
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import final
+
+from gradmesh.protos.errors import LaneUnavailable
+from gradmesh.protos.lane import VERSION
+from gradmesh.protos.method import methods_of
+from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.sdk.process.address import split
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.transport.call import Call, Endpoint
+from gradmesh.sdk.transport.lane.handshake import HELLO_S, host_identity, welcome
+from gradmesh.sdk.transport.lane.offers import Offers
+from gradmesh.sdk.transport.lane.session import Session
+from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.security import server_tls
+
+_log = logging.getLogger(__name__)
+
+OPEN_LANE = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])["OpenLane"]
+"""The rpc that every server answers by itself."""
+
+_NAMES = {pb.LANE_KIND_SHM: "shm", pb.LANE_KIND_TCP: "tcp"}
+
+
+@final
+class LaneHost:
+    """Lanes of one server; nothing listens before somebody asks.
+
+    Args:
+        config: Which kinds, and how many connections.
+        security: Certificates.
+        listen: Where gRPC listens; TCP lanes do on the same host.
+        endpoints: The rpcs by their numbers on lanes.
+        metrics: Where calls are counted.
+        max_frame_bytes: Largest frame either way.
+    """
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        security: SecurityConfig,
+        listen: str,
+        endpoints: Mapping[int, Endpoint],
+        metrics: RpcMetrics,
+        max_frame_bytes: int,
+    ) -> None:
+        self._config = config
+        self._security = security
+        self._host = split(listen)[0]
+        self._endpoints = endpoints
+        self._metrics = metrics
+        self._max_frame_bytes = max_frame_bytes
+        self._offers = Offers()
+        self._lock = threading.Lock()  # guards all below
+        self._listeners: dict[str, socket.socket] = {}
+        self._addresses: dict[str, str] = {}
+        self._connections: dict[threading.Thread, socket.socket | Session] = {}
+        self._draining = False
+
+    def open_lane(self, request: pb.OpenLaneRequest, call: Call) -> pb.OpenLaneResponse:
+        """Offer a connection.
+
+        Raises:
+            LaneUnavailable: There is no lane for this caller.
+        """
+        kind = self._choose(request)
+        with self._lock:
+            if self._draining or len(self._connections) >= self._config.max_lanes:
+                raise LaneUnavailable(
+                    f"all {self._config.max_lanes} lane connections are taken, or the process is "
+                    "leaving; raise transport.max_lanes",
+                    max_lanes=self._config.max_lanes,
+                )
+            address = self._listen(_NAMES[kind])
+        secret = self._offers.make()
+        if secret is None:
+            raise LaneUnavailable("too many lanes are being opened at once")
+        return pb.OpenLaneResponse(kind=kind, address=address, secret=secret)
+
+    def _choose(self, request: pb.OpenLaneRequest) -> pb.LaneKind:
+        here = self._config.lane
+        if request.version != VERSION:
+            raise LaneUnavailable(f"lanes of version {VERSION} only", version=VERSION)
+        for kind in request.kinds:
+            name = _NAMES.get(kind)
+            near = bool(request.host) and request.host == host_identity()
+            if name is not None and here in ("auto", name) and (name != "shm" or near):
+                return kind
+        raise LaneUnavailable(
+            f"no lane in common: transport.lane is {here!r} here, and shared memory needs one host",
+            lane=here,
+        )
+
+    def _listen(self, kind: str) -> str:
+        """Return where connections of a kind are taken; listens from the first time on."""
+        if kind in self._addresses:
+            return self._addresses[kind]
+        try:
+            sock, address = self._bind(kind)
+        except OSError as error:
+            raise LaneUnavailable(f"cannot listen for {kind} lanes: {error}") from None
+        self._listeners[kind] = sock
+        self._addresses[kind] = address
+        threading.Thread(
+            target=self._accept, args=(kind, sock), name=f"lane-{kind}", daemon=True
+        ).start()
+        return address
+
+    def _bind(self, kind: str) -> tuple[socket.socket, str]:
+        if kind == "shm":
+            # An abstract name: no file that could outlive the process.
+            address = f"gradmesh-{os.getpid()}-{secrets.token_hex(8)}"
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.bind("\0" + address)
+                sock.listen(64)
+            except OSError:
+                sock.close()
+                raise
+            return sock, address
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        sock = socket.create_server((self._host, self._config.lane_port), family=family, backlog=64)
+        return sock, str(sock.getsockname()[1])
+
+    def _accept(self, kind: str, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                if self._draining:
+                    return
+                time.sleep(0.1)  # out of descriptors: those who leave will free some
+                continue
+            thread = threading.Thread(target=self._run, args=(kind, sock), daemon=True)
+            with self._lock:
+                # Half as many again, so that callers with a secret get in past those without.
+                full = len(self._connections) >= self._config.max_lanes * 3 // 2 + 1
+                if self._draining or full:
+                    sock.close()
+                    continue
+                thread.name = f"lane-{kind}-{sock.fileno()}"
+                self._connections[thread] = sock
+            thread.start()
+
+    def _run(self, kind: str, sock: socket.socket) -> None:
+        me = threading.current_thread()
+        try:
+            session = self._open(kind, sock)
+            if session is not None:
+                with self._lock:
+                    self._connections[me] = session
+                session.run()
+        finally:
+            sock.close()
+            with self._lock:
+                del self._connections[me]
+
+    def _open(self, kind: str, sock: socket.socket) -> Session | None:
+        """Return the session of a connection whose other end showed a secret, or None."""
+        peer = "unix" if kind == "shm" else str(sock.getpeername()[0])
+        try:
+            sock.settimeout(HELLO_S)
+            if kind == "tcp":
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                tls = server_tls(self._security)
+                sock = tls.wrap_socket(sock, server_side=True) if tls is not None else sock
+            link = welcome(sock, kind, self._offers.take, self._max_frame_bytes)
+        except (OSError, ValueError) as error:
+            _log.warning("lane refused", extra={"peer": peer, "error": str(error)})
+            sock.close()
+            return None
+        return Session(
+            link, self._endpoints, self._metrics, f"{kind}:{peer}", lambda: self._draining
+        )
+
+    def refuse(self) -> None:
+        """Take no more calls; those under way go on."""
+        with self._lock:
+            self._draining = True
+            listeners = list(self._listeners.values())
+            connections = list(self._connections.values())
+        for listener in listeners:
+            _shut(listener)
+        for open_ in connections:
+            if isinstance(open_, Session):
+                open_.link.stream.stop_receiving()
+            else:
+                _shut(open_)
+
+    def drain(self, grace_s: float) -> None:
+        """Take no more calls, let those under way finish within `grace_s`, then close."""
+        self.refuse()
+        with self._lock:
+            threads = list(self._connections)
+        until = time.monotonic() + grace_s
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Close what is still open; its threads end with their next send or read."""
+        with self._lock:
+            left = list(self._connections.values())
+        for open_ in left:
+            if isinstance(open_, Session):
+                open_.link.close()
+            else:
+                _shut(open_)
+
+
+def _shut(sock: socket.socket) -> None:
+    """Close a socket under a thread that waits on it."""
+    with contextlib.suppress(OSError):  # not connected, or gone
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()

@@ -1,0 +1,259 @@
+"""One connection of a lane, from either end: frames with arrays, sent and received in turn."""
+
+import mmap
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from gradmesh.protos import limits
+from gradmesh.protos.common.v1 import array_pb2
+from gradmesh.protos.dtype import WIRE_TO_NUMPY, wire_dtype
+from gradmesh.protos.errors import InvalidFrame, InvalidRequest
+from gradmesh.protos.frame import Array, head_too_large
+from gradmesh.protos.lane import (
+    HEADER,
+    MAGIC,
+    MAX_PREFIX_BYTES,
+    Header,
+    aligned,
+    entry,
+    read_arrays,
+    read_header,
+    read_table,
+)
+from gradmesh.sdk.transport.lane.arena import Arena
+from gradmesh.sdk.transport.lane.stream import LaneBroken, Stream
+
+FOREVER = float("inf")
+
+# A frame that has begun to arrive is there soon, or its sender is ill.
+_FRAME_S = 30.0
+_SLOWEST_BYTES_S = 2e6
+_PADS = [bytes(size) for size in range(64)]
+
+
+class Received(NamedTuple):
+    """A frame that arrived.
+
+    Attributes:
+        number: Of the rpc in a request, how it ended in a response.
+        call: Number of the call on this connection.
+        deadline_ms: How long the caller waits.
+        head: The message without its arrays.
+        arrays: Borrowed: valid until the next frame arrives on this connection.
+        size: Bytes of head and arrays.
+    """
+
+    number: int
+    call: int
+    deadline_ms: int
+    head: bytes
+    arrays: list[Array]
+    size: int
+
+
+class Link(ABC):
+    """A connection of a lane; used by one thread at a time, except for `close`.
+
+    Args:
+        kind: "shm" or "tcp", for messages and figures.
+        stream: The connection.
+        arena: Where arrays to be sent are written.
+        inbox: Memory that receives frames; the size of the largest allowed.
+        max_frame_bytes: Largest frame either way.
+    """
+
+    def __init__(
+        self, kind: str, stream: Stream, arena: Arena, inbox: mmap.mmap, max_frame_bytes: int
+    ) -> None:
+        self.kind = kind
+        self.stream = stream
+        self.arena = arena
+        self.calls = 0
+        self._inbox = inbox
+        # What is received is read-only, as it is from gRPC.
+        self._view = memoryview(inbox)
+        self._frozen = self._view.toreadonly()
+        self._max = max_frame_bytes
+
+    def send(
+        self,
+        number: int,
+        call: int,
+        deadline_ms: int,
+        head: bytes,
+        arrays: Sequence[Array],
+        deadline: float,
+    ) -> int:
+        """Send a frame; return the bytes of head and arrays.
+
+        Raises:
+            InvalidRequest: An array cannot be sent, or the frame is too large; nothing was sent.
+            TimeoutError: The peer did not take it in time.
+            LaneBroken: The connection is gone.
+        """
+        if len(head) > limits.MAX_HEAD_BYTES:
+            raise head_too_large(len(head))
+        if len(arrays) > limits.MAX_ARRAYS:
+            raise InvalidFrame(f"{len(arrays)} arrays in one frame, at most {limits.MAX_ARRAYS}")
+        table, body, parts = self._lay_out(arrays)
+        if len(head) + body > self._max:
+            raise InvalidFrame(
+                f"a frame of {len(head) + body} bytes exceeds {self._max}; split the request or "
+                "raise max_frame_bytes",
+                size=len(head) + body,
+                max_bytes=self._max,
+            )
+        prefix = HEADER.pack(MAGIC, number, call, deadline_ms, len(head), len(table), 0, body)
+        if parts:
+            prefix = b"".join((prefix, table, head))
+            self.stream.send([prefix, _PADS[-len(prefix) % 64], *parts], deadline)
+        else:
+            self.stream.send((b"".join((prefix, table, head)),), deadline)
+        return len(head) + body
+
+    @abstractmethod
+    def _lay_out(self, arrays: Sequence[Array]) -> tuple[bytes, int, list[Any]]:
+        """Return the arrays' table, the size of the body, and what of it goes over the socket."""
+
+    def receive(self, deadline: float) -> Received:
+        """Wait for the next frame.
+
+        Raises:
+            InvalidFrame: What came is none; the connection is of no more use.
+            TimeoutError: Nothing came in time.
+            LaneBroken: The connection is gone.
+        """
+        have = self.stream.receive(self._view, deadline)
+        if have < HEADER.size:
+            have = self._fill(have, HEADER.size, deadline)
+        header = read_header(self._frozen)
+        if header.body_bytes > self._max:
+            raise InvalidFrame(f"a frame of {header.body_bytes} bytes exceeds {self._max}")
+        table_end = HEADER.size + header.table_bytes
+        head_end = table_end + header.head_bytes
+        end = self._end(head_end, header)
+        if have < end:
+            have = self._fill(have, end, deadline)
+        if have != end:
+            raise InvalidFrame("bytes after the frame: one call at a time on a connection")
+        arrays = self._read(header, bytes(self._frozen[HEADER.size : table_end]), head_end)
+        return Received(
+            header.number,
+            header.call,
+            header.deadline_ms,
+            bytes(self._frozen[table_end:head_end]),
+            arrays,
+            header.head_bytes + header.body_bytes,
+        )
+
+    def _fill(self, have: int, need: int, deadline: float) -> int:
+        limit = min(deadline, time.monotonic() + _FRAME_S + need / _SLOWEST_BYTES_S)
+        try:
+            while have < need:
+                have += self.stream.receive(self._view[have:], limit)
+        except TimeoutError:
+            raise LaneBroken("the peer stopped in the middle of a frame") from None
+        return have
+
+    @abstractmethod
+    def _end(self, head_end: int, header: Header) -> int:
+        """Return how many bytes of the frame come over the socket."""
+
+    @abstractmethod
+    def _read(self, header: Header, table: bytes, head_end: int) -> list[Array]:
+        """Return the arrays of the frame that has arrived."""
+
+    def trim(self) -> None:
+        """Give memory of former big frames back to the system."""
+        self.arena.trim()
+
+    def close(self) -> None:
+        """Close the connection; memory goes when its last reader is gone. May be called twice."""
+        self.stream.close()
+        self.arena.close_fd()
+
+
+@final
+class ShmLink(Link):
+    """Arrays in shared memory, one arena a direction; the socket carries the rest.
+
+    Args:
+        stream: A unix socket.
+        arena: Ours to write, mapped by the peer.
+        peer: The peer's arena, read-only.
+        max_frame_bytes: Largest frame either way.
+    """
+
+    def __init__(self, stream: Stream, arena: Arena, peer: mmap.mmap, max_frame_bytes: int) -> None:
+        inbox = mmap.mmap(-1, MAX_PREFIX_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        super().__init__("shm", stream, arena, inbox, max_frame_bytes)
+        self._peer = peer
+        self._peer_bytes = len(peer)
+
+    def _lay_out(self, arrays: Sequence[Array]) -> tuple[bytes, int, list[Any]]:
+        place = self.arena.place
+        table = b"".join([place(array) for array in arrays])
+        return table, self.arena.used if arrays else 0, []
+
+    def _end(self, head_end: int, header: Header) -> int:
+        return head_end
+
+    def _read(self, header: Header, table: bytes, head_end: int) -> list[Array]:
+        if not table:
+            return []
+        if header.body_bytes > self._peer_bytes:
+            raise InvalidFrame(f"a body of {header.body_bytes} bytes in {self._peer_bytes}")
+        return read_arrays(read_table(table), self._peer, 0, header.body_bytes)
+
+
+@final
+class TcpLink(Link):
+    """Everything over one socket.
+
+    Args:
+        stream: A TCP socket, with or without TLS.
+        max_frame_bytes: Largest frame either way.
+    """
+
+    def __init__(self, stream: Stream, max_frame_bytes: int) -> None:
+        inbox = mmap.mmap(
+            -1, MAX_PREFIX_BYTES + max_frame_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
+        super().__init__(
+            "tcp", stream, Arena(max_frame_bytes, shared=False), inbox, max_frame_bytes
+        )
+
+    def _lay_out(self, arrays: Sequence[Array]) -> tuple[bytes, int, list[Any]]:
+        entries: list[bytes] = []
+        parts: list[Any] = []
+        at = 0
+        for array in arrays:
+            if array.ndim > limits.MAX_AXES:
+                raise InvalidRequest(f"an array of {array.ndim} axes cannot be sent")
+            number = wire_dtype(array.dtype)
+            start = aligned(at) if array.nbytes else 0
+            entries.append(entry(number, array.shape, start))
+            if array.nbytes:
+                plain = np.asarray(array, dtype=WIRE_TO_NUMPY[number], order="C")
+                if number == array_pb2.ELEMENT_TYPE_BFLOAT16:
+                    plain = plain.view(np.uint16)  # the buffer protocol has no name for bfloat16
+                parts += (_PADS[start - at], plain)
+                at = start + array.nbytes
+        return b"".join(entries), at, parts
+
+    def _end(self, head_end: int, header: Header) -> int:
+        return aligned(head_end) + header.body_bytes if header.body_bytes else head_end
+
+    def _read(self, header: Header, table: bytes, head_end: int) -> list[Array]:
+        if not table:
+            return []
+        return read_arrays(read_table(table), self._frozen, aligned(head_end), header.body_bytes)
+
+    def trim(self) -> None:
+        """Give memory of former big frames back to the system."""
+        super().trim()
+        self._inbox.madvise(mmap.MADV_DONTNEED)

@@ -1,0 +1,130 @@
+"""The server's end of one connection: one call after the other, behind the same border as gRPC."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from gradmesh.protos.errors import GradmeshError, InvalidFrame, InvalidRequest
+from gradmesh.protos.frame import Array, Frame, parse
+from gradmesh.protos.lane import FAILED, SUCCEEDED
+from gradmesh.sdk.transport.call import MAX_CALL_S, Call, Endpoint
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.interceptor import unforeseen
+from gradmesh.sdk.transport.lane.link import FOREVER, Link, Received
+from gradmesh.sdk.transport.lane.stream import LaneBroken
+from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.status import to_proto
+
+_log = logging.getLogger(__name__)
+
+# How long a client may take to read its answer.
+_ANSWER_S = 30.0
+# After so long without a call the memory of former big frames goes back to the system.
+_IDLE_S = 60.0
+
+
+@final
+class Session:
+    """Serves one connection until either end closes it.
+
+    Args:
+        link: The connection.
+        endpoints: The rpcs by their numbers on lanes.
+        metrics: Where calls are counted.
+        peer: Where the calls come from.
+        is_draining: Whether the process is leaving.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        endpoints: Mapping[int, Endpoint],
+        metrics: RpcMetrics,
+        peer: str,
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self.link = link
+        self._endpoints = endpoints
+        self._metrics = metrics
+        self._peer = peer
+        self._is_draining = is_draining
+
+    def run(self) -> None:
+        """Serve until the connection ends."""
+        try:
+            while not self._is_draining():
+                self._serve(self._next())
+        except LaneBroken:
+            return  # the client left
+        except InvalidFrame as error:
+            _log.warning("bad lane frame", extra={"peer": self._peer, "error": str(error)})
+            self._refuse(error)
+        finally:
+            self.link.close()
+
+    def _next(self) -> Received:
+        """Wait for a request, giving memory back when none comes for long."""
+        try:
+            return self.link.receive(time.monotonic() + _IDLE_S)
+        except TimeoutError:
+            self.link.trim()
+        return self.link.receive(FOREVER)
+
+    def _serve(self, request: Received) -> None:
+        begun = time.perf_counter()
+        endpoint = self._endpoints.get(request.number)
+        path = endpoint.method.path if endpoint is not None else "?"
+        link = self.link
+        link.arena.begin()
+        status, sent = "OK", 0
+        try:
+            head, arrays = self._handle(endpoint, request)
+            sent = self._send(SUCCEEDED, request.call, head, arrays)
+        except LaneBroken:
+            raise
+        except GradmeshError as error:
+            status = self._fail(request.call, error)
+        # A handler that calls sys.exit must not leave its caller waiting until the deadline.
+        except BaseException:
+            status = self._fail(request.call, unforeseen(path))
+        seconds = time.perf_counter() - begun
+        self._metrics.observe(path, status, seconds, sent, request.size, link.kind)
+
+    def _handle(
+        self, endpoint: Endpoint | None, request: Received
+    ) -> tuple[bytes, Sequence[Array]]:
+        """Run the handler; return head and arrays of its response."""
+        if endpoint is None:
+            raise InvalidRequest(f"no rpc has number {request.number} on lanes here")
+        method, serve = endpoint
+        message: Any = parse(request.head, method.request_type)
+        if method.bulk[0]:
+            message = Frame(message, request.arrays)
+        elif request.arrays:
+            raise InvalidFrame(f"{method.name} takes no arrays")
+        limit_s = min(request.deadline_ms / 1000, MAX_CALL_S)
+        deadline = Deadline(time.monotonic() + limit_s)
+        response = serve(message, Call(deadline, self._peer, self.link.arena.empty, True))
+        if method.bulk[1]:
+            return response.message.SerializeToString(), response.arrays
+        return response.SerializeToString(), ()
+
+    def _fail(self, call: int, error: GradmeshError) -> str:
+        """Send an error; return its reason."""
+        head = to_proto(error).SerializeToString()
+        self._send(FAILED, call, head, ())
+        return error.reason
+
+    def _send(self, number: int, call: int, head: bytes, arrays: Sequence[Array]) -> int:
+        try:
+            return self.link.send(number, call, 0, head, arrays, time.monotonic() + _ANSWER_S)
+        except TimeoutError:
+            raise LaneBroken("the client does not take its answer") from None
+
+    def _refuse(self, error: InvalidFrame) -> None:
+        """Tell the client why the connection ends, if it still listens."""
+        try:
+            self._fail(0, error)
+        except LaneBroken:
+            return

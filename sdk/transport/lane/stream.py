@@ -1,0 +1,179 @@
+"""Bytes over a socket with a deadline, for plain sockets and for TLS."""
+
+import contextlib
+import socket
+import ssl
+import struct
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, final
+
+# How long the kernel waits before it asks us whether the deadline has passed.
+_SLICE_S = 1.0
+# Linux takes 1024 buffers a call; more than this gains nothing.
+_MAX_BUFFERS = 512
+
+
+class LaneBroken(ConnectionError):
+    """The connection is gone, or what came over it made no sense."""
+
+
+class Stream(ABC):
+    """One connection.
+
+    Args:
+        sock: The connected socket; closed with the stream.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    @abstractmethod
+    def receive(self, view: Any, deadline: float) -> int:
+        """Read some bytes, at least one, into `view`.
+
+        Args:
+            view: Where to.
+            deadline: Point on the monotonic clock; infinity waits for ever.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            LaneBroken: The connection is gone.
+        """
+
+    @abstractmethod
+    def send(self, parts: Sequence[Any], deadline: float) -> None:
+        """Write all bytes of all parts.
+
+        Raises:
+            TimeoutError: The peer did not take them in time.
+            LaneBroken: The connection is gone.
+        """
+
+    def stop_receiving(self) -> None:
+        """Let a read that waits, and those to come, end; writing stays possible."""
+        self._shut(socket.SHUT_RD)
+
+    def close(self) -> None:
+        """Close the connection, also under a thread that reads from it; may be called twice."""
+        self._shut(socket.SHUT_RDWR)
+        self.sock.close()
+
+    def _shut(self, how: int) -> None:
+        with contextlib.suppress(OSError):  # the peer was quicker
+            # Not the ssl module's own: it would let a thread that sends go on without encryption.
+            socket.socket.shutdown(self.sock, how)
+
+
+@final
+class PlainStream(Stream):
+    """A socket whose timeouts are the kernel's: no extra system call on the way of each message."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        sock.settimeout(None)
+        self._limits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
+        self._limit(socket.SO_RCVTIMEO, _SLICE_S)
+        self._limit(socket.SO_SNDTIMEO, _SLICE_S)
+
+    def _limit(self, option: int, seconds: float) -> None:
+        if self._limits[option] != seconds:
+            self._limits[option] = seconds
+            micros = max(1, int(seconds * 1e6))
+            value = struct.pack("@ll", micros // 1_000_000, micros % 1_000_000)
+            self.sock.setsockopt(socket.SOL_SOCKET, option, value)
+
+    def _wait(self, option: int, deadline: float) -> None:
+        """Make the kernel's next wait end no later than the deadline."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline passed")
+        self._limit(option, min(left, _SLICE_S))
+
+    def receive(self, view: Any, deadline: float) -> int:
+        """Read some bytes into `view`."""
+        if deadline - time.monotonic() < _SLICE_S:
+            self._wait(socket.SO_RCVTIMEO, deadline)
+        while True:
+            try:
+                count = self.sock.recv_into(view)
+            except BlockingIOError:
+                self._wait(socket.SO_RCVTIMEO, deadline)
+            except OSError as error:
+                raise LaneBroken(str(error)) from None
+            else:
+                if count:
+                    return count
+                raise LaneBroken("the peer closed the connection")
+
+    def send(self, parts: Sequence[Any], deadline: float) -> None:
+        """Write all bytes of all parts."""
+        if deadline - time.monotonic() < _SLICE_S:
+            self._wait(socket.SO_SNDTIMEO, deadline)
+        try:
+            if len(parts) == 1:
+                sent = self.sock.send(parts[0])
+                if sent == len(parts[0]):
+                    return
+            else:
+                sent = self.sock.sendmsg(parts[:_MAX_BUFFERS])
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise LaneBroken(str(error)) from None
+        self._send_rest(parts, sent, deadline)
+
+    def _send_rest(self, parts: Sequence[Any], sent: int, deadline: float) -> None:
+        rest = [memoryview(part).cast("B") for part in parts]
+        while True:
+            while rest and sent >= len(rest[0]):
+                sent -= len(rest.pop(0))
+            if not rest:
+                return
+            rest[0] = rest[0][sent:]
+            self._wait(socket.SO_SNDTIMEO, deadline)
+            try:
+                sent = self.sock.sendmsg(rest[:_MAX_BUFFERS])
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise LaneBroken(str(error)) from None
+
+
+@final
+class TlsStream(Stream):
+    """A socket with TLS; its timeouts are Python's, which the ssl module knows."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        super().__init__(sock)
+
+    def _until(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline passed")
+        self.sock.settimeout(None if left == float("inf") else left)
+
+    def receive(self, view: Any, deadline: float) -> int:
+        """Read some bytes into `view`."""
+        self._until(deadline)
+        try:
+            count = self.sock.recv_into(view)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise LaneBroken(str(error)) from None
+        if not count:
+            raise LaneBroken("the peer closed the connection")
+        return count
+
+    def send(self, parts: Sequence[Any], deadline: float) -> None:
+        """Write all bytes of all parts."""
+        self._until(deadline)
+        try:
+            for part in parts:
+                self.sock.sendall(part)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise LaneBroken(str(error)) from None

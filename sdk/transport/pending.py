@@ -1,0 +1,293 @@
+"""A call under way: first on a lane if there is one, then through gRPC, until it is answered."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import grpc
+import numpy as np
+
+from gradmesh.protos.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    GradmeshError,
+    InvalidFrame,
+    Retry,
+    Unreachable,
+)
+from gradmesh.protos.frame import Array, Frame, parse
+from gradmesh.protos.lane import SUCCEEDED
+from gradmesh.protos.method import Body, Method, from_wire, to_wire
+from gradmesh.sdk.transport.call import Empty
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.lane.link import Link, Received
+from gradmesh.sdk.transport.lane.stream import LaneBroken
+from gradmesh.sdk.transport.retry import may_repeat
+from gradmesh.sdk.transport.status import from_bytes, from_call
+
+if TYPE_CHECKING:
+    from gradmesh.sdk.transport.channel import Channel
+
+Writer: TypeAlias = Callable[[Empty], Body]
+"""Writes a request, given memory for its arrays."""
+
+
+# gRPC ends a call at its deadline by itself; should its threads be gone, as at exit, we do.
+_GRACE_S = 1.0
+
+
+@final
+class Pending:
+    """A call under way, sent again by `result` where that is safe.
+
+    Args:
+        channel: To whom.
+        method: The rpc.
+        request: What to send, or what writes it.
+        deadline: Of all attempts together.
+
+    Raises:
+        InvalidRequest: The request cannot be sent.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_channel",
+        "_data",
+        "_deadline",
+        "_future",
+        "_given_up",
+        "_lane",
+        "_link",
+        "_method",
+        "_request",
+        "_sent",
+        "_trouble",
+        "_wake",
+    )
+
+    def __init__(
+        self, channel: "Channel", method: Method, request: Body | Writer, deadline: Deadline
+    ) -> None:
+        self._begun = time.perf_counter()
+        self._channel = channel
+        self._method = method
+        self._deadline = deadline
+        self._data: bytes | None = None
+        self._future: grpc.Future[bytes] | None = None
+        self._trouble: GradmeshError | None = None
+        self._given_up = False
+        self._wake: threading.Event | None = None
+        self._sent = 0
+        self._lane = "grpc"
+        self._link: Link | None = None
+        self._link = link = self._take() if method.number else None
+        try:
+            if link is not None:
+                link.arena.begin()
+            if callable(request):
+                request = request(link.arena.empty if link is not None else np.empty)
+            self._request = request
+            if link is not None:
+                self._send(link)
+            else:
+                self._send_through_grpc()
+        except BaseException:
+            # Nothing was sent, so the connection is as good as before.
+            self.release()
+            raise
+
+    def _take(self) -> Link | None:
+        """Return a connection of the lane if there is one, and time to use it."""
+        left_s = self._deadline.remaining_s()
+        return self._channel.lanes.take(left_s) if left_s > 0 else None
+
+    def _send(self, link: Link) -> None:
+        """Send the request over the lane; trouble is dealt with when the answer is wanted."""
+        request = self._request
+        arrays: Sequence[Array] = ()
+        if isinstance(request, Frame):
+            arrays = request.arrays
+            request = request.message
+        head = request.SerializeToString()
+        self._lane = link.kind
+        link.calls = call = (link.calls + 1) & 0xFFFFFFFF
+        left_ms = min(int(self._deadline.remaining_s() * 1000), 0xFFFFFFFF)
+        try:
+            self._sent = link.send(
+                self._method.number, call, left_ms, head, arrays, self._deadline.at
+            )
+        except (LaneBroken, TimeoutError) as error:
+            self._break(link, error)
+
+    def _send_through_grpc(self) -> None:
+        if self._data is None:
+            self._data = to_wire(self._request, self._channel.max_frame_bytes)
+            self._sent = len(self._data)
+        self._lane = "grpc"
+        self._future = self._channel.attempt(self._method, self._data, self._deadline.remaining_s())
+
+    def result(self) -> Any:
+        """Wait for the answer until the call's deadline; its arrays are the caller's.
+
+        Raises:
+            GradmeshError: What the worker raised, or why it could not be asked.
+        """
+        response = self.borrow()
+        if self._link is not None and isinstance(response, Frame):
+            response = Frame(response.message, [array.copy() for array in response.arrays])
+        self.release()
+        return response
+
+    def borrow(self) -> Any:
+        """Wait for the answer as `result` does; its arrays are valid until `release`."""
+        pauses: Iterator[float] | None = None
+        former: GradmeshError | None = None
+        while True:
+            try:
+                response, received = self._receive() if self._future is None else self._await()
+            except GradmeshError as error:
+                pauses = pauses or self._channel.retry.pauses()
+                # A lost lane says nothing about the server: gRPC is asked at once.
+                lost = self._future is None and isinstance(error, Unreachable)
+                pause_s = 0.0 if lost else next(pauses)
+                if not may_repeat(self._method, error) or self._exhausted(error, pause_s):
+                    self._observe(error.reason, 0)
+                    failure = _final(error, former)
+                    raise failure from failure.__cause__
+                former = error
+            else:
+                self._observe("OK", received)
+                return response
+            self._send_again(pause_s)
+
+    def _receive(self) -> tuple[Any, int]:
+        """Return what came over the lane, and its size."""
+        link = self._link
+        if link is None:
+            raise self._trouble or Cancelled(f"{self._where()}: given up by the caller")
+        try:
+            received = link.receive(self._deadline.at)
+            if received.number != SUCCEEDED and received.call in (0, link.calls):
+                raise self._refused(received)
+            if received.call != link.calls:
+                raise LaneBroken("an answer to another call")
+            message = parse(received.head, self._method.response_type)
+        except (LaneBroken, TimeoutError, InvalidFrame) as error:
+            if isinstance(error, GradmeshError) and not isinstance(error, InvalidFrame):
+                raise  # what the worker answered; DeadlineExceeded is a TimeoutError, too
+            raise self._break(link, error) from None
+        if self._method.bulk[1]:
+            return Frame(message, received.arrays), received.size
+        return message, received.size
+
+    def _refused(self, received: Received) -> GradmeshError:
+        """Return the error that the worker answered with."""
+        error = from_bytes(received.head, self._where())
+        if may_repeat(self._method, error):
+            # The arrays may lie in the connection's memory, which others write to from now on.
+            self._data = to_wire(self._request, self._channel.max_frame_bytes)
+        if received.call:
+            self.release()
+        else:  # the worker speaks of the connection, and closes it
+            self._drop()
+        return error
+
+    def _await(self) -> tuple[Any, int]:
+        """Return the answer of the newest attempt through gRPC, and its size."""
+        assert self._future is not None
+        try:
+            data = self._future.result(self._deadline.remaining_s() + _GRACE_S)
+        except grpc.FutureTimeoutError:
+            raise DeadlineExceeded(f"{self._where()}: no answer in time") from None
+        except grpc.FutureCancelledError:
+            raise Cancelled(f"{self._where()}: given up by the caller") from None
+        except grpc.RpcError as failure:
+            raise from_call(failure, self._where()) from None
+        try:
+            limit = self._channel.max_frame_bytes
+            return from_wire(data, self._method.response_type, limit), len(data)
+        except InvalidFrame as error:
+            raise InvalidFrame(f"{self._where()}: {error.message}", **error.metadata) from None
+
+    def _send_again(self, pause_s: float) -> None:
+        self._wake = threading.Event()
+        # Without time for another attempt the last failure stands.
+        if not self._given_up and not self._wake.wait(pause_s) and not self._deadline.passed:
+            self._send_through_grpc()
+        if self._given_up:
+            self.cancel()
+            raise Cancelled(f"{self._where()}: given up by the caller")
+
+    def release(self) -> None:
+        """Give back what `borrow` lent; may be called twice."""
+        link, self._link = self._link, None
+        if link is not None:
+            self._channel.lanes.give(link)
+
+    def cancel(self) -> None:
+        """Stop waiting; the worker may or may not have acted."""
+        self._given_up = True
+        if self._wake is not None:
+            self._wake.set()
+        if self._future is not None:
+            self._future.cancel()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Close the connection of the lane, if the call has one."""
+        link, self._link = self._link, None
+        if link is not None:
+            self._channel.lanes.drop(link)
+
+    def __del__(self) -> None:
+        # Somebody started a call and never asked for its answer.
+        if getattr(self, "_link", None) is not None:
+            self._drop()
+
+    def _break(self, link: Link, error: Exception) -> GradmeshError:
+        """Give the connection up; return why."""
+        self._link = None
+        if self._given_up:
+            self._trouble = Cancelled(f"{self._where()}: given up by the caller")
+        elif self._deadline.passed:
+            self._channel.lanes.drop(link)
+            self._trouble = DeadlineExceeded(
+                f"{self._where()}: no answer in time; it may be overloaded; raise the timeout"
+            )
+        else:
+            self._channel.lanes.broke(link, str(error))
+            self._trouble = Unreachable(f"{self._where()}: {error}; is it running?")
+        return self._trouble
+
+    def _exhausted(self, error: GradmeshError, pause_s: float) -> bool:
+        if self._deadline.remaining_s() <= pause_s:
+            return True
+        waited_s = time.perf_counter() - self._begun
+        return isinstance(error, Unreachable) and waited_s > self._channel.patience_s
+
+    def _where(self) -> str:
+        return f"{self._channel.worker} at {self._channel.address}, {self._method.name}"
+
+    def _observe(self, status: str, received: int) -> None:
+        seconds = time.perf_counter() - self._begun
+        channel = self._channel
+        sent = self._sent
+        channel.bytes_moved += sent + received
+        channel.metrics.observe(self._method.path, status, seconds, sent, received, self._lane)
+
+
+def _final(error: GradmeshError, former: GradmeshError | None) -> GradmeshError:
+    """Return what a caller sees when no attempt is left.
+
+    Args:
+        error: What ended the last attempt.
+        former: What ended the one before; it says more than that the time ran out.
+    """
+    said = former if former is not None and isinstance(error, DeadlineExceeded) else error
+    if said.retry is Retry.CALL and not isinstance(said, Unreachable):
+        waited = DeadlineExceeded(f"waited in vain: {said.message}", **said.metadata)
+        waited.__cause__ = said
+        return waited
+    return error
