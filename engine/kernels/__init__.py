@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.id_map import IdMap as IdMap
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
+    from gradmesh.engine.kernels.route import first_outside as first_outside
+    from gradmesh.engine.kernels.route import route_ids as route_ids
     from gradmesh.engine.kernels.rows import check_index as check_index
     from gradmesh.engine.kernels.rows import coalesce as coalesce
     from gradmesh.engine.kernels.rows import gather as gather
@@ -38,9 +40,11 @@ _HOMES = {
     "check_index": "rows",
     "coalesce": "rows",
     "erf": "special",
+    "first_outside": "route",
     "gather": "rows",
     "init_normal": "initializer",
     "init_uniform": "initializer",
+    "route_ids": "route",
     "scatter_add": "rows",
     "scatter_sgd": "rows",
     "unique_inverse": "unique",
@@ -56,11 +60,13 @@ __all__ = [
     "check_index",
     "coalesce",
     "erf",
+    "first_outside",
     "fused",
     "gather",
     "init_normal",
     "init_uniform",
     "norm",
+    "route_ids",
     "scatter_add",
     "scatter_sgd",
     "unique_inverse",

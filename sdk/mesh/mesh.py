@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, final
 import numpy as np
 
 from gradmesh.engine.optim import Optimizer
+from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import array_pb2, context_pb2
 from gradmesh.protos.coordinator.v1 import (
     membership_pb2,
@@ -25,6 +26,7 @@ from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer, to_recipe
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.transport.channel import Channel
@@ -50,6 +52,8 @@ def connect(
     replace: bool = False,
     security: SecurityConfig | None = None,
     metrics: RpcMetrics | None = None,
+    table_metrics: TableMetrics | None = None,
+    max_frame_bytes: int = limits.MAX_FRAME_BYTES,
     timeout_s: float = 30.0,
     on_lost: Callable[[], object] = lambda: None,
 ) -> "Mesh":
@@ -64,6 +68,9 @@ def connect(
         replace: Whether the former holder of the name is known to be gone.
         security: Certificates and token.
         metrics: Where calls are counted.
+        table_metrics: Where lookups and pushes are counted.
+        max_frame_bytes: Largest message to a parameter server, which must not take less; bigger
+            lookups and pushes are cut by themselves.
         timeout_s: How long to look for the coordinator, and the default of every call.
         on_lost: Called once if another process takes this one's name.
 
@@ -93,9 +100,21 @@ def connect(
         raise
 
     def connect_server(address: str, name: str) -> Channel:
-        return Channel(address, name, security=security, metrics=metrics, patience_s=2.0)
+        return Channel(
+            address,
+            name,
+            security=security,
+            metrics=metrics,
+            patience_s=2.0,
+            max_frame_bytes=max_frame_bytes,
+        )
 
-    servers = ParameterServers(client, connect_server)
+    servers = ParameterServers(
+        client.get_shard_map,
+        connect_server,
+        max_frame_bytes=max_frame_bytes,
+        metrics=table_metrics,
+    )
     return Mesh(channel, client, lease, servers, timeout_s)
 
 

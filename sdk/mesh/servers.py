@@ -2,17 +2,20 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, final
 
 import numpy as np
 
+from gradmesh.protos import limits
+from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import DeadlineExceeded, StaleShardMap, Unreachable
 from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.mesh.coordinator import Coordinator
+from gradmesh.sdk.mesh.future import Future, Resolver
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Channel, Pending
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.retry import RetryPolicy
@@ -31,13 +34,25 @@ class ParameterServers:
     """All parameter servers.
 
     Args:
-        coordinator: Knows where they are.
+        get_shard_map: Asks the coordinator where they are.
         connect: Makes a channel from (address, name).
+        max_frame_bytes: Largest message; requests that would exceed it are cut.
+        metrics: Where lookups and pushes are counted.
     """
 
-    def __init__(self, coordinator: Coordinator, connect: Callable[[str, str], Channel]) -> None:
-        self._coordinator = coordinator
+    def __init__(
+        self,
+        get_shard_map: Callable[[Deadline], table_pb2.ShardMap],
+        connect: Callable[[str, str], Channel],
+        *,
+        max_frame_bytes: int = limits.MAX_FRAME_BYTES,
+        metrics: TableMetrics | None = None,
+    ) -> None:
+        self._get_shard_map = get_shard_map
         self._connect = connect
+        self.max_frame_bytes = max_frame_bytes
+        self.metrics = metrics or TableMetrics()
+        self._resolver = Resolver()
         self._lock = threading.Lock()  # guards all below
         self._map: ShardMap | None = None
         self._channels: dict[tuple[str, str], Channel] = {}
@@ -45,6 +60,15 @@ class ParameterServers:
         self._closed = False
         # One fetch at a time: an answer that was overtaken must not replace a newer one.
         self._fetching = threading.Lock()
+
+    @property
+    def closed(self) -> bool:
+        """Whether no call can be made any more."""
+        return self._closed
+
+    def future(self, finish: Callable[[], T]) -> Future[T]:
+        """Return a future of something that is under way and that `finish` waits for."""
+        return Future(finish, self._resolver)
 
     def held_map(self) -> ShardMap | None:
         """Return the map in use, if one was fetched."""
@@ -69,7 +93,7 @@ class ParameterServers:
             self._fetching.release()
 
     def _fetch(self, deadline: Deadline) -> ShardMap:
-        wire = self._coordinator.get_shard_map(deadline)
+        wire = self._get_shard_map(deadline)
         fresh = ShardMap(
             wire.epoch,
             [shard.name for shard in wire.shards],
@@ -140,6 +164,49 @@ class ParameterServers:
             self._closed = True
             for channel in self._channels.values():
                 channel.close()
+        self._resolver.close()
+
+
+@final
+class Calls:
+    """The same call on several channels, under way at once.
+
+    Args:
+        method: The rpc.
+        calls: To whom, and with what.
+        deadline: Of each.
+    """
+
+    def __init__(
+        self, method: Method, calls: Iterable[tuple[Channel, Body]], deadline: Deadline
+    ) -> None:
+        self._pending: list[Pending] = []
+        try:
+            for channel, request in calls:
+                self._pending.append(channel.start(method, request, deadline))
+        except BaseException:
+            self.cancel()
+            raise
+
+    def responses(self) -> Iterator[Any]:
+        """Yield the responses in order; once.
+
+        Raises:
+            GradmeshError: The first failure; calls still under way are given up.
+        """
+        try:
+            while self._pending:
+                response = self._pending[0].result()
+                del self._pending[0]
+                yield response
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Give up what is still under way."""
+        for call in self._pending:
+            call.cancel()
+        self._pending.clear()
 
 
 def call_all(
@@ -150,14 +217,4 @@ def call_all(
     Raises:
         GradmeshError: The first failure; calls still under way are given up.
     """
-    pending: list[Pending] = []
-    responses: list[Any] = []
-    try:
-        for channel, request in calls:
-            pending.append(channel.start(method, request, deadline))
-        for call in pending:
-            responses.append(call.result())
-    finally:
-        for call in pending[len(responses) :]:
-            call.cancel()
-    return responses
+    return list(Calls(method, calls, deadline).responses())
