@@ -110,7 +110,7 @@ def connect(
         )
 
     servers = ParameterServers(
-        client.get_shard_map,
+        client,
         connect_server,
         max_frame_bytes=max_frame_bytes,
         metrics=table_metrics,

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
 
@@ -29,12 +29,19 @@ METHODS: dict[str, Method] = {
 """The rpcs of a parameter server by name."""
 
 
+class KnowsShards(Protocol):
+    """Whoever can be asked where rows are: the coordinator, or one of several."""
+
+    def get_shard_map(self, deadline: Deadline) -> table_pb2.ShardMap:
+        """Wait for the parameter servers and read where rows are."""
+
+
 @final
 class ParameterServers:
     """All parameter servers.
 
     Args:
-        get_shard_map: Asks the coordinator where they are.
+        coordinator: Knows where they are.
         connect: Makes a channel from (address, name).
         max_frame_bytes: Largest message; requests that would exceed it are cut.
         metrics: Where lookups and pushes are counted.
@@ -42,13 +49,13 @@ class ParameterServers:
 
     def __init__(
         self,
-        get_shard_map: Callable[[Deadline], table_pb2.ShardMap],
+        coordinator: KnowsShards,
         connect: Callable[[str, str], Channel],
         *,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         metrics: TableMetrics | None = None,
     ) -> None:
-        self._get_shard_map = get_shard_map
+        self._coordinator = coordinator
         self._connect = connect
         self.max_frame_bytes = max_frame_bytes
         self.metrics = metrics or TableMetrics()
@@ -93,7 +100,7 @@ class ParameterServers:
             self._fetching.release()
 
     def _fetch(self, deadline: Deadline) -> ShardMap:
-        wire = self._get_shard_map(deadline)
+        wire = self._coordinator.get_shard_map(deadline)
         fresh = ShardMap(
             wire.epoch,
             [shard.name for shard in wire.shards],
