@@ -71,23 +71,25 @@ def _follow(inverse: Any, places: Any) -> None:
 
 
 @jit
-def _outside(ids: Any, starts: Any, limits: Any) -> Any:
-    for table in range(limits.shape[0]):
+def _outside(ids: Any, starts: Any, firsts: Any, lasts: Any) -> Any:
+    for table in range(firsts.shape[0]):
+        first, last = firsts[table], lasts[table]
         for i in range(starts[table], starts[table + 1]):
-            if ids[i] < 0 or ids[i] >= limits[table]:
+            if ids[i] < first or ids[i] > last:
                 return i
     return -1
 
 
-def first_outside(ids: Any, starts: Any, limits: Any) -> int:
-    """Return the place of the first id that is not in [0, limit) of its table, or -1.
+def first_outside(ids: Any, starts: Any, firsts: Any, lasts: Any) -> int:
+    """Return the place of the first id that none of its table's rows has, or -1.
 
     Args:
         ids: int64 [n], table after table.
         starts: int64 [tables + 1], where the ids of each table begin.
-        limits: int64 [tables].
+        firsts: int64 [tables], the least id of each table.
+        lasts: int64 [tables], the greatest.
     """
-    return int(_outside(ids, starts, limits))
+    return int(_outside(ids, starts, firsts, lasts))
 
 
 def route_ids(

@@ -24,12 +24,13 @@ class RemoteEmbedding(Module):
 
     Args:
         tables: One table, or one for each column of the ids; all of the same dim and type.
+        prefetch_depth: How many batches `prefetch` may fetch ahead; 0 for none.
 
     Raises:
         InvalidRequest: The tables differ in dim or type.
     """
 
-    def __init__(self, tables: Table | Sequence[Table]) -> None:
+    def __init__(self, tables: Table | Sequence[Table], *, prefetch_depth: int = 1) -> None:
         super().__init__()
         self.tables = [tables] if isinstance(tables, Table) else list(tables)
         self._set = TableSet(self.tables)
@@ -40,7 +41,7 @@ class RemoteEmbedding(Module):
                 "RemoteEmbeddingBag takes different ones"
             )
         self.dim = self.tables[0].dim
-        self._source = RowSource(self._set)
+        self._source = RowSource(self._set, prefetch_depth)
 
     def forward(self, ids: Any) -> Tensor:
         """Return the rows.
@@ -61,6 +62,25 @@ class RemoteEmbedding(Module):
             inverse = inverse.reshape(len(self.tables), -1).T
         result: Tensor = take_rows(rows, inverse)
         return result
+
+    def prefetch(self, ids: Any) -> bool:
+        """Ask for the rows of the next batch, to be there when `forward` wants them.
+
+        Called in the context of a step, after its own forward. The next forward for the same ids in
+        a context takes these rows and has those refreshed that changed in between, so it sees what
+        it would have seen without prefetching.
+
+        Args:
+            ids: As for `forward`.
+
+        Returns:
+            Whether a request went out: not outside a context, nor beyond the depth.
+        """
+        return self._source.prefetch(self._want(as_ids(ids, self._set.names[0])))
+
+    def discard_prefetched(self) -> None:
+        """Forget what was fetched ahead and not used."""
+        self._source.discard()
 
     def _want(self, ids: Ids) -> WantedIds:
         count = len(self.tables)

@@ -33,6 +33,7 @@ class RemoteEmbeddingBag(Module):
         include_last_offset: Whether offsets end with the number of ids.
         padding_idx: An id that only fills bags up, for all tables or one for each; it is neither
             fetched nor counted, and gets no gradient.
+        prefetch_depth: How many batches `prefetch` may fetch ahead; 0 for none.
 
     Raises:
         InvalidRequest: There is no such mode, or a padding is no row of its table.
@@ -45,6 +46,7 @@ class RemoteEmbeddingBag(Module):
         mode: str = "mean",
         include_last_offset: bool = False,
         padding_idx: int | Sequence[int | None] | None = None,
+        prefetch_depth: int = 1,
     ) -> None:
         super().__init__()
         if mode not in _MODES:
@@ -55,7 +57,7 @@ class RemoteEmbeddingBag(Module):
         self._set = TableSet(self.tables)
         self.dims = [table.dim for table in self.tables]
         self.padding_idx = _paddings(self.tables, padding_idx)
-        self._source = RowSource(self._set)
+        self._source = RowSource(self._set, prefetch_depth)
 
     def forward(self, ids: Any, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
         """Return the pooled rows.
@@ -75,9 +77,7 @@ class RemoteEmbeddingBag(Module):
             InvalidRequest: The shapes do not fit.
             IdOutOfRange: An id is no row of its table.
         """
-        given = read_bags(
-            ids, offsets, self._set.names, include_last_offset=self.include_last_offset
-        )
+        given = self._read(ids, offsets)
         weights = self._read_weights(per_sample_weights, given)
         bags = given.without(self.padding_idx)
         groups, inverse = self._source.fetch(self._want(bags))
@@ -96,6 +96,27 @@ class RemoteEmbeddingBag(Module):
     def split(self, pooled: Tensor) -> list[Tensor]:
         """Return what `forward` gave table by table, [batch, dim] each."""
         return list(split(pooled, self.dims, 1))
+
+    def prefetch(self, ids: Any, offsets: Any = None) -> bool:
+        """Ask for the rows of the next batch, as RemoteEmbedding's `prefetch` does.
+
+        Args:
+            ids: As for `forward`.
+            offsets: As for `forward`.
+
+        Returns:
+            Whether a request went out: not outside a context, nor beyond the depth.
+        """
+        bags = self._read(ids, offsets).without(self.padding_idx)
+        return self._source.prefetch(self._want(bags))
+
+    def discard_prefetched(self) -> None:
+        """Forget what was fetched ahead and not used."""
+        self._source.discard()
+
+    def _read(self, ids: Any, offsets: Any) -> Bags:
+        last = self.include_last_offset
+        return read_bags(ids, offsets, self._set.names, include_last_offset=last)
 
     def _want(self, bags: Bags) -> WantedIds:
         return self._set.want(bags.ids, bags.table_starts)
@@ -150,13 +171,16 @@ def _paddings(
     each = [given] * len(tables) if given is None or isinstance(given, int) else list(given)
     if len(each) != len(tables):
         raise InvalidRequest(f"{len(each)} paddings for {len(tables)} tables")
-    for table, padding in zip(tables, each, strict=True):
-        if padding is not None and not -table.id_limit <= padding < table.id_limit:
-            raise InvalidRequest(
-                f"table {table.name!r}: padding_idx {padding} is none of its {table.id_limit} rows",
-                table=table.name,
-            )
-    return [
-        None if padding is None else padding % table.id_limit
-        for table, padding in zip(tables, each, strict=True)
-    ]
+    return [_padding(table, padding) for table, padding in zip(tables, each, strict=True)]
+
+
+def _padding(table: Table, given: int | None) -> int | None:
+    """Return a padding as an id; negative ones count from the end, as in torch."""
+    if given is None or not table.spec.rows:
+        return given
+    if not -table.spec.rows <= given < table.spec.rows:
+        raise InvalidRequest(
+            f"table {table.name!r}: padding_idx {given} is none of its {table.spec.rows} rows",
+            table=table.name,
+        )
+    return given % table.spec.rows

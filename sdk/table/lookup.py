@@ -103,6 +103,7 @@ class PendingLookup:
             mark=purpose.mark,
             context=purpose.context,
             lookup=first + part.number,
+            ahead=purpose.ahead,
         )
         return Frame(message, [piece.ids for piece in part.pieces])
 

@@ -76,7 +76,7 @@ class PendingPush:
     def _cut(self, wanted: WantedIds, grads: Array, shards: ShardMap) -> list[_Message]:
         plan = route(self._table, wanted, shards, self._table.servers.max_frame_bytes)
         rows = coalesce(plan.inverse, grads, plan.totals[0])
-        check_grads(rows, rows.shape, rows.dtype, self._table.names[0])
+        rows = check_grads(rows, rows.shape, self._table.tables[0].spec)
         return [
             _Message(part.shard, piece.ids, rows[piece.place])
             for part in plan.parts

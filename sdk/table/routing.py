@@ -5,13 +5,14 @@ gets is one run of rows for each table: nothing is gathered or scattered, only c
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.engine.kernels import route_ids
 from gradmesh.protos import limits
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, ShardMap
@@ -142,12 +143,13 @@ def _cut(pieces: list[Piece], row_bytes: list[int], max_bytes: int) -> list[list
     return messages
 
 
-def check_grads(grads: object, shape: tuple[int, ...], dtype: np.dtype[Any], table: str) -> Array:
+def check_grads(grads: object, shape: tuple[int, ...], spec: table_pb2.TableSpec) -> Array:
     """Return gradients of a table in the type of its rows.
 
     Raises:
         InvalidRequest: Another shape, or no finite numbers.
     """
+    table, dtype = spec.name, numpy_dtype(spec.dtype)
     array = np.asarray(grads)
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise InvalidRequest(

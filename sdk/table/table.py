@@ -59,9 +59,14 @@ class Table:
         return numpy_dtype(self.spec.dtype)
 
     @property
-    def id_limit(self) -> int:
-        """Ids are below it, from 0 on."""
-        return self.spec.rows
+    def first_id(self) -> int:
+        """The least id; a table without a number of rows takes any int64."""
+        return 0 if self.spec.rows else -(2**63)
+
+    @property
+    def last_id(self) -> int:
+        """The greatest id."""
+        return self.spec.rows - 1 if self.spec.rows else 2**63 - 1
 
     def lookup(self, ids: object, *, timeout_s: float | None = None) -> Array:
         """Return rows, outside any context.
@@ -128,7 +133,7 @@ class Table:
     def _start_push(self, ids: object, grads: object, timeout_s: float | None) -> PendingPush:
         shaped = as_ids(ids, self.name)
         wanted = self._want(shaped)
-        rows = check_grads(grads, (*shaped.shape, self.dim), self.dtype, self.name)
+        rows = check_grads(grads, (*shaped.shape, self.dim), self.spec)
         flat = np.ascontiguousarray(rows.reshape(-1, self.dim))
         return PendingPush(self._alone, wanted, flat, self._next_push, self._deadline(timeout_s))
 

@@ -60,7 +60,8 @@ class TableSet:
         self.groups: list[tuple[int, np.dtype[Any]]] = kinds
         self.group_of = np.array([kinds.index((t.dim, t.dtype)) for t in self.tables], np.int64)
         self.row_bytes = [table.dim * table.dtype.itemsize for table in self.tables]
-        self._limits = np.array([table.id_limit for table in self.tables], np.int64)
+        self._firsts = np.array([table.first_id for table in self.tables], np.int64)
+        self._lasts = np.array([table.last_id for table in self.tables], np.int64)
 
     def want(self, ids: Ids, starts: NDArray[np.int64]) -> WantedIds:
         """Return ids that were checked.
@@ -72,12 +73,12 @@ class TableSet:
         Raises:
             IdOutOfRange: One of them is no row of its table.
         """
-        place = first_outside(ids, starts, self._limits)
+        place = first_outside(ids, starts, self._firsts, self._lasts)
         if place >= 0:
             table = int(np.searchsorted(starts, place, side="right")) - 1
             name, bad = self.names[table], int(ids[place])
             raise IdOutOfRange(
-                f"table {name!r}: id {bad} is not among its rows 0 to {self._limits[table] - 1}",
+                f"table {name!r}: id {bad} is not among its rows 0 to {self._lasts[table]}",
                 table=name,
                 id=bad,
             )

@@ -24,7 +24,8 @@ from gradmesh.protos.errors import (
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Part
+from gradmesh.services.parameter_server.changes import Changes
+from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
 from gradmesh.services.parameter_server.pushes import Pushes
 from gradmesh.services.parameter_server.run import Run, merge
 from gradmesh.services.parameter_server.table import TableShard
@@ -64,6 +65,7 @@ class Store:
         self._max_waiters = max_waiters
         self.contexts = Contexts()
         self._pushes = Pushes()
+        self._changes = Changes()
         # Guards all below but _making; notified when a step is applied or a run ends.
         self._changed = threading.Condition()
         # One table is made at a time, beside everything else that goes on.
@@ -140,6 +142,7 @@ class Store:
             self.contexts.release_all()
             for table in reset:
                 table.reset()
+                self._changes.forget(table.spec.name)
             self._run = Run(generation, world_size)
             self._changed.notify_all()
         _log.info("run started", extra={"generation": generation, "tables": len(reset)})
@@ -186,10 +189,12 @@ class Store:
         context: context_pb2.ContextId | None,
         number: int,
         mark: context_pb2.StepMark | None,
+        ahead: bool = False,
     ) -> list[Array]:
-        """Return the rows of several tables.
+        """Return the rows of several tables; those of now if they are wanted ahead of the step.
 
         Raises:
+            InvalidRequest: They are wanted ahead without a context.
             StaleShardMap: The ids were routed with another map.
             StaleGeneration: The mark is of another generation.
             StepPending: An earlier step did not complete in time.
@@ -197,17 +202,55 @@ class Store:
         self._check_epoch(epoch, deadline)
         if context is not None:
             self.contexts.check(context)
+        elif ahead:
+            raise InvalidRequest("a lookup ahead of its step takes a context; set one")
         if mark is not None:
-            self._wait_for(mark, deadline)
+            self._wait_for(mark, deadline, ahead)
         tables = [self.table(name, deadline) for name in names]
+        # Before the rows are read: what changes in between comes with the refresh.
+        count = self._changes.watch(names) if ahead else 0
         parts = [
             Part(table.spec.name, table.slots_of(wanted))
             for table, wanted in zip(tables, ids, strict=True)
         ]
         rows = [table.read(part.slots) for table, part in zip(tables, parts, strict=True)]
-        if context is not None:
+        if ahead and context is not None:
+            self.contexts.remember_ahead(context, number, Ahead(parts, count))
+        elif context is not None:
             self.contexts.remember(context, number, parts)
         return rows
+
+    def refresh(
+        self,
+        source: context_pb2.ContextId,
+        source_number: int,
+        deadline: Deadline,
+        *,
+        epoch: int,
+        context: context_pb2.ContextId | None,
+        number: int,
+        mark: context_pb2.StepMark | None,
+    ) -> list[Array]:
+        """Return what changed since a lookup was made ahead, and make it one of its step.
+
+        Returns:
+            For each table of the lookup the places of changed rows in it, and these rows.
+
+        Raises:
+            LookupNotFound: There was no such lookup here.
+            StaleShardMap: The ids were routed with another map.
+            StaleGeneration: The mark is of another generation.
+            StepPending: An earlier step did not complete in time.
+        """
+        self._check_epoch(epoch, deadline)
+        if mark is not None:
+            self._wait_for(mark, deadline)
+        ahead = self.contexts.adopt(source, source_number, context, number)
+        changed: list[Array] = []
+        for part in ahead.parts:
+            places = self._changes.since(ahead.count, part.table, part.slots)
+            changed += [places, self._tables[part.table].read(part.slots[places])]
+        return changed
 
     def _check_epoch(self, epoch: int, deadline: Deadline) -> None:
         current = self._shard_map(epoch, deadline).epoch
@@ -218,13 +261,15 @@ class Store:
                 current=current,
             )
 
-    def _wait_for(self, mark: context_pb2.StepMark, deadline: Deadline) -> None:
+    def _wait_for(
+        self, mark: context_pb2.StepMark, deadline: Deadline, ahead: bool = False
+    ) -> None:
         with self._changed:
             self._waiters += 1
             try:
                 while True:
                     self._check_mark(mark)
-                    if self._run.applied_steps >= mark.step:
+                    if ahead or self._run.applied_steps >= mark.step:
                         return
                     if self._closed:
                         raise Draining(f"{self._name} is leaving; ask again", worker=self._name)
@@ -289,6 +334,7 @@ class Store:
     def _apply(self, gradients: Sequence[Gradient], step: int | None = None) -> None:
         for gradient in gradients:
             self._tables[gradient.table].apply(gradient.slots, gradient.rows, step)
+            self._changes.record(gradient.table, gradient.slots)
 
     def push(
         self,

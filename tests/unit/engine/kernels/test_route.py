@@ -49,6 +49,8 @@ def test_each_id_finds_itself_where_its_owner_keeps_it(lists, owners, groups):
 def test_the_first_id_outside_its_table_is_found():
     ids, starts = flatten([[0, 4], [], [9, 3, -1]])
 
-    assert first_outside(ids, starts, np.array([5, 0, 10])) == 4
-    assert first_outside(ids, starts, np.array([4, 0, 10])) == 1
-    assert first_outside(ids[:4], np.array([0, 2, 2, 4]), np.array([5, 0, 10])) == -1
+    firsts, lasts = np.zeros(3, np.int64), np.array([4, 0, 9])
+
+    assert first_outside(ids, starts, firsts, lasts) == 4
+    assert first_outside(ids, starts, firsts, lasts - 1) == 1
+    assert first_outside(ids, starts, firsts - 1, lasts) == -1

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.sharding import ShardMap, even_buckets
 from gradmesh.sdk.table.routing import check_grads, route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
@@ -19,7 +20,8 @@ def make_set(*dims, rows=1000):
                 name=f"t{i}",
                 dim=dim,
                 dtype=np.dtype(np.float32),
-                id_limit=rows,
+                first_id=0,
+                last_id=rows - 1,
                 servers=SERVERS,
                 timeout_s=1,
             )
@@ -85,5 +87,8 @@ def test_no_ids_make_no_messages():
 def test_gradients_take_the_type_of_the_rows():
     given = np.ones((2, 3), np.float32)
 
-    assert check_grads(given, (2, 3), np.dtype(np.float32), "t") is given
-    assert check_grads([[1, 2]], (1, 2), np.dtype(np.float16), "t").dtype == np.float16
+    wide = table_pb2.TableSpec(name="t", dtype="ELEMENT_TYPE_FLOAT32")
+    half = table_pb2.TableSpec(name="t", dtype="ELEMENT_TYPE_FLOAT16")
+
+    assert check_grads(given, (2, 3), wide) is given
+    assert check_grads([[1, 2]], (1, 2), half).dtype == np.float16

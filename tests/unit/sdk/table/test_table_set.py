@@ -12,7 +12,13 @@ from gradmesh.sdk.table.table_set import TableSet, as_ids
 
 def table(name, dim=4, servers="mesh", dtype=np.float32):
     return SimpleNamespace(
-        name=name, dim=dim, dtype=np.dtype(dtype), id_limit=10, servers=servers, timeout_s=1
+        name=name,
+        dim=dim,
+        dtype=np.dtype(dtype),
+        first_id=0,
+        last_id=9,
+        servers=servers,
+        timeout_s=1,
     )
 
 
