@@ -35,7 +35,6 @@ class Function:
     __slots__ = (
         "edges",
         "hooks",
-        "needs_input_grad",
         "outputs",
         "saved_tensors",
         "sequence",
@@ -51,7 +50,6 @@ class Function:
 
     edges: tuple[Any, ...]
     hooks: list[Callable[[Any], Any]] | None
-    needs_input_grad: tuple[bool, ...]
     outputs: int
     saved_tensors: tuple[Any, ...]
     sequence: int
@@ -67,6 +65,11 @@ class Function:
         """Compute one gradient per positional argument of forward."""
         raise TypeError(f"{type(ctx).__name__} has no backward: it cannot be differentiated")
 
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """Tell for each positional argument of forward whether its gradient is wanted."""
+        return tuple([edge is not None for edge in self.edges])
+
     def save_for_backward(self, *arrays: Any) -> None:
         """Keep arrays until backward has run; they are checked against in-place changes."""
         self.saved_tensors = arrays
@@ -80,6 +83,7 @@ class Function:
         """Run the op on tensors and other arguments, recording it if gradients may be asked for."""
         tensor_class = tensor_module.Tensor
         kind: Any = None
+        wanted = False
         node = cls()
         node.saved_tensors = _NOTHING
         values: list[Any] = []
@@ -90,6 +94,7 @@ class Function:
             if isinstance(arg, tensor_class):
                 tensors.append(arg)
                 if arg._requires_grad:
+                    wanted = True
                     edge = arg.grad_fn
                     if edge is None:
                         edge = arg
@@ -100,14 +105,13 @@ class Function:
                     kind = type(arg)
             values.append(arg)
             edges.append(edge)
-        needs = tuple([edge is not None for edge in edges])
-        recorded = state.enabled and True in needs
-        node.needs_input_grad = needs if recorded else (False,) * len(needs)
+        recorded = wanted and state.enabled
+        node.edges = tuple(edges) if recorded else (None,) * len(edges)
         result = cls.forward(node, *values, **options)
         if state.anomaly:
             check_forward(node, result)
         if type(result) is tuple:
-            return _wrap_many(node, result, tensors, edges if recorded else None)
+            return _wrap_many(node, result, tensors, recorded)
         if isinstance(result, np.generic):
             result = np.asarray(result)
         out = tensor_class(result)
@@ -115,12 +119,16 @@ class Function:
             out.version = tensors[0].version
             out.is_view = True
         if recorded:
-            _link(node, edges)
+            node.hooks = None
+            node.outputs = 1
+            node.sequence = next(_sequence)
             out._requires_grad = True
             out.grad_fn = node
             if node.saved_tensors:
                 tensors.append(out)
                 _note_versions(node, tensors)
+            else:
+                node.versions = _NOTHING
         return out
 
 
@@ -154,23 +162,23 @@ def source(data: Array, on_grad: Callable[[Array], None]) -> Any:
     node = Source()
     node.saved_tensors = _NOTHING
     node.on_grad = on_grad
-    _link(node, [])
+    _link(node, ())
     out = tensor_module.Tensor(data)
     out._requires_grad = True
     out.grad_fn = node
     return out
 
 
-def _link(node: Function, edges: list[Any]) -> None:
+def _link(node: Function, edges: tuple[Any, ...]) -> None:
     """Put a node into the graph; its edges are the producers, or the leaves themselves."""
-    node.edges = tuple(edges)
+    node.edges = edges
     node.hooks = None
     node.outputs = 1
     node.versions = ()
     node.sequence = next(_sequence)
 
 
-def _wrap_many(node: Function, results: Any, tensors: list[Any], edges: list[Any] | None) -> Any:
+def _wrap_many(node: Function, results: Any, tensors: list[Any], recorded: bool) -> Any:
     """Make tensors of several results, each with a node of its own before the common one."""
     arrays = [np.asarray(r) if isinstance(r, np.generic) else r for r in results]
     outs = tuple([tensor_module.Tensor(array) for array in arrays])
@@ -178,14 +186,14 @@ def _wrap_many(node: Function, results: Any, tensors: list[Any], edges: list[Any
         for out in outs:
             out.version = tensors[0].version
             out.is_view = True
-    if edges is not None:
-        _link(node, edges)
+    if recorded:
+        _link(node, node.edges)
         node.outputs = len(outs)
         for place, out in enumerate(outs):
             part = Output()
             part.saved_tensors = _NOTHING
             part.place = place
-            _link(part, [node])
+            _link(part, (node,))
             out._requires_grad = True
             out.grad_fn = part
         _note_versions(node, [*tensors, *outs])

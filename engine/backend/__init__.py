@@ -25,6 +25,10 @@ from gradmesh.engine.backend.memory import keep_freed_pages as keep_freed_pages
 from gradmesh.engine.backend.random import Generator as Generator
 from gradmesh.engine.backend.random import default_generator as default_generator
 from gradmesh.engine.backend.random import manual_seed as manual_seed
+from gradmesh.engine.backend.stream import copy_rows as copy_rows
+from gradmesh.engine.backend.stream import empty_pinned as empty_pinned
+from gradmesh.engine.backend.stream import stream as stream
+from gradmesh.engine.backend.stream import synchronize as synchronize
 
 __all__ = [
     "CPU",
@@ -38,14 +42,18 @@ __all__ = [
     "array_module",
     "as_array",
     "as_device",
+    "copy_rows",
     "default_generator",
     "device_of",
+    "empty_pinned",
     "get_num_threads",
     "keep_freed_pages",
     "manual_seed",
     "pin_blas_threads",
     "set_blas",
     "set_num_threads",
+    "stream",
+    "synchronize",
     "to_device",
     "to_numpy",
     "use_blas",

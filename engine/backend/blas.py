@@ -52,7 +52,7 @@ def matmul(a: Array, b: Array) -> Array:
     """Return the product of two matrices (or stacks of them), by the library in use."""
     if not isinstance(a, np.ndarray) or a.ndim != 2 or b.ndim != 2:
         return array_module(a).matmul(a, b)
-    work = a.shape[0] * a.shape[1] * b.shape[1]
+    work = a.size * b.shape[1]
     if work < _WORTH_CALL:
         return np.matmul(a, b)
     out = np.empty((a.shape[0], b.shape[1]), dtype=np.result_type(a, b))

@@ -87,3 +87,13 @@ def special_module() -> Any:
     import cupyx.scipy.special
 
     return cupyx.scipy.special
+
+
+def pinned_module() -> Any:
+    """Return the module with `empty_pinned`, `cupyx`."""
+    held = cuda_module()
+    if held.__name__ != "cupy":
+        return held
+    import cupyx
+
+    return cupyx

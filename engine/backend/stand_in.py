@@ -95,6 +95,10 @@ class StandInArray:
         """Return a copy in host memory."""
         return self.host.copy()
 
+    def set(self, host: Any) -> None:
+        """Copy from host memory."""
+        self.host[...] = host
+
     def item(self) -> Any:
         """Return the only element."""
         return self.host.item()
@@ -228,6 +232,32 @@ def _segment_sum(grid: Any, block: Any, args: tuple[Any, ...]) -> None:
 
 
 @final
+class _Device(contextlib.nullcontext[None]):
+    """Be a device that has always finished."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(None)
+        self.id = index
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+
+@final
+class _Stream(contextlib.AbstractContextManager["_Stream"]):
+    """Be a stream that has always finished."""
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        self.non_blocking = non_blocking
+
+    def __exit__(self, *exc: object) -> None:
+        """Leave the stream."""
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+
+@final
 class StandInModule:
     """Behave like the module cupy."""
 
@@ -235,7 +265,12 @@ class StandInModule:
 
     RawModule = _RawModule
     ndarray = StandInArray
-    cuda = SimpleNamespace(Device=lambda index: contextlib.nullcontext(), is_available=lambda: True)
+    cuda = SimpleNamespace(Device=_Device, Stream=_Stream, is_available=lambda: True)
+
+    @staticmethod
+    def empty_pinned(shape: Any, dtype: Any = float) -> Any:
+        """Return host memory, as `cupyx.empty_pinned` does."""
+        return np.empty(shape, dtype=dtype)
 
     @staticmethod
     def asnumpy(array: Any) -> Any:

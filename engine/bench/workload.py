@@ -79,7 +79,7 @@ def embedding_bag() -> Step:
 
 def resnet50(batch: int = 4) -> Step:
     """Return forward and backward of a ResNet-50 on images of 224 x 224."""
-    model = nn.resnet50(generator=Generator(0))
+    model = nn.resnet.resnet50(generator=Generator(0))
     x = autograd.randn(batch, 3, 224, 224, generator=Generator(1))
     y = autograd.arange(batch)
 

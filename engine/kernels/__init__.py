@@ -9,8 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradmesh.engine.kernels import bucket_index as bucket_index
+    from gradmesh.engine.kernels import clock as clock
     from gradmesh.engine.kernels import fused as fused
     from gradmesh.engine.kernels import norm as norm
+    from gradmesh.engine.kernels import rank_bits as rank_bits
+    from gradmesh.engine.kernels import sketch as sketch
     from gradmesh.engine.kernels import update as update
     from gradmesh.engine.kernels.bag import bag_max as bag_max
     from gradmesh.engine.kernels.bag import bag_max_backward as bag_max_backward
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.route import route_ids as route_ids
     from gradmesh.engine.kernels.rows import check_index as check_index
     from gradmesh.engine.kernels.rows import coalesce as coalesce
+    from gradmesh.engine.kernels.rows import copy_in as copy_in
+    from gradmesh.engine.kernels.rows import copy_out as copy_out
     from gradmesh.engine.kernels.rows import gather as gather
     from gradmesh.engine.kernels.rows import scatter_add as scatter_add
     from gradmesh.engine.kernels.rows import scatter_sgd as scatter_sgd
@@ -39,6 +45,8 @@ _HOMES = {
     "bag_weights_backward": "bag",
     "check_index": "rows",
     "coalesce": "rows",
+    "copy_in": "rows",
+    "copy_out": "rows",
     "erf": "special",
     "first_outside": "route",
     "gather": "rows",
@@ -50,6 +58,8 @@ _HOMES = {
     "unique_inverse": "unique",
 }
 
+_FILES = ("bucket_index", "clock", "fused", "norm", "rank_bits", "sketch", "update")
+
 __all__ = [
     "IdMap",
     "bag_max",
@@ -57,8 +67,12 @@ __all__ = [
     "bag_sum",
     "bag_sum_backward",
     "bag_weights_backward",
+    "bucket_index",
     "check_index",
+    "clock",
     "coalesce",
+    "copy_in",
+    "copy_out",
     "erf",
     "first_outside",
     "fused",
@@ -66,16 +80,18 @@ __all__ = [
     "init_normal",
     "init_uniform",
     "norm",
+    "rank_bits",
     "route_ids",
     "scatter_add",
     "scatter_sgd",
+    "sketch",
     "unique_inverse",
     "update",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fused", "norm", "update"):
+    if name in _FILES:
         return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,6 +35,38 @@ def _scatter_sub_scaled(out: Any, index: Any, rows: Any, scale: Any) -> None:
             target[j] -= scale * row[j]
 
 
+@jit
+def _copy_out(table: Any, index: Any, out: Any) -> None:
+    for i in range(index.shape[0]):
+        if index[i] >= 0:
+            row = table[index[i]]
+            for j in range(row.shape[0]):
+                out[i, j] = row[j]
+
+
+@jit
+def _copy_in(table: Any, index: Any, rows: Any) -> None:
+    for i in range(index.shape[0]):
+        target = table[index[i]]
+        for j in range(target.shape[0]):
+            target[j] = rows[i, j]
+
+
+def _bits(array: Any) -> Any:
+    """See 16-bit elements as integers, which numba can copy."""
+    return array.view(np.uint16) if array.dtype.itemsize == 2 else array
+
+
+def copy_out(table: Any, index: Any, out: Any) -> None:
+    """Put table[index] into out; rows of out whose index is below 0 stay as they are."""
+    _copy_out(_bits(table), index, _bits(out))
+
+
+def copy_in(table: Any, index: Any, rows: Any) -> None:
+    """Put rows of the table's dtype into table[index], one after the other."""
+    _copy_in(_bits(table), index, _bits(rows))
+
+
 def check_index(index: Any, limit: int) -> None:
     """Raise IndexError if an index lies outside [0, limit)."""
     place = _first_outside(index, limit)

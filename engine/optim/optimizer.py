@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import array_module
-from gradmesh.engine.optim.rule import Rule
+from gradmesh.engine.optim.rule import BoundRule, Rule
 
 
 class Optimizer(ABC):
@@ -36,6 +36,7 @@ class Optimizer(ABC):
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
         self._rules: dict[tuple[Any, ...], Rule] = {}
+        self._bounds: dict[Tensor, BoundRule] = {}
         self._fields = [field.name for field in dataclasses.fields(self.rule_class)]
         if params is not None:
             self._add_all(params)
@@ -91,12 +92,19 @@ class Optimizer(ABC):
         Args:
             grads: Gradients by parameter (tensor, array or RowGrad), instead of `.grad`.
         """
+        bounds = self._bounds
         for group in self.param_groups:
-            rule = self._rule_of(group)
+            rule, lr = self._rule_of(group), group["lr"]
             for param in group["params"]:
                 grad = param.grad if grads is None else grads.get(param)
-                if grad is not None:
-                    self._update(rule, group["lr"], param, grad)
+                if grad is None:
+                    continue
+                bound = bounds.get(param)
+                if bound is not None and type(grad) is Tensor and bound.fits(rule, param.data):
+                    bound.step(grad.data, lr)
+                    param.version[0] += 1
+                else:
+                    self._update(rule, lr, param, grad)
 
     def state_dict(self) -> dict[str, Any]:
         """Return state and options with parameters by number; arrays are not copied."""
@@ -119,6 +127,7 @@ class Optimizer(ABC):
             raise ValueError("the saved optimizer has other parameter groups than this one")
         params = [p for g in self.param_groups for p in g["params"]]
         places = [n for g in saved for n in g["params"]]
+        self._bounds.clear()
         by_number = dict(zip(places, params, strict=True))
         self.state = {
             by_number[int(n)]: {
@@ -154,13 +163,13 @@ class Optimizer(ABC):
         kept = self.state.get(param)
         if kept is None:
             kept = self.state[param] = {"step": 0, "slots": self._slots(rule, param, grad)}
-        kept["step"] += 1
         if isinstance(grad, RowGrad):
+            kept["step"] += 1
             merged = grad.coalesce()
             rule.update_rows(param.data, kept["slots"], merged.ids, merged.rows, lr, kept["step"])
         else:
-            data = grad.data if isinstance(grad, Tensor) else grad
-            rule.update(param.data, kept["slots"], data, lr, kept["step"])
+            bound = self._bounds[param] = BoundRule(rule, param.data, kept)
+            bound.step(grad.data if isinstance(grad, Tensor) else grad, lr)
         param.version[0] += 1
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from gradmesh.engine.optim import Optimizer
+from gradmesh.engine.optim import Optimizer, lr_scheduler
 from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import array_pb2, context_pb2
 from gradmesh.protos.coordinator.v1 import (
@@ -26,8 +26,11 @@ from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.table.gradients import BadGradients
+from gradmesh.sdk.table.lifetime import Admission, Eviction, lifetime_recipe
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer, to_recipe
+from gradmesh.sdk.table.schedule import schedule_recipe
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
@@ -152,29 +155,48 @@ class Mesh:
         self,
         name: str,
         *,
-        rows: int,
+        rows: int | None = None,
         dim: int,
         optimizer: Optimizer,
+        schedule: lr_scheduler.LRScheduler | None = None,
         initializer: Initializer | None = None,
         seed: int = 0,
         dtype: Any = np.float32,
+        admission: Admission | None = None,
+        eviction: Eviction | None = None,
+        max_bytes: int = 0,
+        bad_gradients: BadGradients | None = None,
+        hot_bytes: int = 0,
     ) -> Table:
         """Create a table, or open it if an equal one exists.
 
         Args:
             name: Unique in the mesh.
-            rows: Ids are 0 … rows-1.
+            rows: Ids are 0 … rows-1; None makes a hash table, whose ids are any int64 and whose
+                rows are made on first use.
             dim: Elements in a row.
             optimizer: How gradients change rows, e.g. `gm.optim.SGD(lr=0.05)`.
+            schedule: How the learning rate follows the table's steps, e.g.
+                `lr_scheduler.LinearLR(gm.optim.SGD(lr=0.05), total_iters=100)`.
             initializer: How initial rows are drawn; uniform in ±1/sqrt(dim) by default.
             seed: Of the initial rows.
-            dtype: Of the rows.
+            dtype: Of the rows: float32, float16, bfloat16 or float64.
+            admission: Which new ids of a hash table get a row; all by default.
+            eviction: Which rows of a hash table go first; none by default.
+            max_bytes: Memory of a hash table on all servers together; 0 for any.
+            bad_gradients: What to do about NaN and infinite ones; reject by default.
+            hot_bytes: Memory for rows in use on all servers together, the others lie on the
+                servers' disks; 0 keeps all in memory.
 
         Raises:
             TableConflict: The name belongs to a table with another specification.
             InvalidRequest: The specification makes no sense.
         """
-        for what, value, least in (("rows", rows, 1), ("dim", dim, 1), ("seed", seed, 0)):
+        numbers = [("dim", dim, 1), ("seed", seed, 0), ("max_bytes", max_bytes, 0)]
+        numbers += [("hot_bytes", hot_bytes, 0)]
+        if rows is not None:
+            numbers += [("rows", rows, 1)]
+        for what, value, least in numbers:
             if not isinstance(value, int | np.integer) or not least <= value < 2**63:
                 raise InvalidRequest(
                     f"table {name!r}: {what} must be a whole number from {least} on, not {value!r}",
@@ -182,12 +204,20 @@ class Mesh:
                 )
         spec = table_pb2.TableSpec(
             name=check_name("table", name),
+            kind=None if rows is not None else table_pb2.TABLE_KIND_HASH,
             rows=rows,
             dim=dim,
             dtype=array_pb2.ElementType.Name(wire_dtype(np.dtype(dtype))),
             seed=seed,
             initializer=to_recipe(initializer or Initializer.uniform(dim**-0.5)),
             optimizer=to_recipe(optimizer),
+            schedule=schedule_recipe(schedule),
+            admission=lifetime_recipe(admission),
+            eviction=lifetime_recipe(eviction),
+            max_bytes=max_bytes,
+            bad_gradients=bad_gradients
+            and table_pb2.Recipe(name=bad_gradients.name, settings=bad_gradients.settings),
+            hot_bytes=hot_bytes,
         )
         self.coordinator.create_table(spec, self.deadline())
         return self._open(spec)

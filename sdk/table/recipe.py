@@ -88,7 +88,12 @@ def to_recipe(source: Initializer | Optimizer) -> table_pb2.Recipe:
         raise InvalidRequest(
             f"a table wants an optimizer without parameters, e.g. {type(source).__name__}(lr=0.05)"
         )
-    settings = {name: float(value) for name, value in source.defaults.items()}
+    settings: dict[str, float] = {}
+    for name, value in source.defaults.items():
+        if isinstance(value, tuple):
+            settings |= {f"{name}.{i}": float(part) for i, part in enumerate(value)}
+        else:
+            settings[name] = float(value)
     return table_pb2.Recipe(name=source.rule.name, settings=settings)
 
 
@@ -115,11 +120,21 @@ def rule_of(recipe: table_pb2.Recipe) -> tuple[Rule, float]:
         raise InvalidRequest(f"optimizer {recipe.name!r}: {settings} are not all finite numbers")
     try:
         plain = make_rule(recipe.name, {})
-        # Truth values travel as numbers.
-        options = {
-            name: bool(value) if isinstance(getattr(plain, name, None), bool) else value
-            for name, value in settings.items()
-        }
-        return make_rule(recipe.name, options), lr
+        return make_rule(recipe.name, _options(plain, settings)), lr
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"optimizer {recipe.name!r}: {error}") from None
+
+
+def _options(plain: Rule, settings: dict[str, float]) -> dict[str, Any]:
+    """Return a rule's options: truth values travel as numbers, pairs as name.0 and name.1."""
+    options: dict[str, Any] = {}
+    pairs = {name.partition(".")[0] for name in settings if "." in name}
+    for name, value in settings.items():
+        if "." not in name:
+            options[name] = bool(value) if isinstance(getattr(plain, name, None), bool) else value
+    for name in pairs:
+        places = sorted(held for held in settings if held.partition(".")[0] == name)
+        if places != [f"{name}.{i}" for i in range(len(getattr(plain, name, ())))]:
+            raise ValueError(f"it has no option {name!r} of {len(places)} numbers")
+        options[name] = tuple(settings[held] for held in places)
+    return options

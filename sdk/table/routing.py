@@ -16,6 +16,7 @@ from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, ShardMap
+from gradmesh.sdk.table.gradients import clean_grads
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 
 # What a message takes beside ids and rows: its fields, and for each table its name and shapes.
@@ -147,7 +148,7 @@ def check_grads(grads: object, shape: tuple[int, ...], spec: table_pb2.TableSpec
     """Return gradients of a table in the type of its rows.
 
     Raises:
-        InvalidRequest: Another shape, or no finite numbers.
+        InvalidRequest: Another shape, or no finite numbers where the table wants them.
     """
     table, dtype = spec.name, numpy_dtype(spec.dtype)
     array = np.asarray(grads)
@@ -164,6 +165,4 @@ def check_grads(grads: object, shape: tuple[int, ...], spec: table_pb2.TableSpec
     with np.errstate(over="ignore"):
         fitting: Array = array.astype(dtype, copy=False)
     # Here, too, though each server looks again: one server's refusal cannot undo another's push.
-    if not np.isfinite(fitting).all():
-        raise InvalidRequest(f"table {table!r}: a gradient is NaN or infinite", table=table)
-    return fitting
+    return clean_grads(fitting, spec)

@@ -145,4 +145,5 @@ class Table:
         return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)
 
     def __repr__(self) -> str:
-        return f"Table({self.name!r}, rows={self.spec.rows}, dim={self.dim})"
+        rows = self.spec.rows or "any"
+        return f"Table({self.name!r}, rows={rows}, dim={self.dim})"

@@ -176,7 +176,8 @@ class Pending:
             raise InvalidFrame(f"{self._where()}: {error.message}", **error.metadata) from None
 
     def _send_again(self, pause_s: float) -> None:
-        if not self._cancelled.wait(pause_s):
+        # Without time for another attempt the last failure stands.
+        if not self._cancelled.wait(pause_s) and not self._deadline.passed:
             self._future = self._channel.attempt(
                 self._method, self._data, self._deadline.remaining_s()
             )

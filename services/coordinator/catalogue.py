@@ -7,7 +7,11 @@ from gradmesh.protos.coordinator.v1 import table_pb2 as pb
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest, TableConflict, TableNotFound
 from gradmesh.protos.naming import check_name
+from gradmesh.sdk.table.arithmetic import least_max_bytes, row_bytes
+from gradmesh.sdk.table.gradients import BadGradients
+from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.recipe import initializer_of, rule_of
+from gradmesh.sdk.table.schedule import schedule_of
 
 
 @final
@@ -32,7 +36,7 @@ class Catalogue:
         held = self._specs.get(spec.name)
         if held is None:
             return True
-        if held != spec:
+        if _plain(held) != _plain(spec):
             raise TableConflict(
                 f"table {spec.name!r} exists with {_differences(held, spec)}; use another name",
                 table=spec.name,
@@ -61,20 +65,65 @@ class Catalogue:
         return [self._specs[name] for name in sorted(self._specs)]
 
 
+def _plain(spec: pb.TableSpec) -> pb.TableSpec:
+    """Return the specification as those write it who never heard of kinds."""
+    if spec.kind != pb.TABLE_KIND_DENSE:
+        return spec
+    plain = pb.TableSpec()
+    plain.CopyFrom(spec)
+    plain.ClearField("kind")
+    return plain
+
+
 def _check(spec: pb.TableSpec) -> None:
     check_name("table", spec.name)
-    if not 0 < spec.rows <= limits.MAX_TABLE_ROWS:
+    hashed = spec.kind == pb.TABLE_KIND_HASH
+    if hashed and spec.rows:
+        raise InvalidRequest(f"table {spec.name!r}: a hash table has no number of rows; leave it 0")
+    if not hashed and not 0 < spec.rows <= limits.MAX_TABLE_ROWS:
         raise InvalidRequest(f"table {spec.name!r}: rows must be 1 to {limits.MAX_TABLE_ROWS}")
     if not 0 < spec.dim <= limits.MAX_TABLE_DIM:
         raise InvalidRequest(f"table {spec.name!r}: dim must be 1 to {limits.MAX_TABLE_DIM}")
-    if numpy_dtype(spec.dtype).kind != "f":
-        raise InvalidRequest(f"table {spec.name!r}: dtype must be float16, float32 or float64")
+    dtype = numpy_dtype(spec.dtype)
+    if dtype.kind != "f" and dtype.name != "bfloat16":
+        raise InvalidRequest(
+            f"table {spec.name!r}: dtype must be float32, float16, bfloat16 or float64"
+        )
     initializer_of(spec.initializer)
-    rule_of(spec.optimizer)
+    rule, _ = rule_of(spec.optimizer)
+    schedule_of(spec.schedule)
+    BadGradients.of(spec.bad_gradients)
+    _check_lifetime(spec, hashed, row_bytes(spec.dim, dtype, rule))
+
+
+def _check_lifetime(spec: pb.TableSpec, hashed: bool, bytes_a_row: int) -> None:
+    name = spec.name
+    limited = spec.HasField("admission") or spec.HasField("eviction") or spec.max_bytes
+    if limited and not hashed:
+        raise InvalidRequest(
+            f"table {name!r} is dense: admission, eviction and max_bytes are for hash tables; "
+            "leave rows out"
+        )
+    if spec.HasField("admission"):
+        Admission(spec.admission.name, dict(spec.admission.settings))
+    if spec.HasField("eviction"):
+        Eviction(spec.eviction.name, dict(spec.eviction.settings))
+        if spec.eviction.name != "ttl" and not spec.max_bytes:
+            raise InvalidRequest(
+                f"table {name!r}: eviction {spec.eviction.name!r} needs max_bytes to evict at"
+            )
+    least = least_max_bytes(bytes_a_row)
+    if spec.max_bytes and spec.max_bytes < least:
+        raise InvalidRequest(
+            f"table {name!r}: max_bytes is {spec.max_bytes}; it must be {least} at least, one row "
+            f"of {bytes_a_row} bytes in each bucket",
+            table=name,
+            least=least,
+        )
 
 
 def _differences(held: pb.TableSpec, asked: pb.TableSpec) -> str:
-    fields = ("rows", "dim", "dtype", "seed", "initializer", "optimizer")
+    fields = [field.name for field in pb.TableSpec.DESCRIPTOR.fields]
     return "; ".join(
         f"{name} {_show(getattr(held, name))}, not {_show(getattr(asked, name))}"
         for name in fields
@@ -84,6 +133,8 @@ def _differences(held: pb.TableSpec, asked: pb.TableSpec) -> str:
 
 def _show(value: object) -> str:
     if isinstance(value, pb.Recipe):
+        if not value.name:
+            return "none"
         settings = ", ".join(f"{k}={value.settings[k]:g}" for k in sorted(value.settings))
         return f"{value.name}({settings})"
     return str(value)

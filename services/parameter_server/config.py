@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, final
 
 from gradmesh.sdk.process.address import listening, reachable
@@ -46,6 +47,13 @@ class ParameterServerConfig(Section):
     )
     max_store_bytes: int = setting(
         8 << 30, "Memory that all tables of this server may take, in bytes.", minimum=1 << 20
+    )
+
+    ssd_path: Path | None = setting(
+        None, "Directory for the rows of tables with hot_bytes that are not in memory."
+    )
+    max_ssd_bytes: int = setting(
+        64 << 30, "Disk that the rows of one table may take there, in bytes.", minimum=1 << 20
     )
 
     def problems_with(self, sections: Sections) -> Iterable[Problem]:

@@ -24,7 +24,7 @@ _TOMBSTONES = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The rows of one table that a lookup read, by their places in the shard."""
+    """The rows of one table that a lookup read, by the handles that the table gave."""
 
     table: str
     slots: Slots

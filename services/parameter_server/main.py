@@ -41,6 +41,8 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             directory.shard_map,
             max_bytes=config.max_store_bytes,
             max_waiters=config.server_threads // 2,
+            ssd_path=config.ssd_path,
+            max_ssd_bytes=config.max_ssd_bytes,
         )
         owner = OwnerServicer(
             config.name, "parameter-server", incarnation, REGISTRY, store.contexts

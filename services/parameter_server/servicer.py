@@ -6,6 +6,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.transport.server import Call
+from gradmesh.services.parameter_server.report import table_report
 from gradmesh.services.parameter_server.store import Store
 
 
@@ -78,9 +79,7 @@ class ParameterServerServicer:
     def inspect_table(self, request: pb.InspectTableRequest, call: Call) -> pb.InspectTableResponse:
         """Tell what this server holds of a table."""
         table = self._store.table(request.table, call.deadline)
-        return pb.InspectTableResponse(
-            spec=table.spec, rows=table.row_count, bytes=table.bytes, steps=table.steps
-        )
+        return table_report(table)
 
 
 def _check_count(got: int, want: int, what: str) -> None:

@@ -7,7 +7,10 @@ changed. In a run, a lookup for step t waits until every step before t is applie
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import final
+
+import numpy as np
 
 from gradmesh.engine.kernels import unique_inverse
 from gradmesh.protos.common.v1 import context_pb2
@@ -19,7 +22,6 @@ from gradmesh.protos.errors import (
     StaleGeneration,
     StaleShardMap,
     StepPending,
-    StoreFull,
 )
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
@@ -28,7 +30,7 @@ from gradmesh.services.parameter_server.changes import Changes
 from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
 from gradmesh.services.parameter_server.pushes import Pushes
 from gradmesh.services.parameter_server.run import Run, merge
-from gradmesh.services.parameter_server.table import TableShard
+from gradmesh.services.parameter_server.table import Budget, TableShard
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class Store:
         max_bytes: Memory that the tables may take together.
         max_waiters: Lookups that may wait for a step at once, so that they cannot keep the very
             gradients out that they wait for.
+        ssd_path: Directory for rows that are not hot; None for none.
+        max_ssd_bytes: How much of it each table may take.
     """
 
     def __init__(
@@ -57,11 +61,15 @@ class Store:
         *,
         max_bytes: int,
         max_waiters: int,
+        ssd_path: Path | None = None,
+        max_ssd_bytes: int = 1 << 36,
     ) -> None:
         self._name = name
         self._describe = describe
         self._shard_map = shard_map
-        self._max_bytes = max_bytes
+        self._budget = Budget(max_bytes, name)
+        self._ssd_path = ssd_path
+        self._max_ssd_bytes = max_ssd_bytes
         self._max_waiters = max_waiters
         self.contexts = Contexts()
         self._pushes = Pushes()
@@ -105,18 +113,14 @@ class Store:
                 f"{self._name} holds no shard of map {shards.epoch}; fetch the shard map",
                 epoch=shards.epoch,
             )
-        held = sum(table.bytes for table in self.tables())
-        need = TableShard.estimate_bytes(spec, len(shards.names))
-        if held + need > self._max_bytes:
-            raise StoreFull(
-                f"table {spec.name!r} takes about {need} bytes on {self._name}, {held} of "
-                f"{self._max_bytes} are in use; raise max_store_bytes or add parameter servers",
-                table=spec.name,
-                need=need,
-                held=held,
-                max_bytes=self._max_bytes,
-            )
-        return TableShard(spec, shards, list(shards.names).index(self._name))
+        return TableShard(
+            spec,
+            shards,
+            list(shards.names).index(self._name),
+            budget=self._budget,
+            ssd_path=self._ssd_path,
+            max_ssd_bytes=self._max_ssd_bytes,
+        )
 
     def start_run(
         self, generation: int, world_size: int, tables: Sequence[str], deadline: Deadline
@@ -213,7 +217,10 @@ class Store:
             Part(table.spec.name, table.slots_of(wanted))
             for table, wanted in zip(tables, ids, strict=True)
         ]
-        rows = [table.read(part.slots) for table, part in zip(tables, parts, strict=True)]
+        # What is read ahead is used when its step comes.
+        rows = [
+            table.read(part.slots, peek=ahead) for table, part in zip(tables, parts, strict=True)
+        ]
         if ahead and context is not None:
             self.contexts.remember_ahead(context, number, Ahead(parts, count))
         elif context is not None:
@@ -246,11 +253,17 @@ class Store:
         if mark is not None:
             self._wait_for(mark, deadline)
         ahead = self.contexts.adopt(source, source_number, context, number)
-        changed: list[Array] = []
-        for part in ahead.parts:
-            places = self._changes.since(ahead.count, part.table, part.slots)
-            changed += [places, self._tables[part.table].read(part.slots[places])]
-        return changed
+        return [array for part in ahead.parts for array in self._changed_rows(part, ahead.count)]
+
+    def _changed_rows(self, part: Part, count: int) -> tuple[Array, Array]:
+        """Return the places of rows that changed after a count, and these rows."""
+        table = self._tables[part.table]
+        if table.spec.HasField("admission") or table.spec.HasField("eviction"):
+            # Rows come and go there without a step: all are read as if for the first time.
+            return np.arange(part.slots.size), table.read(part.slots)
+        table.prepare(part.slots)
+        places = self._changes.since(count, part.table, part.slots)
+        return places, table.read(part.slots[places], peek=True)
 
     def _check_epoch(self, epoch: int, deadline: Deadline) -> None:
         current = self._shard_map(epoch, deadline).epoch
@@ -307,9 +320,11 @@ class Store:
                 got=len(grads),
                 want=len(parts),
             )
-        for part, rows in zip(parts, grads, strict=True):
+        fitting = [
             self._tables[part.table].check_grads(part.slots, rows)
-        self.contexts.give_back(context, number, list(grads))
+            for part, rows in zip(parts, grads, strict=True)
+        ]
+        self.contexts.give_back(context, number, fitting)
 
     def apply(self, context: context_pb2.ContextId, mark: context_pb2.StepMark | None) -> int:
         """Apply a context's gradients: at once, or with those of the other ranks.
@@ -356,8 +371,10 @@ class Store:
             slots = table.slots_of(ids)
             if unique_inverse(slots)[0].size != slots.size:
                 raise InvalidRequest(f"table {name!r}: ids must not repeat in a push", table=name)
-            table.check_grads(slots, rows)
-            gradients.append(Gradient(name, slots, rows))
+            gradients.append(Gradient(name, slots, table.check_grads(slots, rows)))
+        for gradient in gradients:
+            # Here, where an error leaves everything as it was.
+            self._tables[gradient.table].prepare(gradient.slots)
         return self._pushes.once(sender, lambda: self._apply(gradients))
 
     def tables(self) -> list[TableShard]:

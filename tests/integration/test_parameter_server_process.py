@@ -44,9 +44,6 @@ def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> 
         pool = stack.enter_context(ThreadPoolExecutor(2))
         table = mesh.table("user", rows=10, dim=2, optimizer=optim.SGD(lr=1.0))
         place = mesh.join_trainers(20)
-        # Ends the generation in which the servers were not yet there, if there was one.
-        mesh.servers.shard_map(mesh.deadline())
-        place = mesh.join_trainers(20)
         mesh.start_run(place, [table])
 
         def wait_for_a_step() -> None:

@@ -101,8 +101,9 @@ def test_reading_without_gradients_waits_for_the_step_too(make_cluster, pool):
     assert (read() == 0).all()
 
 
-def test_waiting_lookups_do_not_keep_gradients_out(make_cluster, pool):
-    cluster = make_cluster(trainers=4, server_threads=2)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_waiting_lookups_do_not_keep_gradients_out(make_cluster, pool, threads):
+    cluster = make_cluster(trainers=4, server_threads=threads)
     trainers = make_trainers(cluster, pool, 4)
 
     def train(trainer):
@@ -134,6 +135,7 @@ def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, po
 def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool):
     cluster = make_cluster(trainers=2, lease_s=1.5)
     live = Trainer(cluster, "trainer-0", timeout_s=30.0)
+    live.table.lookup([1])
     silent = membership_pb2.Member(
         name="trainer-1", role=membership_pb2.ROLE_TRAINER, address="127.0.0.1:1", incarnation=1
     )
@@ -143,6 +145,7 @@ def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool
     coordinator.join_round("trainer-1", 1, 0, live.mesh.deadline())
     joining.result(timeout=10)
     live.start_run()
+    coordinator.renew_lease("trainer-1", 1, live.mesh.deadline())
 
     with pytest.raises(StaleGeneration):
         live.step(1)

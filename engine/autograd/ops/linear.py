@@ -13,62 +13,80 @@ from gradmesh.engine.backend.blas import matmul
 
 
 class _Linear(Function):
-    """Compute x Wᵀ + b, then ReLU if asked."""
+    """Compute x Wᵀ + b."""
 
-    __slots__ = ("has_relu",)
+    __slots__ = ()
 
     @staticmethod
-    def forward(ctx: Any, x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Array:
-        _check(x, weight, bias)
-        xp = array_module(x)
-        out = matmul(x, weight.T)
-        _add_bias(xp, out, bias, has_relu)
-        ctx.has_relu = has_relu
-        ctx.save_for_backward(x, weight, out if has_relu else None)
+    def forward(ctx: Any, x: Array, weight: Array, bias: Array | None) -> Array:
+        out = _affine(x, weight, bias, False)
+        ctx.save_for_backward(x, weight)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        x, weight = ctx.saved_tensors
+        flat = grad if grad.ndim == 2 else grad.reshape(-1, weight.shape[0])
+        grad_bias = None
+        if ctx.edges[2] is not None:
+            grad_bias = array_module(flat).add.reduce(flat, axis=0)
+        return *_products(ctx.edges, flat, x, weight), grad_bias
+
+
+class _LinearRelu(Function):
+    """Compute max(x Wᵀ + b, 0)."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, weight: Array, bias: Array | None) -> Array:
+        out = _affine(x, weight, bias, True)
+        ctx.save_for_backward(x, weight, out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         x, weight, out = ctx.saved_tensors
-        xp = array_module(grad)
-        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
         flat = grad if grad.ndim == 2 else grad.reshape(-1, weight.shape[0])
-        flat, grad_bias = _through_bias(xp, flat, out, need_bias)
-        grad_x = grad_weight = None
-        if need_x:
-            grad_x = matmul(flat, weight)
-            if x.ndim != 2:
-                grad_x = grad_x.reshape(x.shape)
-        if need_weight:
-            inputs = x if x.ndim == 2 else x.reshape(-1, weight.shape[1])
-            grad_weight = matmul(flat.T, inputs)
-        return grad_x, grad_weight, grad_bias, None
+        flat, grad_bias = _through_relu(flat, out if out.ndim == 2 else out.reshape(flat.shape))
+        return *_products(ctx.edges, flat, x, weight), grad_bias
 
 
-def _add_bias(xp: Any, out: Array, bias: Array | None, has_relu: bool) -> None:
-    """Add the bias and take max(x, 0) in place, in one pass where there is a kernel."""
+def _affine(x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Array:
+    _check(x, weight, bias)
+    out = matmul(x, weight.T)
     if bias is not None and _has_kernel(out) and bias.flags.c_contiguous:
         kernels.fused.bias_add(out if out.ndim == 2 else out.reshape(-1, len(bias)), bias, has_relu)
-        return
+        return out
     if bias is not None:
         out += bias
     if has_relu:
-        xp.maximum(out, out.dtype.type(0), out=out)
+        array_module(out).maximum(out, out.dtype.type(0), out=out)
+    return out
 
 
-def _through_bias(xp: Any, grad: Array, out: Array | None, need_bias: bool) -> tuple[Array, Any]:
+def _products(edges: Any, grad: Array, x: Array, weight: Array) -> tuple[Any, Any]:
+    """Return the gradients of x and of the weight, from that of the result, [n, out]."""
+    grad_x = grad_weight = None
+    if edges[0] is not None:
+        grad_x = matmul(grad, weight)
+        if x.ndim != 2:
+            grad_x = grad_x.reshape(x.shape)
+    if edges[1] is not None:
+        grad_weight = matmul(grad.T, x if x.ndim == 2 else x.reshape(-1, weight.shape[1]))
+    return grad_x, grad_weight
+
+
+def _through_relu(grad: Array, out: Array) -> tuple[Array, Array]:
     """Return the gradient before ReLU, [n, dim], and its sum over the rows."""
-    if out is None:
-        return grad, xp.add.reduce(grad, axis=0) if need_bias else None
-    if out.ndim != 2:
-        out = out.reshape(grad.shape)
+    xp = array_module(grad)
     if _has_kernel(grad) and grad.flags.c_contiguous:
-        masked = xp.empty_like(grad)
+        masked = xp.empty(grad.shape, dtype=grad.dtype)
         total = xp.empty(grad.shape[1], dtype=grad.dtype)
         kernels.fused.relu_backward(grad, out, masked, total)
-        return masked, total if need_bias else None
-    grad = grad * (out > 0)
-    return grad, xp.add.reduce(grad, axis=0) if need_bias else None
+        return masked, total
+    masked = grad * (out > 0)
+    return masked, xp.add.reduce(masked, axis=0)
 
 
 def _has_kernel(array: Array) -> bool:
@@ -83,12 +101,12 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
         weight: [out_features, in_features].
         bias: [out_features], or None.
     """
-    return _Linear.apply(x, weight, bias, False)
+    return _Linear.apply(x, weight, bias)
 
 
 def linear_relu(x: Any, weight: Any, bias: Any = None) -> Any:
     """Return max(x Wᵀ + b, 0), as one op."""
-    return _Linear.apply(x, weight, bias, True)
+    return _LinearRelu.apply(x, weight, bias)
 
 
 def _check(x: Array, weight: Array, bias: Array | None) -> None:

@@ -1,11 +1,21 @@
 from gradmesh.protos.common.v1 import array_pb2 as _array_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class TableKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TABLE_KIND_UNSPECIFIED: _ClassVar[TableKind]
+    TABLE_KIND_DENSE: _ClassVar[TableKind]
+    TABLE_KIND_HASH: _ClassVar[TableKind]
+TABLE_KIND_UNSPECIFIED: TableKind
+TABLE_KIND_DENSE: TableKind
+TABLE_KIND_HASH: TableKind
 
 class Recipe(_message.Message):
     __slots__ = ("name", "settings")
@@ -23,7 +33,7 @@ class Recipe(_message.Message):
     def __init__(self, name: _Optional[str] = ..., settings: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class TableSpec(_message.Message):
-    __slots__ = ("name", "rows", "dim", "dtype", "seed", "initializer", "optimizer")
+    __slots__ = ("name", "rows", "dim", "dtype", "seed", "initializer", "optimizer", "kind", "schedule", "admission", "eviction", "max_bytes", "bad_gradients", "hot_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +41,13 @@ class TableSpec(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     INITIALIZER_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    ADMISSION_FIELD_NUMBER: _ClassVar[int]
+    EVICTION_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BAD_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    HOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
     dim: int
@@ -38,7 +55,14 @@ class TableSpec(_message.Message):
     seed: int
     initializer: Recipe
     optimizer: Recipe
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., dtype: _Optional[_Union[_array_pb2.ElementType, str]] = ..., seed: _Optional[int] = ..., initializer: _Optional[_Union[Recipe, _Mapping]] = ..., optimizer: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
+    kind: TableKind
+    schedule: Recipe
+    admission: Recipe
+    eviction: Recipe
+    max_bytes: int
+    bad_gradients: Recipe
+    hot_bytes: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., dtype: _Optional[_Union[_array_pb2.ElementType, str]] = ..., seed: _Optional[int] = ..., initializer: _Optional[_Union[Recipe, _Mapping]] = ..., optimizer: _Optional[_Union[Recipe, _Mapping]] = ..., kind: _Optional[_Union[TableKind, str]] = ..., schedule: _Optional[_Union[Recipe, _Mapping]] = ..., admission: _Optional[_Union[Recipe, _Mapping]] = ..., eviction: _Optional[_Union[Recipe, _Mapping]] = ..., max_bytes: _Optional[int] = ..., bad_gradients: _Optional[_Union[Recipe, _Mapping]] = ..., hot_bytes: _Optional[int] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("spec",)

@@ -126,13 +126,35 @@ class InspectTableRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ...) -> None: ...
 
 class InspectTableResponse(_message.Message):
-    __slots__ = ("spec", "rows", "bytes", "steps")
+    __slots__ = ("spec", "rows", "bytes", "steps", "expected_row_bytes", "actual_row_bytes", "file_bytes", "lookups", "ids", "hit_rate", "admitted", "refused", "evicted", "dropped", "staleness")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_ROW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACTUAL_ROW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOOKUPS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    HIT_RATE_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     spec: _table_pb2.TableSpec
     rows: int
     bytes: int
     steps: int
-    def __init__(self, spec: _Optional[_Union[_table_pb2.TableSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+    expected_row_bytes: float
+    actual_row_bytes: float
+    file_bytes: int
+    lookups: int
+    ids: int
+    hit_rate: float
+    admitted: int
+    refused: int
+    evicted: int
+    dropped: int
+    staleness: float
+    def __init__(self, spec: _Optional[_Union[_table_pb2.TableSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., steps: _Optional[int] = ..., expected_row_bytes: _Optional[float] = ..., actual_row_bytes: _Optional[float] = ..., file_bytes: _Optional[int] = ..., lookups: _Optional[int] = ..., ids: _Optional[int] = ..., hit_rate: _Optional[float] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., evicted: _Optional[int] = ..., dropped: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...

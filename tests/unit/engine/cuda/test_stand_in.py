@@ -9,7 +9,16 @@ import pytest
 
 from gradmesh.engine import autograd, nn, optim
 from gradmesh.engine.autograd import RowGrad, ops
-from gradmesh.engine.backend import Device, DeviceError, Generator, to_numpy
+from gradmesh.engine.backend import (
+    Device,
+    DeviceError,
+    Generator,
+    copy_rows,
+    empty_pinned,
+    stream,
+    synchronize,
+    to_numpy,
+)
 from gradmesh.engine.backend.cuda import stand_in
 from gradmesh.engine.backend.stand_in import StandInArray, StandInModule
 
@@ -119,3 +128,17 @@ def test_stand_in_refuses_implicit_conversion() -> None:
         array + np.ones(2)
     with pytest.raises(AttributeError):
         array.dot(array)
+
+
+def test_rows_go_to_the_device_through_pinned_memory() -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    pinned = empty_pinned((5, 2), np.float32)
+
+    with stream(Device("cuda", 0)) as made:
+        found = copy_rows(rows, Device("cuda", 0), pinned)
+        made.synchronize()
+    synchronize(Device("cuda", 0))
+
+    assert type(found) is StandInArray
+    np.testing.assert_array_equal(to_numpy(found), rows)
+    np.testing.assert_array_equal(copy_rows(rows, Device("cpu"), pinned), rows)

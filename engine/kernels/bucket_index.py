@@ -1,0 +1,327 @@
+"""Open addressing in many small buckets, so that growth rehashes a bucket and never a table.
+
+The upper 12 bits of an id's hash choose its bucket, the lower 32 its home inside. A bucket is a
+region of `entries`, int64 [n, 2]: the id, and (mark << 32 | slot + 1); all zero means empty, which
+is what fresh pages hold. `heads`, int64 [buckets, 4], says of each bucket where its region begins,
+how many entries fit, how many are used, and its size class; `sizes`, int64 [classes, 2], says of
+each class how many entries a region has and where the regions of the class begin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine.kernels.compile import inline, jit
+from gradmesh.engine.kernels.unique import spread
+
+KEEP, LRU, LFU, TTL = 0, 1, 2, 3
+"""What the mark of an entry means: nothing, the last use, how many uses, the step of the last."""
+
+BEGIN, CAPACITY, USED, CLASS = 0, 1, 2, 3
+"""Columns of `heads`."""
+
+NEXT_SLOT, FREE_SLOTS, SLOT_LIMIT, ROWS, EVICTED, DEAD = 0, 1, 2, 3, 4, 5
+"""Places in `counts`: slots ever given, slots given back, slots allowed, entries, victims so far,
+regions left behind since `dead` was read."""
+
+DONE, NO_SLOT, NO_CLASS, NO_ROOM_FOR_DEAD = 0, 1, 2, 3
+"""Why `insert` returned."""
+
+_LOW = np.uint64(0xFFFFFFFF)
+_MASK = 0xFFFFFFFF
+_HALF = np.uint64(32)
+_TOP = np.uint64(52)
+
+
+@inline
+def _home(hashed: Any, capacity: Any) -> Any:
+    return np.int64(((hashed & _LOW) * np.uint64(capacity)) >> _HALF)
+
+
+@inline
+def _marked(policy: Any, old: Any, now: Any, clocks: Any, bucket: Any) -> Any:
+    if policy == LRU:
+        clocks[bucket] += 1
+        return clocks[bucket] & _MASK
+    if policy == LFU:
+        return min(old + 1, _MASK)
+    if policy == TTL:
+        return now & _MASK
+    return 0
+
+
+@jit
+def first_foreign(ids: Any, local: Any) -> Any:
+    """Return the place of the first id whose bucket is not here (local < 0), or -1."""
+    for i in range(ids.shape[0]):
+        if local[spread(ids[i]) >> _TOP] < 0:
+            return i
+    return -1
+
+
+@jit
+def find(ids: Any, local: Any, heads: Any, entries: Any, oldest: Any, out: Any) -> Any:
+    """Put the slot of each id into out, -1 where there is none; return how many there are not.
+
+    Entries whose mark is below `oldest` count as absent.
+    """
+    missing = 0
+    for i in range(ids.shape[0]):
+        key = ids[i]
+        hashed = spread(key)
+        bucket = local[hashed >> _TOP]
+        begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
+        place = _home(hashed, capacity)
+        while True:
+            value = entries[begin + place, 1]
+            if value == 0:
+                out[i] = -1
+                missing += 1
+                break
+            if entries[begin + place, 0] == key:
+                if oldest > 0 and ((value >> 32) & _MASK) < oldest:
+                    out[i] = -1
+                    missing += 1
+                else:
+                    out[i] = (value & _MASK) - 1
+                break
+            place += 1
+            if place == capacity:
+                place = 0
+    return missing
+
+
+@jit
+def use(
+    ids: Any,
+    local: Any,
+    heads: Any,
+    entries: Any,
+    policy: Any,
+    now: Any,
+    oldest: Any,
+    clocks: Any,
+    out: Any,
+    expired: Any,
+) -> Any:
+    """Do as `find` and mark each entry as used; return how many are missing, how many expired.
+
+    The places in ids of expired entries are listed, and their marks are left alone.
+    """
+    missing = 0
+    stale = 0
+    for i in range(ids.shape[0]):
+        key = ids[i]
+        hashed = spread(key)
+        bucket = local[hashed >> _TOP]
+        begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
+        place = _home(hashed, capacity)
+        while True:
+            value = entries[begin + place, 1]
+            if value == 0:
+                out[i] = -1
+                missing += 1
+                break
+            if entries[begin + place, 0] == key:
+                mark = (value >> 32) & _MASK
+                slot = value & _MASK
+                if oldest > 0 and mark < oldest:
+                    expired[stale] = i
+                    stale += 1
+                else:
+                    mark = _marked(policy, mark, now, clocks, bucket)
+                    entries[begin + place, 1] = (mark << 32) | slot
+                out[i] = slot - 1
+                break
+            place += 1
+            if place == capacity:
+                place = 0
+    return missing, stale
+
+
+@jit
+def _put(entries: Any, begin: Any, capacity: Any, key: Any, value: Any) -> None:
+    place = _home(spread(key), capacity)
+    while entries[begin + place, 1] != 0:
+        place += 1
+        if place == capacity:
+            place = 0
+    entries[begin + place, 0] = key
+    entries[begin + place, 1] = value
+
+
+@jit
+def _grow(bucket: Any, heads: Any, entries: Any, sizes: Any) -> bool:
+    """Move a bucket to the next size class; False if there is none."""
+    grown = heads[bucket, CLASS] + 1
+    if grown == sizes.shape[0]:
+        return False
+    old, count = heads[bucket, BEGIN], heads[bucket, CAPACITY]
+    capacity = sizes[grown, 0]
+    begin = sizes[grown, 1] + bucket * capacity
+    for i in range(old, old + count):
+        if entries[i, 1] != 0:
+            _put(entries, begin, capacity, entries[i, 0], entries[i, 1])
+    heads[bucket, BEGIN], heads[bucket, CAPACITY], heads[bucket, CLASS] = begin, capacity, grown
+    return True
+
+
+@jit
+def _order(policy: Any, value: Any, clock: Any, key: Any) -> Any:
+    """Return a number that is least for the entry to go first; no two entries have the same."""
+    mark = (value >> 32) & _MASK
+    if policy == LRU:
+        mark = (mark - clock - 1) & _MASK
+    return (np.uint64(mark) << _HALF) | (spread(key) & _LOW)
+
+
+@jit
+def evict(
+    bucket: Any,
+    share: Any,
+    policy: Any,
+    oldest: Any,
+    heads: Any,
+    entries: Any,
+    clocks: Any,
+    counts: Any,
+    free: Any,
+) -> Any:
+    """Drop expired entries of a bucket, and the share (one of so many) that goes first, if not 0.
+
+    Returns:
+        How many went.
+    """
+    begin, capacity, used = heads[bucket, BEGIN], heads[bucket, CAPACITY], heads[bucket, USED]
+    if share == 0:
+        stale = 0
+        for i in range(begin, begin + capacity):
+            if entries[i, 1] != 0 and ((entries[i, 1] >> 32) & _MASK) < oldest:
+                stale += 1
+        if stale == 0:
+            return 0
+    orders = np.empty(used, np.uint64)
+    kept = np.empty((used, 2), np.int64)
+    held = 0
+    for i in range(begin, begin + capacity):
+        if entries[i, 1] != 0:
+            kept[held, 0], kept[held, 1] = entries[i, 0], entries[i, 1]
+            orders[held] = _order(policy, entries[i, 1], clocks[bucket], entries[i, 0])
+            held += 1
+    limit = np.uint64(0)
+    if share > 0:
+        limit = np.sort(orders)[max(1, used // share) - 1]
+    entries[begin : begin + capacity] = 0
+    gone = 0
+    for i in range(held):
+        mark = (kept[i, 1] >> 32) & _MASK
+        if (share > 0 and orders[i] <= limit) or mark < oldest:
+            free[counts[FREE_SLOTS]] = (kept[i, 1] & _MASK) - 1
+            counts[FREE_SLOTS] += 1
+            gone += 1
+        else:
+            _put(entries, begin, capacity, kept[i, 0], kept[i, 1])
+    heads[bucket, USED] -= gone
+    counts[ROWS] -= gone
+    counts[EVICTED] += gone
+    return gone
+
+
+@jit
+def insert(
+    ids: Any,
+    start: Any,
+    local: Any,
+    heads: Any,
+    entries: Any,
+    sizes: Any,
+    policy: Any,
+    now: Any,
+    oldest: Any,
+    quota: Any,
+    clocks: Any,
+    counts: Any,
+    free: Any,
+    dead: Any,
+    made: Any,
+) -> Any:
+    """Give slots to ids from `start` on that have none, evicting where a bucket is at its quota.
+
+    Args:
+        ids: int64 [n].
+        start: Where to go on.
+        local: Number here of each of the 4096 buckets.
+        heads: See the file's docstring.
+        entries: As above.
+        sizes: As above.
+        policy: Meaning of marks.
+        now: Step of this use.
+        oldest: Least mark of an entry that has not expired.
+        quota: Entries a bucket may have; 0 for any number.
+        clocks: Uses of each bucket so far.
+        counts: See NEXT_SLOT and the names beside it.
+        free: Slots that were given back, counts[FREE_SLOTS] of them.
+        dead: Regions left behind, [k, 2]: begin and length.
+        made: For each id the slot it was given here, or -1.
+
+    Returns:
+        Where it stopped, and why.
+    """
+    for i in range(start, ids.shape[0]):
+        key = ids[i]
+        hashed = spread(key)
+        bucket = local[hashed >> _TOP]
+        made[i] = -1
+        begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
+        place = _home(hashed, capacity)
+        while entries[begin + place, 1] != 0 and entries[begin + place, 0] != key:
+            place += 1
+            if place == capacity:
+                place = 0
+        if entries[begin + place, 1] != 0:
+            continue
+        if quota > 0 and heads[bucket, USED] >= quota:
+            evict(bucket, 16, policy, oldest, heads, entries, clocks, counts, free)
+        elif (heads[bucket, USED] + 1) * 5 > capacity * 4:
+            if counts[DEAD] == dead.shape[0]:
+                return i, NO_ROOM_FOR_DEAD
+            if not _grow(bucket, heads, entries, sizes):
+                return i, NO_CLASS
+            dead[counts[DEAD], 0], dead[counts[DEAD], 1] = begin, capacity
+            counts[DEAD] += 1
+        if counts[FREE_SLOTS] > 0:
+            counts[FREE_SLOTS] -= 1
+            slot = free[counts[FREE_SLOTS]]
+        elif counts[NEXT_SLOT] < counts[SLOT_LIMIT]:
+            slot = counts[NEXT_SLOT]
+            counts[NEXT_SLOT] += 1
+        else:
+            return i, NO_SLOT
+        mark = _marked(policy, 0, now, clocks, bucket)
+        _put(
+            entries,
+            heads[bucket, BEGIN],
+            heads[bucket, CAPACITY],
+            key,
+            (np.int64(mark) << 32) | (np.int64(slot) + 1),
+        )
+        heads[bucket, USED] += 1
+        counts[ROWS] += 1
+        made[i] = slot
+    return ids.shape[0], DONE
+
+
+@jit
+def entries_of(bucket: Any, heads: Any, entries: Any, oldest: Any, ids: Any, slots: Any) -> Any:
+    """List the ids and slots of a bucket that have not expired; return how many there are."""
+    begin = heads[bucket, BEGIN]
+    count = 0
+    for i in range(begin, begin + heads[bucket, CAPACITY]):
+        value = entries[i, 1]
+        if value != 0 and ((value >> 32) & _MASK) >= oldest:
+            ids[count] = entries[i, 0]
+            slots[count] = (value & _MASK) - 1
+            count += 1
+    return count

@@ -1,0 +1,69 @@
+"""How often an id was seen, in two bytes of shared counters: never less than it was.
+
+Counters belong to buckets, so that what is counted does not depend on how many servers there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine.kernels.compile import inline, jit
+from gradmesh.engine.kernels.unique import spread
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_TOP = np.uint64(52)
+
+# After so many uses a counter, all counters of a bucket are halved: old ids fade.
+_USES_A_COUNTER = 8
+
+
+@inline
+def _places(hashed: Any, mask: Any) -> Any:
+    other = spread(hashed + _GOLDEN)
+    return np.int64(hashed & mask), np.int64(other & mask)
+
+
+@jit
+def count_uses(
+    ids: Any, local: Any, counters: Any, uses: Any, wanted: Any, grow: Any, out: Any
+) -> None:
+    """Put into out whether each id was seen `wanted` times, this time included if `grow`.
+
+    Args:
+        ids: int64 [n].
+        local: Number here of each bucket.
+        counters: uint8 [buckets, 2**k].
+        uses: int64 [buckets], counted since the counters were halved.
+        wanted: 1 to 255.
+        grow: Whether this is a use.
+        out: bool [n].
+    """
+    mask = np.uint64(counters.shape[1] - 1)
+    for i in range(ids.shape[0]):
+        hashed = spread(ids[i])
+        bucket = local[hashed >> _TOP]
+        row = counters[bucket]
+        one, two = _places(hashed, mask)
+        seen = min(row[one], row[two])
+        if grow:
+            # Only the lesser counter is off by the least, so only it is raised.
+            if seen < 255:
+                seen += 1
+            row[one] = max(row[one], seen)
+            row[two] = max(row[two], seen)
+            uses[bucket] += 1
+            if uses[bucket] >= _USES_A_COUNTER * row.shape[0]:
+                uses[bucket] = 0
+                for j in range(row.shape[0]):
+                    row[j] >>= 1
+        out[i] = seen >= wanted
+
+
+@jit
+def drawn(ids: Any, seed: Any, limit: Any, out: Any) -> None:
+    """Put into out whether the hash of (seed, id) is below limit."""
+    base = spread(np.uint64(seed) + _GOLDEN)
+    for i in range(ids.shape[0]):
+        out[i] = spread(base ^ (np.uint64(ids[i]) * _GOLDEN)) < limit

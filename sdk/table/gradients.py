@@ -1,0 +1,86 @@
+"""What happens to gradients that are no finite numbers, a choice of each table.
+
+Client and server both use this: the client before it adds gradients of repeated ids up, the server
+because a client may not be ours.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array
+
+_NAMES = ("reject", "clip", "allow")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BadGradients:
+    """The rule for gradients that are NaN or infinite.
+
+    Args:
+        name: "reject", "clip" or "allow".
+        settings: For "clip", the limit.
+
+    Raises:
+        InvalidRequest: There is no such rule, or its limit is wrong.
+    """
+
+    name: str
+    settings: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in _NAMES:
+            raise InvalidRequest(
+                f"no rule {self.name!r} for bad gradients; there are {', '.join(_NAMES)}"
+            )
+        wanted = {"limit"} if self.name == "clip" else set()
+        limit = self.settings.get("limit", 1.0)
+        if set(self.settings) != wanted or not (math.isfinite(limit) and limit > 0):
+            raise InvalidRequest(
+                f"bad gradients {self.name!r} take {wanted or 'no numbers'}, not {self.settings}"
+            )
+
+    @classmethod
+    def reject(cls) -> "BadGradients":
+        """Refuse the whole push, the default."""
+        return cls("reject")
+
+    @classmethod
+    def clip(cls, limit: float) -> "BadGradients":
+        """Set NaN to 0 and keep every element within ±limit."""
+        return cls("clip", {"limit": limit})
+
+    @classmethod
+    def allow(cls) -> "BadGradients":
+        """Apply them as they are."""
+        return cls("allow")
+
+    @classmethod
+    def of(cls, recipe: table_pb2.Recipe) -> "BadGradients":
+        """Return the rule that a recipe names; rejection if it names none."""
+        return cls(recipe.name or "reject", dict(recipe.settings))
+
+
+def clean_grads(grads: Array, spec: table_pb2.TableSpec) -> Array:
+    """Return gradients by the rule of their table; the same array if nothing is to do.
+
+    Raises:
+        InvalidRequest: One is NaN or infinite, and the table rejects that.
+    """
+    rule = spec.bad_gradients.name
+    if rule == "allow":
+        return grads
+    if rule == "clip":
+        limit = spec.bad_gradients.settings["limit"]
+        wide = grads.astype(np.float32) if grads.dtype.itemsize == 2 else grads
+        finite = np.nan_to_num(wide, nan=0.0, posinf=limit, neginf=-limit)
+        clipped: Array = np.clip(finite, -limit, limit).astype(grads.dtype)
+        return clipped
+    if not np.isfinite(grads).all():
+        raise InvalidRequest(f"table {spec.name!r}: a gradient is NaN or infinite", table=spec.name)
+    return grads

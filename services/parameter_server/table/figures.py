@@ -1,0 +1,49 @@
+"""What a table counts about itself."""
+
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(slots=True)
+class Figures:
+    """Totals since the table was made; a reset of its rows does not touch them.
+
+    Attributes:
+        lookups: Calls that read rows.
+        ids: Ids they asked for.
+        hits: How many of these had a row.
+        admitted: Rows made.
+        refused: Uses of ids that were not admitted.
+        dropped: Gradients without a row to change.
+        staleness: Steps applied between lookup and gradient, summed over gradients.
+        gradients: Gradients applied for which that is known.
+        stalest: The most steps between a lookup and its gradient.
+    """
+
+    lookups: int = 0
+    ids: int = 0
+    hits: int = 0
+    admitted: int = 0
+    refused: int = 0
+    dropped: int = 0
+    staleness: int = 0
+    gradients: int = 0
+    stalest: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the ids asked for that had a row; 0 before the first."""
+        return self.hits / self.ids if self.ids else 0.0
+
+    def note_lookup(self, ids: int, missing: int) -> None:
+        """Count one lookup."""
+        self.lookups += 1
+        self.ids += ids
+        self.hits += ids - missing
+
+    def note_staleness(self, steps: int) -> None:
+        """Count the steps that one gradient is behind."""
+        self.gradients += 1
+        self.staleness += steps
+        self.stalest = max(self.stalest, steps)

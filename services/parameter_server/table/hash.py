@@ -1,0 +1,348 @@
+"""The index of a hash table: any int64 id, its row made on first use.
+
+Buckets grow, are evicted from and expire one by one. A bucket is the unit of sharding, too: what
+happens in it depends on its own history alone, hence not on how many servers there are.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.engine.kernels import bucket_index as kernel
+from gradmesh.protos.errors import StoreFull
+from gradmesh.protos.sharding import Ids
+from gradmesh.sdk.table.arithmetic import INDEX_BYTES_A_ROW
+from gradmesh.services.parameter_server.table.admission import Admission
+from gradmesh.services.parameter_server.table.budget import Account
+from gradmesh.services.parameter_server.table.figures import Figures
+from gradmesh.services.parameter_server.table.index import Found, Handles, Index, Slots, check_ids
+from gradmesh.services.parameter_server.table.memory import Reserved
+from gradmesh.services.parameter_server.table.place import Place
+
+ENTRY_BYTES = 16
+
+# From here on a region is whole pages, which go back to the system one by one.
+_PAGE_ENTRIES = 256
+_SMALL = (8, 16, 32, 64, 128)
+_DEAD = 4096
+_MAX_SLOTS = 2**32 - 2
+_SWEEP_BUCKETS = 32
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long rows live and how many there may be.
+
+    Args:
+        policy: Meaning of marks, as in the kernel.
+        ttl_steps: Steps after which an unused row expires; 0 for never.
+        bucket_rows: Rows of one bucket; 0 for any number.
+        evicts: Whether a full bucket makes room; otherwise new rows are refused.
+    """
+
+    policy: int = kernel.KEEP
+    ttl_steps: int = 0
+    bucket_rows: int = 0
+    evicts: bool = False
+
+
+@final
+class HashIndex(Index):
+    """Places of rows that come and go; a handle is an id.
+
+    Args:
+        table: Name, for messages.
+        place: Which buckets are here.
+        row_bytes: Memory of one row with its state.
+        capacity: Rows for which address space is reserved.
+        limits: Of the table.
+        admission: Which ids get a row.
+        account: Asked before rows are made.
+        fixed_bytes: Memory of the table that does not grow.
+        figures: Where refusals are counted.
+        ensure: Makes sure that so many slots can be written, or raises StoreFull.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        place: Place,
+        *,
+        row_bytes: int,
+        capacity: int,
+        limits: Limits,
+        admission: Admission,
+        account: Account,
+        fixed_bytes: int,
+        figures: Figures,
+        ensure: Callable[[int], None] = lambda slots: None,
+    ) -> None:
+        self._table = table
+        self._place = place
+        self._row_bytes = row_bytes
+        self._limits = limits
+        self._admission = admission
+        self._account = account
+        self._fixed_bytes = fixed_bytes
+        self._figures = figures
+        self._ensure = ensure
+        self._max_rows = min(capacity, _MAX_SLOTS)
+        if limits.bucket_rows:
+            self._max_rows = min(self._max_rows, limits.bucket_rows * place.count)
+        self._sizes = _size_classes(place.count, self._max_rows)
+        total = int(self._sizes[-1, 1] + self._sizes[-1, 0] * place.count)
+        self._entries = Reserved((total, 2), np.int64)
+        self._free = Reserved((self._max_rows,), np.uint32)
+        self._dead = np.empty((_DEAD, 2), np.int64)
+        self._heads = np.empty((place.count, 4), np.int64)
+        self._clocks = np.zeros(place.count, np.int64)
+        self._counts = np.zeros(8, np.int64)
+        self._swept = 0
+        self._least_class = 0
+        self._evicted = 0
+        self._start()
+        account.take(fixed_bytes + self.bytes)
+
+    def _start(self) -> None:
+        self._heads[:, kernel.CAPACITY] = self._sizes[0, 0]
+        self._heads[:, kernel.BEGIN] = np.arange(self._place.count) * self._sizes[0, 0]
+        self._heads[:, kernel.USED] = 0
+        self._heads[:, kernel.CLASS] = 0
+        self._clocks[:] = 0
+        self._evicted += int(self._counts[kernel.EVICTED])
+        self._counts[:] = 0
+        self._least_class = 0
+
+    def handles_of(self, ids: Ids) -> Handles:
+        """Return the ids themselves."""
+        check_ids(ids, self._table)
+        if not self._place.is_everything:
+            foreign = kernel.first_foreign(ids, self._place.local)
+            if foreign >= 0:
+                raise self._place.refuse(self._table, int(ids[foreign]))
+        return ids.copy()
+
+    def ids_of(self, handles: Handles) -> Ids:
+        """Return the handles themselves."""
+        return handles
+
+    def peek(self, handles: Handles, step: int) -> Slots:
+        """Return slots, -1 where there is no row or it has expired."""
+        slots = np.empty(handles.size, np.int64)
+        kernel.find(
+            handles, self._place.local, self._heads, self._entries.array, self._oldest(step), slots
+        )
+        return slots
+
+    def use(self, handles: Handles, step: int, *, counts: bool) -> Found:
+        """Return slots; missing rows are made if they are admitted."""
+        slots, missing, expired = self._use(handles, step, self._oldest(step))
+        if not missing and not expired.size:
+            return Found(slots)
+        made_ids, made_slots = self._admit(handles[slots < 0], step, counts)
+        again, places = handles[expired], slots[expired]
+        if again.size:
+            # Only now, for an error above must leave them expired.
+            self._use(again, step, 0)
+            self._evicted += again.size
+        # An eviction for a later id may have taken the row of an earlier one.
+        slots = self.peek(handles, step)
+        # What was made comes last: it may have taken the place of what expired.
+        fresh_ids = np.concatenate([again, made_ids])
+        fresh_slots = np.concatenate([places, made_slots])
+        return Found(slots, missing + again.size, fresh_ids, fresh_slots)
+
+    def _use(self, handles: Handles, step: int, oldest: int) -> tuple[Slots, int, Slots]:
+        slots = np.empty(handles.size, np.int64)
+        expired = np.empty(handles.size if oldest else 0, np.int64)
+        missing, stale = kernel.use(
+            handles,
+            self._place.local,
+            self._heads,
+            self._entries.array,
+            self._limits.policy,
+            step,
+            oldest,
+            self._clocks,
+            slots,
+            expired,
+        )
+        return slots, int(missing), expired[:stale]
+
+    def _admit(self, ids: Ids, step: int, counts: bool) -> tuple[Ids, Slots]:
+        if not ids.size:
+            return ids, ids
+        wanted = ids[self._admission.admit(ids, counts=counts)]
+        self._figures.refused += ids.size - wanted.size
+        if not wanted.size:
+            return wanted, wanted
+        self._reserve(wanted.size)
+        made = self._insert(wanted, step)
+        kept = made >= 0
+        self._figures.admitted += int(kept.sum())
+        return wanted[kept], made[kept]
+
+    def _reserve(self, count: int) -> None:
+        """Make sure of slots for new rows before any is made."""
+        held = int(self._counts[kernel.NEXT_SLOT] - self._counts[kernel.FREE_SLOTS])
+        limit = held + count
+        if self._limits.evicts:
+            limit = min(limit, self._max_rows)
+        more = limit - int(self._counts[kernel.SLOT_LIMIT])
+        if more <= 0:
+            return
+        bounded = self._limits.bucket_rows or self._fixed_bytes
+        if limit > self._max_rows and bounded:
+            raise StoreFull(
+                f"table {self._table!r} is full: {held} rows of at most {self._max_rows} here, "
+                f"{count} more are wanted; raise its max_bytes or the server's max_ssd_bytes, or "
+                "give it an eviction",
+                table=self._table,
+                rows=held,
+            )
+        self._ensure(limit)
+        # Otherwise there is address space for all that the account could ever grant.
+        self._account.take(more * (self._row_bytes + INDEX_BYTES_A_ROW))
+        self._counts[kernel.SLOT_LIMIT] = limit
+
+    def _insert(self, ids: Ids, step: int) -> Slots:
+        made = np.empty(ids.size, np.int64)
+        start, why = 0, kernel.NO_ROOM_FOR_DEAD
+        while why != kernel.DONE:
+            start, why = kernel.insert(
+                ids,
+                start,
+                self._place.local,
+                self._heads,
+                self._entries.array,
+                self._sizes,
+                self._limits.policy,
+                step,
+                self._oldest(step),
+                self._limits.bucket_rows if self._limits.evicts else 0,
+                self._clocks,
+                self._counts,
+                self._free.array,
+                self._dead,
+                made,
+            )
+            self._release_dead()
+            if why in (kernel.NO_CLASS, kernel.NO_SLOT):
+                # Ids chosen to fall into one bucket: they are refused, the table is not.
+                made[start] = -1
+                self._figures.refused += 1
+                start += 1
+        self._settle()
+        return made
+
+    def _release_dead(self) -> None:
+        """Give regions that buckets have outgrown back to the system."""
+        count = int(self._counts[kernel.DEAD])
+        if not count:
+            return
+        for begin, length in self._dead[:count].tolist():
+            if length >= _PAGE_ENTRIES:
+                self._entries.release(begin * ENTRY_BYTES, (begin + length) * ENTRY_BYTES)
+        self._counts[kernel.DEAD] = 0
+        least = int(self._heads[:, kernel.CLASS].min())
+        if least > self._least_class:
+            self._entries.release(
+                int(self._sizes[self._least_class, 1]) * ENTRY_BYTES,
+                int(self._sizes[least, 1]) * ENTRY_BYTES,
+            )
+            self._least_class = least
+
+    def _settle(self) -> None:
+        rows = int(self._counts[kernel.SLOT_LIMIT]) * self._row_bytes
+        self._account.settle(self._fixed_bytes + self.bytes + rows)
+
+    def _oldest(self, step: int) -> int:
+        return max(0, step - self._limits.ttl_steps) if self._limits.ttl_steps else 0
+
+    def sweep(self, step: int) -> None:
+        """Drop the expired rows of a few buckets."""
+        oldest = self._oldest(step)
+        if not oldest:
+            return
+        for _ in range(min(_SWEEP_BUCKETS, self._place.count)):
+            self._swept = (self._swept + 1) % self._place.count
+            kernel.evict(
+                self._swept,
+                0,
+                self._limits.policy,
+                oldest,
+                self._heads,
+                self._entries.array,
+                self._clocks,
+                self._counts,
+                self._free.array,
+            )
+
+    def reset(self) -> None:
+        """Forget all rows and what was counted for admission."""
+        self._entries.clear()
+        self._free.clear()
+        self._admission.reset()
+        self._start()
+        self._settle()
+
+    def blocks(self, step: int) -> Iterator[tuple[Ids, Slots]]:
+        """Yield the rows bucket by bucket."""
+        for bucket in range(self._place.count):
+            used = int(self._heads[bucket, kernel.USED])
+            if used:
+                ids, slots = np.empty(used, np.int64), np.empty(used, np.int64)
+                count = kernel.entries_of(
+                    bucket, self._heads, self._entries.array, self._oldest(step), ids, slots
+                )
+                yield ids[:count], slots[:count]
+
+    @property
+    def row_count(self) -> int:
+        """Rows that exist."""
+        return int(self._counts[kernel.ROWS])
+
+    @property
+    def slot_count(self) -> int:
+        """Slots ever given since the last reset; their memory has been touched."""
+        return int(self._counts[kernel.NEXT_SLOT])
+
+    @property
+    def bytes_a_row(self) -> float:
+        """An entry at the fullest a bucket gets."""
+        return INDEX_BYTES_A_ROW
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the entries, freed slots and counters."""
+        entries = int(self._heads[:, kernel.CAPACITY].sum()) * ENTRY_BYTES
+        free = int(self._counts[kernel.FREE_SLOTS]) * 4
+        return entries + free + self._heads.nbytes + self._clocks.nbytes + self._admission.bytes
+
+    @property
+    def evicted(self) -> int:
+        """Rows evicted or expired."""
+        return self._evicted + int(self._counts[kernel.EVICTED])
+
+
+def _size_classes(buckets: int, max_rows: int) -> NDArray[np.int64]:
+    """Return capacity and beginning of each size class.
+
+    Big ones grow by a quarter, so that at least three of five entries are used. The biggest holds
+    eight times what a bucket gets on average: hashes are even, whoever fills one bucket means to.
+    """
+    most = 8 * max_rows // max(buckets, 1) + 4096
+    sizes, begin = [], 0
+    capacities = list(_SMALL)
+    while capacities[-1] < most:
+        grown = max(capacities[-1] + capacities[-1] // 4, capacities[-1] + 1)
+        capacities.append(-(-grown // _PAGE_ENTRIES) * _PAGE_ENTRIES)
+    for capacity in capacities:
+        begin = -(-begin // _PAGE_ENTRIES) * _PAGE_ENTRIES
+        sizes.append((capacity, begin))
+        begin += capacity * buckets
+    return np.array(sizes, np.int64)

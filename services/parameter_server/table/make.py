@@ -1,0 +1,131 @@
+"""From a specification to the parts of a shard."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from gradmesh.engine.kernels import bucket_index as kernel
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.sharding import BUCKETS
+from gradmesh.sdk.table.arithmetic import bucket_rows
+from gradmesh.services.parameter_server.table.admission import make_admission
+from gradmesh.services.parameter_server.table.budget import Account
+from gradmesh.services.parameter_server.table.dense import DenseIndex
+from gradmesh.services.parameter_server.table.figures import Figures
+from gradmesh.services.parameter_server.table.hash import HashIndex, Limits
+from gradmesh.services.parameter_server.table.index import Index
+from gradmesh.services.parameter_server.table.place import Place
+from gradmesh.services.parameter_server.table.rows import Layout, MemoryRows, Rows
+from gradmesh.services.parameter_server.table.tier import WHERE_BYTES, TieredRows
+
+_POLICIES = {"": kernel.KEEP, "lru": kernel.LRU, "lfu": kernel.LFU, "ttl": kernel.TTL}
+
+# Address space of a hash table without any limit; more rows than that no machine holds.
+_MOST_ROWS = 1 << 32
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What a server offers to a table.
+
+    Args:
+        account: Memory.
+        ssd_path: Directory of slab files; None for none.
+        max_ssd_bytes: How big they may get.
+        figures: Where the table counts.
+        seed: Of the table.
+    """
+
+    account: Account
+    ssd_path: Path | None
+    max_ssd_bytes: int
+    figures: Figures
+    seed: int
+
+
+def is_hash(spec: table_pb2.TableSpec) -> bool:
+    """Tell whether a table makes rows on first use."""
+    return spec.kind == table_pb2.TABLE_KIND_HASH
+
+
+def make_parts(
+    spec: table_pb2.TableSpec, layout: Layout, place: Place, home: Home
+) -> tuple[Index, Rows]:
+    """Return a table without rows; address space only, for as many as there can ever be.
+
+    Raises:
+        StoreFull: It does not fit; nothing is held then.
+    """
+    make = _make_hash if is_hash(spec) else _make_dense
+    try:
+        return make(spec, layout, place, home)
+    except BaseException:
+        home.account.settle(0)
+        raise
+
+
+def _make_dense(
+    spec: table_pb2.TableSpec, layout: Layout, place: Place, home: Home
+) -> tuple[Index, Rows]:
+    rows = -(-spec.rows * place.count // BUCKETS)
+    index_bytes = DenseIndex.estimate_bytes(spec.rows, place)
+    home.account.take(rows * (WHERE_BYTES if spec.hot_bytes else layout.row_bytes) + index_bytes)
+    index = DenseIndex(spec.name, spec.rows, place)
+    held = _make_rows(spec, layout, index.row_count, place, home)
+    held.ensure(index.row_count)
+    home.account.settle(index.bytes + held.memory_bytes(index.row_count))
+    return index, held
+
+
+def _make_hash(
+    spec: table_pb2.TableSpec, layout: Layout, place: Place, home: Home
+) -> tuple[Index, Rows]:
+    room = home.max_ssd_bytes if spec.hot_bytes else home.account.max_bytes
+    capacity = min(room // layout.row_bytes, _MOST_ROWS - 2)
+    quota = bucket_rows(spec.max_bytes, layout.row_bytes)
+    if spec.max_bytes:
+        capacity = min(capacity, quota * place.count)
+    capacity = max(1, capacity)
+    rows = _make_rows(spec, layout, capacity, place, home)
+    policy = _POLICIES[spec.eviction.name]
+    limits = Limits(
+        policy,
+        int(spec.eviction.settings["steps"]) if policy == kernel.TTL else 0,
+        quota,
+        evicts=policy != kernel.KEEP and spec.max_bytes > 0,
+    )
+    index = HashIndex(
+        spec.name,
+        place,
+        row_bytes=WHERE_BYTES if spec.hot_bytes else layout.row_bytes,
+        capacity=capacity,
+        limits=limits,
+        admission=make_admission(spec.admission, place, home.seed),
+        account=home.account,
+        fixed_bytes=rows.memory_bytes(0),
+        figures=home.figures,
+        ensure=rows.ensure,
+    )
+    return index, rows
+
+
+def _make_rows(
+    spec: table_pb2.TableSpec, layout: Layout, capacity: int, place: Place, home: Home
+) -> Rows:
+    if not spec.hot_bytes:
+        return MemoryRows(layout, capacity, fills=is_hash(spec))
+    if home.ssd_path is None:
+        raise InvalidRequest(
+            f"table {spec.name!r} keeps {spec.hot_bytes} bytes in memory and the rest on disk, but "
+            "this server has no parameter_server.ssd_path; set it",
+            table=spec.name,
+        )
+    return TieredRows(
+        layout,
+        capacity,
+        hot_bytes=spec.hot_bytes * place.count // BUCKETS,
+        directory=home.ssd_path,
+        max_file_bytes=home.max_ssd_bytes,
+    )

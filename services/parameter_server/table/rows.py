@@ -1,0 +1,186 @@
+"""Rows and their optimizer state, by slot.
+
+Rows of 16 bits are changed in float32 and rounded once a step; their state is float32.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+
+from gradmesh.engine.kernels import copy_in, copy_out
+from gradmesh.engine.optim import Rule
+from gradmesh.protos.frame import Array
+from gradmesh.sdk.table.arithmetic import row_bytes, wide_dtype
+from gradmesh.services.parameter_server.table.index import Slots
+from gradmesh.services.parameter_server.table.memory import Reserved
+
+# Elements handled at once where temporary arrays are needed, so that they stay small.
+_CHUNK_ELEMENTS = 1 << 22
+
+
+@final
+class Layout:
+    """How a row and its state are stored.
+
+    Args:
+        dim: Elements of a row.
+        dtype: Of the row.
+        rule: Says what state there is.
+    """
+
+    def __init__(self, dim: int, dtype: np.dtype[Any], rule: Rule) -> None:
+        self.dim = dim
+        self.dtype = dtype
+        self.rule = rule
+        self.slots = rule.slots(dim)
+        self.wide = wide_dtype(dtype)
+        self.row_bytes = row_bytes(dim, dtype, rule)
+
+
+class Rows(ABC):
+    """Rows and state; all is called under the table's lock."""
+
+    layout: Layout
+
+    @abstractmethod
+    def _arrays(self) -> tuple[Array, dict[str, Array]]:
+        """Return rows and state in which `_place` gives positions."""
+
+    @abstractmethod
+    def _place(self, slots: Slots) -> Slots:
+        """Return the position of each slot, -1 for -1; true until the next call."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Give the memory of all rows back."""
+
+    @abstractmethod
+    def memory_bytes(self, slots: int) -> int:
+        """Return the memory that so many slots take."""
+
+    @property
+    def most_at_once(self) -> int:
+        """How many slots may be placed in one call."""
+        return max(1, _CHUNK_ELEMENTS // self.layout.dim)
+
+    @property
+    def file_bytes(self) -> int:
+        """What lies on disk."""
+        return 0
+
+    @abstractmethod
+    def ensure(self, slots: int) -> None:
+        """Make sure that the first slots can be written.
+
+        Raises:
+            StoreFull: They cannot.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is not memory."""
+
+    def read(self, slots: Slots, out: Array) -> None:
+        """Put rows into out; where a slot is -1, out stays."""
+        for part in self._parts(slots.size):
+            copy_out(self._arrays()[0], self._place(slots[part]), out[part])
+
+    def state(self, slots: Slots) -> dict[str, Array]:
+        """Return copies of the optimizer state of rows."""
+        found = {s.name: np.empty((slots.size, s.width), self.layout.wide) for s in self._slots()}
+        for part in self._parts(slots.size):
+            places = self._place(slots[part])
+            for name, array in self._arrays()[1].items():
+                copy_out(array, places, found[name][part])
+        return found
+
+    def write(self, slots: Slots, rows: Array, state: dict[str, Array] | None = None) -> None:
+        """Set rows, one after the other, and their state: to its beginning if not given."""
+        for part in self._parts(slots.size):
+            places = self._place(slots[part])
+            weights, arrays = self._arrays()
+            copy_in(weights, places, np.ascontiguousarray(rows[part]).astype(weights.dtype))
+            for slot in self._slots():
+                if state is None:
+                    arrays[slot.name][places] = slot.initial
+                else:
+                    copy_in(arrays[slot.name], places, np.ascontiguousarray(state[slot.name][part]))
+
+    def update(self, slots: Slots, grads: Array, lr: float, step: int) -> None:
+        """Change rows by gradients; no slot twice, none -1."""
+        for part in self._parts(slots.size):
+            places = self._place(slots[part])
+            weights, state = self._arrays()
+            if weights.dtype == self.layout.wide:
+                self.layout.rule.update_rows(weights, state, places, grads[part], lr, step)
+            else:
+                self._update_narrow(weights, state, places, grads[part], lr, step)
+
+    def _update_narrow(
+        self,
+        weights: Array,
+        state: dict[str, Array],
+        places: Slots,
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> None:
+        rows = np.empty((places.size, self.layout.dim), weights.dtype)
+        copy_out(weights, places, rows)
+        wide = rows.astype(self.layout.wide)
+        picked = {name: array[places] for name, array in state.items()}
+        given = grads.astype(self.layout.wide)
+        self.layout.rule.update_rows(wide, picked, np.arange(places.size), given, lr, step)
+        copy_in(weights, places, wide.astype(weights.dtype))
+        for name, array in picked.items():
+            state[name][places] = array
+
+    def _slots(self) -> tuple[Any, ...]:
+        return self.layout.slots
+
+    def _parts(self, count: int) -> Iterator[slice]:
+        most = self.most_at_once
+        return (slice(begin, begin + most) for begin in range(0, count, most))
+
+
+@final
+class MemoryRows(Rows):
+    """Rows in memory: a slot is a position.
+
+    Args:
+        layout: Of a row.
+        capacity: Slots for which address space is reserved.
+        fills: Whether slots are used from the beginning on, so that huge pages pay.
+    """
+
+    def __init__(self, layout: Layout, capacity: int, *, fills: bool) -> None:
+        self.layout = layout
+        self._rows = Reserved((capacity, layout.dim), layout.dtype, huge=fills)
+        self._state = {
+            slot.name: Reserved((capacity, slot.width), layout.wide, huge=fills)
+            for slot in layout.slots
+        }
+        self._views = {name: held.array for name, held in self._state.items()}
+
+    def _arrays(self) -> tuple[Array, dict[str, Array]]:
+        return self._rows.array, self._views
+
+    def _place(self, slots: Slots) -> Slots:
+        return slots
+
+    def ensure(self, slots: int) -> None:
+        """Memory was promised before."""
+
+    def close(self) -> None:
+        """There is nothing else."""
+
+    def clear(self) -> None:
+        """Give the memory of all rows back."""
+        for held in (self._rows, *self._state.values()):
+            held.clear()
+
+    def memory_bytes(self, slots: int) -> int:
+        """Return the memory that so many slots take."""
+        return slots * self.layout.row_bytes
