@@ -28,6 +28,7 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.owner.v1.OwnerService/OpenLane": True,
     "gradmesh.parameter_server.v1.ParameterServerService/StartRun": True,
     "gradmesh.parameter_server.v1.ParameterServerService/Lookup": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/Refresh": True,
     "gradmesh.parameter_server.v1.ParameterServerService/Backward": True,
     "gradmesh.parameter_server.v1.ParameterServerService/Apply": True,
     "gradmesh.parameter_server.v1.ParameterServerService/Push": True,

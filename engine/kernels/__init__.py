@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.id_map import IdMap as IdMap
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
+    from gradmesh.engine.kernels.route import first_outside as first_outside
+    from gradmesh.engine.kernels.route import route_ids as route_ids
     from gradmesh.engine.kernels.rows import check_index as check_index
     from gradmesh.engine.kernels.rows import coalesce as coalesce
     from gradmesh.engine.kernels.rows import copy_in as copy_in
@@ -46,9 +48,11 @@ _HOMES = {
     "copy_in": "rows",
     "copy_out": "rows",
     "erf": "special",
+    "first_outside": "route",
     "gather": "rows",
     "init_normal": "initializer",
     "init_uniform": "initializer",
+    "route_ids": "route",
     "scatter_add": "rows",
     "scatter_sgd": "rows",
     "unique_inverse": "unique",
@@ -70,12 +74,14 @@ __all__ = [
     "copy_in",
     "copy_out",
     "erf",
+    "first_outside",
     "fused",
     "gather",
     "init_normal",
     "init_uniform",
     "norm",
     "rank_bits",
+    "route_ids",
     "scatter_add",
     "scatter_sgd",
     "sketch",

@@ -38,14 +38,12 @@ class RecordedLookup:
     """A lookup made in a context.
 
     Args:
-        number: Of the lookup within the context.
         lookup: What was read, and from where.
-        rows: The tensor that the rows became; its gradient goes back to the servers.
+        rows: The tensors that the rows became; their gradients go back to the servers.
     """
 
-    number: int
     lookup: Lookup
-    rows: Tensor
+    rows: list[Tensor]
 
 
 @final
@@ -70,15 +68,16 @@ class Context:
         self.channels: dict[str, Channel] = {}
         self._next = 0
 
-    def next_number(self) -> int:
-        """Return the number of the next lookup."""
-        self._next += 1
-        return self._next
+    def reserve(self, count: int) -> int:
+        """Take numbers for so many messages of a lookup; return the first."""
+        first = self._next + 1
+        self._next += max(count, 1)
+        return first
 
-    def record(self, number: int, lookup: Lookup, rows: Tensor) -> None:
+    def record(self, lookup: Lookup, rows: list[Tensor]) -> None:
         """Remember a lookup whose gradients will go back to the servers."""
-        self.lookups.append(RecordedLookup(number, lookup, rows))
-        for shard in lookup.route.pieces:
+        self.lookups.append(RecordedLookup(lookup, rows))
+        for shard in lookup.route.shards:
             channel = self.mesh.servers.channel(lookup.shards, shard)
             self.channels[channel.address] = channel
 
@@ -94,7 +93,7 @@ class Context:
 
     def gradients(self) -> dict[Any, Any]:
         """Return the gradients of this process's leaves, array by leaf."""
-        rows = {recorded.rows for recorded in self.lookups}
+        rows = {rows for recorded in self.lookups for rows in recorded.rows}
         return {leaf: grad for leaf, grad in self.map.items() if leaf not in rows}
 
     def release(self) -> None:

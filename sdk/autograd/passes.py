@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gradmesh.engine.autograd import Tensor, run_backward
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Frame
@@ -40,29 +42,47 @@ def backward(
     run_backward(roots, retain_graph=retain_graph, into=ctx.map)
     deadline = ctx.mesh.deadline(timeout_s)
     returned = [
-        (recorded, grad)
+        (recorded, grads)
         for recorded in ctx.lookups
-        if (grad := ctx.map.pop(recorded.rows, None)) is not None
+        if (grads := _take_grads(ctx, recorded)) is not None
     ]
     for recorded, _ in returned:
-        if recorded.number in ctx.sent:
+        number = recorded.lookup.first
+        if number in ctx.sent:
             raise InvalidRequest(
-                f"{ctx}: the rows of lookup {recorded.number} have their gradients from an earlier "
+                f"{ctx}: the rows of lookup {number} have their gradients from an earlier "
                 "backward; add the losses up and run one backward",
-                lookup=recorded.number,
+                lookup=number,
             )
-    calls = [call for recorded, grad in returned for call in _calls(ctx, recorded, grad)]
+    calls = [call for recorded, grads in returned for call in _calls(ctx, recorded, grads)]
     call_all(METHODS["Backward"], calls, deadline)
-    ctx.sent.update(recorded.number for recorded, _ in returned)
+    ctx.sent.update(recorded.lookup.first for recorded, _ in returned)
 
 
-def _calls(ctx: Context, recorded: RecordedLookup, grad: Any) -> list[tuple[Channel, Body]]:
-    """Return what goes to each server that the rows of one lookup came from."""
-    lookup = recorded.lookup
-    message = pb.BackwardRequest(context=ctx.id, lookup=recorded.number)
+def _take_grads(ctx: Context, recorded: RecordedLookup) -> list[Any] | None:
+    """Return the gradients of a lookup's rows, or None if the roots did not reach it."""
+    grads = [ctx.map.pop(rows, None) for rows in recorded.rows]
+    if all(grad is None for grad in grads):
+        return None
+    # Tables of one lookup are answered together, also those of a dim that the roots left out.
     return [
-        (ctx.mesh.servers.channel(lookup.shards, shard), Frame(message, arrays))
-        for shard, arrays in lookup.route.split(grad).items()
+        np.zeros_like(rows.data) if grad is None else grad
+        for rows, grad in zip(recorded.rows, grads, strict=True)
+    ]
+
+
+def _calls(ctx: Context, recorded: RecordedLookup, grads: list[Any]) -> list[tuple[Channel, Body]]:
+    """Return what goes to each server that the rows of one lookup came from: views of rows."""
+    lookup, servers = recorded.lookup, ctx.mesh.servers
+    return [
+        (
+            servers.channel(lookup.shards, part.shard),
+            Frame(
+                pb.BackwardRequest(context=ctx.id, lookup=lookup.first + part.number),
+                [grads[piece.group][piece.place] for piece in part.pieces],
+            ),
+        )
+        for part in lookup.route.parts
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, final
 import numpy as np
 
 from gradmesh.engine.optim import Optimizer, lr_scheduler
+from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import array_pb2, context_pb2
 from gradmesh.protos.coordinator.v1 import (
     membership_pb2,
@@ -28,6 +29,7 @@ from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction, lifetime_recipe
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer, to_recipe
 from gradmesh.sdk.table.schedule import schedule_recipe
 from gradmesh.sdk.table.table import Table
@@ -55,6 +57,8 @@ def connect(
     security: SecurityConfig | None = None,
     metrics: RpcMetrics | None = None,
     lane: LaneChoice = "auto",
+    table_metrics: TableMetrics | None = None,
+    max_frame_bytes: int = limits.MAX_FRAME_BYTES,
     timeout_s: float = 30.0,
     on_lost: Callable[[], object] = lambda: None,
 ) -> "Mesh":
@@ -70,6 +74,9 @@ def connect(
         security: Certificates and token.
         metrics: Where calls are counted.
         lane: Way of hot calls: shared memory, TCP, the best of them, or gRPC alone.
+        table_metrics: Where lookups and pushes are counted.
+        max_frame_bytes: Largest message to a parameter server, which must not take less; bigger
+            lookups and pushes are cut by themselves.
         timeout_s: How long to look for the coordinator, and the default of every call.
         on_lost: Called once if another process takes this one's name.
 
@@ -99,9 +106,22 @@ def connect(
         raise
 
     def connect_server(address: str, name: str) -> Channel:
-        return Channel(address, name, security=security, metrics=metrics, patience_s=2.0, lane=lane)
+        return Channel(
+            address,
+            name,
+            security=security,
+            metrics=metrics,
+            patience_s=2.0,
+            max_frame_bytes=max_frame_bytes,
+            lane=lane,
+        )
 
-    servers = ParameterServers(client, connect_server)
+    servers = ParameterServers(
+        client,
+        connect_server,
+        max_frame_bytes=max_frame_bytes,
+        metrics=table_metrics,
+    )
     return Mesh(channel, client, lease, servers, timeout_s)
 
 

@@ -2,17 +2,20 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
 
+from gradmesh.protos import limits
+from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import DeadlineExceeded, StaleShardMap, Unreachable
 from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.mesh.coordinator import Coordinator
+from gradmesh.sdk.mesh.future import Future, Resolver
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Channel, Pending, Writer
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.retry import RetryPolicy
@@ -26,6 +29,13 @@ METHODS: dict[str, Method] = {
 """The rpcs of a parameter server by name."""
 
 
+class KnowsShards(Protocol):
+    """Whoever can be asked where rows are: the coordinator, or one of several."""
+
+    def get_shard_map(self, deadline: Deadline) -> table_pb2.ShardMap:
+        """Wait for the parameter servers and read where rows are."""
+
+
 @final
 class ParameterServers:
     """All parameter servers.
@@ -33,11 +43,23 @@ class ParameterServers:
     Args:
         coordinator: Knows where they are.
         connect: Makes a channel from (address, name).
+        max_frame_bytes: Largest message; requests that would exceed it are cut.
+        metrics: Where lookups and pushes are counted.
     """
 
-    def __init__(self, coordinator: Coordinator, connect: Callable[[str, str], Channel]) -> None:
+    def __init__(
+        self,
+        coordinator: KnowsShards,
+        connect: Callable[[str, str], Channel],
+        *,
+        max_frame_bytes: int = limits.MAX_FRAME_BYTES,
+        metrics: TableMetrics | None = None,
+    ) -> None:
         self._coordinator = coordinator
         self._connect = connect
+        self.max_frame_bytes = max_frame_bytes
+        self.metrics = metrics or TableMetrics()
+        self._resolver = Resolver()
         self._lock = threading.Lock()  # guards all below
         self._map: ShardMap | None = None
         self._channels: dict[tuple[str, str], Channel] = {}
@@ -45,6 +67,15 @@ class ParameterServers:
         self._closed = False
         # One fetch at a time: an answer that was overtaken must not replace a newer one.
         self._fetching = threading.Lock()
+
+    @property
+    def closed(self) -> bool:
+        """Whether no call can be made any more."""
+        return self._closed
+
+    def future(self, finish: Callable[[], T]) -> Future[T]:
+        """Return a future of something that is under way and that `finish` waits for."""
+        return Future(finish, self._resolver)
 
     def held_map(self) -> ShardMap | None:
         """Return the map in use, if one was fetched."""
@@ -105,25 +136,14 @@ class ParameterServers:
         name: str,
         requests: Mapping[int, Body | Writer],
         deadline: Deadline,
-        read: Callable[[int, Any], object] | None = None,
     ) -> dict[int, Any]:
         """Call several servers at once; return the responses by shard.
-
-        Args:
-            shards: The map.
-            name: Of the rpc.
-            requests: For each shard the request, or what writes it.
-            deadline: Of all calls.
-            read: Takes each shard's response while its arrays are still borrowed; saves the copy
-                that they otherwise cost on a lane. The responses returned are then of no use.
 
         Raises:
             GradmeshError: The first failure; calls still under way are given up.
         """
         calls = [(self.channel(shards, shard), request) for shard, request in requests.items()]
-        names = list(requests)
-        take = None if read is None else lambda place, response: read(names[place], response)
-        return dict(zip(names, call_all(METHODS[name], calls, deadline, take), strict=True))
+        return dict(zip(requests, call_all(METHODS[name], calls, deadline), strict=True))
 
     def with_map(self, attempt: Callable[[ShardMap], T], deadline: Deadline) -> T:
         """Do something with the shard map, again with a newer one when servers have moved.
@@ -155,39 +175,72 @@ class ParameterServers:
             self._closed = True
             for channel in self._channels.values():
                 channel.close()
+        self._resolver.close()
 
 
-def call_all(
-    method: Method,
-    calls: Iterable[tuple[Channel, Body | Writer]],
-    deadline: Deadline,
-    read: Callable[[int, Any], object] | None = None,
-) -> list[Any]:
-    """Make the same call on several channels at once; return the responses in order.
+@final
+class Calls:
+    """The same call on several channels, under way at once.
 
     Args:
         method: The rpc.
         calls: To whom, and the request or what writes it.
-        deadline: Of all calls.
-        read: Takes each response by its place, while its arrays are borrowed.
+        deadline: Of each.
+    """
+
+    def __init__(
+        self, method: Method, calls: Iterable[tuple[Channel, Body | Writer]], deadline: Deadline
+    ) -> None:
+        self._pending: list[Pending] = []
+        try:
+            for channel, request in calls:
+                self._pending.append(channel.start(method, request, deadline))
+        except BaseException:
+            self.cancel()
+            raise
+
+    def responses(self) -> Iterator[Any]:
+        """Yield the responses in order; once.
+
+        Raises:
+            GradmeshError: The first failure; calls still under way are given up.
+        """
+        try:
+            while self._pending:
+                response = self._pending[0].result()
+                del self._pending[0]
+                yield response
+        finally:
+            self.cancel()
+
+    def borrowed(self) -> Iterator[Any]:
+        """Yield the responses in order; the arrays of each are valid until the next is asked for.
+
+        Saves the copy that they otherwise cost on a lane.
+
+        Raises:
+            GradmeshError: The first failure; calls still under way are given up.
+        """
+        try:
+            while self._pending:
+                yield self._pending[0].borrow()
+                self._pending.pop(0).release()
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Give up what is still under way."""
+        for call in self._pending:
+            call.cancel()
+        self._pending.clear()
+
+
+def call_all(
+    method: Method, calls: Iterable[tuple[Channel, Body | Writer]], deadline: Deadline
+) -> list[Any]:
+    """Make the same call on several channels at once; return the responses in order.
 
     Raises:
         GradmeshError: The first failure; calls still under way are given up.
     """
-    pending: list[Pending] = []
-    responses: list[Any] = []
-    try:
-        for channel, request in calls:
-            pending.append(channel.start(method, request, deadline))
-        for place, call in enumerate(pending):
-            if read is None:
-                responses.append(call.result())
-                continue
-            response = call.borrow()
-            read(place, response)
-            call.release()
-            responses.append(response)
-    finally:
-        for call in pending[len(responses) :]:
-            call.cancel()
-    return responses
+    return list(Calls(method, calls, deadline).responses())

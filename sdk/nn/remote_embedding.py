@@ -5,15 +5,14 @@ from typing import Any, final
 
 import numpy as np
 
-from gradmesh.engine.autograd import Tensor, is_grad_enabled
+from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.autograd.ops import take_rows
 from gradmesh.engine.nn import Module
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.autograd.context import current_context
-from gradmesh.sdk.table.lookup import Purpose, look_up
-from gradmesh.sdk.table.routing import check_ids
+from gradmesh.protos.sharding import Ids
+from gradmesh.sdk.nn.row_source import RowSource
 from gradmesh.sdk.table.table import Table
-from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 
 
 @final
@@ -25,23 +24,24 @@ class RemoteEmbedding(Module):
 
     Args:
         tables: One table, or one for each column of the ids; all of the same dim and type.
+        prefetch_depth: How many batches `prefetch` may fetch ahead; 0 for none.
 
     Raises:
         InvalidRequest: The tables differ in dim or type.
     """
 
-    def __init__(self, tables: Table | Sequence[Table]) -> None:
+    def __init__(self, tables: Table | Sequence[Table], *, prefetch_depth: int = 1) -> None:
         super().__init__()
         self.tables = [tables] if isinstance(tables, Table) else list(tables)
-        if not self.tables:
-            raise InvalidRequest("a layer needs at least one table")
-        if len({(table.dim, table.dtype, id(table.servers)) for table in self.tables}) != 1:
+        self._set = TableSet(self.tables)
+        if len(self._set.groups) != 1:
             names = ", ".join(f"{t.name} ({t.dim}, {t.dtype})" for t in self.tables)
             raise InvalidRequest(
-                "the tables of one layer must have the same dim and dtype and come from one mesh: "
-                f"{names}"
+                f"the tables of this layer must have the same dim and dtype: {names}; "
+                "RemoteEmbeddingBag takes different ones"
             )
         self.dim = self.tables[0].dim
+        self._source = RowSource(self._set, prefetch_depth)
 
     def forward(self, ids: Any) -> Tensor:
         """Return the rows.
@@ -56,35 +56,37 @@ class RemoteEmbedding(Module):
             InvalidRequest: The shape does not fit the number of tables.
             IdOutOfRange: An id is no row of its table.
         """
-        array = np.asarray(ids.data if isinstance(ids, Tensor) else ids)
-        columns = self._columns(array)
-        ctx = current_context()
-        deadline = Deadline.after(self.tables[0].timeout_s)
-        if ctx is not None and ctx.mesh.servers is not self.tables[0].servers:
-            raise InvalidRequest(f"{ctx} spans another mesh than table {self.tables[0].name!r}")
-        if ctx is None or not is_grad_enabled():
-            # Inside a run rows are those of the step, whether gradients follow or not.
-            purpose = None if ctx is None else Purpose(ctx.mark)
-            found = look_up(self.tables, columns, deadline, purpose)
-            rows = Tensor(found.rows)
-        else:
-            number = ctx.next_number()
-            found = look_up(self.tables, columns, deadline, Purpose(ctx.mark, ctx.id, number))
-            rows = Tensor(found.rows, requires_grad=True)
-            ctx.record(number, found, rows)
-        inverse = found.route.inverse
-        places = inverse[0] if array.ndim == 1 else np.stack(inverse, axis=1)
-        result: Tensor = take_rows(rows, places)
+        array = as_ids(ids, self._set.names[0])
+        (rows,), inverse = self._source.fetch(self._want(array))
+        if array.ndim == 2:
+            inverse = inverse.reshape(len(self.tables), -1).T
+        result: Tensor = take_rows(rows, inverse)
         return result
 
-    def _columns(self, ids: Any) -> list[Any]:
+    def prefetch(self, ids: Any) -> bool:
+        """Ask for the rows of the next batch, to be there when `forward` wants them.
+
+        Called in the context of a step, after its own forward. The next forward for the same ids in
+        a context takes these rows and has those refreshed that changed in between, so it sees what
+        it would have seen without prefetching.
+
+        Args:
+            ids: As for `forward`.
+
+        Returns:
+            Whether a request went out: not outside a context, nor beyond the depth.
+        """
+        return self._source.prefetch(self._want(as_ids(ids, self._set.names[0])))
+
+    def discard_prefetched(self) -> None:
+        """Forget what was fetched ahead and not used."""
+        self._source.discard()
+
+    def _want(self, ids: Ids) -> WantedIds:
         count = len(self.tables)
         if not (ids.ndim == 1 and count == 1) and (ids.ndim != 2 or ids.shape[1] != count):
             raise InvalidRequest(
                 f"ids of shape {ids.shape} for {count} tables; expected [batch, {count}]"
             )
-        columns = [ids] if ids.ndim == 1 else [ids[:, i] for i in range(count)]
-        return [
-            check_ids(column, table.name, table.spec.rows)
-            for column, table in zip(columns, self.tables, strict=True)
-        ]
+        starts = np.arange(count + 1, dtype=np.int64) * len(ids)
+        return self._set.want(ids.T.reshape(-1), starts)

@@ -1,20 +1,20 @@
 """Reading rows of several tables from all servers at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import final
 
 import numpy as np
 
 from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import StaleShardMap, Unreachable
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.protos.sharding import Ids, ShardMap
-from gradmesh.sdk.table.routing import Route, route
+from gradmesh.protos.sharding import ShardMap
+from gradmesh.sdk.mesh.servers import METHODS, Calls
+from gradmesh.sdk.table.routing import Part, Route, route
+from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.transport.deadline import Deadline
-
-if TYPE_CHECKING:
-    from gradmesh.sdk.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,14 @@ class Purpose:
     Args:
         mark: The step of a run; None outside a run.
         context: The context that sends gradients; None when none will follow.
-        number: Of this lookup within the context.
+        reserve: Gives the context's next numbers, so many; the first is returned.
+        ahead: Whether rows are wanted at once, to be brought up to date later.
     """
 
     mark: context_pb2.StepMark | None
     context: context_pb2.ContextId | None = None
-    number: int = 0
+    reserve: Callable[[int], int] = lambda count: 0
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,47 +41,104 @@ class Lookup:
     Args:
         shards: The map they were routed with.
         route: Where each came from.
-        rows: [total, dim], each id once; ours to change.
+        rows: For each group of tables [total, dim], each id once; ours to change.
+        first: Number of the first message to each server within the context.
     """
 
     shards: ShardMap
     route: Route
-    rows: Array
+    rows: list[Array]
+    first: int
+
+
+@final
+class PendingLookup:
+    """A lookup under way; made and sent at once.
+
+    Args:
+        tables: Whose rows.
+        wanted: Which.
+        deadline: Of all attempts together.
+        purpose: What for.
+    """
+
+    def __init__(
+        self,
+        tables: TableSet,
+        wanted: WantedIds,
+        deadline: Deadline,
+        purpose: Purpose | None = None,
+    ) -> None:
+        self._tables = tables
+        self._wanted = wanted
+        self._deadline = deadline
+        self._purpose = purpose or Purpose(None)
+        self._sent: tuple[Lookup, Calls] | None = None
+        try:
+            self._sent = self._send(tables.servers.shard_map(deadline))
+        except (StaleShardMap, Unreachable):
+            if tables.servers.closed:
+                raise
+            # `finish` tries again, with a newer map.
+
+    def _send(self, shards: ShardMap) -> tuple[Lookup, Calls]:
+        servers = self._tables.servers
+        plan = route(self._tables, self._wanted, shards, servers.max_frame_bytes)
+        first = self._purpose.reserve(plan.depth)
+        rows = [
+            np.empty((total, dim), dtype)
+            for total, (dim, dtype) in zip(plan.totals, self._tables.groups, strict=True)
+        ]
+        calls = [
+            (servers.channel(shards, part.shard), self._request(part, shards.epoch, first))
+            for part in plan.parts
+        ]
+        return Lookup(shards, plan, rows, first), Calls(METHODS["Lookup"], calls, self._deadline)
+
+    def _request(self, part: Part, epoch: int, first: int) -> Frame[pb.LookupRequest]:
+        names, purpose = self._tables.names, self._purpose
+        message = pb.LookupRequest(
+            shard_epoch=epoch,
+            tables=[names[piece.table] for piece in part.pieces],
+            mark=purpose.mark,
+            context=purpose.context,
+            lookup=first + part.number,
+            ahead=purpose.ahead,
+        )
+        return Frame(message, [piece.ids for piece in part.pieces])
+
+    def finish(self) -> Lookup:
+        """Wait for the rows; a server that moved is found again, until the deadline.
+
+        Raises:
+            GradmeshError: A server refused, or could not be reached in time.
+        """
+
+        def read(shards: ShardMap) -> Lookup:
+            sent, self._sent = self._sent or self._send(shards), None
+            lookup, calls = sent
+            for part, reply in zip(lookup.route.parts, calls.borrowed(), strict=True):
+                for piece, rows in zip(part.pieces, reply.arrays, strict=True):
+                    lookup.rows[piece.group][piece.place] = rows
+            return lookup
+
+        found = self._tables.servers.with_map(read, self._deadline)
+        self._tables.servers.metrics.observe_lookup(
+            self._wanted.ids.size, sum(found.route.totals), sum(r.nbytes for r in found.rows)
+        )
+        return found
+
+    def cancel(self) -> None:
+        """Give it up."""
+        if self._sent is not None:
+            self._sent[1].cancel()
 
 
 def look_up(
-    tables: Sequence["Table"],
-    ids: Sequence[Ids],
-    deadline: Deadline,
-    purpose: Purpose | None = None,
+    tables: TableSet, wanted: WantedIds, deadline: Deadline, purpose: Purpose | None = None
 ) -> Lookup:
-    """Read rows of tables of the same dim and type.
+    """Read rows of tables, all servers in one round.
 
     A server that moved is found again through the coordinator, until the deadline.
     """
-
-    def read(shards: ShardMap) -> Lookup:
-        plan = route(ids, shards)
-        requests = {
-            shard: _request(tables, plan, shard, shards.epoch, purpose) for shard in plan.pieces
-        }
-        rows = np.empty((plan.total, tables[0].dim), tables[0].dtype)
-        tables[0].servers.call_each(shards, "Lookup", requests, deadline, plan.reader(rows))
-        return Lookup(shards, plan, rows)
-
-    return tables[0].servers.with_map(read, deadline)
-
-
-def _request(
-    tables: Sequence["Table"], plan: Route, shard: int, epoch: int, purpose: Purpose | None
-) -> Frame[pb.LookupRequest]:
-    pieces = plan.pieces[shard]
-    message = pb.LookupRequest(
-        shard_epoch=epoch, tables=[tables[piece.table].name for piece in pieces]
-    )
-    if purpose is not None and purpose.mark is not None:
-        message.mark.CopyFrom(purpose.mark)
-    if purpose is not None and purpose.context is not None:
-        message.context.CopyFrom(purpose.context)
-        message.lookup = purpose.number
-    return Frame(message, [piece.ids for piece in pieces])
+    return PendingLookup(tables, wanted, deadline, purpose).finish()

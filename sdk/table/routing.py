@@ -1,34 +1,64 @@
-"""Which ids go to which server, and where the rows that come back belong. Pure."""
+"""Which ids go to which server, and where the rows that come back belong. Pure.
 
-from collections.abc import Callable, Iterator, Sequence
+The distinct rows of a request stand in the order of their servers, so that what a server sends or
+gets is one run of rows for each table: nothing is gathered or scattered, only copied.
+"""
+
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.engine.kernels import unique_inverse
+from gradmesh.engine.kernels import route_ids
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
-from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
-from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.table.gradients import clean_grads
+from gradmesh.sdk.table.table_set import TableSet, WantedIds
+
+# What a message takes beside ids and rows: its fields, and for each table its name and shapes.
+_HEAD_BYTES = 1024
+_TABLE_BYTES = 64 + limits.MAX_NAME_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """What one server is asked of one table.
+    """What one message asks of one table.
 
     Args:
-        table: Index of the table in the request.
-        ids: Unique ids, int64 [n].
-        places: Where their rows stand among all rows of the request: int64 [n], or a slice.
+        table: Index of the table in its set.
+        group: Index of the matrix that its rows stand in.
+        begin: Where they begin in it.
+        ids: Distinct ids, int64 [n].
     """
 
     table: int
+    group: int
+    begin: int
     ids: Ids
-    places: NDArray[np.int64] | slice
+
+    @property
+    def place(self) -> slice:
+        """Where the rows stand in their matrix."""
+        return slice(self.begin, self.begin + self.ids.size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One message to one server.
+
+    Args:
+        shard: Which server.
+        number: Counts the messages to that server, from 0.
+        pieces: What it asks.
+    """
+
+    shard: int
+    number: int
+    pieces: list[Piece]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,84 +66,82 @@ class Route:
     """A request for rows of several tables.
 
     Args:
-        pieces: What each shard is asked; shards that hold nothing are left out.
-        inverse: For each table, for each id asked, the position of its row.
-        total: How many rows there are in all.
+        parts: The messages; servers that hold nothing get none.
+        inverse: For each id asked, where its row stands in the matrix of its group, int64 [n].
+        totals: How many rows the matrix of each group has.
     """
 
-    pieces: dict[int, list[Piece]]
-    inverse: list[NDArray[np.int64]]
-    total: int
+    parts: list[Part]
+    inverse: NDArray[np.int64]
+    totals: list[int]
 
-    def reader(self, out: Array) -> Callable[[int, Frame[Any]], None]:
-        """Return what puts a server's rows where they belong; `out` is [total, dim]."""
+    @property
+    def depth(self) -> int:
+        """The greatest number of messages to one server."""
+        return max((part.number + 1 for part in self.parts), default=0)
 
-        def read(shard: int, reply: Frame[Any]) -> None:
-            for piece, rows in zip(self.pieces[shard], reply.arrays, strict=True):
-                out[piece.places] = rows
-
-        return read
-
-    def split(self, rows: Array) -> dict[int, list[Array]]:
-        """Cut [total, dim] into what belongs to each server."""
-        return {
-            shard: [rows[piece.places] for piece in pieces] for shard, pieces in self.pieces.items()
-        }
+    @property
+    def shards(self) -> set[int]:
+        """The servers that hold any of it."""
+        return {part.shard for part in self.parts}
 
 
-def route(ids: Sequence[Ids], shards: ShardMap) -> Route:
-    """Route the flat ids of several tables; each id travels once a table."""
-    pieces: dict[int, list[Piece]] = {}
-    inverses: list[NDArray[np.int64]] = []
-    total = 0
-    for table, wanted in enumerate(ids):
-        unique, inverse = unique_inverse(wanted)
-        inverses.append(inverse + total if total else inverse)
-        if len(shards.names) == 1:
-            if unique.size:
-                places = slice(total, total + unique.size)
-                pieces.setdefault(0, []).append(Piece(table, unique, places))
-        else:
-            for shard, piece in _spread(table, unique, total, shards):
-                pieces.setdefault(shard, []).append(piece)
-        total += unique.size
-    return Route(pieces, inverses, total)
+def route(
+    tables: TableSet,
+    wanted: WantedIds,
+    shards: ShardMap,
+    max_bytes: int = limits.MAX_FRAME_BYTES,
+) -> Route:
+    """Route ids; each travels once a table.
 
-
-def _spread(table: int, ids: Ids, before: int, shards: ShardMap) -> Iterator[tuple[int, Piece]]:
-    """Yield what each shard is asked of a table whose rows stand after `before` others."""
-    owners = shards.shards_of(ids)
-    for shard in range(len(shards.names)):
-        (places,) = np.nonzero(owners == shard)
-        if places.size:
-            yield shard, Piece(table, ids[places], places + before)
-
-
-def check_ids(ids: object, table: str, rows: int) -> Ids:
-    """Return ids as int64; a table of 0 rows is a hash table, which takes any.
-
-    Raises:
-        InvalidRequest: They are no integers.
-        IdOutOfRange: One of them is no row of the table.
+    Args:
+        tables: Whose ids.
+        wanted: The ids.
+        shards: Who holds which.
+        max_bytes: Largest message; what would exceed it is cut into several.
     """
-    array = np.asarray(ids)
-    if not array.size:
-        return np.empty(array.shape, np.int64)
-    if array.dtype.kind not in "iu":
-        raise InvalidRequest(
-            f"table {table!r}: ids must be integers, not {array.dtype}", table=table
-        )
-    least, greatest = int(array.min()), int(array.max())
-    if not rows and greatest >= 2**63:
-        raise IdOutOfRange(
-            f"table {table!r}: id {greatest} is no int64; hash it to one", table=table, id=greatest
-        )
-    if rows and (least < 0 or greatest >= rows):
-        bad = least if least < 0 else greatest
-        raise IdOutOfRange(
-            f"table {table!r}: id {bad} is not among its rows 0 to {rows - 1}", table=table, id=bad
-        )
-    return array.astype(np.int64, copy=False)
+    count = len(shards.names)
+    distinct, inverse, layout = route_ids(
+        wanted.ids, wanted.starts, shards.bucket_shards, count, tables.group_of
+    )
+    totals = [int(layout[1][:, tables.group_of == g].sum()) for g in range(len(tables.groups))]
+    group_begins = np.cumsum([0, *totals])
+    for table, group in enumerate(tables.group_of.tolist()):
+        if group:
+            inverse[wanted.starts[table] : wanted.starts[table + 1]] -= group_begins[group]
+    begins, sizes = layout.tolist()
+    group_of = tables.group_of.tolist()
+    parts: list[Part] = []
+    for shard in range(count):
+        pieces = [
+            Piece(table, group, begin - int(group_begins[group]), distinct[begin : begin + size])
+            for table, (group, begin, size) in enumerate(
+                zip(group_of, begins[shard], sizes[shard], strict=True)
+            )
+            if size
+        ]
+        cut = _cut(pieces, tables.row_bytes, max_bytes)
+        parts += [Part(shard, number, some) for number, some in enumerate(cut)]
+    return Route(parts, inverse, totals)
+
+
+def _cut(pieces: list[Piece], row_bytes: list[int], max_bytes: int) -> list[list[Piece]]:
+    """Cut what goes to one server into messages that fit, with ids and rows in one."""
+    messages: list[list[Piece]] = []
+    left = 0
+    for piece in pieces:
+        each = 8 + row_bytes[piece.table]
+        at = 0
+        while at < piece.ids.size:
+            if left < _TABLE_BYTES + each or len(messages[-1]) == limits.MAX_ARRAYS // 2:
+                messages.append([])
+                # One row at least: what cannot be cut further is for the border to refuse.
+                left = max(max_bytes - _HEAD_BYTES, _TABLE_BYTES + each)
+            ids = piece.ids[at : at + (left - _TABLE_BYTES) // each]
+            messages[-1].append(Piece(piece.table, piece.group, piece.begin + at, ids))
+            at += ids.size
+            left -= _TABLE_BYTES + ids.size * each
+    return messages
 
 
 def check_grads(grads: object, shape: tuple[int, ...], spec: table_pb2.TableSpec) -> Array:

@@ -5,15 +5,17 @@ from typing import Any, final
 
 import numpy as np
 
-from gradmesh.engine.kernels import coalesce, unique_inverse
+from gradmesh.engine.kernels import gather
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
-from gradmesh.protos.frame import Array, Frame
-from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.protos.sharding import Ids, ShardMap
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import Ids
+from gradmesh.sdk.mesh.future import Future
 from gradmesh.sdk.mesh.servers import ParameterServers
-from gradmesh.sdk.table.lookup import look_up
-from gradmesh.sdk.table.routing import check_grads, check_ids, route
+from gradmesh.sdk.table.lookup import PendingLookup
+from gradmesh.sdk.table.push import PendingPush
+from gradmesh.sdk.table.routing import check_grads
+from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -39,6 +41,7 @@ class Table:
         self.servers = servers
         self._next_push = next_push
         self.timeout_s = timeout_s
+        self._alone = TableSet([self])
 
     @property
     def name(self) -> str:
@@ -55,11 +58,21 @@ class Table:
         """Type of the rows."""
         return numpy_dtype(self.spec.dtype)
 
+    @property
+    def first_id(self) -> int:
+        """The least id; a table without a number of rows takes any int64."""
+        return 0 if self.spec.rows else -(2**63)
+
+    @property
+    def last_id(self) -> int:
+        """The greatest id."""
+        return self.spec.rows - 1 if self.spec.rows else 2**63 - 1
+
     def lookup(self, ids: object, *, timeout_s: float | None = None) -> Array:
         """Return rows, outside any context.
 
         Args:
-            ids: Integers of any shape.
+            ids: Integers of any shape; an array, tensor, pandas Series, list or number.
             timeout_s: Deadline; the mesh's by default.
 
         Returns:
@@ -68,11 +81,31 @@ class Table:
         Raises:
             IdOutOfRange: An id is no row of the table.
         """
-        wanted = check_ids(ids, self.name, self.spec.rows)
-        found = look_up([self], [wanted.reshape(-1)], self._deadline(timeout_s))
-        return found.rows[found.route.inverse[0]].reshape(*wanted.shape, self.dim)
+        return self._start(ids, timeout_s)()
 
-    def push(self, ids: object, grads: Array, *, timeout_s: float | None = None) -> None:
+    def lookup_async(self, ids: object, *, timeout_s: float | None = None) -> Future[Array]:
+        """Ask for rows as `lookup` does, without waiting for them.
+
+        Raises:
+            IdOutOfRange: An id is no row of the table; other errors come with the result.
+        """
+        return self.servers.future(self._start(ids, timeout_s))
+
+    def _start(self, ids: object, timeout_s: float | None) -> Callable[[], Array]:
+        """Send a request for rows; return what waits for them."""
+        shaped = as_ids(ids, self.name)
+        wanted = self._want(shaped)
+        pending = PendingLookup(self._alone, wanted, self._deadline(timeout_s))
+
+        def finish() -> Array:
+            found = pending.finish()
+            rows = gather(found.rows[0], found.route.inverse)
+            shape: Array = rows.reshape(*shaped.shape, self.dim)
+            return shape
+
+        return finish
+
+    def push(self, ids: object, grads: object, *, timeout_s: float | None = None) -> None:
         """Send gradients that the servers apply at once, each exactly once.
 
         Args:
@@ -84,38 +117,29 @@ class Table:
             IdOutOfRange: An id is no row of the table.
             InvalidRequest: Another shape, or a gradient that is no number.
         """
-        wanted = check_ids(ids, self.name, self.spec.rows)
-        grads = check_grads(grads, (*wanted.shape, self.dim), self.spec)
-        unique, inverse = unique_inverse(wanted)
-        total = coalesce(inverse, grads.reshape(-1, self.dim), unique.size)
-        total = check_grads(total, total.shape, self.spec)
-        sender = self._next_push()
-        deadline = self._deadline(timeout_s)
-        # The number stays the same when servers have moved, so whoever has it takes it once.
-        self.servers.with_map(
-            lambda shards: self.servers.call_each(
-                shards, "Push", self._pushes(unique, total, sender, shards), deadline
-            ),
-            deadline,
-        )
+        self._start_push(ids, grads, timeout_s).finish()
 
-    def _pushes(
-        self, ids: Ids, grads: Array, sender: tuple[str, int, int], shards: ShardMap
-    ) -> dict[int, Frame[pb.PushRequest]]:
-        plan = route([ids], shards)
-        parts = plan.split(grads)
-        worker, incarnation, sequence = sender
-        message = pb.PushRequest(
-            worker=worker,
-            incarnation=incarnation,
-            sequence=sequence,
-            shard_epoch=shards.epoch,
-            tables=[self.name],
-        )
-        return {
-            shard: Frame(message, [pieces[0].ids, parts[shard][0]])
-            for shard, pieces in plan.pieces.items()
-        }
+    def push_async(
+        self, ids: object, grads: object, *, timeout_s: float | None = None
+    ) -> Future[None]:
+        """Send gradients as `push` does, without waiting until they are applied.
+
+        Raises:
+            IdOutOfRange: An id is no row of the table; other errors come with the result.
+            InvalidRequest: Another shape, or a gradient that is no number.
+        """
+        return self.servers.future(self._start_push(ids, grads, timeout_s).finish)
+
+    def _start_push(self, ids: object, grads: object, timeout_s: float | None) -> PendingPush:
+        shaped = as_ids(ids, self.name)
+        wanted = self._want(shaped)
+        rows = check_grads(grads, (*shaped.shape, self.dim), self.spec)
+        flat = np.ascontiguousarray(rows.reshape(-1, self.dim))
+        return PendingPush(self._alone, wanted, flat, self._next_push, self._deadline(timeout_s))
+
+    def _want(self, shaped: Ids) -> WantedIds:
+        starts = np.array([0, shaped.size], np.int64)
+        return self._alone.want(shaped.reshape(-1), starts)
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)

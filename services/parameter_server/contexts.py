@@ -39,11 +39,20 @@ class Gradient:
     rows: Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ahead:
+    """A lookup made ahead of its step, and the count of changes that its rows have seen."""
+
+    parts: list[Part]
+    count: int
+
+
 @dataclass(slots=True, eq=False)
 class Context:
     """An open context: what was read and what came back, by the caller's number of the lookup."""
 
     lookups: dict[int, list[Part]] = field(default_factory=dict)
+    ahead: dict[int, Ahead] = field(default_factory=dict)
     returned: dict[int, list[Array]] = field(default_factory=dict)
     used_at: float = 0.0
 
@@ -84,6 +93,50 @@ class Contexts:
             if number not in context.returned:
                 context.lookups[number] = parts
 
+    def remember_ahead(self, id_: context_pb2.ContextId, number: int, ahead: Ahead) -> None:
+        """Keep the rows of a lookup made ahead of its step; the newest counts.
+
+        Raises:
+            ContextReleased: The context is over.
+        """
+        with self._lock:
+            self._find(id_, create=True).ahead[number] = ahead
+
+    def adopt(
+        self,
+        source: context_pb2.ContextId,
+        source_number: int,
+        target: context_pb2.ContextId | None,
+        number: int,
+    ) -> Ahead:
+        """Move a lookup made ahead to the context of its step; the same again gives the same.
+
+        Args:
+            source: The context it was made in; over when its last lookup is gone.
+            source_number: The caller's number of the lookup in it.
+            target: The context that will send gradients; None lets the lookup go.
+            number: The caller's number of the lookup in that.
+
+        Raises:
+            ContextReleased: One of the contexts is over.
+            LookupNotFound: There was no such lookup here.
+        """
+        with self._lock:
+            taken = None if target is None else self._find(target, create=True)
+            if taken is not None and number in taken.ahead:
+                return taken.ahead[number]
+            given = self._find(source, create=False)
+            if source_number not in given.ahead:
+                raise _not_found(source, source_number)
+            ahead = given.ahead.pop(source_number)
+            if taken is not None:
+                taken.ahead[number] = ahead
+                taken.lookups[number] = ahead.parts
+            if not given.ahead and not given.lookups:
+                self._bury(*_key(source))
+                del self._open[_key(source)]
+            return ahead
+
     def check(self, id_: context_pb2.ContextId) -> None:
         """Return if the context may still be used.
 
@@ -104,11 +157,7 @@ class Contexts:
         with self._lock:
             context = self._find(id_, create=False)
             if number not in context.lookups:
-                raise LookupNotFound(
-                    f"context {_show(id_)} made no lookup {number} here; its rows came from "
-                    "another server, or this one restarted",
-                    lookup=number,
-                )
+                raise _not_found(id_, number)
             return context.lookups[number]
 
     def give_back(self, id_: context_pb2.ContextId, number: int, grads: list[Array]) -> None:
@@ -236,6 +285,14 @@ class _Tombstones:
         if incarnation != self._incarnation:
             return incarnation < self._incarnation
         return counter <= self._floor or counter in self._counters
+
+
+def _not_found(id_: context_pb2.ContextId, number: int) -> LookupNotFound:
+    return LookupNotFound(
+        f"context {_show(id_)} made no lookup {number} here; its rows came from another server, or "
+        "this one restarted",
+        lookup=number,
+    )
 
 
 def _key(id_: context_pb2.ContextId) -> tuple[str, int, int]:

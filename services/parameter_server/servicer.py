@@ -38,9 +38,23 @@ class ParameterServerServicer:
             context=message.context if message.HasField("context") else None,
             number=message.lookup,
             mark=message.mark if message.HasField("mark") else None,
+            ahead=message.ahead,
             empty=call.empty,
         )
         return Frame(pb.LookupResponse(), rows)
+
+    def refresh(self, request: pb.RefreshRequest, call: Call) -> Frame[pb.RefreshResponse]:
+        """Bring rows that were looked up ahead up to date."""
+        changed = self._store.refresh(
+            request.ahead_context,
+            request.ahead_lookup,
+            call.deadline,
+            epoch=request.shard_epoch,
+            context=request.context if request.HasField("context") else None,
+            number=request.lookup,
+            mark=request.mark if request.HasField("mark") else None,
+        )
+        return Frame(pb.RefreshResponse(), changed)
 
     def backward(self, request: Frame[pb.BackwardRequest], call: Call) -> pb.BackwardResponse:
         """Bring gradients into a context."""

@@ -27,7 +27,8 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Part
+from gradmesh.services.parameter_server.changes import Changes
+from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
 from gradmesh.services.parameter_server.pushes import Pushes
 from gradmesh.services.parameter_server.run import Run, merge
 from gradmesh.services.parameter_server.table import Budget, TableShard
@@ -73,6 +74,7 @@ class Store:
         self._max_waiters = max_waiters
         self.contexts = Contexts()
         self._pushes = Pushes()
+        self._changes = Changes()
         # Guards all below but _making; notified when a step is applied or a run ends.
         self._changed = threading.Condition()
         # One table is made at a time, beside everything else that goes on.
@@ -145,6 +147,7 @@ class Store:
             self.contexts.release_all()
             for table in reset:
                 table.reset()
+                self._changes.forget(table.spec.name)
             self._run = Run(generation, world_size)
             self._changed.notify_all()
         _log.info("run started", extra={"generation": generation, "tables": len(reset)})
@@ -191,11 +194,15 @@ class Store:
         context: context_pb2.ContextId | None,
         number: int,
         mark: context_pb2.StepMark | None,
+        ahead: bool = False,
         empty: Empty = np.empty,
     ) -> list[Array]:
         """Return the rows of several tables, in memory that `empty` gives.
 
+        Those of now if they are wanted ahead of the step.
+
         Raises:
+            InvalidRequest: They are wanted ahead without a context.
             StaleShardMap: The ids were routed with another map.
             StaleGeneration: The mark is of another generation.
             StepPending: An earlier step did not complete in time.
@@ -203,20 +210,67 @@ class Store:
         self._check_epoch(epoch, deadline)
         if context is not None:
             self.contexts.check(context)
+        elif ahead:
+            raise InvalidRequest("a lookup ahead of its step takes a context; set one")
         if mark is not None:
-            self._wait_for(mark, deadline)
+            self._wait_for(mark, deadline, ahead)
         tables = [self.table(name, deadline) for name in names]
+        # Before the rows are read: what changes in between comes with the refresh.
+        count = self._changes.watch(names) if ahead else 0
         parts = [
             Part(table.spec.name, table.slots_of(wanted))
             for table, wanted in zip(tables, ids, strict=True)
         ]
+        # What is read ahead is used when its step comes.
         rows = [
-            table.read(part.slots, empty((part.slots.size, table.spec.dim), table.dtype))
+            table.read(
+                part.slots, empty((part.slots.size, table.spec.dim), table.dtype), peek=ahead
+            )
             for table, part in zip(tables, parts, strict=True)
         ]
-        if context is not None:
+        if ahead and context is not None:
+            self.contexts.remember_ahead(context, number, Ahead(parts, count))
+        elif context is not None:
             self.contexts.remember(context, number, parts)
         return rows
+
+    def refresh(
+        self,
+        source: context_pb2.ContextId,
+        source_number: int,
+        deadline: Deadline,
+        *,
+        epoch: int,
+        context: context_pb2.ContextId | None,
+        number: int,
+        mark: context_pb2.StepMark | None,
+    ) -> list[Array]:
+        """Return what changed since a lookup was made ahead, and make it one of its step.
+
+        Returns:
+            For each table of the lookup the places of changed rows in it, and these rows.
+
+        Raises:
+            LookupNotFound: There was no such lookup here.
+            StaleShardMap: The ids were routed with another map.
+            StaleGeneration: The mark is of another generation.
+            StepPending: An earlier step did not complete in time.
+        """
+        self._check_epoch(epoch, deadline)
+        if mark is not None:
+            self._wait_for(mark, deadline)
+        ahead = self.contexts.adopt(source, source_number, context, number)
+        return [array for part in ahead.parts for array in self._changed_rows(part, ahead.count)]
+
+    def _changed_rows(self, part: Part, count: int) -> tuple[Array, Array]:
+        """Return the places of rows that changed after a count, and these rows."""
+        table = self._tables[part.table]
+        if table.spec.HasField("admission") or table.spec.HasField("eviction"):
+            # Rows come and go there without a step: all are read as if for the first time.
+            return np.arange(part.slots.size), table.read(part.slots)
+        table.prepare(part.slots)
+        places = self._changes.since(count, part.table, part.slots)
+        return places, table.read(part.slots[places], peek=True)
 
     def _check_epoch(self, epoch: int, deadline: Deadline) -> None:
         current = self._shard_map(epoch, deadline).epoch
@@ -227,13 +281,15 @@ class Store:
                 current=current,
             )
 
-    def _wait_for(self, mark: context_pb2.StepMark, deadline: Deadline) -> None:
+    def _wait_for(
+        self, mark: context_pb2.StepMark, deadline: Deadline, ahead: bool = False
+    ) -> None:
         with self._changed:
             self._waiters += 1
             try:
                 while True:
                     self._check_mark(mark)
-                    if self._run.applied_steps >= mark.step:
+                    if ahead or self._run.applied_steps >= mark.step:
                         return
                     if self._closed:
                         raise Draining(f"{self._name} is leaving; ask again", worker=self._name)
@@ -313,6 +369,7 @@ class Store:
     def _apply(self, gradients: Sequence[Gradient], step: int | None = None) -> None:
         for gradient in gradients:
             self._tables[gradient.table].apply(gradient.slots, gradient.rows, step)
+            self._changes.record(gradient.table, gradient.slots)
 
     def push(
         self,

@@ -45,6 +45,12 @@ class JobConfig(Section):
     )
     eval_batches: int = setting(200, "Held-out batches that the result is measured on.", minimum=1)
     log_every: int = setting(20, "Steps between two reports of progress.", minimum=1)
+    prefetch_depth: int = setting(
+        0,
+        "Batches whose rows are fetched ahead of their step; the result is the same.",
+        minimum=0,
+        maximum=16,
+    )
     collective_timeout_s: float = setting(
         30.0, "Seconds to wait for the other trainers in a step.", minimum=0.1, maximum=86400
     )

@@ -23,7 +23,7 @@ from gradmesh.sdk.autograd.passes import apply, backward
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn.remote_embedding import RemoteEmbedding
-from gradmesh.trainer.data import ClickData
+from gradmesh.trainer.data import Batch, ClickData
 from gradmesh.trainer.ddp import Reducer
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.evaluation import evaluate
@@ -75,12 +75,15 @@ class Run:
             if membership.rank == 0:
                 mesh.start_run(membership, tables)
             self._group.barrier().wait()
-            self.model = build_model(config, RemoteEmbedding(tables))
+            self._embeddings = RemoteEmbedding(tables, prefetch_depth=config.prefetch_depth)
+            self.model = build_model(config, self._embeddings)
             self._reducer = Reducer(self._group, self.model.named_parameters())
             undo.pop_all()
         self._optimizer = SGD(self.model.parameters(), lr=config.learning_rate)
         self._meter = Meter(config.batch_size * membership.world_size)
         self._bytes_before = mesh.servers.bytes_moved()
+        # Drawn ahead of their step, for their rows to be fetched.
+        self._batches: dict[int, Batch] = {}
 
     def train(self, is_stopping: Callable[[], bool]) -> dict[str, float] | None:
         """Take all steps and measure the result.
@@ -108,10 +111,10 @@ class Run:
         Args:
             step: Which one, from 0; every rank takes all steps in order.
         """
-        rank, size = self._membership.rank, self._membership.world_size
-        batch = self._data.batch("train", step * size + rank, self._config.batch_size)
+        batch = self._batches.pop(step, None) or self._draw(step)
         with context(self._mesh, self._membership.mark(step)) as ctx:
             scores = self.model(batch.dense, batch.ids)
+            self._prefetch(step)
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
             backward(ctx, [loss])
             gradients = ctx.gradients()
@@ -120,6 +123,19 @@ class Run:
         self._optimizer.param_groups[0]["lr"] = self._config.learning_rate_at(step)
         self._optimizer.step(gradients)
         return float(loss.item())
+
+    def _draw(self, step: int) -> Batch:
+        """Return this rank's batch of a step."""
+        rank, size = self._membership.rank, self._membership.world_size
+        return self._data.batch("train", step * size + rank, self._config.batch_size)
+
+    def _prefetch(self, step: int) -> None:
+        """Ask for the rows of the steps after this one."""
+        end = min(step + self._config.prefetch_depth, self._config.steps - 1)
+        for later in range(step + 1, end + 1):
+            if later not in self._batches:
+                self._batches[later] = self._draw(later)
+                self._embeddings.prefetch(self._batches[later].ids)
 
     def _report(self, done: int, loss: float) -> None:
         """Tell the log and the coordinator how far we are; collective, for the mean loss."""
@@ -190,6 +206,9 @@ class Run:
         traceback: TracebackType | None,
     ) -> None:
         self._group.close()
+        if kind is None:
+            # Otherwise a server is lost, or about to forget: the next run lets it begin anew.
+            self._embeddings.discard_prefetched()
 
 
 def _connect(

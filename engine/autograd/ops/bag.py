@@ -45,11 +45,16 @@ class _Bag(Function):
         ids, starts, factors, winner, table = ctx.saved_tensors
         grad_weight = grad_scales = None
         if ctx.needs_input_grad[0]:
-            found = _row_grad(ctx.shape[0], grad, ids, starts, factors, winner)
-            if ctx.padding >= 0:
-                kept = found.ids != ctx.padding
-                found = RowGrad(found.ids[kept], found.rows[kept], ctx.shape[0], coalesced=True)
-            grad_weight = found if ctx.sparse else found.to_dense()
+            if not ctx.sparse and isinstance(grad, np.ndarray):
+                grad_weight = _dense_grad(ctx.shape[0], grad, ids, starts, factors, winner)
+                if ctx.padding >= 0:
+                    grad_weight[ctx.padding] = 0
+            else:
+                found = _row_grad(ctx.shape[0], grad, ids, starts, factors, winner)
+                if ctx.padding >= 0:
+                    kept = found.ids != ctx.padding
+                    found = RowGrad(found.ids[kept], found.rows[kept], ctx.shape[0], coalesced=True)
+                grad_weight = found if ctx.sparse else found.to_dense()
         if ctx.needs_input_grad[1]:
             grad_scales = _scales_grad(table, ids, grad, starts)
             if ctx.padding >= 0:
@@ -75,6 +80,19 @@ def _factors(
         lengths = xp.bincount(bags, weights=kept, minlength=len(lengths))
     each = (1 / xp.maximum(lengths, 1)).astype(weight.dtype)[bags]
     return each if kept is None else each * kept
+
+
+def _dense_grad(
+    num_rows: int, grad: Array, ids: Array, starts: Array, factors: Any, winner: Any
+) -> Array:
+    """Return the gradient of the whole table; a row's parts are summed in order of appearance."""
+    given = np.ascontiguousarray(grad)
+    dense: Array
+    if winner is not None:
+        dense = kernels.bag_max_backward(ids, num_rows, given, winner)
+    else:
+        dense = kernels.bag_sum_backward(ids, num_rows, given, starts, factors)
+    return dense
 
 
 def _row_grad(

@@ -134,6 +134,9 @@ def split(x: Any, lengths: int | Sequence[int], dim: int = 0) -> Any:
         lengths = [min(lengths, total - i) for i in range(0, total, lengths)]
     if sum(lengths) != total:
         raise ShapeError(f"split: lengths {list(lengths)} do not add up to {total}")
+    if len(lengths) == 1:
+        # The engine hands a node of one output its gradient bare, not in a tuple.
+        return (getitem(x, ...),)
     return _Split.apply(x, tuple(lengths), dim)
 
 

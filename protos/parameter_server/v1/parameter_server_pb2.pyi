@@ -24,22 +24,46 @@ class StartRunResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("context", "lookup", "mark", "shard_epoch", "tables", "arrays")
+    __slots__ = ("context", "lookup", "mark", "shard_epoch", "tables", "ahead", "arrays")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     context: _context_pb2.ContextId
     lookup: int
     mark: _context_pb2.StepMark
     shard_epoch: int
     tables: _containers.RepeatedScalarFieldContainer[str]
+    ahead: bool
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., ahead: bool = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
+    __slots__ = ("arrays",)
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+
+class RefreshRequest(_message.Message):
+    __slots__ = ("ahead_context", "ahead_lookup", "context", "lookup", "mark", "shard_epoch")
+    AHEAD_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ahead_context: _context_pb2.ContextId
+    ahead_lookup: int
+    context: _context_pb2.ContextId
+    lookup: int
+    mark: _context_pb2.StepMark
+    shard_epoch: int
+    def __init__(self, ahead_context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., ahead_lookup: _Optional[int] = ..., context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ...) -> None: ...
+
+class RefreshResponse(_message.Message):
     __slots__ = ("arrays",)
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]

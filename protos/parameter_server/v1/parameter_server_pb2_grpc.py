@@ -45,6 +45,11 @@ class ParameterServerServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LookupRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LookupResponse.FromString,
                 _registered_method=True)
+        self.Refresh = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/Refresh',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.RefreshRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.RefreshResponse.FromString,
+                _registered_method=True)
         self.Backward = channel.unary_unary(
                 '/gradmesh.parameter_server.v1.ParameterServerService/Backward',
                 request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BackwardRequest.SerializeToString,
@@ -84,11 +89,24 @@ class ParameterServerServiceServicer(object):
 
     def Lookup(self, request, context):
         """Reads rows of several tables. In a context the ids are remembered, so that gradients travel
-        without them. With a mark, waits until all earlier steps of the run are applied.
+        without them. With a mark, waits until all earlier steps of the run are applied, unless the
+        rows are wanted ahead of the step.
         Repeatable: the same (context, lookup) may be sent twice.
         Fails with NOT_FOUND (TABLE_NOT_FOUND), OUT_OF_RANGE (ID_OUT_OF_RANGE),
         ABORTED (STALE_SHARD_MAP, STALE_GENERATION), UNAVAILABLE (STEP_PENDING),
         FAILED_PRECONDITION (CONTEXT_RELEASED), INVALID_ARGUMENT (INVALID_REQUEST).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Refresh(self, request, context):
+        """Brings rows that were looked up ahead of their step up to date: sends those that changed since,
+        and moves the ids into the context that will send gradients. With a mark, waits until all
+        earlier steps of the run are applied.
+        Repeatable: the same (context, lookup) may be sent twice; without a context the second one
+        finds nothing, and the rows are looked up anew.
+        Fails as Lookup does, and with FAILED_PRECONDITION (LOOKUP_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,6 +162,11 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
                     servicer.Lookup,
                     request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LookupRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LookupResponse.SerializeToString,
+            ),
+            'Refresh': grpc.unary_unary_rpc_method_handler(
+                    servicer.Refresh,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.RefreshRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.RefreshResponse.SerializeToString,
             ),
             'Backward': grpc.unary_unary_rpc_method_handler(
                     servicer.Backward,
@@ -221,6 +244,33 @@ class ParameterServerService(object):
             '/gradmesh.parameter_server.v1.ParameterServerService/Lookup',
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LookupRequest.SerializeToString,
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LookupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Refresh(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/Refresh',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.RefreshRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.RefreshResponse.FromString,
             options,
             channel_credentials,
             insecure,

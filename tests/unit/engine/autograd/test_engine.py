@@ -215,3 +215,12 @@ def test_scalar_leaf_gets_a_gradient_of_its_shape() -> None:
     assert x.grad.shape == ()
     assert x.grad.item() == 12.0
     assert isinstance(x.grad.data, np.ndarray)
+
+
+def test_a_split_into_one_piece_passes_its_gradient_on():
+    x = ag.Tensor(np.ones((2, 3)), requires_grad=True)
+
+    (piece,) = x.split([3], 1)
+    (piece * 2).sum().backward()
+
+    np.testing.assert_array_equal(x.grad.data, np.full((2, 3), 2.0))

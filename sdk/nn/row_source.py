@@ -1,0 +1,89 @@
+"""Where layers get rows from: one round of requests, in the context of the thread."""
+
+from collections import deque
+from typing import final
+
+from gradmesh.engine.autograd import Tensor, is_grad_enabled
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array
+from gradmesh.sdk.autograd.context import Context, current_context
+from gradmesh.sdk.table.lookup import Lookup, Purpose, look_up
+from gradmesh.sdk.table.prefetch import Prefetched
+from gradmesh.sdk.table.table_set import TableSet, WantedIds
+from gradmesh.sdk.transport.deadline import Deadline
+
+
+@final
+class RowSource:
+    """Rows of a set of tables, as tensors of this process; for one thread at a time.
+
+    Args:
+        tables: The tables.
+        prefetch_depth: How many batches may be fetched ahead; 0 for none.
+
+    Raises:
+        InvalidRequest: The depth is negative.
+    """
+
+    def __init__(self, tables: TableSet, prefetch_depth: int = 1) -> None:
+        if prefetch_depth < 0:
+            raise InvalidRequest(f"prefetch_depth is {prefetch_depth}; use 0 for no prefetching")
+        self._tables = tables
+        self._depth = prefetch_depth
+        self._ahead: deque[Prefetched] = deque()
+
+    def fetch(self, wanted: WantedIds) -> tuple[list[Tensor], Array]:
+        """Return the distinct rows of each group of tables, and where each id's row stands.
+
+        Inside a context the rows' gradients go back to the servers with `autograd.backward`.
+        """
+        ctx = self._context()
+        if ctx is None:
+            found = look_up(self._tables, wanted, self._deadline())
+        elif not is_grad_enabled():
+            # Inside a run rows are those of the step, whether gradients follow or not.
+            found = self._look_up(wanted, Purpose(ctx.mark))
+        else:
+            found = self._look_up(wanted, Purpose(ctx.mark, ctx.id, ctx.reserve))
+            tensors = [Tensor(rows, requires_grad=True) for rows in found.rows]
+            ctx.record(found, tensors)
+            return tensors, found.route.inverse
+        return [Tensor(rows) for rows in found.rows], found.route.inverse
+
+    def prefetch(self, wanted: WantedIds) -> bool:
+        """Ask for the rows of a later batch; return whether a request went out.
+
+        None does outside a context, nor when as many batches as the depth are waiting.
+        """
+        ctx = self._context()
+        if ctx is None or len(self._ahead) >= self._depth:
+            return False
+        context = ctx.mesh.new_context_id()
+        self._ahead.append(Prefetched(self._tables, wanted, context, ctx.mark, self._deadline()))
+        return True
+
+    def discard(self) -> None:
+        """Forget what was fetched ahead."""
+        while self._ahead:
+            self._ahead.popleft().discard()
+
+    def _look_up(self, wanted: WantedIds, purpose: Purpose) -> Lookup:
+        deadline = self._deadline()
+        while self._ahead:
+            ahead = self._ahead.popleft()
+            if ahead.wanted.equals(wanted):
+                found = ahead.refresh(purpose, deadline)
+                if found is not None:
+                    return found
+                break
+            ahead.discard()
+        return look_up(self._tables, wanted, deadline, purpose)
+
+    def _context(self) -> Context | None:
+        ctx = current_context()
+        if ctx is not None and ctx.mesh.servers is not self._tables.servers:
+            raise InvalidRequest(f"{ctx} spans another mesh than table {self._tables.names[0]!r}")
+        return ctx
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._tables.timeout_s)

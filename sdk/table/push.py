@@ -1,0 +1,147 @@
+"""Sending gradients outside contexts, each exactly once.
+
+What goes to one server in one message is a part with a number of its own. A part that was not
+confirmed is sent again under its number, wherever its rows are by then, so that a server that has
+it already does nothing; a confirmed part is never sent again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from gradmesh.engine.kernels import coalesce
+from gradmesh.protos.errors import GradmeshError, StaleShardMap, Unreachable
+from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.sharding import Ids, ShardMap
+from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.table.routing import check_grads, route
+from gradmesh.sdk.table.table_set import TableSet, WantedIds
+from gradmesh.sdk.transport.channel import Pending
+from gradmesh.sdk.transport.deadline import Deadline
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Message:
+    """Gradients of distinct rows that fit in one message to one server."""
+
+    shard: int
+    ids: Ids
+    rows: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A message as it was cut with a map, and its number: (worker, incarnation, sequence)."""
+
+    message: _Message
+    shards: ShardMap
+    sender: tuple[str, int, int]
+
+
+@final
+class PendingPush:
+    """A push under way; made and sent at once.
+
+    Args:
+        table: The table, alone in its set.
+        wanted: Its ids; repeated ones add up.
+        grads: Their gradients, [n, dim].
+        next_push: Returns the number of the next part.
+        deadline: Of all attempts together.
+
+    Raises:
+        InvalidRequest: The sum of some gradients is no number; nothing was sent.
+    """
+
+    def __init__(
+        self,
+        table: TableSet,
+        wanted: WantedIds,
+        grads: Array,
+        next_push: Callable[[], tuple[str, int, int]],
+        deadline: Deadline,
+    ) -> None:
+        self._table = table
+        self._deadline = deadline
+        shards = table.servers.shard_map(deadline)
+        messages = self._cut(wanted, grads, shards)
+        self._left = [_Part(message, shards, next_push()) for message in messages]
+        self._sent = self._send(shards)
+        table.servers.metrics.pushes.inc()
+        table.servers.metrics.pushed_rows.inc(sum(message.ids.size for message in messages))
+
+    def _cut(self, wanted: WantedIds, grads: Array, shards: ShardMap) -> list[_Message]:
+        plan = route(self._table, wanted, shards, self._table.servers.max_frame_bytes)
+        rows = coalesce(plan.inverse, grads, plan.totals[0])
+        rows = check_grads(rows, rows.shape, self._table.tables[0].spec)
+        return [
+            _Message(part.shard, piece.ids, rows[piece.place])
+            for part in plan.parts
+            for piece in part.pieces
+        ]
+
+    def _send(self, shards: ShardMap) -> list[tuple[_Part, list[Pending | GradmeshError]]]:
+        return [(part, self._send_part(part, shards)) for part in self._left]
+
+    def _send_part(self, part: _Part, shards: ShardMap) -> list[Pending | GradmeshError]:
+        """Send one part; to several servers if its rows have come apart since it was cut."""
+        servers = self._table.servers
+        worker, incarnation, sequence = part.sender
+        message = pb.PushRequest(
+            worker=worker,
+            incarnation=incarnation,
+            sequence=sequence,
+            shard_epoch=shards.epoch,
+            tables=self._table.names,
+        )
+        started: list[Pending | GradmeshError] = []
+        pieces = [part.message]
+        if shards is not part.shards:
+            ids = part.message.ids
+            wanted = WantedIds(ids, np.array([0, ids.size], np.int64))
+            pieces = self._cut(wanted, part.message.rows, shards)
+        for piece in pieces:
+            try:
+                channel = servers.channel(shards, piece.shard)
+                request = Frame(message, [piece.ids, piece.rows])
+                started.append(channel.start(METHODS["Push"], request, self._deadline))
+            except (StaleShardMap, Unreachable) as error:
+                started.append(error)
+        return started
+
+    def finish(self) -> None:
+        """Wait until all is applied; servers that moved are found again, until the deadline.
+
+        Raises:
+            GradmeshError: A server refused, or could not be reached in time.
+        """
+        self._table.servers.with_map(self._confirm, self._deadline)
+
+    def _confirm(self, shards: ShardMap) -> None:
+        """Wait for what was sent, or send what is left; keep what was not confirmed."""
+        sent, self._sent = self._sent or self._send(shards), []
+        failures: list[GradmeshError] = []
+        left: list[_Part] = []
+        for part, calls in sent:
+            failed = [error for call in calls if (error := _failure(call)) is not None]
+            failures += failed
+            if failed:
+                left.append(part)
+        self._left = left
+        if failures:
+            final_ones = [e for e in failures if not isinstance(e, StaleShardMap | Unreachable)]
+            raise (final_ones or failures)[0]
+
+
+def _failure(call: Pending | GradmeshError) -> GradmeshError | None:
+    """Wait for one message; return what went wrong."""
+    if isinstance(call, GradmeshError):
+        return call
+    try:
+        call.result()
+    except GradmeshError as error:
+        return error
+    return None

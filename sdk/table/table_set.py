@@ -1,0 +1,108 @@
+"""Tables that are asked together, and the ids that are wanted of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.engine.autograd import Tensor
+from gradmesh.engine.kernels import first_outside
+from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
+from gradmesh.protos.sharding import Ids
+
+if TYPE_CHECKING:
+    from gradmesh.sdk.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WantedIds:
+    """Ids of several tables, table after table.
+
+    Args:
+        ids: int64 [n], in the range of their tables.
+        starts: int64 [tables + 1], where the ids of each table begin.
+    """
+
+    ids: Ids
+    starts: NDArray[np.int64]
+
+    def equals(self, other: "WantedIds") -> bool:
+        """Tell whether the same ids are wanted in the same order."""
+        return np.array_equal(self.starts, other.starts) and np.array_equal(self.ids, other.ids)
+
+
+@final
+class TableSet:
+    """Tables of one mesh that one request asks for.
+
+    Tables of the same dim and type form a group, whose rows come in one matrix.
+
+    Args:
+        tables: At least one; the same table may stand twice.
+
+    Raises:
+        InvalidRequest: There is none, or they come from different meshes.
+    """
+
+    def __init__(self, tables: Sequence["Table"]) -> None:
+        self.tables = list(tables)
+        if not self.tables:
+            raise InvalidRequest("a layer needs at least one table")
+        if len({id(table.servers) for table in self.tables}) != 1:
+            names = ", ".join(table.name for table in self.tables)
+            raise InvalidRequest(f"the tables of one layer must come from one mesh: {names}")
+        self.servers = self.tables[0].servers
+        self.timeout_s = self.tables[0].timeout_s
+        self.names = [table.name for table in self.tables]
+        kinds = list(dict.fromkeys((table.dim, table.dtype) for table in self.tables))
+        self.groups: list[tuple[int, np.dtype[Any]]] = kinds
+        self.group_of = np.array([kinds.index((t.dim, t.dtype)) for t in self.tables], np.int64)
+        self.row_bytes = [table.dim * table.dtype.itemsize for table in self.tables]
+        self._firsts = np.array([table.first_id for table in self.tables], np.int64)
+        self._lasts = np.array([table.last_id for table in self.tables], np.int64)
+
+    def want(self, ids: Ids, starts: NDArray[np.int64]) -> WantedIds:
+        """Return ids that were checked.
+
+        Args:
+            ids: int64 [n], table after table.
+            starts: int64 [tables + 1].
+
+        Raises:
+            IdOutOfRange: One of them is no row of its table.
+        """
+        place = first_outside(ids, starts, self._firsts, self._lasts)
+        if place >= 0:
+            table = int(np.searchsorted(starts, place, side="right")) - 1
+            name, bad = self.names[table], int(ids[place])
+            raise IdOutOfRange(
+                f"table {name!r}: id {bad} is not among its rows 0 to {self._lasts[table]}",
+                table=name,
+                id=bad,
+            )
+        return WantedIds(ids, starts)
+
+
+def as_ids(ids: object, table: str) -> Ids:
+    """Return ids as int64, in C order and in their shape.
+
+    Args:
+        ids: A tensor, array, pandas Series, list or number.
+        table: Whose ids, for the message.
+
+    Raises:
+        InvalidRequest: They are no integers.
+        IdOutOfRange: One is beyond int64.
+    """
+    array = np.asarray(ids.data if isinstance(ids, Tensor) else ids)
+    if not array.size:
+        return np.empty(array.shape, np.int64)
+    if array.dtype.kind not in "iu":
+        raise InvalidRequest(
+            f"table {table!r}: ids must be integers, not {array.dtype}", table=table
+        )
+    if array.dtype == np.uint64 and (bad := int(array.max())) >= 2**63:
+        raise IdOutOfRange(f"table {table!r}: id {bad} is beyond 2**63", table=table, id=bad)
+    return np.asarray(array, dtype=np.int64, order="C")

@@ -1,0 +1,184 @@
+"""A run with rows fetched ahead of their step equals one without, to the last bit."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from gradmesh.engine import optim
+from gradmesh.sdk import autograd
+from gradmesh.sdk.nn import RemoteEmbedding, RemoteEmbeddingBag
+from gradmesh.sdk.table.metrics import TableMetrics
+from gradmesh.sdk.table.recipe import Initializer
+
+STEPS = 8
+BATCH = 6
+# A small table whose rows every step changes, and one most of whose rows stay as they are.
+ROWS = {"hot": 4, "cold": 500}
+DIMS = {"hot": 3, "cold": 5}
+
+
+def make_tables(mesh, names=tuple(ROWS)):
+    return [
+        mesh.table(
+            name,
+            rows=ROWS[name],
+            dim=DIMS[name],
+            optimizer=optim.SGD(lr=0.1, momentum=0.9, dampening=0.5),
+            initializer=Initializer.uniform(1.0),
+            seed=5,
+        )
+        for name in names
+    ]
+
+
+def batch(step, rank):
+    rng = np.random.default_rng([step, rank])
+    return [rng.integers(0, rows, (BATCH, 2)) for rows in ROWS.values()]
+
+
+def train(cluster, name, barrier, depth, max_frame_bytes=1 << 20):
+    metrics = TableMetrics()
+    mesh = cluster.connect(
+        name, role="trainer", table_metrics=metrics, max_frame_bytes=max_frame_bytes
+    )
+    tables = make_tables(mesh)
+    layer = RemoteEmbeddingBag(tables, mode="sum", prefetch_depth=depth)
+    place = mesh.join_trainers(10)
+    if place.rank == 0:
+        mesh.start_run(place, tables)
+    barrier.wait()
+    losses, asked = [], set()
+    for step in range(STEPS):
+        with autograd.context(mesh, place.mark(step)) as ctx:
+            pooled = layer(batch(step, place.rank))
+            for later in range(step + 1, min(step + 1 + depth, STEPS)):
+                if later not in asked:
+                    asked.add(later)
+                    assert layer.prefetch(batch(later, place.rank))
+            loss = (pooled * pooled * float(1 + place.rank)).sum()
+            autograd.backward(ctx, [loss])
+            autograd.apply(ctx)
+        losses.append(loss.item())
+    barrier.wait()
+    rows = {table.name: table.lookup(np.arange(ROWS[table.name])) for table in tables}
+    mesh.close()
+    return place.rank, losses, rows, metrics
+
+
+def run(make_cluster, trainers, servers, depth, **options):
+    cluster = make_cluster(parameter_servers=servers, trainers=trainers)
+    barrier = threading.Barrier(trainers, timeout=30)
+    with ThreadPoolExecutor(trainers) as pool:
+        jobs = [
+            pool.submit(train, cluster, f"trainer-{i}", barrier, depth, **options)
+            for i in range(trainers)
+        ]
+        found = sorted((job.result(timeout=50) for job in jobs), key=lambda result: result[0])
+    left = [store.contexts.open_count() for store in cluster.stores]
+    assert left == [0] * servers
+    return found
+
+
+def value(counter):
+    return counter._value.get()
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("trainers", [1, 2])
+def test_prefetching_changes_no_bit(make_cluster, trainers, servers):
+    plain = run(make_cluster, trainers, servers, depth=0)
+    ahead = run(make_cluster, trainers, servers, depth=1)
+
+    for (_, losses, rows, _), (_, ahead_losses, ahead_rows, metrics) in zip(
+        plain, ahead, strict=True
+    ):
+        assert ahead_losses == losses
+        for name in ROWS:
+            np.testing.assert_array_equal(ahead_rows[name], rows[name])
+        assert value(metrics.prefetch_hits) == STEPS - 1
+        assert value(metrics.prefetch_misses) == 0
+        assert 0 < value(metrics.refreshed_rows) < value(metrics.prefetched_rows)
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_depth_and_cut_messages_change_no_bit(make_cluster, depth):
+    plain = run(make_cluster, 2, 2, depth=0)
+    ahead = run(make_cluster, 2, 2, depth=depth, max_frame_bytes=1500)
+
+    for (_, losses, rows, _), (_, ahead_losses, ahead_rows, metrics) in zip(
+        plain, ahead, strict=True
+    ):
+        assert ahead_losses == losses
+        for name in ROWS:
+            np.testing.assert_array_equal(ahead_rows[name], rows[name])
+        assert value(metrics.prefetch_hits) == STEPS - 1
+
+
+def test_rows_that_others_push_are_refreshed(cluster):
+    mesh, other = cluster.connect(), cluster.connect()
+    (table,), (same,) = make_tables(mesh, ["cold"]), make_tables(other, ["cold"])
+    layer = RemoteEmbedding(table)
+    ids = np.arange(0, 500, 7)
+
+    with autograd.context(mesh):
+        assert layer.prefetch(ids)
+        same.push(ids[:3], np.ones((3, 5), np.float32))
+        rows = layer(ids)
+
+    np.testing.assert_array_equal(rows.data, table.lookup(ids))
+    metrics = mesh.servers.metrics
+    assert (value(metrics.prefetched_rows), value(metrics.refreshed_rows)) == (ids.size, 3)
+
+
+def test_other_ids_than_prefetched_are_looked_up(cluster):
+    mesh = cluster.connect()
+    (table,) = make_tables(mesh, ["cold"])
+    layer = RemoteEmbedding(table)
+
+    with autograd.context(mesh) as ctx:
+        layer.prefetch([1, 2, 3])
+        rows = layer([3, 2, 1])
+        autograd.backward(ctx, [rows.sum()])
+        autograd.apply(ctx)
+
+    assert value(mesh.servers.metrics.prefetch_misses) == 1
+    assert [store.contexts.open_count() for store in cluster.stores] == [0, 0]
+
+
+def test_depth_is_kept_and_what_is_not_used_is_forgotten(cluster, eventually):
+    mesh = cluster.connect()
+    (table,) = make_tables(mesh, ["cold"])
+    shallow, off = RemoteEmbedding(table), RemoteEmbedding(table, prefetch_depth=0)
+
+    assert not shallow.prefetch([1])
+    with autograd.context(mesh):
+        assert [shallow.prefetch([1]), shallow.prefetch([2]), off.prefetch([1])] == [
+            True,
+            False,
+            False,
+        ]
+        eventually(lambda: sum(store.contexts.open_count() for store in cluster.stores) == 1)
+        shallow.discard_prefetched()
+
+    assert sum(store.contexts.open_count() for store in cluster.stores) == 0
+
+
+def test_a_server_that_restarted_is_asked_anew(cluster):
+    mesh = cluster.connect()
+    (table,) = make_tables(mesh, ["cold"])
+    layer = RemoteEmbedding(table)
+    ids = np.arange(500)
+    table.push(ids, np.ones((500, 5), np.float32))
+
+    with autograd.context(mesh) as ctx:
+        layer.prefetch(ids)
+        cluster.restart_server(0)
+        rows = layer(ids)
+        autograd.backward(ctx, [rows.sum()])
+        autograd.apply(ctx)
+
+    assert value(mesh.servers.metrics.prefetch_hits) == 0
+    moved = cluster.stores[0].table("cold", mesh.deadline())
+    assert moved.steps == 1

@@ -1,0 +1,56 @@
+"""Ids of many tables, deduped and brought into the order of their owners."""
+
+import numpy as np
+import pytest
+
+from gradmesh.engine.kernels import first_outside, route_ids
+from gradmesh.protos.sharding import buckets_of, even_buckets
+
+TABLES = {
+    "one": [[3, 3, 1]],
+    "empty": [[]],
+    "empty among others": [[], [5, 5], []],
+    "many": [list(np.random.default_rng(t).integers(0, 40, 100 + t)) for t in range(5)],
+    "huge ids": [[2**62, 1, 2**62], [2**63 - 1, 0]],
+}
+
+
+def flatten(lists):
+    ids = np.array([i for ids in lists for i in ids], np.int64)
+    return ids, np.cumsum([0, *map(len, lists)]).astype(np.int64)
+
+
+@pytest.mark.parametrize("owners", [1, 2, 3, 7])
+@pytest.mark.parametrize("groups", ["together", "apart"])
+@pytest.mark.parametrize("lists", TABLES.values(), ids=TABLES)
+def test_each_id_finds_itself_where_its_owner_keeps_it(lists, owners, groups):
+    ids, starts = flatten(lists)
+    bucket_owners = np.asarray(even_buckets(owners), np.int32)
+    group_of = np.arange(len(lists)) % 2 if groups == "apart" else np.zeros(len(lists), np.int64)
+
+    distinct, inverse, (begins, counts) = route_ids(ids, starts, bucket_owners, owners, group_of)
+
+    np.testing.assert_array_equal(distinct[inverse], ids)
+    at = 0
+    for group in np.unique(group_of):
+        for owner in range(owners):
+            for table in np.flatnonzero(group_of == group):
+                mine = distinct[at : at + counts[owner, table]]
+                wanted = dict.fromkeys(int(i) for i in lists[table])
+                shards = bucket_owners[buckets_of(np.array(list(wanted), np.int64))]
+                assert mine.tolist() == [
+                    i for i, shard in zip(wanted, shards, strict=True) if shard == owner
+                ]
+                assert begins[owner, table] == at or not mine.size
+                at += mine.size
+    assert at == distinct.size
+
+
+def test_the_first_id_outside_its_table_is_found():
+    ids, starts = flatten([[0, 4], [], [9, 3, -1]])
+
+    firsts, lasts = np.zeros(3, np.int64), np.array([4, 0, 9])
+
+    assert first_outside(ids, starts, firsts, lasts) == 4
+    assert first_outside(ids, starts, firsts, lasts - 1) == 1
+    assert first_outside(ids, starts, firsts - 1, lasts) == -1
