@@ -70,6 +70,30 @@ def look_up(
     return tables[0].servers.with_map(read, deadline)
 
 
+def read_rows(table: "Table", ids: Ids, deadline: Deadline) -> Array:
+    """Return the rows of flat ids of one table, outside any context, in the order of the ids."""
+
+    def read(shards: ShardMap) -> Array:
+        plan = route([ids], shards)
+        if len(plan.pieces) != 1:
+            found = look_up([table], [ids], deadline)
+            return found.rows[found.route.inverse[0]]
+        out = np.empty((ids.size, table.dim), table.dtype)
+
+        def take(_: int, reply: Frame[pb.LookupResponse]) -> None:
+            # All rows come from one server, so each goes to its place in a single copy.
+            if plan.total == ids.size:
+                out[...] = reply.arrays[0]
+            else:
+                np.take(reply.arrays[0], plan.inverse[0], axis=0, out=out, mode="clip")
+
+        requests = {s: _request([table], plan, s, shards.epoch, None) for s in plan.pieces}
+        table.servers.call_each(shards, "Lookup", requests, deadline, take)
+        return out
+
+    return table.servers.with_map(read, deadline)
+
+
 def _request(
     tables: Sequence["Table"], plan: Route, shard: int, epoch: int, purpose: Purpose | None
 ) -> Frame[pb.LookupRequest]:

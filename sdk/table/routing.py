@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.engine.kernels import unique_inverse
+from gradmesh.engine.kernels import all_finite, first_outside, unique_inverse
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.sharding import Ids, ShardMap
@@ -100,13 +100,16 @@ def check_ids(ids: object, table: str, rows: int) -> Ids:
         raise InvalidRequest(
             f"table {table!r}: ids must be integers, not {array.dtype}", table=table
         )
-    least, greatest = int(array.min()), int(array.max())
-    if least < 0 or greatest >= rows:
-        bad = least if least < 0 else greatest
+    # An unsigned 64-bit id beyond int64 becomes negative, so it is outside as well.
+    wide = array.astype(np.int64, copy=False)
+    flat = wide.reshape(-1)
+    place = first_outside(flat, rows)
+    if place >= 0:
+        bad = int(array.reshape(-1)[place])
         raise IdOutOfRange(
             f"table {table!r}: id {bad} is not among its rows 0 to {rows - 1}", table=table, id=bad
         )
-    return array.astype(np.int64, copy=False)
+    return wide
 
 
 def check_grads(grads: object, shape: tuple[int, ...], dtype: np.dtype[Any], table: str) -> Array:
@@ -129,6 +132,6 @@ def check_grads(grads: object, shape: tuple[int, ...], dtype: np.dtype[Any], tab
     with np.errstate(over="ignore"):
         fitting: Array = array.astype(dtype, copy=False)
     # Here, too, though each server looks again: one server's refusal cannot undo another's push.
-    if not np.isfinite(fitting).all():
+    if not all_finite(fitting):
         raise InvalidRequest(f"table {table!r}: a gradient is NaN or infinite", table=table)
     return fitting

@@ -1,19 +1,24 @@
 """One embedding table on the parameter servers."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradmesh.engine.kernels import coalesce, unique_inverse
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.method import Body
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import ParameterServers
-from gradmesh.sdk.table.lookup import look_up
+from gradmesh.sdk.table.lookup import read_rows
 from gradmesh.sdk.table.routing import check_grads, check_ids, route
+from gradmesh.sdk.transport.call import Empty
+from gradmesh.sdk.transport.channel import Writer
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -69,8 +74,8 @@ class Table:
             IdOutOfRange: An id is no row of the table.
         """
         wanted = check_ids(ids, self.name, self.spec.rows)
-        found = look_up([self], [wanted.reshape(-1)], self._deadline(timeout_s))
-        return found.rows[found.route.inverse[0]].reshape(*wanted.shape, self.dim)
+        rows = read_rows(self, wanted.reshape(-1), self._deadline(timeout_s))
+        return rows.reshape(*wanted.shape, self.dim)
 
     def push(self, ids: object, grads: Array, *, timeout_s: float | None = None) -> None:
         """Send gradients that the servers apply at once, each exactly once.
@@ -87,23 +92,20 @@ class Table:
         wanted = check_ids(ids, self.name, self.spec.rows)
         grads = check_grads(grads, (*wanted.shape, self.dim), self.dtype, self.name)
         unique, inverse = unique_inverse(wanted)
-        total = coalesce(inverse, grads.reshape(-1, self.dim), unique.size)
-        check_grads(total, total.shape, self.dtype, self.name)
+        sums = _Sums(inverse, grads.reshape(-1, self.dim), unique.size, self.name)
         sender = self._next_push()
         deadline = self._deadline(timeout_s)
         # The number stays the same when servers have moved, so whoever has it takes it once.
         self.servers.with_map(
             lambda shards: self.servers.call_each(
-                shards, "Push", self._pushes(unique, total, sender, shards), deadline
+                shards, "Push", self._pushes(unique, sums, sender, shards), deadline
             ),
             deadline,
         )
 
     def _pushes(
-        self, ids: Ids, grads: Array, sender: tuple[str, int, int], shards: ShardMap
-    ) -> dict[int, Frame[pb.PushRequest]]:
-        plan = route([ids], shards)
-        parts = plan.split(grads)
+        self, ids: Ids, sums: "_Sums", sender: tuple[str, int, int], shards: ShardMap
+    ) -> dict[int, Body | Writer]:
         worker, incarnation, sequence = sender
         message = pb.PushRequest(
             worker=worker,
@@ -112,6 +114,10 @@ class Table:
             shard_epoch=shards.epoch,
             tables=[self.name],
         )
+        if len(shards.names) == 1:
+            return {0: lambda empty: Frame(message, [ids, sums.write(empty)])} if ids.size else {}
+        plan = route([ids], shards)
+        parts = plan.split(sums.write(np.empty))
         return {
             shard: Frame(message, [pieces[0].ids, parts[shard][0]])
             for shard, pieces in plan.pieces.items()
@@ -122,3 +128,33 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, rows={self.spec.rows}, dim={self.dim})"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sums:
+    """Gradients of equal ids, to be added up.
+
+    Args:
+        inverse: For each gradient, which sum it belongs to.
+        grads: [n, dim].
+        count: How many sums there are.
+        table: Name of the table, for messages.
+    """
+
+    inverse: NDArray[np.int64]
+    grads: Array
+    count: int
+    table: str
+
+    def write(self, empty: Empty) -> Array:
+        """Return the sums, [count, dim], in memory that `empty` gives where there is work to do.
+
+        Raises:
+            InvalidRequest: A sum is beyond the numbers of its type.
+        """
+        if self.count == len(self.grads):
+            return self.grads
+        shape = (self.count, self.grads.shape[1])
+        out = coalesce(self.inverse, self.grads, self.count, empty(shape, self.grads.dtype))
+        return check_grads(out, shape, self.grads.dtype, self.table)

@@ -6,6 +6,7 @@ from typing import final
 
 import numpy as np
 
+from gradmesh.engine.kernels import all_finite, first_outside
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StaleShardMap
@@ -90,16 +91,18 @@ class TableShard:
             raise InvalidRequest(
                 f"table {name!r}: ids must be int64 [n], not {ids.dtype} {ids.shape}", table=name
             )
-        if ids.size and (ids.min() < 0 or ids.max() >= self.spec.rows):
-            bad = int(ids.min()) if ids.min() < 0 else int(ids.max())
+        place = first_outside(ids, self.spec.rows)
+        if place >= 0:
+            bad = int(ids[place])
             raise IdOutOfRange(
                 f"table {name!r}: id {bad} is not among its rows 0 to {self.spec.rows - 1}",
                 table=name,
                 id=bad,
             )
-        slots = self._index[ids].astype(np.int64)
-        if slots.size and slots.min() < 0:
-            bad = int(ids[slots.argmin()])
+        slots = np.take(self._index, ids, mode="clip").astype(np.int64)
+        place = first_outside(slots, self._ids.size)
+        if place >= 0:
+            bad = int(ids[place])
             raise StaleShardMap(
                 f"table {name!r}: id {bad} lives on another server; fetch the shard map and route "
                 "again",
@@ -128,7 +131,7 @@ class TableShard:
                 f"{grads.shape}",
                 table=name,
             )
-        if not np.isfinite(grads).all():
+        if not all_finite(grads):
             raise InvalidRequest(f"table {name!r}: a gradient is NaN or infinite", table=name)
 
     def apply(self, slots: Slots, grads: Array, step: int | None = None) -> None:
