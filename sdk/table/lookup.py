@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradmesh.engine.kernels import unique_inverse
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.sharding import Ids, ShardMap
+from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.table.routing import Route, route
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
     from gradmesh.sdk.table.table import Table
+
+LOOKUP = METHODS["Lookup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +78,27 @@ def read_rows(table: "Table", ids: Ids, deadline: Deadline) -> Array:
     """Return the rows of flat ids of one table, outside any context, in the order of the ids."""
 
     def read(shards: ShardMap) -> Array:
+        if len(shards.names) == 1 and ids.size:
+            return _read_whole(table, ids, shards, deadline)
         plan = route([ids], shards)
-        if len(plan.pieces) != 1:
-            found = look_up([table], [ids], deadline)
-            return found.rows[found.route.inverse[0]]
-        out = np.empty((ids.size, table.dim), table.dtype)
-
-        def take(_: int, reply: Frame[pb.LookupResponse]) -> None:
-            # All rows come from one server, so each goes to its place in a single copy.
-            if plan.total == ids.size:
-                out[...] = reply.arrays[0]
-            else:
-                np.take(reply.arrays[0], plan.inverse[0], axis=0, out=out, mode="clip")
-
         requests = {s: _request([table], plan, s, shards.epoch, None) for s in plan.pieces}
-        table.servers.call_each(shards, "Lookup", requests, deadline, take)
-        return out
+        rows = np.empty((plan.total, table.dim), table.dtype)
+        table.servers.call_each(shards, "Lookup", requests, deadline, plan.reader(rows))
+        return rows.take(plan.inverse[0], axis=0)
 
     return table.servers.with_map(read, deadline)
+
+
+def _read_whole(table: "Table", ids: Ids, shards: ShardMap, deadline: Deadline) -> Array:
+    """Read rows that all live on one server: each goes to its place in a single copy."""
+    unique, inverse = unique_inverse(ids)
+    message = pb.LookupRequest(shard_epoch=shards.epoch, tables=table.names)
+    channel = table.servers.channel(shards, 0)
+    call = channel.start(LOOKUP, Frame(message, [unique]), deadline)
+    rows: Array = call.borrow().arrays[0]
+    out = rows.copy() if unique.size == ids.size else rows.take(inverse, axis=0, mode="clip")
+    call.release()
+    return out
 
 
 def _request(

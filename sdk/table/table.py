@@ -31,6 +31,11 @@ class Table:
         servers: Who holds its rows.
         next_push: Returns (worker, incarnation, sequence) of the next push.
         timeout_s: Default deadline of a call.
+
+    Attributes:
+        name: Name of the table.
+        dim: Elements in a row.
+        dtype: Type of the rows.
     """
 
     def __init__(
@@ -44,21 +49,12 @@ class Table:
         self.servers = servers
         self._next_push = next_push
         self.timeout_s = timeout_s
-
-    @property
-    def name(self) -> str:
-        """Name of the table."""
-        return self.spec.name
-
-    @property
-    def dim(self) -> int:
-        """Elements in a row."""
-        return self.spec.dim
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the rows."""
-        return numpy_dtype(self.spec.dtype)
+        # Read at every call; protobuf's fields cost more than attributes.
+        self.name: str = spec.name
+        self.names = (self.name,)
+        self.dim: int = spec.dim
+        self.dtype: np.dtype[Any] = numpy_dtype(spec.dtype)
+        self._rows: int = spec.rows
 
     def lookup(self, ids: object, *, timeout_s: float | None = None) -> Array:
         """Return rows, outside any context.
@@ -73,7 +69,7 @@ class Table:
         Raises:
             IdOutOfRange: An id is no row of the table.
         """
-        wanted = check_ids(ids, self.name, self.spec.rows)
+        wanted = check_ids(ids, self.name, self._rows)
         rows = read_rows(self, wanted.reshape(-1), self._deadline(timeout_s))
         return rows.reshape(*wanted.shape, self.dim)
 
@@ -89,7 +85,7 @@ class Table:
             IdOutOfRange: An id is no row of the table.
             InvalidRequest: Another shape, or a gradient that is no number.
         """
-        wanted = check_ids(ids, self.name, self.spec.rows)
+        wanted = check_ids(ids, self.name, self._rows)
         grads = check_grads(grads, (*wanted.shape, self.dim), self.dtype, self.name)
         unique, inverse = unique_inverse(wanted)
         sums = _Sums(inverse, grads.reshape(-1, self.dim), unique.size, self.name)

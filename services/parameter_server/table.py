@@ -91,7 +91,7 @@ class TableShard:
             raise InvalidRequest(
                 f"table {name!r}: ids must be int64 [n], not {ids.dtype} {ids.shape}", table=name
             )
-        place = first_outside(ids, self.spec.rows)
+        place = first_outside(ids, self._index.size)
         if place >= 0:
             bad = int(ids[place])
             raise IdOutOfRange(
@@ -99,7 +99,7 @@ class TableShard:
                 table=name,
                 id=bad,
             )
-        slots = np.take(self._index, ids, mode="clip").astype(np.int64)
+        slots = self._index.take(ids, mode="clip").astype(np.int64)
         place = first_outside(slots, self._ids.size)
         if place >= 0:
             bad = int(ids[place])
@@ -115,7 +115,7 @@ class TableShard:
         """Return a copy of rows, in `out` if given."""
         with self._lock:
             # mode="clip" skips the buffering that numpy's own bounds check needs.
-            return np.take(self._rows, slots, axis=0, out=out, mode="clip")
+            return self._rows.take(slots, axis=0, out=out, mode="clip")
 
     def check_grads(self, slots: Slots, grads: Array) -> None:
         """Return if gradients fit rows.

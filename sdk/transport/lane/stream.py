@@ -1,21 +1,16 @@
 """Bytes over a socket with a deadline, for plain sockets and for TLS."""
 
 import contextlib
-import os
 import socket
 import ssl
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 # How long the kernel waits before it asks us whether the deadline has passed.
 _SLICE_S = 1.0
-# Waking a thread on an idle core takes longer than a short call. So after a wait shorter than the
-# second, the next one begins with looking for the first, and costs no more than that when in vain.
-_SPIN_S = 0.0001
-_QUICK_S = 0.0005
 # Linux takes 1024 buffers a call; more than this gains nothing.
 _MAX_BUFFERS = 512
 
@@ -46,6 +41,11 @@ class Stream(ABC):
             TimeoutError: Nothing came in time.
             LaneBroken: The connection is gone.
         """
+
+    def receive_bytes(self, limit: int, deadline: float) -> bytes:
+        """Read some bytes, at least one and at most `limit`, as `receive` does."""
+        buffer = bytearray(limit)
+        return bytes(buffer[: self.receive(buffer, deadline)])
 
     @abstractmethod
     def send(self, parts: Sequence[Any], deadline: float) -> None:
@@ -79,7 +79,6 @@ class PlainStream(Stream):
         super().__init__(sock)
         sock.settimeout(None)
         self._limits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
-        self._quick = False
         self._limit(socket.SO_RCVTIMEO, _SLICE_S)
         self._limit(socket.SO_SNDTIMEO, _SLICE_S)
 
@@ -99,44 +98,31 @@ class PlainStream(Stream):
 
     def receive(self, view: Any, deadline: float) -> int:
         """Read some bytes into `view`."""
-        now = time.monotonic()
-        if self._quick:
-            # The last wait was short: whoever sleeps now may be woken later than the answer comes.
-            count = self._spin(view, now + _SPIN_S)
-            if count:
-                return count
-            self._quick = False
-            now = time.monotonic()
-        if deadline - now < _SLICE_S:
-            self._wait(socket.SO_RCVTIMEO, deadline)
-        while True:
-            try:
-                count = self.sock.recv_into(view)
-                self._quick = time.monotonic() - now < _QUICK_S
-            except BlockingIOError:
-                self._wait(socket.SO_RCVTIMEO, deadline)
-            except OSError as error:
-                raise LaneBroken(str(error)) from None
-            else:
-                if count:
-                    return count
-                raise LaneBroken("the peer closed the connection")
+        return int(self._read(self.sock.recv_into, view, deadline))
 
-    def _spin(self, view: Any, until: float) -> int:
-        """Look for bytes without sleeping; return 0 if none came."""
-        while True:
-            try:
-                count = self.sock.recv_into(view, 0, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    return 0
-                os.sched_yield()
-            except OSError as error:
-                raise LaneBroken(str(error)) from None
-            else:
-                if count:
-                    return count
-                raise LaneBroken("the peer closed the connection")
+    def receive_bytes(self, limit: int, deadline: float) -> bytes:
+        """Read some bytes, at least one and at most `limit`."""
+        data: bytes = self._read(self.sock.recv, limit, deadline)
+        return data
+
+    def _read(self, receive: Callable[..., Any], what: Any, deadline: float) -> Any:
+        """Call one of the socket's own methods until it has something."""
+        try:
+            if deadline - time.monotonic() < _SLICE_S:
+                self._wait(socket.SO_RCVTIMEO, deadline)
+            while True:
+                try:
+                    got = receive(what)
+                except BlockingIOError:
+                    self._wait(socket.SO_RCVTIMEO, deadline)
+                else:
+                    if got:
+                        return got
+                    raise LaneBroken("the peer closed the connection")
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise LaneBroken(str(error)) from None
 
     def send(self, parts: Sequence[Any], deadline: float) -> None:
         """Write all bytes of all parts."""
