@@ -43,7 +43,7 @@ _MAX_SHAPE_BYTES = 10 * limits.MAX_AXES
 _MAX_FIELDS = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Frame(Generic[M]):
     """A message and its arrays.
 

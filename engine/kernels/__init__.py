@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.bag import bag_sum as bag_sum
     from gradmesh.engine.kernels.bag import bag_sum_backward as bag_sum_backward
     from gradmesh.engine.kernels.bag import bag_weights_backward as bag_weights_backward
+    from gradmesh.engine.kernels.check import all_finite as all_finite
     from gradmesh.engine.kernels.id_map import IdMap as IdMap
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "IdMap": "id_map",
+    "all_finite": "check",
     "bag_max": "bag",
     "bag_max_backward": "bag",
     "bag_sum": "bag",
@@ -62,6 +64,7 @@ _FILES = ("bucket_index", "clock", "fused", "norm", "rank_bits", "sketch", "upda
 
 __all__ = [
     "IdMap",
+    "all_finite",
     "bag_max",
     "bag_max_backward",
     "bag_sum",

@@ -108,17 +108,43 @@ def scatter_sgd(weights: Any, index: Any, grads: Any, lr: float) -> None:
     _scatter_sub_scaled(weights, index, grads, weights.dtype.type(lr))
 
 
-def coalesce(inverse: Any, rows: Any, count: int) -> Any:
+@jit
+def _coalesce(inverse: Any, rows: Any, out: Any) -> Any:
+    fresh = 0
+    for i in range(inverse.shape[0]):
+        if inverse[i] > fresh:
+            return -1
+        target = out[inverse[i]]
+        row = rows[i]
+        if inverse[i] == fresh:
+            for j in range(target.shape[0]):
+                target[j] = row[j]
+            fresh += 1
+        else:
+            for j in range(target.shape[0]):
+                target[j] += row[j]
+    return fresh
+
+
+def coalesce(inverse: Any, rows: Any, count: int, out: Any = None) -> Any:
     """Return the sums of rows that share an inverse index, added in order of appearance.
 
     Args:
-        inverse: int64 [n], each in [0, count), as `unique_inverse` gives it.
+        inverse: int64 [n], each in [0, count), as `unique_inverse` gives it: in order of first
+            appearance.
         rows: [n, dim].
         count: How many sums there are.
+        out: [count, dim] of the rows' dtype, or None.
 
     Returns:
         [count, dim] of the rows' dtype.
     """
-    out = np.zeros((count, *rows.shape[1:]), dtype=rows.dtype)
+    out = np.empty((count, *rows.shape[1:]), dtype=rows.dtype) if out is None else out
+    if rows.dtype.char in "fd" and rows.ndim == 2 and rows.flags.c_contiguous:
+        check_index(inverse, count)
+        if _coalesce(inverse, rows, out) == count:
+            return out
+    # Half precision, or indices in another order.
+    out[...] = 0
     scatter_add(out, inverse, rows)
     return out

@@ -55,6 +55,8 @@ def unique_inverse(ids: Any) -> tuple[Any, Any]:
     """
     flat = np.ascontiguousarray(ids, dtype=np.int64).reshape(-1)
     count = flat.shape[0]
+    if count == 1:
+        return flat, np.zeros(1, dtype=np.int64)
     # At most half full, so that probes stay short.
     slots = np.full(1 << max(4, (2 * count - 1).bit_length()), -1, dtype=np.int32)
     unique = np.empty(count, dtype=np.int64)

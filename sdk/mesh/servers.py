@@ -60,7 +60,7 @@ class ParameterServers:
         self.max_frame_bytes = max_frame_bytes
         self.metrics = metrics or TableMetrics()
         self._resolver = Resolver()
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards changes of all below; single reads need none
         self._map: ShardMap | None = None
         self._channels: dict[tuple[str, str], Channel] = {}
         self._closed_bytes = 0
@@ -79,8 +79,7 @@ class ParameterServers:
 
     def held_map(self) -> ShardMap | None:
         """Return the map in use, if one was fetched."""
-        with self._lock:
-            return self._map
+        return self._map
 
     def shard_map(self, deadline: Deadline) -> ShardMap:
         """Return the map in use; fetched at first."""
@@ -123,6 +122,9 @@ class ParameterServers:
             Unreachable: The mesh is closed.
         """
         key = (shards.addresses[shard], shards.names[shard])
+        found = self._channels.get(key)
+        if found is not None and not self._closed:
+            return found
         with self._lock:
             if self._closed:
                 raise Unreachable(f"{key[1]}: this mesh is closed; connect again", worker=key[1])
@@ -153,16 +155,18 @@ class ParameterServers:
             deadline: No attempt begins after it.
         """
         shards = self.shard_map(deadline)
-        for pause_s in RetryPolicy().pauses():
+        pauses: Iterator[float] | None = None
+        while True:
             try:
                 return attempt(shards)
             except (StaleShardMap, Unreachable):
+                pauses = pauses or RetryPolicy().pauses()
+                pause_s = next(pauses)
                 if self._closed or deadline.remaining_s() <= pause_s:
                     raise
             if self.held_map() is shards:
                 time.sleep(pause_s)
             shards = self.refresh(deadline)
-        raise AssertionError("the pauses never end")
 
     def bytes_moved(self) -> int:
         """Return the message bytes exchanged with all servers so far."""

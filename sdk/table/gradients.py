@@ -10,6 +10,7 @@ from typing import final
 
 import numpy as np
 
+from gradmesh.engine.kernels import all_finite
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
@@ -81,6 +82,6 @@ def clean_grads(grads: Array, spec: table_pb2.TableSpec) -> Array:
         finite = np.nan_to_num(wide, nan=0.0, posinf=limit, neginf=-limit)
         clipped: Array = np.clip(finite, -limit, limit).astype(grads.dtype)
         return clipped
-    if not np.isfinite(grads).all():
+    if not all_finite(grads):
         raise InvalidRequest(f"table {spec.name!r}: a gradient is NaN or infinite", table=spec.name)
     return grads

@@ -8,7 +8,6 @@ import math
 from typing import Any, final
 
 import grpc
-from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
 from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Unreachable
@@ -63,7 +62,7 @@ class Channel:
         self.retry = retry or RetryPolicy()
         self.patience_s = patience_s
         self.max_frame_bytes = max_frame_bytes
-        self.metrics = metrics or RpcMetrics("client", CollectorRegistry())
+        self.metrics = metrics or RpcMetrics("client")
         self.metadata = call_metadata(security)
         credentials = channel_credentials(security)
         options = _options(max_frame_bytes)

@@ -92,9 +92,10 @@ class Store:
             TableNotFound: There is no such table.
             StoreFull: Its rows do not fit.
         """
-        with self._changed:
-            if name in self._tables:
-                return self._tables[name]
+        # A table that is there stays there.
+        found = self._tables.get(name)
+        if found is not None:
+            return found
         spec = self._describe(name, deadline)
         shards = self._shard_map(None, deadline)
         if not self._making.acquire(timeout=deadline.remaining_s()):

@@ -16,6 +16,12 @@ import click
     metavar="LANE,...",
     help="Lanes to measure: shm, tcp, grpc.  [default: all]",
 )
+@click.option(
+    "--workload",
+    "names",
+    metavar="NAME,...",
+    help="Measure only these, such as pull-1,batch26.  [default: all]",
+)
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
 @click.option(
     "--seconds",
@@ -23,7 +29,9 @@ import click
     default=2.0,
     help="About how long one workload takes on one side.  [default: 2]",
 )
-def lookup(against: str | None, lanes: str, file: Path | None, seconds: float) -> int:
+def lookup(
+    against: str | None, lanes: str, names: str | None, file: Path | None, seconds: float
+) -> int:
     """Pull and push rows of a table of 1M x 64, one client and one server.
 
     Rows are named like pull-64-shm and push-65536-grpc; batch26 looks up 2048 x 26 ids of 26
@@ -33,16 +41,26 @@ def lookup(against: str | None, lanes: str, file: Path | None, seconds: float) -
     from gradmesh.benchmarks import lookup as benchmark
     from gradmesh.benchmarks.report import HEADING, show_line, write_json
 
-    chosen = [name.strip() for name in lanes.split(",")]
-    wrong = [name for name in chosen if name not in benchmark.LANES]
-    if wrong:
-        raise click.BadParameter(
-            f"no lane is called {wrong[0]!r}; use {', '.join(benchmark.LANES)}"
-        )
+    known = {load.name: load for load in benchmark.loads()}
+    chosen = _chosen("lane", lanes, benchmark.LANES)
+    only = [known[name] for name in _chosen("workload", names or ",".join(known), tuple(known))]
     click.echo(HEADING)
     rows = benchmark.run(
-        chosen, against is not None, seconds, on_row=lambda row: click.echo(show_line(row))
+        chosen,
+        against is not None,
+        seconds,
+        on_row=lambda row: click.echo(show_line(row)),
+        only=only,
     )
     if file is not None:
         write_json(rows, file)
     return 0
+
+
+def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
+    """Return the names in a list with commas."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"no {what} is called {name!r}; use {', '.join(known)}")
+    return names

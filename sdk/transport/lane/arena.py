@@ -88,8 +88,7 @@ class Arena:
             InvalidRequest: The contract has no such type, or it has too many axes.
         """
         number = wire_dtype(array.dtype)
-        given = self._given.get(id(array))
-        if given is not None:
+        if self._given and (given := self._given.get(id(array))) is not None:
             return entry(number, array.shape, given[1])
         if array.ndim > limits.MAX_AXES:
             raise InvalidRequest(

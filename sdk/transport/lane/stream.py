@@ -6,7 +6,7 @@ import ssl
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 # How long the kernel waits before it asks us whether the deadline has passed.
@@ -41,6 +41,11 @@ class Stream(ABC):
             TimeoutError: Nothing came in time.
             LaneBroken: The connection is gone.
         """
+
+    def receive_bytes(self, limit: int, deadline: float) -> bytes:
+        """Read some bytes, at least one and at most `limit`, as `receive` does."""
+        buffer = bytearray(limit)
+        return bytes(buffer[: self.receive(buffer, deadline)])
 
     @abstractmethod
     def send(self, parts: Sequence[Any], deadline: float) -> None:
@@ -93,19 +98,31 @@ class PlainStream(Stream):
 
     def receive(self, view: Any, deadline: float) -> int:
         """Read some bytes into `view`."""
-        if deadline - time.monotonic() < _SLICE_S:
-            self._wait(socket.SO_RCVTIMEO, deadline)
-        while True:
-            try:
-                count = self.sock.recv_into(view)
-            except BlockingIOError:
+        return int(self._read(self.sock.recv_into, view, deadline))
+
+    def receive_bytes(self, limit: int, deadline: float) -> bytes:
+        """Read some bytes, at least one and at most `limit`."""
+        data: bytes = self._read(self.sock.recv, limit, deadline)
+        return data
+
+    def _read(self, receive: Callable[..., Any], what: Any, deadline: float) -> Any:
+        """Call one of the socket's own methods until it has something."""
+        try:
+            if deadline - time.monotonic() < _SLICE_S:
                 self._wait(socket.SO_RCVTIMEO, deadline)
-            except OSError as error:
-                raise LaneBroken(str(error)) from None
-            else:
-                if count:
-                    return count
-                raise LaneBroken("the peer closed the connection")
+            while True:
+                try:
+                    got = receive(what)
+                except BlockingIOError:
+                    self._wait(socket.SO_RCVTIMEO, deadline)
+                else:
+                    if got:
+                        return got
+                    raise LaneBroken("the peer closed the connection")
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise LaneBroken(str(error)) from None
 
     def send(self, parts: Sequence[Any], deadline: float) -> None:
         """Write all bytes of all parts."""

@@ -55,3 +55,16 @@ def test_half_precision_rows_add_up() -> None:
     kernels.scatter_add(out, np.array([1, 1]), np.ones((2, 3), np.float16))
 
     assert out.tolist() == [[0, 0, 0], [2, 2, 2]]
+
+
+@pytest.mark.parametrize("inverse", [[1, 0, 1], [0, 2, 1, 2], [2, 2, 0, 1, 0]])
+def test_coalesce_takes_places_in_any_order(inverse: list[int]) -> None:
+    rows = np.arange(len(inverse) * 2, dtype=np.float32).reshape(-1, 2) + 1
+    expected = np.zeros((max(inverse) + 1, 2), np.float32)
+    for place, row in zip(inverse, rows, strict=True):
+        expected[place] += row
+
+    out = np.full_like(expected, np.nan)
+    np.testing.assert_array_equal(
+        kernels.coalesce(np.array(inverse), rows, len(expected), out), expected
+    )
