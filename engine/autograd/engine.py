@@ -104,9 +104,7 @@ class _Pass:
     def _visit(self, node: Function) -> None:
         grad = self.pending.pop(node, None)
         if grad is None:
-            for edge in node.edges:
-                if edge is not None and not edge.is_node:
-                    self._settle(edge)
+            self._skip(node)
             return
         if node.hooks is not None:
             for hook in node.hooks:
@@ -119,34 +117,32 @@ class _Pass:
         for counter, version in node.versions:
             if counter[0] != version:
                 raise _changed(node)
-        results = (
-            type(node).backward(node, *grad)
-            if node.outputs > 1
-            else type(node).backward(node, grad)
-        )
-        self._spread(node, grad, results if type(results) is tuple else (results,))
-        if not self.retain_graph:
-            release(node)
-
-    def _spread(self, node: Function, grad: Any, results: tuple[Any, ...]) -> None:
-        """Hand the gradients a node computed to the producers of its inputs."""
-        edges = node.edges
+        backward = type(node).backward
+        results = backward(node, *grad) if node.outputs > 1 else backward(node, grad)
+        if type(results) is not tuple:
+            results = (results,)
         if self.anomaly:
             check_backward(node, results)
-        if len(results) != len(edges):
-            raise GradientError(
-                f"{node.name()}: backward returned {len(results)} gradients for {len(edges)} inputs"
-            )
-        for place, edge in enumerate(edges):
+        if len(results) != len(node.edges):
+            raise _miscounted(node, results)
+        for place, edge in enumerate(node.edges):
             if edge is None:
                 continue
             result = results[place]
-            if edge.is_node:
-                if result is not None:
-                    self._add(edge, result)
-            elif result is not None:
-                self._add_leaf(edge, result, _is_fresh(node, grad, result, results))
+            if result is None:
+                if not edge.is_node:
+                    self._settle(edge)
+            elif edge.is_node:
+                self._add(edge, result)
             else:
+                self._add_leaf(edge, result, _is_fresh(node, grad, result, results))
+        if not self.retain_graph:
+            release(node)
+
+    def _skip(self, node: Function) -> None:
+        """Settle the leaves of a node that no gradient has reached."""
+        for edge in node.edges:
+            if edge is not None and not edge.is_node:
                 self._settle(edge)
 
     def _add_leaf(self, leaf: Any, grad: Any, fresh: bool) -> None:
@@ -231,6 +227,12 @@ def _is_fresh(node: Function, grad: Any, result: Any, results: tuple[Any, ...]) 
         if other is result:
             copies += 1
     return copies == 1
+
+
+def _miscounted(node: Function, results: tuple[Any, ...]) -> GradientError:
+    return GradientError(
+        f"{node.name()}: backward returned {len(results)} gradients for {len(node.edges)} inputs"
+    )
 
 
 def _changed(node: Function) -> InplaceError:

@@ -28,6 +28,18 @@ class HookHandle:
         self.remove()
 
 
+@final
+class LeafExtras:
+    """Hold what few leaves have: hooks, and a buffer for the first gradient."""
+
+    __slots__ = ("grad_buffer", "hooks", "post_hooks")
+
+    def __init__(self) -> None:
+        self.grad_buffer: Any = None
+        self.hooks: list[Callable[..., Any]] | None = None
+        self.post_hooks: list[Callable[..., Any]] | None = None
+
+
 def add_hook(owner: Any, attribute: str, hook: Callable[..., Any]) -> HookHandle:
     """Append a hook to a list attribute of its owner, making the list on first use."""
     hooks = getattr(owner, attribute)

@@ -20,39 +20,39 @@ def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | No
     """
     if grad.shape != leaf.data.shape:
         raise ShapeError(f"gradient of shape {tuple(grad.shape)} for a leaf of shape {leaf.shape}")
-    if leaf.hooks is not None:
-        for hook in leaf.hooks:
+    extras = leaf.extras
+    if extras is None:
+        _keep(leaf, grad, owned, into, None)
+        return
+    if extras.hooks is not None:
+        for hook in extras.hooks:
             grad = hook(grad)
         owned = False
-    if into is None:
-        _into_grad(leaf, grad, owned)
-    elif leaf in into:
-        into[leaf] = as_array(add_grads(into[leaf], grad))
-    else:
-        into[leaf] = grad if owned or type(grad) is RowGrad else grad.copy()
-    if leaf.post_hooks is not None:
-        for hook in leaf.post_hooks:
+    _keep(leaf, grad, owned, into, extras.grad_buffer)
+    if extras.post_hooks is not None:
+        for hook in extras.post_hooks:
             hook(leaf)
 
 
-def _into_grad(leaf: Any, grad: Any, owned: bool) -> None:
+def _keep(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | None, buffer: Any) -> None:
+    if into is not None:
+        if leaf in into:
+            into[leaf] = as_array(add_grads(into[leaf], grad))
+        else:
+            into[leaf] = grad if owned or type(grad) is RowGrad else grad.copy()
+        return
     held = leaf.grad
     if type(grad) is RowGrad or type(held) is RowGrad:
         _into_sparse(leaf, held, grad)
-    elif held is None:
-        leaf.grad = _first(leaf, grad, owned)
-    else:
+    elif held is not None:
         # In place, so that a gradient that lives in a reducer's bucket stays there.
         array_module(grad).add(held.data, grad, out=held.data)
         held.version[0] += 1
-
-
-def _first(leaf: Any, grad: Any, owned: bool) -> Any:
-    buffer = leaf.grad_buffer
-    if buffer is not None:
+    elif buffer is not None:
         buffer[...] = grad
-        return tensor_module.Tensor(buffer)
-    return tensor_module.Tensor(grad if owned else grad.copy())
+        leaf.grad = tensor_module.Tensor(buffer)
+    else:
+        leaf.grad = tensor_module.Tensor(grad if owned else grad.copy())
 
 
 def _into_sparse(leaf: Any, held: Any, grad: Any) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 
 import gradmesh.engine.autograd.engine as engine_module
 from gradmesh.engine.autograd.errors import GradientError
-from gradmesh.engine.autograd.hook import HookHandle, add_hook
+from gradmesh.engine.autograd.hook import HookHandle, LeafExtras, add_hook
 from gradmesh.engine.autograd.operators import Operators
-from gradmesh.engine.backend import Array, Device, DtypeError, device_of, to_numpy
+from gradmesh.engine.backend import Array, Device, DtypeError, ShapeError, device_of, to_numpy
 from gradmesh.engine.backend.dtype import is_float
 
 
@@ -28,12 +28,10 @@ class Tensor(Operators):
         "__weakref__",
         "_requires_grad",
         "data",
+        "extras",
         "grad",
-        "grad_buffer",
         "grad_fn",
-        "hooks",
         "is_view",
-        "post_hooks",
         "version",
     )
 
@@ -41,21 +39,17 @@ class Tensor(Operators):
 
     data: Array
     grad: Any
-    grad_buffer: Array | None
-    hooks: list[Callable[[Any], Any]] | None
-    post_hooks: list[Callable[[Any], Any]] | None
+    extras: LeafExtras | None
     version: list[int]
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
         self.data = data
         self.grad = None
         self.grad_fn: Any = None
-        self.hooks = None
+        self.extras = None
         self.is_view = False
-        self.post_hooks = None
         self.version = [0]
         self._requires_grad = False
-        self.grad_buffer = None
         if requires_grad:
             self.requires_grad = True
 
@@ -76,6 +70,22 @@ class Tensor(Operators):
         """Set `requires_grad` and return the tensor."""
         self.requires_grad = requires_grad
         return self
+
+    @property
+    def grad_buffer(self) -> Array | None:
+        """Give the memory that a first gradient is written to, for instance a part of a bucket."""
+        return None if self.extras is None else self.extras.grad_buffer
+
+    @grad_buffer.setter
+    def grad_buffer(self, buffer: Array | None) -> None:
+        if buffer is not None and tuple(buffer.shape) != self.shape:
+            raise ShapeError(f"a buffer of shape {tuple(buffer.shape)} for a leaf of {self.shape}")
+        self._more().grad_buffer = buffer
+
+    def _more(self) -> LeafExtras:
+        if self.extras is None:
+            self.extras = LeafExtras()
+        return self.extras
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,13 +175,13 @@ class Tensor(Operators):
             result = hook(grad if not isinstance(grad, np.ndarray) else Tensor(grad))
             return grad if result is None else getattr(result, "data", result)
 
-        return add_hook(self if self.grad_fn is None else self.grad_fn, "hooks", run)
+        return add_hook(self._more() if self.grad_fn is None else self.grad_fn, "hooks", run)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> HookHandle:
         """Call a function with this leaf after a backward pass has added to its gradient."""
         if not self.is_leaf:
             raise GradientError("only leaves accumulate gradients; use register_hook")
-        return add_hook(self, "post_hooks", hook)
+        return add_hook(self._more(), "post_hooks", hook)
 
     def retain_grad(self) -> None:
         """Keep the gradient of a computed tensor in `.grad` too."""

@@ -6,6 +6,7 @@ Everything above asks `array_module(x)` for `xp` once and never names numpy or c
 from gradmesh.engine.backend.array import Array as Array
 from gradmesh.engine.backend.array import array_module as array_module
 from gradmesh.engine.backend.array import as_array as as_array
+from gradmesh.engine.backend.array import is_plain as is_plain
 from gradmesh.engine.backend.array import to_device as to_device
 from gradmesh.engine.backend.array import to_numpy as to_numpy
 from gradmesh.engine.backend.blas import get_num_threads as get_num_threads
@@ -47,6 +48,7 @@ __all__ = [
     "device_of",
     "empty_pinned",
     "get_num_threads",
+    "is_plain",
     "keep_freed_pages",
     "manual_seed",
     "pin_blas_threads",

@@ -20,6 +20,12 @@ def array_module(array: Array) -> Any:
     return cuda_module()
 
 
+def is_plain(array: Array) -> bool:
+    """Tell whether compiled kernels can take the array: float32 or float64 in host memory."""
+    # The numbers of these two types; comparing dtypes costs several times as much.
+    return isinstance(array, np.ndarray) and 11 <= array.dtype.num <= 12
+
+
 def as_array(value: Any) -> Array:
     """Return the value as an array, wrapping the scalars numpy's reductions give."""
     if isinstance(value, np.generic):

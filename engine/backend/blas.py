@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.backend.array import Array, array_module
+from gradmesh.engine.backend.array import Array, array_module, is_plain
+from gradmesh.engine.backend.dtype import bfloat16
 
 _ROW_MAJOR = 101
 _PLAIN = 111
@@ -50,8 +51,12 @@ _holder = _Holder()
 
 def matmul(a: Array, b: Array) -> Array:
     """Return the product of two matrices (or stacks of them), by the library in use."""
-    if not isinstance(a, np.ndarray) or a.ndim != 2 or b.ndim != 2:
+    if not isinstance(a, np.ndarray):
         return array_module(a).matmul(a, b)
+    if not is_plain(a):
+        return _rounded(a, b)
+    if a.ndim != 2 or b.ndim != 2:
+        return np.matmul(a, b)
     work = a.size * b.shape[1]
     if work < _WORTH_CALL:
         return np.matmul(a, b)
@@ -67,6 +72,14 @@ def matmul(a: Array, b: Array) -> Array:
     else:
         list(_holder.pool.map(lambda block: _multiply(a[block], b, out[block]), blocks))
     return out
+
+
+def _rounded(a: Array, b: Array) -> Array:
+    """Multiply in float32 what has half precision, and round once; integers as they are."""
+    dtype = np.result_type(a, b)
+    if dtype not in (np.float16, bfloat16):
+        return np.matmul(a, b)
+    return matmul(a.astype(np.float32), b.astype(np.float32)).astype(dtype)
 
 
 @contextlib.contextmanager
@@ -134,7 +147,7 @@ def _load(name: str) -> Any:
 
 def _multiply(a: Array, b: Array, out: Array) -> None:
     library = _holder.library
-    if library is None or a.dtype != b.dtype or a.dtype.char not in "fd":
+    if library is None or not is_plain(a) or a.dtype != b.dtype:
         np.matmul(a, b, out=out)
         return
     a, turn_a, lead_a = _layout(a)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmesh.engine.backend import is_plain
 from gradmesh.engine.kernels.compile import jit
 
 
@@ -93,7 +94,7 @@ def gather(table: Any, index: Any, out: Any = None) -> Any:
 def scatter_add(out: Any, index: Any, rows: Any) -> None:
     """Add rows to out[index], one after the other, so repeated places add up in order."""
     check_index(index, out.shape[0])
-    if rows.dtype.kind == "V" or rows.dtype == np.float16:
+    if not is_plain(rows) and rows.dtype.kind not in "iu":
         # numba knows no half precision on the CPU; sum in float32 and round once.
         total = out.astype(np.float32)
         _scatter_add(total, index, rows.astype(np.float32))

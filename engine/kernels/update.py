@@ -58,14 +58,13 @@ def momentum(
 def adagrad(weights: Any, sums: Any, index: Any, grads: Any, lr: Any, decay: Any, eps: Any) -> None:
     """Divide each gradient by the root of the sum of its squares so far."""
     for i in range(index.shape[0]):
-        w = weights[index[i]]
-        s = sums[index[i]]
-        g = grads[i]
-        for j in range(w.shape[0]):
-            d = g[j] + decay * w[j]
-            total = s[j] + d * d
-            s[j] = total
-            w[j] -= lr * d / (np.sqrt(total) + eps)
+        # Unsigned, so that no check for negative places stands between the loads.
+        r = np.uint64(index[i])
+        for j in range(weights.shape[1]):
+            d = grads[i, j] + decay * weights[r, j]
+            total = sums[r, j] + d * d
+            sums[r, j] = total
+            weights[r, j] -= lr * d / (np.sqrt(total) + eps)
 
 
 @inline

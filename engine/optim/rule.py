@@ -13,7 +13,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from gradmesh.engine import kernels
-from gradmesh.engine.backend import Array, ShapeError, array_module
+from gradmesh.engine.backend import Array, ShapeError, array_module, is_plain
+from gradmesh.engine.backend.dtype import bfloat16, float16, float32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Rule(ABC):
         return False
 
     def allocate(self, rows: int, dim: int, dtype: Any, xp: Any = np) -> dict[str, Array]:
-        """Return fresh slot arrays for a table of rows."""
+        """Return fresh slot arrays for a table of rows; float32 for half precision."""
+        dtype = _state_dtype(dtype)
         return {s.name: xp.full((rows, s.width), s.initial, dtype=dtype) for s in self.slots(dim)}
 
     def update_rows(
@@ -102,6 +104,9 @@ class Rule(ABC):
                 f"{weights.shape[1]} columns"
             )
         slots = {name: array.reshape(len(weights), -1) for name, array in slots.items()}
+        if _is_half(weights.dtype):
+            self._update_half(weights, slots, row_indices, grads, lr, step)
+            return
         if self._compiled(weights, slots, row_indices, grads, lr, step):
             return
         xp = array_module(weights)
@@ -111,6 +116,26 @@ class Rule(ABC):
         weights[row_indices] = part
         for name, array in picked.items():
             slots[name][row_indices] = array
+
+    def _update_half(
+        self,
+        weights: Array,
+        slots: Mapping[str, Array],
+        index: Array,
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> None:
+        """Update rows of half precision in float32 and round once."""
+        if isinstance(weights, np.ndarray):
+            kernels.check_index(index, weights.shape[0])
+        wide = weights[index].astype("float32")
+        picked = {name: array[index] for name, array in slots.items()}
+        every = array_module(weights).arange(len(index))
+        self.update_rows(wide, picked, every, grads.astype("float32"), lr, step)
+        weights[index] = wide.astype(weights.dtype)
+        for name, array in picked.items():
+            slots[name][index] = array
 
     def update(
         self, weight: Array, slots: Mapping[str, Array], grad: Array, lr: float, step: int
@@ -138,12 +163,20 @@ class Rule(ABC):
         lr: float,
         step: int,
     ) -> bool:
-        if not isinstance(weights, np.ndarray) or weights.dtype.char not in "fd":
+        if not is_plain(weights):
             return False
         kernels.check_index(index, weights.shape[0])
         if grads.dtype != weights.dtype:
             grads = grads.astype(weights.dtype)
         return self.kernel(weights, slots, index, grads, lr, step)
+
+
+def _is_half(dtype: Any) -> bool:
+    return dtype in (float16, bfloat16)
+
+
+def _state_dtype(dtype: Any) -> Any:
+    return float32 if _is_half(np.dtype(dtype)) else dtype
 
 
 @final
@@ -157,7 +190,8 @@ class BoundRule:
     """
 
     __slots__ = (
-        "_contiguous",
+        "_direct",
+        "_dtype",
         "_index",
         "_kept",
         "_kernel",
@@ -170,12 +204,14 @@ class BoundRule:
     def __init__(self, rule: Rule, weight: Array, kept: dict[str, Any]) -> None:
         rows, dim = rule.rows_of(weight)
         self._rule, self._weight, self._kept = rule, weight, kept
-        self._contiguous = bool(weight.flags.c_contiguous)
+        # A weight of half precision is updated in float32 and rounded once.
+        self._direct = bool(weight.flags.c_contiguous) and not _is_half(weight.dtype)
+        self._dtype = _state_dtype(weight.dtype)
         self._matrix = weight.reshape(rows, dim)
         # Row gradients may have made the slots; they are the same memory as one long row.
         self._seen = {name: array.reshape(rows, -1) for name, array in kept["slots"].items()}
         self._index = np.arange(rows)
-        self._kernel = isinstance(weight, np.ndarray) and weight.dtype.char in "fd"
+        self._kernel = isinstance(weight, np.ndarray)
 
     def fits(self, rule: Rule, weight: Array) -> bool:
         """Tell whether this is still the same rule and the same array."""
@@ -190,15 +226,14 @@ class BoundRule:
         weight = self._weight
         if grad.shape != weight.shape:
             raise ShapeError(f"gradient {tuple(grad.shape)} for a parameter {tuple(weight.shape)}")
-        if grad.dtype != weight.dtype:
-            grad = grad.astype(weight.dtype)
+        if grad.dtype != self._dtype:
+            grad = grad.astype(self._dtype)
         self._kept["step"] += 1
-        if not self._contiguous:
-            self._matrix = weight.reshape(self._matrix.shape)
+        if not self._direct:
+            self._matrix = weight.astype(self._dtype).reshape(self._matrix.shape)
         given = grad.reshape(self._matrix.shape)
         self._apply(given, lr, self._kept["step"])
-        if not self._contiguous:
-            # The reshape had to copy.
+        if not self._direct:
             weight[...] = self._matrix.reshape(weight.shape)
 
     def _apply(self, given: Array, lr: float, step: int) -> None:

@@ -81,8 +81,10 @@ class _Gelu(Function):
         ctx.save_for_backward(x)
         if tanh:
             inner = _ROOT_2_BY_PI * (x + 0.044715 * x**3)
-            return 0.5 * x * (1 + array_module(x).tanh(inner))
-        return 0.5 * x * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
+            out = 0.5 * x * (1 + array_module(x).tanh(inner))
+        else:
+            out = 0.5 * x * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
+        return out.astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
@@ -91,10 +93,11 @@ class _Gelu(Function):
         if ctx.tanh:
             t = xp.tanh(_ROOT_2_BY_PI * (x + 0.044715 * x**3))
             slope = _ROOT_2_BY_PI * (1 + 3 * 0.044715 * x * x)
-            return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope), None
+            out = grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+            return out.astype(x.dtype, copy=False), None
         cdf = 0.5 * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
         density = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-        return grad * (cdf + x * density), None
+        return (grad * (cdf + x * density)).astype(x.dtype, copy=False), None
 
 
 def stable_sigmoid(x: Array) -> Array:

@@ -123,9 +123,10 @@ class _Extreme(Function):
     def forward(ctx: Any, a: Any, b: Any, largest: bool) -> Array:
         ctx.a, ctx.b = spec(a), spec(b)
         x, y = align("maximum" if largest else "minimum", a, b)
-        xp = array_module(y if isinstance(x, (int, float)) else x)
+        array = x if hasattr(x, "strides") else y
+        xp = array_module(array)
         first = x > y if largest else x < y
-        ctx.save_for_backward(first + (x == y) * y.dtype.type(0.5))
+        ctx.save_for_backward(first + (x == y) * array.dtype.type(0.5))
         return xp.maximum(x, y) if largest else xp.minimum(x, y)
 
     @staticmethod

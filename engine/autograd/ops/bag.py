@@ -8,9 +8,9 @@ import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.autograd.ops.rows import bag_pool_gpu
+from gradmesh.engine.autograd.ops.rows import bag_pool
 from gradmesh.engine.autograd.row_grad import RowGrad
-from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
 
 
 class _Bag(Function):
@@ -30,8 +30,8 @@ class _Bag(Function):
         ctx.shape, ctx.mode, ctx.padding, ctx.sparse = weight.shape, mode, padding, sparse
         factors = _factors(weight, scales, ids, starts, mode, padding)
         winner = None
-        if not isinstance(weight, np.ndarray):
-            out, winner = bag_pool_gpu(weight, ids, starts, factors, mode, padding)
+        if not is_plain(weight):
+            out, winner = bag_pool(weight, ids, starts, factors, mode, padding)
         elif mode == "max":
             out, winner = kernels.bag_max(weight, ids, starts, padding)
         else:
@@ -98,8 +98,8 @@ def _dense_grad(
 def _row_grad(
     num_rows: int, grad: Array, ids: Array, starts: Array, factors: Any, winner: Any
 ) -> RowGrad:
-    if not isinstance(grad, np.ndarray):
-        return _row_grad_gpu(num_rows, grad, ids, starts, factors, winner)
+    if not is_plain(grad):
+        return _row_grad_by_id(num_rows, grad, ids, starts, factors, winner)
     unique, inverse = kernels.unique_inverse(ids)
     given = np.ascontiguousarray(grad)
     if winner is not None:
@@ -109,7 +109,7 @@ def _row_grad(
     return RowGrad(unique, rows, num_rows, coalesced=True)
 
 
-def _row_grad_gpu(
+def _row_grad_by_id(
     num_rows: int, grad: Array, ids: Array, starts: Array, factors: Any, winner: Any
 ) -> RowGrad:
     xp = array_module(grad)
@@ -123,7 +123,7 @@ def _row_grad_gpu(
 
 
 def _scales_grad(table: Array, ids: Array, grad: Array, starts: Array) -> Array:
-    if isinstance(grad, np.ndarray):
+    if is_plain(grad):
         return kernels.bag_weights_backward(table, ids, np.ascontiguousarray(grad), starts)
     xp = array_module(grad)
     bags = xp.repeat(xp.arange(len(starts) - 1), (starts[1:] - starts[:-1]).tolist())

@@ -15,9 +15,11 @@ def align(name: str, a: Any, b: Any) -> tuple[Any, Any]:
         ShapeError: If the shapes do not broadcast.
     """
     if isinstance(a, (int, float)):
-        return a, _lift(b, a)
+        b = _lift(b, a)
+        return _fitted(a, b), b
     if isinstance(b, (int, float)):
-        return _lift(a, b), b
+        a = _lift(a, b)
+        return a, _fitted(b, a)
     if a.shape != b.shape:
         _check_shapes(name, a.shape, b.shape)
     if a.dtype != b.dtype:
@@ -29,11 +31,15 @@ def align(name: str, a: Any, b: Any) -> tuple[Any, Any]:
 def align_floats(name: str, a: Any, b: Any) -> tuple[Any, Any]:
     """Do as `align`, and lift integers to float32 as a division must."""
     a, b = align(name, a, b)
-    if not isinstance(a, (int, float)) and a.dtype not in FLOATS:
+    if not _is_number(a) and a.dtype not in FLOATS:
         a = a.astype(float32)
-    if not isinstance(b, (int, float)) and b.dtype not in FLOATS:
+    if not _is_number(b) and b.dtype not in FLOATS:
         b = b.astype(float32)
     return a, b
+
+
+def _is_number(operand: Any) -> bool:
+    return isinstance(operand, (int, float)) or not hasattr(operand, "strides")
 
 
 def spec(operand: Any) -> Any:
@@ -57,6 +63,11 @@ def unbroadcast(grad: Array, like: Any) -> Array:
 def _lift(array: Array, scalar: Any) -> Array:
     dtype = promote_scalar(array.dtype, scalar)
     return array if dtype == array.dtype else array.astype(dtype)
+
+
+def _fitted(scalar: Any, array: Array) -> Any:
+    """Return a number that leaves the array's dtype alone; bfloat16 is not one of numpy's own."""
+    return array.dtype.type(scalar) if array.dtype.num >= 256 else scalar
 
 
 def _check_shapes(name: str, first: tuple[int, ...], second: tuple[int, ...]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.window import Window, fold, pair, unfold
-from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
+from gradmesh.engine.backend.blas import matmul
 
 
 class _Conv2d(Function):
@@ -26,7 +27,11 @@ class _Conv2d(Function):
         high, wide = window.out_size(x.shape[2], x.shape[3])
         out = xp.empty((x.shape[0], groups, kernel.shape[1], high * wide), dtype=x.dtype)
         for part in window.chunks(x):
-            xp.matmul(kernel, unfold(x[part], window, groups), out=out[part])
+            columns = unfold(x[part], window, groups)
+            if is_plain(x):
+                xp.matmul(kernel, columns, out=out[part])
+            else:
+                out[part] = matmul(kernel, columns)
         out = out.reshape(x.shape[0], weight.shape[0], high, wide)
         if bias is not None:
             out += bias.reshape(1, -1, 1, 1)
@@ -48,9 +53,9 @@ class _Conv2d(Function):
                 columns = unfold(x[part], window, groups)
                 # Image by image, so that the sum does not depend on the size of a chunk.
                 for one, column in zip(given[part], columns, strict=True):
-                    total += xp.matmul(one, column.transpose(0, 2, 1))
+                    total += matmul(one, column.transpose(0, 2, 1))
             if grad_x is not None:
-                fold(xp.matmul(turned, given[part]), window, grad_x[part])
+                fold(matmul(turned, given[part]), window, grad_x[part])
         return (
             grad_x,
             total.reshape(weight.shape) if total is not None else None,

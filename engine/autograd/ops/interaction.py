@@ -6,6 +6,7 @@ from typing import Any
 
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.backend import Array, ShapeError, array_module
+from gradmesh.engine.backend.blas import matmul
 
 
 class _DotInteraction(Function):
@@ -20,7 +21,7 @@ class _DotInteraction(Function):
         xp = array_module(x)
         ctx.self_too = self_too
         ctx.save_for_backward(x)
-        products = xp.matmul(x, x.transpose(0, 2, 1))
+        products = matmul(x, x.transpose(0, 2, 1))
         lower, upper = xp.tril_indices(x.shape[1], 0 if self_too else -1)
         return products[:, lower, upper]
 
@@ -33,7 +34,7 @@ class _DotInteraction(Function):
         pairs[:, lower, upper] = grad
         # One symmetric matrix instead of two products; the diagonal counts twice by itself.
         pairs += pairs.transpose(0, 2, 1).copy()
-        return xp.matmul(pairs, x), None
+        return matmul(pairs, x), None
 
 
 def dot_interaction(x: Any, self_interaction: bool = False) -> Any:

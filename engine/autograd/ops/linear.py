@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
 from gradmesh.engine.backend.blas import matmul
 
 
@@ -55,7 +53,7 @@ class _LinearRelu(Function):
 def _affine(x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Array:
     _check(x, weight, bias)
     out = matmul(x, weight.T)
-    if bias is not None and _has_kernel(out) and bias.flags.c_contiguous:
+    if bias is not None and is_plain(out) and bias.flags.c_contiguous:
         kernels.fused.bias_add(out if out.ndim == 2 else out.reshape(-1, len(bias)), bias, has_relu)
         return out
     if bias is not None:
@@ -80,17 +78,13 @@ def _products(edges: Any, grad: Array, x: Array, weight: Array) -> tuple[Any, An
 def _through_relu(grad: Array, out: Array) -> tuple[Array, Array]:
     """Return the gradient before ReLU, [n, dim], and its sum over the rows."""
     xp = array_module(grad)
-    if _has_kernel(grad) and grad.flags.c_contiguous:
+    if is_plain(grad) and grad.flags.c_contiguous:
         masked = xp.empty(grad.shape, dtype=grad.dtype)
         total = xp.empty(grad.shape[1], dtype=grad.dtype)
         kernels.fused.relu_backward(grad, out, masked, total)
         return masked, total
     masked = grad * (out > 0)
     return masked, xp.add.reduce(masked, axis=0)
-
-
-def _has_kernel(array: Array) -> bool:
-    return isinstance(array, np.ndarray) and array.dtype.char in "fd"
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:

@@ -10,7 +10,7 @@ from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.activation import stable_sigmoid
 from gradmesh.engine.autograd.ops.softmax import log_softmax_array
-from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
 
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -114,12 +114,7 @@ class _BceWithLogits(Function):
 
 
 def _has_kernel(x: Array, target: Array) -> bool:
-    return (
-        isinstance(x, np.ndarray)
-        and x.dtype.char in "fd"
-        and x.flags.c_contiguous
-        and target.flags.c_contiguous
-    )
+    return is_plain(x) and is_plain(target) and x.flags.c_contiguous and target.flags.c_contiguous
 
 
 def _total(total: float, reduction: str, like: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.backend import Array, ShapeError, array_module
+from gradmesh.engine.backend import Array, ShapeError, array_module, is_plain
 
 
 class _BatchNorm(Function):
@@ -102,7 +102,7 @@ def _grad_sums(given: Array, cube: Array) -> tuple[Array, Array]:
 
 
 def _has_kernel(cube: Array) -> bool:
-    return isinstance(cube, np.ndarray) and cube.dtype.char in "fd" and cube.flags.c_contiguous
+    return is_plain(cube) and bool(cube.flags.c_contiguous)
 
 
 class _LayerNorm(Function):

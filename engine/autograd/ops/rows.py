@@ -64,17 +64,17 @@ def _coalesce_sorted(ids: Array, rows: Array) -> tuple[Any, Any]:
     return unique[rank], out
 
 
-def bag_pool_gpu(
+def bag_pool(
     table: Array, ids: Array, starts: Array, factors: Any, mode: str, padding: int
 ) -> tuple[Array, Any]:
-    """Pool rows by bag on a GPU; return the result and, for the maximum, where it came from."""
+    """Pool rows by bag where no kernel does; return the result and, for max, where it is from."""
     xp = array_module(table)
     lengths = starts[1:] - starts[:-1]
     out = xp.zeros((len(lengths), table.shape[1]), dtype=table.dtype)
     if mode != "max":
         bags = xp.repeat(xp.arange(len(lengths)), lengths.tolist())
         rows = table[ids] if factors is None else table[ids] * factors[:, None]
-        _scatter_add_sorted(out, bags, rows)
+        scatter_add(out, bags, rows)
         return out, None
     winner = xp.full(out.shape, -1, dtype="int64")
     for place in range(int(lengths.max()) if len(lengths) else 0):

@@ -92,6 +92,12 @@ CASES = [
     Case("neg", lambda t, f, a: -a, normal((3, 5))),
     Case("maximum", lambda t, f, a, b: t.maximum(a, b), distinct((5, 7), (5, 7))),
     Case("minimum", lambda t, f, a, b: t.minimum(a, b * 1.3), distinct((5, 7), (5, 7))),
+    Case(
+        "maximum-number",
+        lambda t, f, a: t.maximum(a, 0.11),
+        distinct((5, 7)),
+        lambda t, f, a: a.clamp(min=0.11),
+    ),
     Case("where", lambda t, f, a, b: t.where(a > 0, a, b), distinct((5, 7), (7,))),
     Case("exp", lambda t, f, a: a.exp(), normal((3, 5))),
     Case("log", lambda t, f, a: a.log(), positive((3, 5))),

@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,7 @@ def test_scalar_leaf_gets_a_gradient_of_its_shape() -> None:
     assert isinstance(x.grad.data, np.ndarray)
 
 
+<<<<<<< HEAD
 def test_a_split_into_one_piece_passes_its_gradient_on():
     x = ag.Tensor(np.ones((2, 3)), requires_grad=True)
 
@@ -224,3 +226,35 @@ def test_a_split_into_one_piece_passes_its_gradient_on():
     (piece * 2).sum().backward()
 
     np.testing.assert_array_equal(x.grad.data, np.full((2, 3), 2.0))
+=======
+def test_passes_of_several_threads_share_leaves_and_stay_apart() -> None:
+    weight = ag.randn(16, 16, requires_grad=True)
+
+    def work(number: int) -> list[Any]:
+        found = []
+        for _ in range(20):
+            into: dict[Any, Any] = {}
+            out = (weight * number).exp().sum()
+            ag.run_backward([out], into=into)
+            found.append(into[weight])
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, [1, 2, 3, 4]))
+
+    assert weight.grad is None
+    for number, found in enumerate(results, start=1):
+        expected = number * np.exp(weight.data * np.float32(number))
+        for grad in found:
+            np.testing.assert_allclose(grad, expected, rtol=1e-5)
+
+
+def test_no_grad_belongs_to_its_thread() -> None:
+    x = leaf(1.0)
+
+    with ag.no_grad(), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lambda: (x * 2).requires_grad).result()
+        own = (x * 2).requires_grad
+
+    assert (own, other) == (False, True)
+>>>>>>> engine
