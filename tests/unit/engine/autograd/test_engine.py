@@ -218,7 +218,6 @@ def test_scalar_leaf_gets_a_gradient_of_its_shape() -> None:
     assert isinstance(x.grad.data, np.ndarray)
 
 
-<<<<<<< HEAD
 def test_a_split_into_one_piece_passes_its_gradient_on():
     x = ag.Tensor(np.ones((2, 3)), requires_grad=True)
 
@@ -226,7 +225,8 @@ def test_a_split_into_one_piece_passes_its_gradient_on():
     (piece * 2).sum().backward()
 
     np.testing.assert_array_equal(x.grad.data, np.full((2, 3), 2.0))
-=======
+
+
 def test_passes_of_several_threads_share_leaves_and_stay_apart() -> None:
     weight = ag.randn(16, 16, requires_grad=True)
 
@@ -257,4 +257,3 @@ def test_no_grad_belongs_to_its_thread() -> None:
         own = (x * 2).requires_grad
 
     assert (own, other) == (False, True)
->>>>>>> engine
