@@ -1,4 +1,4 @@
-"""Compiling ahead: run once where the package is installed, so that no process waits for it later."""
+"""Compiling ahead: run once where the package is installed, so that no process waits later."""
 
 from __future__ import annotations
 
