@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.rows import scatter_sgd as scatter_sgd
     from gradmesh.engine.kernels.special import erf as erf
     from gradmesh.engine.kernels.unique import unique_inverse as unique_inverse
+    from gradmesh.engine.kernels.warm import warm_up as warm_up
 
 _HOMES = {
     "IdMap": "id_map",
@@ -58,6 +59,7 @@ _HOMES = {
     "scatter_add": "rows",
     "scatter_sgd": "rows",
     "unique_inverse": "unique",
+    "warm_up": "warm",
 }
 
 _FILES = ("bucket_index", "clock", "fused", "norm", "rank_bits", "sketch", "update")
@@ -90,6 +92,7 @@ __all__ = [
     "sketch",
     "unique_inverse",
     "update",
+    "warm_up",
 ]
 
 

@@ -40,16 +40,6 @@ def relu_backward(grad: Any, out: Any, masked: Any, bias_grad: Any) -> None:
 
 
 @jit
-def sum_rows(grad: Any, out: Any) -> None:
-    """Put the sum of the rows of grad into out, added from the first row to the last."""
-    out[:] = grad.dtype.type(0)
-    for i in range(grad.shape[0]):
-        row = grad[i]
-        for j in range(row.shape[0]):
-            out[j] += row[j]
-
-
-@jit
 def bce_with_logits(x: Any, target: Any, slope: Any) -> Any:
     """Return the summed loss, in float64, and put sigmoid(x) - target into slope."""
     total = 0.0

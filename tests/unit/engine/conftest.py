@@ -208,6 +208,30 @@ CASES = [
         with_index((4, 3), [[0, 2], [2, 0]]),
         lambda t, f, r, i: r[i],
     ),
+    Case("relu-empty", lambda t, f, x: f.relu(x), normal((0, 5))),
+    Case("softmax-empty", lambda t, f, x: f.softmax(x, dim=1), normal((0, 5))),
+    Case("layer-norm-empty", lambda t, f, x: f.layer_norm(x, (5,)), normal((0, 5))),
+    Case("cat-empty", lambda t, f, a, b: t.cat([a, b]), normal((0, 5), (2, 5))),
+    Case("mse-empty", lambda t, f, a, b: f.mse_loss(a, b, reduction="sum"), normal((0, 2), (0, 2))),
+    Case(
+        "linear-relu-empty",
+        lambda t, f, x, w, b: f.relu(f.linear(x, w, b)),
+        normal((0, 5), (7, 5), (7,)),
+    ),
+    Case(
+        "dot-interaction-empty", lambda t, f, x: f.dot_interaction(x), normal((0, 5, 2)), _peer_dot
+    ),
+    Case(
+        "embedding-bag-empty",
+        lambda t, f, i, w: f.embedding_bag(i, w, mode="sum"),
+        lambda rng: [Fixed(np.zeros((0, 3), np.int64)), rng.normal(size=(4, 3))],
+    ),
+    Case(
+        "take-rows-empty",
+        lambda t, f, r, i: f.take_rows(r, i),
+        lambda rng: [rng.normal(size=(4, 3)), Fixed(np.zeros(0, np.int64))],
+        lambda t, f, r, i: r[i],
+    ),
     Case("softplus", lambda t, f, x: f.softplus(x), normal((3, 5))),
     Case("leaky-relu", lambda t, f, x: f.leaky_relu(x, 0.1), distinct((3, 5))),
     Case("gather", lambda t, f, x, i: x.gather(1, i), with_index((3, 4), [[0, 0], [3, 1]])),

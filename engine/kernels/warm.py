@@ -1,0 +1,74 @@
+"""Compiling ahead: run once where the package is installed, so that no process waits later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine.kernels import bag, fused, id_map, initializer, norm, rows, unique, update
+
+
+def warm_up(dtype: Any = np.float32) -> None:
+    """Compile every kernel for a dtype and leave it in the cache on disk.
+
+    An image build that calls this once saves each process about ten seconds at its first step.
+    """
+    kind = np.dtype(dtype).type
+    ids = np.array([1, 0, 1], dtype=np.int64)
+    matrix = np.ones((3, 2), dtype=dtype)
+    _tables(ids, matrix)
+    _bags(ids, matrix)
+    _updates(ids[:2], matrix, kind)
+    _layers(matrix)
+
+
+def _tables(ids: Any, matrix: Any) -> None:
+    distinct, inverse = unique.unique_inverse(ids)
+    rows.coalesce(inverse, matrix, len(distinct))
+    rows.gather(matrix, ids)
+    rows.scatter_sgd(matrix.copy(), ids, matrix, 0.1)
+    initializer.init_uniform(matrix.copy(), ids, 0, 0.0, 1.0)
+    initializer.init_normal(matrix.copy(), ids, 0, 0.0, 1.0)
+    slots = id_map.IdMap(1)
+    slots.insert(np.arange(40))
+    slots.find(ids)
+    slots.ids()
+
+
+def _bags(ids: Any, matrix: Any) -> None:
+    starts = np.array([0, 2, 3], dtype=np.int64)
+    scales = np.ones(3, dtype=matrix.dtype)
+    for factors in (None, scales):
+        bag.bag_sum(matrix, ids, starts, factors)
+        bag.bag_sum_backward(ids, 2, matrix[:2], starts, factors)
+    _, winner = bag.bag_max(matrix, ids, starts)
+    bag.bag_max_backward(ids, 2, matrix[:2], winner)
+    bag.bag_weights_backward(matrix, ids, matrix[:2], starts)
+
+
+def _updates(index: Any, matrix: Any, kind: Any) -> None:
+    weights, first, second = matrix.copy(), matrix.copy(), matrix.copy()
+    grads, one, zero = matrix[:2].copy(), kind(1), kind(0)
+    update.sgd(weights, index, grads, one, zero)
+    update.momentum(weights, first, index, grads, one, zero, zero, one, False)
+    update.adagrad(weights, first, index, grads, one, zero, one)
+    update.rowwise_adagrad(weights, first[:, :1].copy(), index, grads, one, zero, one)
+    shares = (kind(0.1), kind(0.9), kind(0.1))
+    update.adam(weights, first, second, index, grads, one, zero, one, *shares, one, one)
+
+
+def _layers(matrix: Any) -> None:
+    out, row = matrix.copy(), matrix[0].copy()
+    fused.bias_add(out, row, True)
+    fused.relu_backward(matrix, matrix, out, row)
+    flat = matrix.reshape(-1)
+    fused.bce_with_logits(flat, flat, out.reshape(-1))
+    fused.mse(flat, flat, out.reshape(-1))
+    cube, result = matrix.reshape(1, 3, 2), out.reshape(1, 3, 2)
+    sums, squares = np.empty(3), np.empty(3)
+    numbers = np.ones(3, dtype=matrix.dtype)
+    norm.channel_sums(cube, sums, squares)
+    norm.scale_shift(cube, result, numbers, numbers)
+    norm.grad_sums(cube, cube, sums, squares)
+    norm.combine(cube, cube, result, numbers, numbers, numbers)
