@@ -89,13 +89,26 @@ class PendingLookup:
             np.empty((total, dim), dtype)
             for total, (dim, dtype) in zip(plan.totals, self._tables.groups, strict=True)
         ]
+        asked = self._asked(plan)
         calls = [
-            (servers.channel(shards, part.shard), self._request(part, shards.epoch, first))
+            (servers.channel(shards, part.shard), self._request(part, shards.epoch, first, asked))
             for part in plan.parts
         ]
         return Lookup(shards, plan, rows, first), Calls(METHODS["Lookup"], calls, self._deadline)
 
-    def _request(self, part: Part, epoch: int, first: int) -> Frame[pb.LookupRequest]:
+    def _asked(self, plan: Route) -> list[float]:
+        """Return for each table how many ids were wanted for each that travels."""
+        wanted = np.diff(self._wanted.starts)
+        distinct = np.zeros_like(wanted)
+        for part in plan.parts:
+            for piece in part.pieces:
+                distinct[piece.table] += piece.ids.size
+        shares: list[float] = (wanted / np.maximum(distinct, 1)).tolist()
+        return shares
+
+    def _request(
+        self, part: Part, epoch: int, first: int, asked: list[float]
+    ) -> Frame[pb.LookupRequest]:
         names, purpose = self._tables.names, self._purpose
         message = pb.LookupRequest(
             shard_epoch=epoch,
@@ -104,6 +117,7 @@ class PendingLookup:
             context=purpose.context,
             lookup=first + part.number,
             ahead=purpose.ahead,
+            asked=[round(asked[piece.table] * piece.ids.size) for piece in part.pieces],
         )
         return Frame(message, [piece.ids for piece in part.pieces])
 

@@ -18,6 +18,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.table.routing import check_grads, route
+from gradmesh.sdk.table.schedule import counts_steps
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.transport.channel import Pending
 from gradmesh.sdk.transport.deadline import Deadline
@@ -68,6 +69,12 @@ class PendingPush:
         self._deadline = deadline
         shards = table.servers.shard_map(deadline)
         messages = self._cut(wanted, grads, shards)
+        spec = table.tables[0].spec
+        if counts_steps(spec):
+            # Whoever holds none of the ids must count the step, too.
+            others = set(range(len(shards.names))) - {message.shard for message in messages}
+            nothing = np.empty(0, np.int64), np.empty((0, spec.dim), grads.dtype)
+            messages += [_Message(shard, *nothing) for shard in sorted(others)]
         self._left = [_Part(message, shards, next_push()) for message in messages]
         self._sent = self._send(shards)
         table.servers.metrics.pushes.inc()
@@ -99,7 +106,7 @@ class PendingPush:
         )
         started: list[Pending | GradmeshError] = []
         pieces = [part.message]
-        if shards is not part.shards:
+        if shards is not part.shards and part.message.ids.size:
             ids = part.message.ids
             wanted = WantedIds(ids, np.array([0, ids.size], np.int64))
             pieces = self._cut(wanted, part.message.rows, shards)

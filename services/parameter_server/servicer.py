@@ -41,6 +41,7 @@ class ParameterServerServicer:
             ahead=message.ahead,
             empty=call.empty,
         )
+        self._store.note_asked(message.tables, message.asked)
         return Frame(pb.LookupResponse(), rows)
 
     def refresh(self, request: pb.RefreshRequest, call: Call) -> Frame[pb.RefreshResponse]:

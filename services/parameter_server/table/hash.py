@@ -30,6 +30,7 @@ _SMALL = (8, 16, 32, 64, 128)
 _DEAD = 4096
 _MAX_SLOTS = 2**32 - 2
 _SWEEP_BUCKETS = 32
+_BLOCK_ROWS = 1 << 14
 
 
 @final
@@ -158,6 +159,11 @@ class HashIndex(Index):
 
     def _use(self, handles: Handles, step: int, oldest: int) -> tuple[Slots, int, Slots]:
         slots = np.empty(handles.size, np.int64)
+        if self._limits.policy == kernel.KEEP:
+            missing = kernel.find(
+                handles, self._place.local, self._heads, self._entries.array, 0, slots
+            )
+            return slots, int(missing), slots[:0]
         expired = np.empty(handles.size if oldest else 0, np.int64)
         missing, stale = kernel.use(
             handles,
@@ -291,15 +297,17 @@ class HashIndex(Index):
         self._settle()
 
     def blocks(self, step: int) -> Iterator[tuple[Ids, Slots]]:
-        """Yield the rows bucket by bucket."""
-        for bucket in range(self._place.count):
-            used = int(self._heads[bucket, kernel.USED])
-            if used:
-                ids, slots = np.empty(used, np.int64), np.empty(used, np.int64)
-                count = kernel.entries_of(
-                    bucket, self._heads, self._entries.array, self._oldest(step), ids, slots
-                )
-                yield ids[:count], slots[:count]
+        """Yield the rows in order of their buckets."""
+        used = self._heads[:, kernel.USED]
+        blocks = (np.cumsum(used) - used) // _BLOCK_ROWS
+        for block in np.unique(blocks[used > 0]):
+            buckets = np.flatnonzero((blocks == block) & (used > 0))
+            total = int(used[buckets].sum())
+            ids, slots = np.empty(total, np.int64), np.empty(total, np.int64)
+            count = kernel.entries_of(
+                buckets, self._heads, self._entries.array, self._oldest(step), ids, slots
+            )
+            yield ids[:count], slots[:count]
 
     @property
     def row_count(self) -> int:

@@ -212,6 +212,11 @@ class TableShard:
             self._rows.update(slots, grads, lr, self.steps)
             self._index.sweep(self.steps)
 
+    def note_staleness(self, steps: int) -> None:
+        """Count how far a gradient is behind that was computed after so many steps."""
+        with self._lock:
+            self.figures.note_staleness(max(0, self.steps - steps))
+
     def blocks(self) -> Iterator[tuple[Ids, Array, dict[str, Array]]]:
         """Yield (ids, rows, optimizer state) of every row that was ever used, as copies.
 
