@@ -10,6 +10,7 @@ from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
 from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.trainer.config import TrainerConfig
@@ -47,6 +48,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             replace=config.replace,
             security=process.security,
             metrics=RpcMetrics("client", running.registry),
+            table_metrics=TableMetrics(running.registry),
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
