@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradmesh.sdk.mesh.mesh import connect as connect
     from gradmesh.sdk.owner.registry import remote as remote
     from gradmesh.sdk.process.security import SecurityConfig as SecurityConfig
+    from gradmesh.sdk.serving import TableReader as TableReader
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
 
@@ -33,6 +34,7 @@ __all__ = [
     "Mesh",
     "SecurityConfig",
     "Table",
+    "TableReader",
     "Tensor",
     "autograd",
     "connect",
@@ -57,6 +59,7 @@ _HOMES = {
     "Mesh": "gradmesh.sdk.mesh.mesh",
     "SecurityConfig": "gradmesh.sdk.process.security",
     "Table": "gradmesh.sdk.table.table",
+    "TableReader": "gradmesh.sdk.serving",
     "Tensor": "gradmesh.engine.autograd",
     "connect": "gradmesh.sdk.mesh.mesh",
     "no_grad": "gradmesh.engine.autograd",

@@ -10,6 +10,7 @@ from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
 from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.trainer.config import TrainerConfig
@@ -49,6 +50,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             security=process.security,
             lane=process.transport.lane,
             metrics=RpcMetrics("client", running.registry),
+            table_metrics=TableMetrics(running.registry),
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )

@@ -1,5 +1,6 @@
 """Tables that are asked together, and the ids that are wanted of them."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -96,7 +97,7 @@ def as_ids(ids: object, table: str) -> Ids:
         InvalidRequest: They are no integers.
         IdOutOfRange: One is beyond int64.
     """
-    array = np.asarray(ids.data if isinstance(ids, Tensor) else ids)
+    array = np.asarray(ids.data if isinstance(ids, Tensor) else _plain(ids))
     if not array.size:
         return np.empty(array.shape, np.int64)
     if array.dtype.kind not in "iu":
@@ -106,3 +107,13 @@ def as_ids(ids: object, table: str) -> Ids:
     if array.dtype == np.uint64 and (bad := int(array.max())) >= 2**63:
         raise IdOutOfRange(f"table {table!r}: id {bad} is beyond 2**63", table=table, id=bad)
     return np.asarray(array, dtype=np.int64, order="C")
+
+
+def _plain(ids: Any) -> Any:
+    """Return pandas' own integers, which numpy takes for objects, as numpy's; else the ids."""
+    dtype = getattr(ids, "dtype", None)
+    if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "") in ("i", "u"):
+        # Some may be missing: no integers then.
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            return ids.to_numpy(np.int64)
+    return ids

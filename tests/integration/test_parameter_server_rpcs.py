@@ -7,6 +7,7 @@ from gradmesh.engine import optim
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import (
     ContextReleased,
+    DeadlineExceeded,
     IdOutOfRange,
     InvalidRequest,
     LookupNotFound,
@@ -296,3 +297,59 @@ def test_a_table_tells_what_it_holds(server):
     assert (held.rows, held.steps) == (10, 1)
     # A bit a row says whether it was used.
     assert held.bytes == 10 * 2 * 4 + 3
+
+
+OTHER = context_pb2.ContextId(worker="raw", incarnation=1, counter=78)
+AHEAD = context_pb2.ContextId(worker="raw", incarnation=1, counter=77)
+
+
+def refresh(server, *, lookup=1, **fields):
+    fields = {"shard_epoch": server.epoch, "context": CONTEXT, "lookup": 1} | fields
+    request = pb.RefreshRequest(ahead_context=AHEAD, ahead_lookup=lookup, **fields)
+    places, rows = server.call("Refresh", request, timeout_s=1.0).arrays
+    return places.tolist(), rows.tolist()
+
+
+def test_rows_read_ahead_are_refreshed_as_often_as_asked(server):
+    server.lookup((1, 2, 3), context=AHEAD, ahead=True)
+    server.push([np.array([3, 1]), ones(2)])
+
+    answers = [refresh(server) for _ in range(3)]
+    server.backward([ones(3)])
+    server.call("Apply", pb.ApplyRequest(context=CONTEXT))
+
+    assert answers == [([0, 2], [[0, 0], [0, 0]])] * 3
+    assert server.state()[0][1:4] == [[-1, -1], [0, 0], [-1, -1]]
+    assert server.store.contexts.open_count() == 0
+
+
+def test_a_refresh_that_makes_no_sense_changes_nothing(server):
+    server.lookup(context=AHEAD, ahead=True)
+    before = server.state()
+
+    with pytest.raises(LookupNotFound):
+        refresh(server, lookup=2)
+    with pytest.raises(StaleShardMap):
+        refresh(server, shard_epoch=server.epoch + 1)
+    with pytest.raises(StaleGeneration):
+        refresh(server, mark=context_pb2.StepMark(generation=5))
+    with pytest.raises(InvalidRequest, match="takes a context"):
+        server.lookup(context=None, ahead=True)
+
+    assert server.state() == before
+    assert refresh(server) == ([], [])
+
+
+def test_a_lookup_ahead_does_not_wait_and_its_refresh_does(server):
+    run = pb.StartRunRequest(generation=1, world_size=1, tables=["user"])
+    server.call("StartRun", run)
+    mark = context_pb2.StepMark(generation=1, step=1)
+
+    rows = server.lookup(context=AHEAD, ahead=True, mark=mark)
+    with pytest.raises(DeadlineExceeded, match="step 1 needs 1"):
+        refresh(server, mark=mark)
+
+    assert rows.tolist() == [[1, 1], [1, 1]]
+    first = context_pb2.StepMark(generation=1)
+    server.call("Apply", pb.ApplyRequest(context=OTHER, mark=first))
+    assert refresh(server, mark=mark) == ([], [])

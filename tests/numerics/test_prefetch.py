@@ -9,6 +9,7 @@ import pytest
 from gradmesh.engine import optim
 from gradmesh.sdk import autograd
 from gradmesh.sdk.nn import RemoteEmbedding, RemoteEmbeddingBag
+from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer
 
@@ -182,3 +183,47 @@ def test_a_server_that_restarted_is_asked_anew(cluster):
     assert value(mesh.servers.metrics.prefetch_hits) == 0
     moved = cluster.stores[0].table("cold", mesh.deadline())
     assert moved.steps == 1
+
+
+LIFETIMES = {
+    "hash": {},
+    "hash that evicts": {"eviction": Eviction.lru(), "max_bytes": 4096 * 80},
+    "hash that admits": {"admission": Admission.frequency(2)},
+}
+
+
+@pytest.mark.parametrize("options", LIFETIMES.values(), ids=LIFETIMES)
+def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluster, options):
+    def train_hash(depth):
+        mesh = make_cluster(trainers=1).connect("trainer-0", role="trainer")
+        table = mesh.table("ids", dim=4, optimizer=optim.SGD(lr=0.1), **options)
+        layer = RemoteEmbedding(table, prefetch_depth=depth)
+        place = mesh.join_trainers(10)
+        mesh.start_run(place, [table])
+        rng = np.random.default_rng(0)
+        # Some ids come in every batch, most in one or two.
+        hot, cold = np.arange(200), rng.integers(-(2**62), 2**62, 9000)
+        batches = [np.concatenate([hot, rng.choice(cold, 2500)]) for _ in range(STEPS)]
+        losses = []
+        for step, ids in enumerate(batches):
+            with autograd.context(mesh, place.mark(step)) as ctx:
+                rows = layer(ids)
+                if step + 1 < STEPS:
+                    layer.prefetch(batches[step + 1])
+                loss = (rows * rows).sum()
+                autograd.backward(ctx, [loss])
+                autograd.apply(ctx)
+            losses.append(loss.item())
+        return (
+            losses,
+            table.lookup(hot),
+            table.lookup(cold),
+            value(mesh.servers.metrics.prefetch_hits),
+        )
+
+    plain, ahead = train_hash(0), train_hash(1)
+
+    assert ahead[0] == plain[0]
+    np.testing.assert_array_equal(ahead[1], plain[1])
+    np.testing.assert_array_equal(ahead[2], plain[2])
+    assert (plain[3], ahead[3]) == (0, STEPS - 1)

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.services.parameter_server import contexts as module
-from gradmesh.services.parameter_server.contexts import Contexts, Part
+from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Part
 
 
 def part(*slots):
@@ -245,3 +245,44 @@ class Messages(RuleBasedStateMachine):
 
 Messages.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestMessages = Messages.TestCase
+
+
+def test_a_lookup_made_ahead_moves_to_the_context_of_its_step(make):
+    contexts = Contexts()
+    ahead = Ahead([part(1, 2)], 7)
+    contexts.remember_ahead(make.context(counter=1), 3, ahead)
+
+    first = contexts.adopt(make.context(counter=1), 3, make.context(counter=2), 5)
+    again = contexts.adopt(make.context(counter=1), 3, make.context(counter=2), 5)
+
+    assert first is again is ahead
+    assert contexts.open_count() == 1
+    contexts.give_back(make.context(counter=2), 5, grads(count=2))
+    (taken,) = contexts.take(make.context(counter=2)).gradients()
+    assert taken.slots.tolist() == [1, 2]
+
+
+def test_a_context_made_ahead_lasts_until_its_last_lookup_is_gone(make):
+    contexts = Contexts()
+    for number in (1, 2):
+        contexts.remember_ahead(make.context(counter=1), number, Ahead([part(number)], 0))
+
+    contexts.adopt(make.context(counter=1), 1, None, 0)
+    with pytest.raises(LookupNotFound):
+        contexts.adopt(make.context(counter=1), 1, None, 0)
+    contexts.adopt(make.context(counter=1), 2, None, 0)
+
+    with pytest.raises(ContextReleased):
+        contexts.adopt(make.context(counter=1), 2, None, 0)
+    assert contexts.open_count() == 0
+
+
+def test_a_context_that_is_over_adopts_nothing(make):
+    contexts = Contexts()
+    contexts.remember_ahead(make.context(counter=1), 1, Ahead([part(1)], 0))
+    contexts.release(make.context(counter=2))
+
+    with pytest.raises(ContextReleased):
+        contexts.adopt(make.context(counter=1), 1, make.context(counter=2), 1)
+
+    assert contexts.adopt(make.context(counter=1), 1, make.context(counter=3), 1).count == 0

@@ -1,0 +1,239 @@
+"""A reader of tables for serving: small, patient with restarts, unable to change anything.
+
+It is no member of the mesh: it has no lease, nobody waits for it, and while the parameter servers
+are where they were it does not need the coordinator.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Self, final
+
+import numpy as np
+
+from gradmesh.engine.kernels import gather, unique_inverse
+from gradmesh.protos import limits
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import Ids
+from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.serving.cache import RowCache
+from gradmesh.sdk.serving.coordinators import Coordinators
+from gradmesh.sdk.serving.errors import ReadOnly
+from gradmesh.sdk.serving.pandas_frame import is_frame, like_ids, side_by_side
+from gradmesh.sdk.table.lookup import look_up
+from gradmesh.sdk.table.metrics import TableMetrics
+from gradmesh.sdk.table.table import Table
+from gradmesh.sdk.table.table_set import TableSet, as_ids
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.metrics import RpcMetrics
+
+
+@final
+class TableReader:
+    """Reads rows; a context manager, for any number of threads.
+
+    Args:
+        coordinator: Address of the coordinator, "host:port", or several under which it may be.
+        cache_rows: Rows of each table to keep here, those used last; 0 for none.
+        max_age_s: Seconds after which a kept row is asked for again.
+        security: Certificates and token.
+        metrics: Where calls are counted.
+        table_metrics: Where lookups are counted.
+        max_frame_bytes: Largest message; bigger lookups are cut by themselves.
+        timeout_s: Default deadline of a lookup.
+
+    Raises:
+        InvalidRequest: There is no address, or the cache makes no sense.
+    """
+
+    def __init__(
+        self,
+        coordinator: str | Sequence[str],
+        *,
+        cache_rows: int = 0,
+        max_age_s: float = 1.0,
+        security: SecurityConfig | None = None,
+        metrics: RpcMetrics | None = None,
+        table_metrics: TableMetrics | None = None,
+        max_frame_bytes: int = limits.MAX_FRAME_BYTES,
+        timeout_s: float = 10.0,
+    ) -> None:
+        addresses = [coordinator] if isinstance(coordinator, str) else list(coordinator)
+        if not addresses:
+            raise InvalidRequest("a reader needs the address of a coordinator")
+        if cache_rows < 0 or max_age_s <= 0:
+            raise InvalidRequest(
+                f"a cache of {cache_rows} rows for {max_age_s} s; use 0 rows for no cache"
+            )
+        metrics = metrics or RpcMetrics("client")
+        self.timeout_s = timeout_s
+        self._cache_rows = cache_rows
+        self._max_age_s = max_age_s
+        self._coordinators = Coordinators(
+            [Channel(one, "coordinator", security=security, metrics=metrics) for one in addresses]
+        )
+
+        def connect(address: str, name: str) -> Channel:
+            return Channel(
+                address,
+                name,
+                security=security,
+                metrics=metrics,
+                patience_s=2.0,
+                max_frame_bytes=max_frame_bytes,
+            )
+
+        self._servers = ParameterServers(
+            self._coordinators, connect, max_frame_bytes=max_frame_bytes, metrics=table_metrics
+        )
+        self._lock = threading.Lock()  # guards all below
+        self._tables: dict[str, Table] = {}
+        self._sets: dict[tuple[str, ...], TableSet] = {}
+        self._caches: dict[str, RowCache] = {}
+
+    def tables(self, *, timeout_s: float | None = None) -> dict[str, int]:
+        """Return the dim of each table there is, by name."""
+        specs = self._coordinators.list_tables(self._deadline(timeout_s))
+        return {spec.name: spec.dim for spec in specs}
+
+    def lookup(self, table: str, ids: Any, *, timeout_s: float | None = None) -> Any:
+        """Return rows of one table.
+
+        Args:
+            table: Its name.
+            ids: Integers of any shape; an array, list, number or pandas Series.
+            timeout_s: Deadline; the reader's by default.
+
+        Returns:
+            The rows, [*ids.shape, dim]; for a Series a DataFrame with its index.
+
+        Raises:
+            TableNotFound: There is no such table.
+            IdOutOfRange: An id is no row of the table.
+            Unreachable: Servers could not be reached in time.
+        """
+        (rows,) = self._read([table], [ids], self._deadline(timeout_s))
+        return like_ids(rows, ids, table)
+
+    def lookup_many(self, ids: Any, *, timeout_s: float | None = None) -> Any:
+        """Return rows of several tables, asked for in one round.
+
+        Args:
+            ids: For each table, by name, its ids; a mapping or a pandas DataFrame.
+            timeout_s: Deadline; the reader's by default.
+
+        Returns:
+            For each table, by name, what `lookup` returns; for a DataFrame one DataFrame with its
+            index, whose columns are named "<table>.<element>".
+        """
+        if not is_frame(ids) and not isinstance(ids, Mapping):
+            raise InvalidRequest("ids must be a mapping or a DataFrame, with ids by table")
+        given = {str(name): ids[name] for name in ids}
+        rows = self._read(list(given), list(given.values()), self._deadline(timeout_s))
+        found = {
+            name: like_ids(some, given[name], name) for name, some in zip(given, rows, strict=True)
+        }
+        return side_by_side(list(found.values())) if is_frame(ids) else found
+
+    def push(self, *args: object, **options: object) -> NoReturn:
+        """Refuse: a reader changes nothing.
+
+        Raises:
+            ReadOnly: Always.
+        """
+        raise ReadOnly("a reader cannot push gradients; use gm.connect and mesh.open_table")
+
+    def _read(self, names: list[str], given: list[Any], deadline: Deadline) -> list[Array]:
+        """Return the rows of each table, [*shape, dim]."""
+        if not names:
+            return []
+        tables = self._set(names, deadline)
+        shaped = [as_ids(ids, name) for ids, name in zip(given, names, strict=True)]
+        flat = [ids.reshape(-1) for ids in shaped]
+        if self._cache_rows:
+            rows = self._read_cached(tables, flat, deadline)
+        else:
+            rows = _look_up(tables, flat, deadline)
+        return [
+            some.reshape(*ids.shape, some.shape[-1]) for some, ids in zip(rows, shaped, strict=True)
+        ]
+
+    def _read_cached(self, tables: TableSet, flat: list[Ids], deadline: Deadline) -> list[Array]:
+        tables.want(*_joined(flat))
+        caches = [self._cache(table) for table in tables.tables]
+        distinct = [unique_inverse(ids) for ids in flat]
+        rows = [
+            np.empty((ids.size, table.dim), table.dtype)
+            for (ids, _), table in zip(distinct, tables.tables, strict=True)
+        ]
+        steps = list(zip(caches, distinct, rows, strict=True))
+        missing = [cache.take(ids, out) for cache, (ids, _), out in steps]
+        asked_at = [cache.now() for cache in caches]
+        wanted = [ids[some] for (ids, _), some in zip(distinct, missing, strict=True)]
+        self._servers.metrics.cache_hits.inc(
+            sum(ids.size for ids, _ in distinct) - sum(ids.size for ids in wanted)
+        )
+        if any(ids.size for ids in wanted):
+            fresh = _look_up(tables, wanted, deadline)
+            for place, (cache, _, out) in enumerate(steps):
+                out[missing[place]] = fresh[place]
+                cache.put(wanted[place], fresh[place], asked_at[place])
+        return [gather(out, inverse) for _, (_, inverse), out in steps]
+
+    def _set(self, names: list[str], deadline: Deadline) -> TableSet:
+        key = tuple(names)
+        with self._lock:
+            if key in self._sets:
+                return self._sets[key]
+            known = dict(self._tables)
+        for name in names:
+            if name not in known:
+                spec = self._coordinators.describe_table(name, deadline)
+                known[name] = Table(spec, self._servers, self.push, self.timeout_s)
+        with self._lock:
+            self._tables = known | self._tables
+            return self._sets.setdefault(key, TableSet([self._tables[name] for name in names]))
+
+    def _cache(self, table: Table) -> RowCache:
+        with self._lock:
+            if table.name not in self._caches:
+                self._caches[table.name] = RowCache(
+                    self._cache_rows, table.dim, table.dtype, self._max_age_s
+                )
+            return self._caches[table.name]
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)
+
+    def close(self) -> None:
+        """Close all connections; may be called twice."""
+        self._servers.close()
+        self._coordinators.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TableReader({self._coordinators.address!r})"
+
+
+def _joined(flat: list[Ids]) -> tuple[Ids, Ids]:
+    """Return the ids of all tables in one array, and where those of each begin."""
+    starts = np.cumsum([0, *(ids.size for ids in flat)]).astype(np.int64)
+    return (flat[0] if len(flat) == 1 else np.concatenate(flat)), starts
+
+
+def _look_up(tables: TableSet, flat: list[Ids], deadline: Deadline) -> list[Array]:
+    """Return the row of each id, table by table."""
+    ids, starts = _joined(flat)
+    found = look_up(tables, tables.want(ids, starts), deadline)
+    inverses = np.split(found.route.inverse, starts[1:-1])
+    return [
+        gather(found.rows[group], inverse)
+        for group, inverse in zip(tables.group_of, inverses, strict=True)
+    ]
