@@ -8,9 +8,10 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import Body
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import pack
 from gradmesh.sdk.autograd.context import Context, RecordedLookup
 from gradmesh.sdk.mesh.servers import METHODS, call_all
-from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.channel import Channel, Writer
 
 
 def backward(
@@ -56,13 +57,19 @@ def backward(
     ctx.sent.update(recorded.number for recorded, _ in returned)
 
 
-def _calls(ctx: Context, recorded: RecordedLookup, grad: Any) -> list[tuple[Channel, Body]]:
+def _calls(
+    ctx: Context, recorded: RecordedLookup, grad: Any
+) -> list[tuple[Channel, Body | Writer]]:
     """Return what goes to each server that the rows of one lookup came from."""
     lookup = recorded.lookup
-    message = pb.BackwardRequest(context=ctx.id, lookup=recorded.number)
+    wire = lookup.wire_grads
+    message = pb.BackwardRequest(context=ctx.id, lookup=recorded.number, wire_grads=wire)
     return [
-        (ctx.mesh.servers.channel(lookup.shards, shard), Frame(message, arrays))
-        for shard, arrays in lookup.route.split(grad).items()
+        (
+            ctx.mesh.servers.channel(lookup.shards, shard),
+            Frame(message, [array for part in parts for array in pack(part, wire)]),
+        )
+        for shard, parts in lookup.route.split(grad).items()
     ]
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradmesh.engine.kernels import unique_inverse
-from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.common.v1 import array_pb2, context_pb2
+from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import EXACT
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.table.routing import Route, route
@@ -44,11 +46,13 @@ class Lookup:
         shards: The map they were routed with.
         route: Where each came from.
         rows: [total, dim], each id once; ours to change.
+        wire_grads: Precision of their gradients on the wire.
     """
 
     shards: ShardMap
     route: Route
     rows: Array
+    wire_grads: array_pb2.ElementType = EXACT
 
 
 def look_up(
@@ -60,7 +64,13 @@ def look_up(
     """Read rows of tables of the same dim and type.
 
     A server that moved is found again through the coordinator, until the deadline.
+
+    Raises:
+        InvalidRequest: The tables' rows or gradients are to travel in different precisions.
     """
+    wire = tables[0].wire
+    if any(table.wire != wire for table in tables):
+        raise InvalidRequest("tables that are read together must have the same wire precision")
 
     def read(shards: ShardMap) -> Lookup:
         plan = route(ids, shards)
@@ -68,8 +78,10 @@ def look_up(
             shard: _request(tables, plan, shard, shards.epoch, purpose) for shard in plan.pieces
         }
         rows = np.empty((plan.total, tables[0].dim), tables[0].dtype)
-        tables[0].servers.call_each(shards, "Lookup", requests, deadline, plan.reader(rows))
-        return Lookup(shards, plan, rows)
+        tables[0].servers.call_each(
+            shards, "Lookup", requests, deadline, plan.reader(rows, wire.rows)
+        )
+        return Lookup(shards, plan, rows, wire.grads)
 
     return tables[0].servers.with_map(read, deadline)
 
@@ -78,12 +90,13 @@ def read_rows(table: "Table", ids: Ids, deadline: Deadline) -> Array:
     """Return the rows of flat ids of one table, outside any context, in the order of the ids."""
 
     def read(shards: ShardMap) -> Array:
-        if len(shards.names) == 1 and ids.size:
+        if len(shards.names) == 1 and ids.size and table.wire.rows == EXACT:
             return _read_whole(table, ids, shards, deadline)
         plan = route([ids], shards)
         requests = {s: _request([table], plan, s, shards.epoch, None) for s in plan.pieces}
         rows = np.empty((plan.total, table.dim), table.dtype)
-        table.servers.call_each(shards, "Lookup", requests, deadline, plan.reader(rows))
+        reader = plan.reader(rows, table.wire.rows)
+        table.servers.call_each(shards, "Lookup", requests, deadline, reader)
         return rows.take(plan.inverse[0], axis=0)
 
     return table.servers.with_map(read, deadline)
@@ -106,7 +119,9 @@ def _request(
 ) -> Frame[pb.LookupRequest]:
     pieces = plan.pieces[shard]
     message = pb.LookupRequest(
-        shard_epoch=epoch, tables=[tables[piece.table].name for piece in pieces]
+        shard_epoch=epoch,
+        tables=[tables[piece.table].name for piece in pieces],
+        wire_rows=tables[0].wire.rows,
     )
     if purpose is not None and purpose.mark is not None:
         message.mark.CopyFrom(purpose.mark)

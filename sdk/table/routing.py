@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gradmesh.engine.kernels import all_finite, first_outside, unique_inverse
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
 from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.precision import EXACT, unpack_all
 from gradmesh.protos.sharding import Ids, ShardMap
 
 
@@ -42,11 +43,17 @@ class Route:
     inverse: list[NDArray[np.int64]]
     total: int
 
-    def reader(self, out: Array) -> Callable[[int, Frame[Any]], None]:
-        """Return what puts a server's rows where they belong; `out` is [total, dim]."""
+    def reader(self, out: Array, wire: int = EXACT) -> Callable[[int, Frame[Any]], None]:
+        """Return what puts a server's rows where they belong.
+
+        Args:
+            out: [total, dim].
+            wire: Precision of the rows on the wire.
+        """
 
         def read(shard: int, reply: Frame[Any]) -> None:
-            for piece, rows in zip(self.pieces[shard], reply.arrays, strict=True):
+            arrays = reply.arrays if wire == EXACT else unpack_all(reply.arrays, wire)
+            for piece, rows in zip(self.pieces[shard], arrays, strict=True):
                 out[piece.places] = rows
 
         return read

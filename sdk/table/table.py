@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from gradmesh.engine.kernels import coalesce, unique_inverse
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
+from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.method import Body
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import pack
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.table.lookup import read_rows
 from gradmesh.sdk.table.routing import check_grads, check_ids, route
+from gradmesh.sdk.table.wire import EXACTLY, Wire
 from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.channel import Writer
 from gradmesh.sdk.transport.deadline import Deadline
@@ -31,6 +34,10 @@ class Table:
         servers: Who holds its rows.
         next_push: Returns (worker, incarnation, sequence) of the next push.
         timeout_s: Default deadline of a call.
+        wire: Precision of rows and gradients on the wire.
+
+    Raises:
+        InvalidRequest: Rows that are not float32 have no other precision on the wire.
 
     Attributes:
         name: Name of the table.
@@ -44,6 +51,7 @@ class Table:
         servers: ParameterServers,
         next_push: Callable[[], tuple[str, int, int]],
         timeout_s: float,
+        wire: Wire = EXACTLY,
     ) -> None:
         self.spec = spec
         self.servers = servers
@@ -55,6 +63,12 @@ class Table:
         self.dim: int = spec.dim
         self.dtype: np.dtype[Any] = numpy_dtype(spec.dtype)
         self._rows: int = spec.rows
+        self.wire = wire
+        if wire != EXACTLY and self.dtype != np.float32:
+            raise InvalidRequest(
+                f"table {self.name!r} holds {self.dtype}; only float32 rows can travel otherwise",
+                table=self.name,
+            )
 
     def lookup(self, ids: object, *, timeout_s: float | None = None) -> Array:
         """Return rows, outside any context.
@@ -109,13 +123,17 @@ class Table:
             sequence=sequence,
             shard_epoch=shards.epoch,
             tables=[self.name],
+            wire_grads=self.wire.grads,
         )
+        grads = self.wire.grads
         if len(shards.names) == 1:
-            return {0: lambda empty: Frame(message, [ids, sums.write(empty)])} if ids.size else {}
+            if not ids.size:
+                return {}
+            return {0: lambda empty: Frame(message, [ids, *pack(sums.write(empty), grads)])}
         plan = route([ids], shards)
         parts = plan.split(sums.write(np.empty))
         return {
-            shard: Frame(message, [pieces[0].ids, parts[shard][0]])
+            shard: Frame(message, [pieces[0].ids, *pack(parts[shard][0], grads)])
             for shard, pieces in plan.pieces.items()
         }
 

@@ -27,7 +27,7 @@ from gradmesh.protos.common.v1 import context_pb2 as gradmesh_dot_protos_dot_com
 from gradmesh.protos.coordinator.v1 import table_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n:gradmesh/protos/parameter_server/v1/parameter_server.proto\x12\x1cgradmesh.parameter_server.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a*gradmesh/protos/coordinator/v1/table.proto\"I\n\x0fStartRunRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x0e\n\x06tables\x18\x03 \x03(\t\"\x12\n\x10StartRunResponse\"\xcb\x01\n\rLookupRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x02 \x01(\x04\x12*\n\x04mark\x18\x03 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06tables\x18\x05 \x03(\t\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\";\n\x0eLookupResponse\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"|\n\x0f\x42\x61\x63kwardRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x02 \x01(\x04\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x12\n\x10\x42\x61\x63kwardResponse\"j\n\x0c\x41pplyRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12*\n\x04mark\x18\x02 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\"&\n\rApplyResponse\x12\x15\n\rapplied_steps\x18\x01 \x01(\x04\"\x94\x01\n\x0bPushRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06tables\x18\x05 \x03(\t\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x1f\n\x0cPushResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\"$\n\x13InspectTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"t\n\x14InspectTableResponse\x12\x30\n\x04spec\x18\x01 \x01(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\r\n\x05steps\x18\x04 \x01(\x04\x32\x8b\x05\n\x16ParameterServerService\x12i\n\x08StartRun\x12-.gradmesh.parameter_server.v1.StartRunRequest\x1a..gradmesh.parameter_server.v1.StartRunResponse\x12\x63\n\x06Lookup\x12+.gradmesh.parameter_server.v1.LookupRequest\x1a,.gradmesh.parameter_server.v1.LookupResponse\x12i\n\x08\x42\x61\x63kward\x12-.gradmesh.parameter_server.v1.BackwardRequest\x1a..gradmesh.parameter_server.v1.BackwardResponse\x12`\n\x05\x41pply\x12*.gradmesh.parameter_server.v1.ApplyRequest\x1a+.gradmesh.parameter_server.v1.ApplyResponse\x12]\n\x04Push\x12).gradmesh.parameter_server.v1.PushRequest\x1a*.gradmesh.parameter_server.v1.PushResponse\x12u\n\x0cInspectTable\x12\x31.gradmesh.parameter_server.v1.InspectTableRequest\x1a\x32.gradmesh.parameter_server.v1.InspectTableResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n:gradmesh/protos/parameter_server/v1/parameter_server.proto\x12\x1cgradmesh.parameter_server.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a*gradmesh/protos/coordinator/v1/table.proto\"I\n\x0fStartRunRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x0e\n\x06tables\x18\x03 \x03(\t\"\x12\n\x10StartRunResponse\"\xff\x01\n\rLookupRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x02 \x01(\x04\x12*\n\x04mark\x18\x03 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06tables\x18\x05 \x03(\t\x12\x32\n\twire_rows\x18\x06 \x01(\x0e\x32\x1f.gradmesh.common.v1.ElementType\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\";\n\x0eLookupResponse\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\xb1\x01\n\x0f\x42\x61\x63kwardRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x02 \x01(\x04\x12\x33\n\nwire_grads\x18\x03 \x01(\x0e\x32\x1f.gradmesh.common.v1.ElementType\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x12\n\x10\x42\x61\x63kwardResponse\"j\n\x0c\x41pplyRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12*\n\x04mark\x18\x02 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\"&\n\rApplyResponse\x12\x15\n\rapplied_steps\x18\x01 \x01(\x04\"\xc9\x01\n\x0bPushRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06tables\x18\x05 \x03(\t\x12\x33\n\nwire_grads\x18\x06 \x01(\x0e\x32\x1f.gradmesh.common.v1.ElementType\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x1f\n\x0cPushResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\"$\n\x13InspectTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"t\n\x14InspectTableResponse\x12\x30\n\x04spec\x18\x01 \x01(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\r\n\x05steps\x18\x04 \x01(\x04\x32\x8b\x05\n\x16ParameterServerService\x12i\n\x08StartRun\x12-.gradmesh.parameter_server.v1.StartRunRequest\x1a..gradmesh.parameter_server.v1.StartRunResponse\x12\x63\n\x06Lookup\x12+.gradmesh.parameter_server.v1.LookupRequest\x1a,.gradmesh.parameter_server.v1.LookupResponse\x12i\n\x08\x42\x61\x63kward\x12-.gradmesh.parameter_server.v1.BackwardRequest\x1a..gradmesh.parameter_server.v1.BackwardResponse\x12`\n\x05\x41pply\x12*.gradmesh.parameter_server.v1.ApplyRequest\x1a+.gradmesh.parameter_server.v1.ApplyResponse\x12]\n\x04Push\x12).gradmesh.parameter_server.v1.PushRequest\x1a*.gradmesh.parameter_server.v1.PushResponse\x12u\n\x0cInspectTable\x12\x31.gradmesh.parameter_server.v1.InspectTableRequest\x1a\x32.gradmesh.parameter_server.v1.InspectTableResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,25 +39,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STARTRUNRESPONSE']._serialized_start=291
   _globals['_STARTRUNRESPONSE']._serialized_end=309
   _globals['_LOOKUPREQUEST']._serialized_start=312
-  _globals['_LOOKUPREQUEST']._serialized_end=515
-  _globals['_LOOKUPRESPONSE']._serialized_start=517
-  _globals['_LOOKUPRESPONSE']._serialized_end=576
-  _globals['_BACKWARDREQUEST']._serialized_start=578
-  _globals['_BACKWARDREQUEST']._serialized_end=702
-  _globals['_BACKWARDRESPONSE']._serialized_start=704
-  _globals['_BACKWARDRESPONSE']._serialized_end=722
-  _globals['_APPLYREQUEST']._serialized_start=724
-  _globals['_APPLYREQUEST']._serialized_end=830
-  _globals['_APPLYRESPONSE']._serialized_start=832
-  _globals['_APPLYRESPONSE']._serialized_end=870
-  _globals['_PUSHREQUEST']._serialized_start=873
-  _globals['_PUSHREQUEST']._serialized_end=1021
-  _globals['_PUSHRESPONSE']._serialized_start=1023
-  _globals['_PUSHRESPONSE']._serialized_end=1054
-  _globals['_INSPECTTABLEREQUEST']._serialized_start=1056
-  _globals['_INSPECTTABLEREQUEST']._serialized_end=1092
-  _globals['_INSPECTTABLERESPONSE']._serialized_start=1094
-  _globals['_INSPECTTABLERESPONSE']._serialized_end=1210
-  _globals['_PARAMETERSERVERSERVICE']._serialized_start=1213
-  _globals['_PARAMETERSERVERSERVICE']._serialized_end=1864
+  _globals['_LOOKUPREQUEST']._serialized_end=567
+  _globals['_LOOKUPRESPONSE']._serialized_start=569
+  _globals['_LOOKUPRESPONSE']._serialized_end=628
+  _globals['_BACKWARDREQUEST']._serialized_start=631
+  _globals['_BACKWARDREQUEST']._serialized_end=808
+  _globals['_BACKWARDRESPONSE']._serialized_start=810
+  _globals['_BACKWARDRESPONSE']._serialized_end=828
+  _globals['_APPLYREQUEST']._serialized_start=830
+  _globals['_APPLYREQUEST']._serialized_end=936
+  _globals['_APPLYRESPONSE']._serialized_start=938
+  _globals['_APPLYRESPONSE']._serialized_end=976
+  _globals['_PUSHREQUEST']._serialized_start=979
+  _globals['_PUSHREQUEST']._serialized_end=1180
+  _globals['_PUSHRESPONSE']._serialized_start=1182
+  _globals['_PUSHRESPONSE']._serialized_end=1213
+  _globals['_INSPECTTABLEREQUEST']._serialized_start=1215
+  _globals['_INSPECTTABLEREQUEST']._serialized_end=1251
+  _globals['_INSPECTTABLERESPONSE']._serialized_start=1253
+  _globals['_INSPECTTABLERESPONSE']._serialized_end=1369
+  _globals['_PARAMETERSERVERSERVICE']._serialized_start=1372
+  _globals['_PARAMETERSERVERSERVICE']._serialized_end=2023
 # @@protoc_insertion_point(module_scope)
