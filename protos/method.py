@@ -1,6 +1,6 @@
 """The rpcs of a service as data: path, types, codec and whether a call may be repeated."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -26,6 +26,8 @@ class Method:
         request_type: Class of the request.
         response_type: Class of the response.
         repeatable: Whether the call may be sent again when its fate is unknown.
+
+    Attributes:
         path: Path of the rpc in gRPC.
         number: Its number on lanes; 0 keeps it on gRPC.
         bulk: Whether its request and its response carry arrays.
@@ -36,9 +38,16 @@ class Method:
     request_type: type[Message]
     response_type: type[Message]
     repeatable: bool
-    path: str
-    number: int
-    bulk: tuple[bool, bool]
+    path: str = field(init=False)
+    number: int = field(init=False)
+    bulk: tuple[bool, bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        full = f"{self.service}/{self.name}"
+        # Read at every call, so worked out once.
+        object.__setattr__(self, "path", f"/{full}")
+        object.__setattr__(self, "number", HOT.get(full, 0))
+        object.__setattr__(self, "bulk", (is_bulk(self.request_type), is_bulk(self.response_type)))
 
     @property
     def verb(self) -> str:
@@ -52,17 +61,12 @@ def methods_of(service: ServiceDescriptor) -> dict[str, Method]:
 
 
 def _method(service: str, method: MethodDescriptor) -> Method:
-    request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    full = f"{service}/{method.name}"
     return Method(
         service,
         method.name,
-        request,
-        response,
-        REPEATABLE[full],
-        f"/{full}",
-        HOT.get(full, 0),
-        (is_bulk(request), is_bulk(response)),
+        GetMessageClass(method.input_type),
+        GetMessageClass(method.output_type),
+        REPEATABLE[f"{service}/{method.name}"],
     )
 
 

@@ -121,9 +121,11 @@ def _coalesce(inverse: Any, rows: Any, out: Any) -> Any:
             for j in range(target.shape[0]):
                 target[j] = row[j]
             fresh += 1
-        else:
+        elif inverse[i] < fresh:
             for j in range(target.shape[0]):
                 target[j] += row[j]
+        else:
+            return -1
     return fresh
 
 

@@ -10,9 +10,10 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import Body
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import pack
 from gradmesh.sdk.autograd.context import Context, RecordedLookup
 from gradmesh.sdk.mesh.servers import METHODS, call_all
-from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.channel import Channel, Writer
 
 
 def backward(
@@ -71,15 +72,23 @@ def _take_grads(ctx: Context, recorded: RecordedLookup) -> list[Any] | None:
     ]
 
 
-def _calls(ctx: Context, recorded: RecordedLookup, grads: list[Any]) -> list[tuple[Channel, Body]]:
+def _calls(
+    ctx: Context, recorded: RecordedLookup, grads: list[Any]
+) -> list[tuple[Channel, Body | Writer]]:
     """Return what goes to each server that the rows of one lookup came from: views of rows."""
-    lookup, servers = recorded.lookup, ctx.mesh.servers
+    lookup, servers, wire = recorded.lookup, ctx.mesh.servers, recorded.lookup.wire.grads
     return [
         (
             servers.channel(lookup.shards, part.shard),
             Frame(
-                pb.BackwardRequest(context=ctx.id, lookup=lookup.first + part.number),
-                [grads[piece.group][piece.place] for piece in part.pieces],
+                pb.BackwardRequest(
+                    context=ctx.id, lookup=lookup.first + part.number, wire_grads=wire
+                ),
+                [
+                    array
+                    for piece in part.pieces
+                    for array in pack(grads[piece.group][piece.place], wire)
+                ],
             ),
         )
         for part in lookup.route.parts

@@ -33,6 +33,7 @@ from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer, to_recipe
 from gradmesh.sdk.table.schedule import schedule_recipe
 from gradmesh.sdk.table.table import Table
+from gradmesh.sdk.table.wire import Precision, Wire, wire_of
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
@@ -171,6 +172,8 @@ class Mesh:
         max_bytes: int = 0,
         bad_gradients: BadGradients | None = None,
         hot_bytes: int = 0,
+        wire_rows: Precision | None = None,
+        wire_grads: Precision | None = None,
     ) -> Table:
         """Create a table, or open it if an equal one exists.
 
@@ -191,6 +194,9 @@ class Mesh:
             bad_gradients: What to do about NaN and infinite ones; reject by default.
             hot_bytes: Memory for rows in use on all servers together, the others lie on the
                 servers' disks; 0 keeps all in memory.
+            wire_rows: Precision of rows on their way here, through this handle; what it cannot
+                hold is lost. By default nothing is.
+            wire_grads: Precision of gradients on their way to the servers, as lossy.
 
         Raises:
             TableConflict: The name belongs to a table with another specification.
@@ -223,19 +229,32 @@ class Mesh:
             and table_pb2.Recipe(name=bad_gradients.name, settings=bad_gradients.settings),
             hot_bytes=hot_bytes,
         )
+        wire = wire_of(wire_rows, wire_grads)
         self.coordinator.create_table(spec, self.deadline())
-        return self._open(spec)
+        return self._open(spec, wire)
 
-    def open_table(self, name: str) -> Table:
+    def open_table(
+        self,
+        name: str,
+        *,
+        wire_rows: Precision | None = None,
+        wire_grads: Precision | None = None,
+    ) -> Table:
         """Open a table that exists.
+
+        Args:
+            name: Of the table.
+            wire_rows: Precision of rows on the wire, as in `table`.
+            wire_grads: Precision of gradients on the wire, as in `table`.
 
         Raises:
             TableNotFound: There is none of that name.
         """
-        return self._open(self.coordinator.describe_table(name, self.deadline()))
+        wire = wire_of(wire_rows, wire_grads)
+        return self._open(self.coordinator.describe_table(name, self.deadline()), wire)
 
-    def _open(self, spec: table_pb2.TableSpec) -> Table:
-        return Table(spec, self.servers, self._next_push, self.timeout_s)
+    def _open(self, spec: table_pb2.TableSpec, wire: Wire) -> Table:
+        return Table(spec, self.servers, self._next_push, self.timeout_s, wire)
 
     def _next_push(self) -> tuple[str, int, int]:
         return self.name, self.incarnation, next(self._sequence)

@@ -10,10 +10,12 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import StaleShardMap, Unreachable
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import unpack_all
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.mesh.servers import METHODS, Calls
 from gradmesh.sdk.table.routing import Part, Route, route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
+from gradmesh.sdk.table.wire import Wire
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -43,12 +45,14 @@ class Lookup:
         route: Where each came from.
         rows: For each group of tables [total, dim], each id once; ours to change.
         first: Number of the first message to each server within the context.
+        wire: Precision of rows and gradients on the wire.
     """
 
     shards: ShardMap
     route: Route
     rows: list[Array]
     first: int
+    wire: Wire
 
 
 @final
@@ -94,7 +98,8 @@ class PendingLookup:
             (servers.channel(shards, part.shard), self._request(part, shards.epoch, first, asked))
             for part in plan.parts
         ]
-        return Lookup(shards, plan, rows, first), Calls(METHODS["Lookup"], calls, self._deadline)
+        lookup = Lookup(shards, plan, rows, first, self._tables.wire)
+        return lookup, Calls(METHODS["Lookup"], calls, self._deadline)
 
     def _asked(self, plan: Route) -> list[float]:
         """Return for each table how many ids were wanted for each that travels."""
@@ -117,6 +122,7 @@ class PendingLookup:
             context=purpose.context,
             lookup=first + part.number,
             ahead=purpose.ahead,
+            wire_rows=self._tables.wire.rows,
             asked=[round(asked[piece.table] * piece.ids.size) for piece in part.pieces],
         )
         return Frame(message, [piece.ids for piece in part.pieces])
@@ -132,7 +138,8 @@ class PendingLookup:
             sent, self._sent = self._sent or self._send(shards), None
             lookup, calls = sent
             for part, reply in zip(lookup.route.parts, calls.borrowed(), strict=True):
-                for piece, rows in zip(part.pieces, reply.arrays, strict=True):
+                arrays = unpack_all(reply.arrays, lookup.wire.rows)
+                for piece, rows in zip(part.pieces, arrays, strict=True):
                     lookup.rows[piece.group][piece.place] = rows
             return lookup
 

@@ -19,6 +19,7 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import pack, unpack
 from gradmesh.sdk.mesh.servers import METHODS, Calls, call_all
 from gradmesh.sdk.table.lookup import Lookup, PendingLookup, Purpose
 from gradmesh.sdk.table.routing import Part
@@ -100,7 +101,9 @@ class Prefetched:
         for part, reply in zip(parts, replies, strict=True):
             arrays = zip(part.pieces, reply.arrays[::2], reply.arrays[1::2], strict=True)
             for piece, places, rows in arrays:
-                ahead.rows[piece.group][piece.begin + places] = rows
+                # Rounded as those that were read ahead; what comes anew comes exactly.
+                fitting = unpack(pack(rows, ahead.wire.rows), ahead.wire.rows)
+                ahead.rows[piece.group][piece.begin + places] = fitting
                 changed += places.size
         return changed
 

@@ -15,6 +15,7 @@ from gradmesh.engine.kernels import coalesce
 from gradmesh.protos.errors import GradmeshError, StaleShardMap, Unreachable
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import pack
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.table.routing import check_grads, route
@@ -103,6 +104,7 @@ class PendingPush:
             sequence=sequence,
             shard_epoch=shards.epoch,
             tables=self._table.names,
+            wire_grads=self._table.wire.grads,
         )
         started: list[Pending | GradmeshError] = []
         pieces = [part.message]
@@ -113,7 +115,7 @@ class PendingPush:
         for piece in pieces:
             try:
                 channel = servers.channel(shards, piece.shard)
-                request = Frame(message, [piece.ids, piece.rows])
+                request = Frame(message, [piece.ids, *pack(piece.rows, message.wire_grads)])
                 started.append(channel.start(METHODS["Push"], request, self._deadline))
             except (StaleShardMap, Unreachable) as error:
                 started.append(error)

@@ -8,6 +8,7 @@ import numpy as np
 from gradmesh.engine.kernels import gather
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
+from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.mesh.future import Future
@@ -16,6 +17,7 @@ from gradmesh.sdk.table.lookup import PendingLookup
 from gradmesh.sdk.table.push import PendingPush
 from gradmesh.sdk.table.routing import check_grads
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
+from gradmesh.sdk.table.wire import EXACTLY, Wire
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -28,6 +30,10 @@ class Table:
         servers: Who holds its rows.
         next_push: Returns (worker, incarnation, sequence) of the next push.
         timeout_s: Default deadline of a call.
+        wire: Precision of rows and gradients on the wire.
+
+    Raises:
+        InvalidRequest: Rows that are not float32 have no other precision on the wire.
     """
 
     def __init__(
@@ -36,11 +42,19 @@ class Table:
         servers: ParameterServers,
         next_push: Callable[[], tuple[str, int, int]],
         timeout_s: float,
+        wire: Wire = EXACTLY,
     ) -> None:
         self.spec = spec
         self.servers = servers
         self._next_push = next_push
         self.timeout_s = timeout_s
+        self.wire = wire
+        if wire != EXACTLY and self.dtype != np.float32:
+            raise InvalidRequest(
+                f"table {spec.name!r} has rows of {self.dtype}; only float32 travels in another "
+                "precision",
+                table=spec.name,
+            )
         self._alone = TableSet([self])
 
     @property

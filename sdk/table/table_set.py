@@ -55,6 +55,9 @@ class TableSet:
             names = ", ".join(table.name for table in self.tables)
             raise InvalidRequest(f"the tables of one layer must come from one mesh: {names}")
         self.servers = self.tables[0].servers
+        self.wire = self.tables[0].wire
+        if any(table.wire != self.wire for table in self.tables):
+            raise InvalidRequest("tables that are read together must have the same wire precision")
         self.timeout_s = self.tables[0].timeout_s
         self.names = [table.name for table in self.tables]
         kinds = list(dict.fromkeys((table.dim, table.dtype) for table in self.tables))

@@ -2,9 +2,12 @@
 
 from typing import final
 
+import numpy as np
+
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
 from gradmesh.sdk.transport.server import Call
 from gradmesh.services.parameter_server.report import table_report
 from gradmesh.services.parameter_server.store import Store
@@ -39,9 +42,11 @@ class ParameterServerServicer:
             number=message.lookup,
             mark=message.mark if message.HasField("mark") else None,
             ahead=message.ahead,
-            empty=call.empty,
+            empty=np.empty if message.wire_rows else call.empty,
         )
         self._store.note_asked(message.tables, message.asked)
+        if message.wire_rows:
+            rows = [array for part in rows for array in pack(part, message.wire_rows)]
         return Frame(pb.LookupResponse(), rows)
 
     def refresh(self, request: pb.RefreshRequest, call: Call) -> Frame[pb.RefreshResponse]:
@@ -60,7 +65,9 @@ class ParameterServerServicer:
     def backward(self, request: Frame[pb.BackwardRequest], call: Call) -> pb.BackwardResponse:
         """Bring gradients into a context."""
         message = request.message
-        self._store.backward(message.context, message.lookup, request.arrays, call.borrowed)
+        grads = unpack_all(request.arrays, message.wire_grads)
+        borrowed = call.borrowed and not message.wire_grads
+        self._store.backward(message.context, message.lookup, grads, borrowed)
         return pb.BackwardResponse()
 
     def apply(self, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
@@ -71,10 +78,18 @@ class ParameterServerServicer:
     def push(self, request: Frame[pb.PushRequest], call: Call) -> pb.PushResponse:
         """Apply gradients at once."""
         message = request.message
-        _check_count(len(request.arrays), 2 * len(message.tables), "ids and gradients a table")
+        arrays, wire = request.arrays, message.wire_grads
+        width = 1 + arrays_per_table(wire)
+        _check_count(len(arrays), width * len(message.tables), "ids and gradients a table")
+        if wire:
+            pairs = [
+                (arrays[at], unpack(arrays[at + 1 : at + width], wire))
+                for at in range(0, len(arrays), width)
+            ]
+            arrays = [array for pair in pairs for array in pair]
         sender = (message.worker, message.incarnation, message.sequence)
         applied = self._store.push(
-            sender, message.tables, request.arrays, message.shard_epoch, call.deadline
+            sender, message.tables, arrays, message.shard_epoch, call.deadline
         )
         return pb.PushResponse(applied=applied)
 

@@ -20,7 +20,7 @@ import pytest
 
 from gradmesh.protos.errors import Unauthenticated, Unreachable
 from gradmesh.protos.frame import Frame
-from gradmesh.protos.lane import HEADER, MAGIC, VERSION
+from gradmesh.protos.lane import HEADER, MAGIC, VERSION, Header
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.mesh.servers import METHODS
@@ -303,17 +303,7 @@ def ask_raw(link: Link, data: bytes) -> bytes:
 
 
 def header(**changed: int) -> bytes:
-    fields = {
-        "magic": MAGIC,
-        "number": 1,
-        "call": 1,
-        "deadline_ms": 1000,
-        "head_bytes": 0,
-        "table_bytes": 0,
-        "reserved": 0,
-        "body_bytes": 0,
-    }
-    return HEADER.pack(*(fields | changed).values())
+    return HEADER.pack(*Header(MAGIC, 1, 1, 1000, 0, 0, 0, 0)._replace(**changed))
 
 
 BAD = {

@@ -27,7 +27,7 @@ from gradmesh.protos.common.v1 import context_pb2 as gradmesh_dot_protos_dot_com
 from gradmesh.protos.coordinator.v1 import table_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n:gradmesh/protos/parameter_server/v1/parameter_server.proto\x12\x1cgradmesh.parameter_server.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a*gradmesh/protos/coordinator/v1/table.proto\"I\n\x0fStartRunRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x0e\n\x06tables\x18\x03 \x03(\t\"\x12\n\x10StartRunResponse\"\xe9\x01\n\rLookupRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x02 \x01(\x04\x12*\n\x04mark\x18\x03 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06tables\x18\x05 \x03(\t\x12\r\n\x05\x61head\x18\t \x01(\x08\x12\r\n\x05\x61sked\x18\n \x03(\x04\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\";\n\x0eLookupResponse\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\xdd\x01\n\x0eRefreshRequest\x12\x34\n\rahead_context\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x14\n\x0c\x61head_lookup\x18\x02 \x01(\x04\x12.\n\x07\x63ontext\x18\x03 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x04 \x01(\x04\x12*\n\x04mark\x18\x05 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\x12\x13\n\x0bshard_epoch\x18\x06 \x01(\x04\"<\n\x0fRefreshResponse\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"|\n\x0f\x42\x61\x63kwardRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x02 \x01(\x04\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x12\n\x10\x42\x61\x63kwardResponse\"j\n\x0c\x41pplyRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12*\n\x04mark\x18\x02 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\"&\n\rApplyResponse\x12\x15\n\rapplied_steps\x18\x01 \x01(\x04\"\x94\x01\n\x0bPushRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06tables\x18\x05 \x03(\t\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x1f\n\x0cPushResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\"$\n\x13InspectTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\xc6\x02\n\x14InspectTableResponse\x12\x30\n\x04spec\x18\x01 \x01(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\r\n\x05steps\x18\x04 \x01(\x04\x12\x1a\n\x12\x65xpected_row_bytes\x18\x05 \x01(\x01\x12\x18\n\x10\x61\x63tual_row_bytes\x18\x06 \x01(\x01\x12\x12\n\nfile_bytes\x18\x07 \x01(\x04\x12\x0f\n\x07lookups\x18\x08 \x01(\x04\x12\x0b\n\x03ids\x18\t \x01(\x04\x12\x10\n\x08hit_rate\x18\n \x01(\x01\x12\x10\n\x08\x61\x64mitted\x18\x0b \x01(\x04\x12\x0f\n\x07refused\x18\x0c \x01(\x04\x12\x0f\n\x07\x65victed\x18\r \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x0e \x01(\x04\x12\x11\n\tstaleness\x18\x0f \x01(\x01\x32\xf3\x05\n\x16ParameterServerService\x12i\n\x08StartRun\x12-.gradmesh.parameter_server.v1.StartRunRequest\x1a..gradmesh.parameter_server.v1.StartRunResponse\x12\x63\n\x06Lookup\x12+.gradmesh.parameter_server.v1.LookupRequest\x1a,.gradmesh.parameter_server.v1.LookupResponse\x12\x66\n\x07Refresh\x12,.gradmesh.parameter_server.v1.RefreshRequest\x1a-.gradmesh.parameter_server.v1.RefreshResponse\x12i\n\x08\x42\x61\x63kward\x12-.gradmesh.parameter_server.v1.BackwardRequest\x1a..gradmesh.parameter_server.v1.BackwardResponse\x12`\n\x05\x41pply\x12*.gradmesh.parameter_server.v1.ApplyRequest\x1a+.gradmesh.parameter_server.v1.ApplyResponse\x12]\n\x04Push\x12).gradmesh.parameter_server.v1.PushRequest\x1a*.gradmesh.parameter_server.v1.PushResponse\x12u\n\x0cInspectTable\x12\x31.gradmesh.parameter_server.v1.InspectTableRequest\x1a\x32.gradmesh.parameter_server.v1.InspectTableResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n:gradmesh/protos/parameter_server/v1/parameter_server.proto\x12\x1cgradmesh.parameter_server.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a*gradmesh/protos/coordinator/v1/table.proto\"I\n\x0fStartRunRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x0e\n\x06tables\x18\x03 \x03(\t\"\x12\n\x10StartRunResponse\"\x9d\x02\n\rLookupRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x02 \x01(\x04\x12*\n\x04mark\x18\x03 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06tables\x18\x05 \x03(\t\x12\x32\n\twire_rows\x18\x06 \x01(\x0e\x32\x1f.gradmesh.common.v1.ElementType\x12\r\n\x05\x61head\x18\t \x01(\x08\x12\r\n\x05\x61sked\x18\n \x03(\x04\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\";\n\x0eLookupResponse\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\xdd\x01\n\x0eRefreshRequest\x12\x34\n\rahead_context\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x14\n\x0c\x61head_lookup\x18\x02 \x01(\x04\x12.\n\x07\x63ontext\x18\x03 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x04 \x01(\x04\x12*\n\x04mark\x18\x05 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\x12\x13\n\x0bshard_epoch\x18\x06 \x01(\x04\"<\n\x0fRefreshResponse\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\xb1\x01\n\x0f\x42\x61\x63kwardRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0e\n\x06lookup\x18\x02 \x01(\x04\x12\x33\n\nwire_grads\x18\x03 \x01(\x0e\x32\x1f.gradmesh.common.v1.ElementType\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x12\n\x10\x42\x61\x63kwardResponse\"j\n\x0c\x41pplyRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12*\n\x04mark\x18\x02 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\"&\n\rApplyResponse\x12\x15\n\rapplied_steps\x18\x01 \x01(\x04\"\xc9\x01\n\x0bPushRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06tables\x18\x05 \x03(\t\x12\x33\n\nwire_grads\x18\x06 \x01(\x0e\x32\x1f.gradmesh.common.v1.ElementType\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x1f\n\x0cPushResponse\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\"$\n\x13InspectTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\xc6\x02\n\x14InspectTableResponse\x12\x30\n\x04spec\x18\x01 \x01(\x0b\x32\".gradmesh.coordinator.v1.TableSpec\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\r\n\x05steps\x18\x04 \x01(\x04\x12\x1a\n\x12\x65xpected_row_bytes\x18\x05 \x01(\x01\x12\x18\n\x10\x61\x63tual_row_bytes\x18\x06 \x01(\x01\x12\x12\n\nfile_bytes\x18\x07 \x01(\x04\x12\x0f\n\x07lookups\x18\x08 \x01(\x04\x12\x0b\n\x03ids\x18\t \x01(\x04\x12\x10\n\x08hit_rate\x18\n \x01(\x01\x12\x10\n\x08\x61\x64mitted\x18\x0b \x01(\x04\x12\x0f\n\x07refused\x18\x0c \x01(\x04\x12\x0f\n\x07\x65victed\x18\r \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x0e \x01(\x04\x12\x11\n\tstaleness\x18\x10 \x01(\x01\x32\xf3\x05\n\x16ParameterServerService\x12i\n\x08StartRun\x12-.gradmesh.parameter_server.v1.StartRunRequest\x1a..gradmesh.parameter_server.v1.StartRunResponse\x12\x63\n\x06Lookup\x12+.gradmesh.parameter_server.v1.LookupRequest\x1a,.gradmesh.parameter_server.v1.LookupResponse\x12\x66\n\x07Refresh\x12,.gradmesh.parameter_server.v1.RefreshRequest\x1a-.gradmesh.parameter_server.v1.RefreshResponse\x12i\n\x08\x42\x61\x63kward\x12-.gradmesh.parameter_server.v1.BackwardRequest\x1a..gradmesh.parameter_server.v1.BackwardResponse\x12`\n\x05\x41pply\x12*.gradmesh.parameter_server.v1.ApplyRequest\x1a+.gradmesh.parameter_server.v1.ApplyResponse\x12]\n\x04Push\x12).gradmesh.parameter_server.v1.PushRequest\x1a*.gradmesh.parameter_server.v1.PushResponse\x12u\n\x0cInspectTable\x12\x31.gradmesh.parameter_server.v1.InspectTableRequest\x1a\x32.gradmesh.parameter_server.v1.InspectTableResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,29 +39,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STARTRUNRESPONSE']._serialized_start=291
   _globals['_STARTRUNRESPONSE']._serialized_end=309
   _globals['_LOOKUPREQUEST']._serialized_start=312
-  _globals['_LOOKUPREQUEST']._serialized_end=545
-  _globals['_LOOKUPRESPONSE']._serialized_start=547
-  _globals['_LOOKUPRESPONSE']._serialized_end=606
-  _globals['_REFRESHREQUEST']._serialized_start=609
-  _globals['_REFRESHREQUEST']._serialized_end=830
-  _globals['_REFRESHRESPONSE']._serialized_start=832
-  _globals['_REFRESHRESPONSE']._serialized_end=892
-  _globals['_BACKWARDREQUEST']._serialized_start=894
-  _globals['_BACKWARDREQUEST']._serialized_end=1018
-  _globals['_BACKWARDRESPONSE']._serialized_start=1020
-  _globals['_BACKWARDRESPONSE']._serialized_end=1038
-  _globals['_APPLYREQUEST']._serialized_start=1040
-  _globals['_APPLYREQUEST']._serialized_end=1146
-  _globals['_APPLYRESPONSE']._serialized_start=1148
-  _globals['_APPLYRESPONSE']._serialized_end=1186
-  _globals['_PUSHREQUEST']._serialized_start=1189
-  _globals['_PUSHREQUEST']._serialized_end=1337
-  _globals['_PUSHRESPONSE']._serialized_start=1339
-  _globals['_PUSHRESPONSE']._serialized_end=1370
-  _globals['_INSPECTTABLEREQUEST']._serialized_start=1372
-  _globals['_INSPECTTABLEREQUEST']._serialized_end=1408
-  _globals['_INSPECTTABLERESPONSE']._serialized_start=1411
-  _globals['_INSPECTTABLERESPONSE']._serialized_end=1737
-  _globals['_PARAMETERSERVERSERVICE']._serialized_start=1740
-  _globals['_PARAMETERSERVERSERVICE']._serialized_end=2495
+  _globals['_LOOKUPREQUEST']._serialized_end=597
+  _globals['_LOOKUPRESPONSE']._serialized_start=599
+  _globals['_LOOKUPRESPONSE']._serialized_end=658
+  _globals['_REFRESHREQUEST']._serialized_start=661
+  _globals['_REFRESHREQUEST']._serialized_end=882
+  _globals['_REFRESHRESPONSE']._serialized_start=884
+  _globals['_REFRESHRESPONSE']._serialized_end=944
+  _globals['_BACKWARDREQUEST']._serialized_start=947
+  _globals['_BACKWARDREQUEST']._serialized_end=1124
+  _globals['_BACKWARDRESPONSE']._serialized_start=1126
+  _globals['_BACKWARDRESPONSE']._serialized_end=1144
+  _globals['_APPLYREQUEST']._serialized_start=1146
+  _globals['_APPLYREQUEST']._serialized_end=1252
+  _globals['_APPLYRESPONSE']._serialized_start=1254
+  _globals['_APPLYRESPONSE']._serialized_end=1292
+  _globals['_PUSHREQUEST']._serialized_start=1295
+  _globals['_PUSHREQUEST']._serialized_end=1496
+  _globals['_PUSHRESPONSE']._serialized_start=1498
+  _globals['_PUSHRESPONSE']._serialized_end=1529
+  _globals['_INSPECTTABLEREQUEST']._serialized_start=1531
+  _globals['_INSPECTTABLEREQUEST']._serialized_end=1567
+  _globals['_INSPECTTABLERESPONSE']._serialized_start=1570
+  _globals['_INSPECTTABLERESPONSE']._serialized_end=1896
+  _globals['_PARAMETERSERVERSERVICE']._serialized_start=1899
+  _globals['_PARAMETERSERVERSERVICE']._serialized_end=2654
 # @@protoc_insertion_point(module_scope)

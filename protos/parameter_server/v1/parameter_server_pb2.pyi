@@ -24,12 +24,13 @@ class StartRunResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("context", "lookup", "mark", "shard_epoch", "tables", "ahead", "asked", "arrays")
+    __slots__ = ("context", "lookup", "mark", "shard_epoch", "tables", "wire_rows", "ahead", "asked", "arrays")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    WIRE_ROWS_FIELD_NUMBER: _ClassVar[int]
     AHEAD_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
@@ -38,10 +39,11 @@ class LookupRequest(_message.Message):
     mark: _context_pb2.StepMark
     shard_epoch: int
     tables: _containers.RepeatedScalarFieldContainer[str]
+    wire_rows: _array_pb2.ElementType
     ahead: bool
     asked: _containers.RepeatedScalarFieldContainer[int]
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., ahead: bool = ..., asked: _Optional[_Iterable[int]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., wire_rows: _Optional[_Union[_array_pb2.ElementType, str]] = ..., ahead: bool = ..., asked: _Optional[_Iterable[int]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
     __slots__ = ("arrays",)
@@ -72,14 +74,16 @@ class RefreshResponse(_message.Message):
     def __init__(self, arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class BackwardRequest(_message.Message):
-    __slots__ = ("context", "lookup", "arrays")
+    __slots__ = ("context", "lookup", "wire_grads", "arrays")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    WIRE_GRADS_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     context: _context_pb2.ContextId
     lookup: int
+    wire_grads: _array_pb2.ElementType
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., wire_grads: _Optional[_Union[_array_pb2.ElementType, str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class BackwardResponse(_message.Message):
     __slots__ = ()
@@ -100,20 +104,22 @@ class ApplyResponse(_message.Message):
     def __init__(self, applied_steps: _Optional[int] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "sequence", "shard_epoch", "tables", "arrays")
+    __slots__ = ("worker", "incarnation", "sequence", "shard_epoch", "tables", "wire_grads", "arrays")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    WIRE_GRADS_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     sequence: int
     shard_epoch: int
     tables: _containers.RepeatedScalarFieldContainer[str]
+    wire_grads: _array_pb2.ElementType
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., wire_grads: _Optional[_Union[_array_pb2.ElementType, str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class PushResponse(_message.Message):
     __slots__ = ("applied",)

@@ -65,6 +65,10 @@ class Stream(ABC):
         self._shut(socket.SHUT_RDWR)
         self.sock.close()
 
+    def __del__(self) -> None:
+        # A process may end with its mesh open; its sockets are no news then.
+        self.sock.close()
+
     def _shut(self, how: int) -> None:
         with contextlib.suppress(OSError):  # the peer was quicker
             # Not the ssl module's own: it would let a thread that sends go on without encryption.

@@ -133,6 +133,9 @@ def own(ask, context):
     assert ask(owner_pb2.FetchRefRequest(ref=ref)).value.int_value == 42
     ask(owner_pb2.DeleteRefRequest(ref=ref))
     ask(owner_pb2.ReleaseContextRequest(context=context))
+    offer = ask(owner_pb2.OpenLaneRequest(kinds=[owner_pb2.LANE_KIND_TCP], version=1))
+    assert offer.kind == owner_pb2.LANE_KIND_TCP
+    assert len(offer.secret) == 32
 
 
 def report(ask, generation):

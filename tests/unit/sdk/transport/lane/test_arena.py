@@ -1,0 +1,59 @@
+import os
+
+import numpy as np
+import pytest
+
+from gradmesh.sdk.transport.lane.arena import Arena, map_peer
+
+
+def test_what_is_written_is_seen_by_the_peer() -> None:
+    arena = Arena(1 << 20, shared=True)
+    peer = map_peer(arena.fd)
+    arena.close_fd()
+
+    array = arena.empty((3, 4), np.float32)
+    array[...] = 7
+    arena.place(array)
+
+    np.testing.assert_array_equal(np.ndarray((3, 4), np.float32, peer, 0), 7)
+    with pytest.raises(TypeError):
+        peer[0] = 1
+
+
+def test_arrays_begin_at_cache_lines_and_are_reused() -> None:
+    arena = Arena(1 << 20, shared=False)
+    first = arena.empty((5,), np.int8)
+    second = arena.empty((5,), np.int8)
+    base = first.__array_interface__["data"][0]
+
+    assert second.__array_interface__["data"][0] - base == 64
+    arena.begin()
+    assert arena.empty((9,), np.int8).__array_interface__["data"][0] == base
+
+
+def test_what_does_not_fit_gets_ordinary_memory() -> None:
+    arena = Arena(4096, shared=False)
+
+    assert arena.empty((5000,), np.int8).shape == (5000,)
+    assert arena.used == 0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_memory_of_big_frames_goes_back(shared: bool) -> None:
+    arena = Arena(64 << 20, shared=shared)
+    arena.empty((32 << 20,), np.int8)[...] = 1
+    arena.begin()
+
+    arena.trim()
+
+    array = arena.empty((32 << 20,), np.int8)
+    assert not array.any()
+
+
+def test_memory_that_could_shrink_is_refused() -> None:
+    fd = os.memfd_create("plain")
+    os.ftruncate(fd, 4096)
+
+    with pytest.raises(ValueError, match="not sealed"):
+        map_peer(fd)
+    os.close(fd)
