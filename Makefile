@@ -47,11 +47,12 @@ test: $(VENV)/.dev  ## the tests, without the slow ones
 test-all: $(VENV)/.dev  ## all tests that need no container engine
 	$(BIN)/python -m pytest -q -n 2 -m "not e2e"
 
-check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos
+check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, the shape of the house, docs tables
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/architecture tests/contract tests/unit/cli/test_reference.py
 
 format: $(VENV)/.dev  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

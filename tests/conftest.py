@@ -62,7 +62,7 @@ class CoordinatorNode:
         )
         self.servicer = CoordinatorServicer(self.machine, max_waiters=threads // 2)
         self.server = Server(
-            {_COORDINATOR: self.servicer},
+            {_COORDINATOR: cluster.wrap(self.servicer)},
             listen=listen,
             security=cluster.security,
             threads=threads,
@@ -72,6 +72,7 @@ class CoordinatorNode:
 
     def close(self) -> None:
         self._loop.close()
+        self.servicer.close()
         self.server.drain(0)
         self.journal.close()
 
@@ -94,7 +95,10 @@ class ServerNode:
             name, "parameter-server", self.incarnation, Registry(), self.store.contexts
         )
         self.server = Server(
-            {_PARAMETER_SERVER: ParameterServerServicer(self.store), _OWNER: owner},
+            {
+                _PARAMETER_SERVER: cluster.wrap(ParameterServerServicer(self.store)),
+                _OWNER: cluster.wrap(owner),
+            },
             listen="127.0.0.1:0",
             security=cluster.security,
             threads=cluster.server_threads,
@@ -116,6 +120,7 @@ class ServerNode:
     def close(self) -> None:
         self._loop.close()
         self.mesh.close()
+        self.store.close()
         self.server.drain(0)
 
 
@@ -134,7 +139,9 @@ class Cluster:
         max_store_bytes: int = 1 << 28,
         max_frame_bytes: int = 1 << 24,
         start_servers: bool = True,
+        wrap: Callable[[Any], Any] = lambda servicer: servicer,
     ) -> None:
+        self.wrap = wrap
         self.parameter_servers = parameter_servers
         self.trainers = trainers
         self.lease_s = lease_s
@@ -220,7 +227,7 @@ def make_cluster() -> Iterator[Callable[..., Cluster]]:
     yield make
     for cluster in made:
         cluster.close()
-    wait_until(lambda: not {t for t in threading.enumerate() if t.is_alive()} - before)
+    wait_until(lambda: set(threading.enumerate()) <= before, timeout_s=20)
 
 
 @pytest.fixture

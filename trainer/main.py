@@ -31,6 +31,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
         server = Server(
             {_OWNER: OwnerServicer(config.name, "trainer", incarnation, REGISTRY, NoContexts())},
             listen=config.listen,
+            setting="trainer.listen",
             security=process.security,
             threads=_SERVER_THREADS,
             registry=running.registry,

@@ -242,6 +242,30 @@ class Operators:
         """Return consecutive pieces along an axis."""
         return ops.split(self, lengths, dim)
 
+    def chunk(self, chunks: int, dim: int = 0) -> Any:
+        """Return at most so many pieces along an axis."""
+        return ops.chunk(self, chunks, dim)
+
+    def unbind(self, dim: int = 0) -> Any:
+        """Return the slices along an axis, without that axis."""
+        return ops.unbind(self, dim)
+
+    def gather(self, dim: int, index: Any) -> Any:
+        """Return elements picked by an index along an axis."""
+        return ops.gather(self, dim, index)
+
+    def masked_fill(self, mask: Any, value: Any) -> Any:
+        """Return the tensor with a value where the mask is true."""
+        return ops.masked_fill(self, mask, value)
+
+    def norm(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Return the root of the sum of squares."""
+        return ops.norm(self, dim, keepdim)
+
+    def std(self, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+        """Return the standard deviation."""
+        return ops.std(self, dim, correction, keepdim)
+
     def clone(self) -> Any:
         """Return a copy that the gradient flows through."""
         return copy_op(self)

@@ -8,6 +8,11 @@ from gradmesh.engine.backend.array import array_module as array_module
 from gradmesh.engine.backend.array import as_array as as_array
 from gradmesh.engine.backend.array import to_device as to_device
 from gradmesh.engine.backend.array import to_numpy as to_numpy
+from gradmesh.engine.backend.blas import get_num_threads as get_num_threads
+from gradmesh.engine.backend.blas import pin_blas_threads as pin_blas_threads
+from gradmesh.engine.backend.blas import set_blas as set_blas
+from gradmesh.engine.backend.blas import set_num_threads as set_num_threads
+from gradmesh.engine.backend.blas import use_blas as use_blas
 from gradmesh.engine.backend.device import CPU as CPU
 from gradmesh.engine.backend.device import Device as Device
 from gradmesh.engine.backend.device import as_device as as_device
@@ -16,9 +21,14 @@ from gradmesh.engine.backend.errors import DeviceError as DeviceError
 from gradmesh.engine.backend.errors import DeviceUnavailable as DeviceUnavailable
 from gradmesh.engine.backend.errors import DtypeError as DtypeError
 from gradmesh.engine.backend.errors import ShapeError as ShapeError
+from gradmesh.engine.backend.memory import keep_freed_pages as keep_freed_pages
 from gradmesh.engine.backend.random import Generator as Generator
 from gradmesh.engine.backend.random import default_generator as default_generator
 from gradmesh.engine.backend.random import manual_seed as manual_seed
+from gradmesh.engine.backend.stream import copy_rows as copy_rows
+from gradmesh.engine.backend.stream import empty_pinned as empty_pinned
+from gradmesh.engine.backend.stream import stream as stream
+from gradmesh.engine.backend.stream import synchronize as synchronize
 
 __all__ = [
     "CPU",
@@ -32,9 +42,21 @@ __all__ = [
     "array_module",
     "as_array",
     "as_device",
+    "copy_rows",
     "default_generator",
     "device_of",
+    "empty_pinned",
+    "get_num_threads",
+    "keep_freed_pages",
     "manual_seed",
+    "pin_blas_threads",
+    "set_blas",
+    "set_num_threads",
+    "stream",
+    "synchronize",
     "to_device",
     "to_numpy",
+    "use_blas",
 ]
+
+pin_blas_threads()

@@ -16,10 +16,11 @@ from gradmesh.engine.backend.errors import DeviceUnavailable
 class _Holder:
     """Keep the module that serves `cuda` devices, once it is known."""
 
-    __slots__ = ("module",)
+    __slots__ = ("functions", "module")
 
     def __init__(self) -> None:
         self.module: Any = None
+        self.functions: dict[str, Any] = {}
 
 
 _holder = _Holder()
@@ -48,12 +49,12 @@ def is_available() -> bool:
 @contextlib.contextmanager
 def stand_in(module: Any) -> Iterator[None]:
     """Serve `cuda` devices from another module with cupy's interface, for tests."""
-    before = _holder.module
-    _holder.module = module
+    before = _holder.module, _holder.functions
+    _holder.module, _holder.functions = module, {}
     try:
         yield
     finally:
-        _holder.module = before
+        _holder.module, _holder.functions = before
 
 
 def _import_cupy() -> Any:
@@ -69,6 +70,15 @@ def _import_cupy() -> Any:
     return cupy
 
 
+def raw_function(source: str, name: str) -> Any:
+    """Return a kernel from CUDA C source, compiled once in this process."""
+    function = _holder.functions.get(name)
+    if function is None:
+        function = cuda_module().RawModule(code=source).get_function(name)
+        _holder.functions[name] = function
+    return function
+
+
 def special_module() -> Any:
     """Return cupy's special functions, `cupyx.scipy.special`."""
     held = cuda_module()
@@ -77,3 +87,13 @@ def special_module() -> Any:
     import cupyx.scipy.special
 
     return cupyx.scipy.special
+
+
+def pinned_module() -> Any:
+    """Return the module with `empty_pinned`, `cupyx`."""
+    held = cuda_module()
+    if held.__name__ != "cupy":
+        return held
+    import cupyx
+
+    return cupyx

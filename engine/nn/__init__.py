@@ -2,6 +2,7 @@
 
 from gradmesh.engine.nn import functional as functional
 from gradmesh.engine.nn import init as init
+from gradmesh.engine.nn import resnet as resnet
 from gradmesh.engine.nn.activation import GELU as GELU
 from gradmesh.engine.nn.activation import Identity as Identity
 from gradmesh.engine.nn.activation import LogSoftmax as LogSoftmax
@@ -40,10 +41,6 @@ from gradmesh.engine.nn.pool import Flatten as Flatten
 from gradmesh.engine.nn.pool import MaxPool2d as MaxPool2d
 from gradmesh.engine.nn.resnet import Bottleneck as Bottleneck
 from gradmesh.engine.nn.resnet import ResNet as ResNet
-from gradmesh.engine.nn.resnet import resnet50 as resnet50
-from gradmesh.engine.nn.resnet import resnet101 as resnet101
-from gradmesh.engine.nn.resnet import resnext50_32x4d as resnext50_32x4d
-from gradmesh.engine.nn.resnet import resnext101_32x8d as resnext101_32x8d
 
 __all__ = [
     "GELU",
@@ -86,8 +83,5 @@ __all__ = [
     "clip_grad_value_",
     "functional",
     "init",
-    "resnet50",
-    "resnet101",
-    "resnext50_32x4d",
-    "resnext101_32x8d",
+    "resnet",
 ]

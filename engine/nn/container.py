@@ -23,9 +23,17 @@ class Sequential(Module):
             self.add_module(str(name), module)
 
     def forward(self, x: Any) -> Any:
-        """Return the last module's result."""
-        for module in self._modules.values():
-            x = module(x)  # type: ignore[misc]
+        """Return the last module's result; a layer and the ReLU after it run as one op."""
+        modules: list[Any] = list(self._modules.values())
+        place = 0
+        while place < len(modules):
+            module = modules[place]
+            if place + 1 < len(modules) and module.can_fuse(modules[place + 1]):
+                x = module.forward_fused(x)
+                place += 2
+            else:
+                x = module(x)
+                place += 1
         return x
 
     def __getitem__(self, place: int) -> Any:

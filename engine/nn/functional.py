@@ -16,6 +16,7 @@ from gradmesh.engine.autograd.ops import embedding_bag as embedding_bag
 from gradmesh.engine.autograd.ops import factorization_machine as factorization_machine
 from gradmesh.engine.autograd.ops import gelu as gelu
 from gradmesh.engine.autograd.ops import layer_norm as layer_norm
+from gradmesh.engine.autograd.ops import leaky_relu as leaky_relu
 from gradmesh.engine.autograd.ops import linear as linear
 from gradmesh.engine.autograd.ops import linear_relu as linear_relu
 from gradmesh.engine.autograd.ops import log_softmax as log_softmax
@@ -26,6 +27,7 @@ from gradmesh.engine.autograd.ops import relu as relu
 from gradmesh.engine.autograd.ops import sigmoid as sigmoid
 from gradmesh.engine.autograd.ops import silu as silu
 from gradmesh.engine.autograd.ops import softmax as softmax
+from gradmesh.engine.autograd.ops import softplus as softplus
 from gradmesh.engine.autograd.ops import take_rows as take_rows
 from gradmesh.engine.autograd.ops import tanh as tanh
 
@@ -44,6 +46,7 @@ __all__ = [
     "factorization_machine",
     "gelu",
     "layer_norm",
+    "leaky_relu",
     "linear",
     "linear_relu",
     "log_softmax",
@@ -54,6 +57,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "softmax",
+    "softplus",
     "take_rows",
     "tanh",
 ]

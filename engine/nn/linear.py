@@ -11,6 +11,7 @@ from gradmesh.engine.autograd import empty, ops
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.backend.dtype import float32
 from gradmesh.engine.nn import init
+from gradmesh.engine.nn.activation import ReLU
 from gradmesh.engine.nn.container import ModuleList
 from gradmesh.engine.nn.module import Module
 from gradmesh.engine.nn.parameter import Parameter
@@ -59,6 +60,14 @@ class Linear(Module):
     def forward(self, x: Any) -> Any:
         """Return x Wᵀ + b."""
         return ops.linear(x, self.weight, self.bias)
+
+    def can_fuse(self, following: Module) -> bool:
+        """Tell whether a ReLU follows and nobody watches the value between."""
+        return isinstance(following, ReLU) and not (self.has_hooks() or following.has_hooks())
+
+    def forward_fused(self, x: Any) -> Any:
+        """Return max(x Wᵀ + b, 0)."""
+        return ops.linear_relu(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """Show sizes."""

@@ -239,6 +239,14 @@ class Module:
         """Cast float parameters and buffers to float64."""
         return self.to(dtype="float64")
 
+    def can_fuse(self, following: Module) -> bool:
+        """Tell whether `forward_fused` computes this module and the following one at once."""
+        return False
+
+    def has_hooks(self) -> bool:
+        """Tell whether calling the module does more than its forward."""
+        return bool(self._forward_hooks or self._forward_pre_hooks)
+
     def extra_repr(self) -> str:
         """Return what stands in brackets after the module's name."""
         return ""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import array_module
-from gradmesh.engine.optim.rule import Rule
+from gradmesh.engine.optim.rule import BoundRule, Rule
 
 
 class Optimizer(ABC):
@@ -36,6 +36,7 @@ class Optimizer(ABC):
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
         self._rules: dict[tuple[Any, ...], Rule] = {}
+        self._bounds: dict[Tensor, BoundRule] = {}
         self._fields = [field.name for field in dataclasses.fields(self.rule_class)]
         if params is not None:
             self._add_all(params)
@@ -160,8 +161,14 @@ class Optimizer(ABC):
             rule.update_rows(param.data, kept["slots"], merged.ids, merged.rows, lr, kept["step"])
         else:
             data = grad.data if isinstance(grad, Tensor) else grad
-            rule.update(param.data, kept["slots"], data, lr, kept["step"])
+            self._bound(rule, param, kept["slots"]).update(data, lr, kept["step"])
         param.version[0] += 1
+
+    def _bound(self, rule: Rule, param: Tensor, slots: dict[str, Any]) -> BoundRule:
+        bound = self._bounds.get(param)
+        if bound is None or not bound.fits(rule, param.data, slots):
+            bound = self._bounds[param] = BoundRule(rule, param.data, slots)
+        return bound
 
     @staticmethod
     def _slots(rule: Rule, param: Tensor, grad: Any) -> dict[str, Any]:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array, ShapeError, array_module
-
-_ONLY_ROW = np.zeros(1, dtype=np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,27 +116,15 @@ class Rule(ABC):
         self, weight: Array, slots: Mapping[str, Array], grad: Array, lr: float, step: int
     ) -> None:
         """Update a dense parameter in place; slots are shaped as `dense_slots` makes them."""
-        if grad.shape != weight.shape:
-            raise ShapeError(f"gradient {tuple(grad.shape)} for a parameter {tuple(weight.shape)}")
-        rows, dim = self._rows_of(weight)
-        seen = slots
-        if slots and next(iter(slots.values())).shape[0] != rows:
-            # Row gradients came first and made the slots; they are the same memory as one long row.
-            seen = {name: array.reshape(rows, -1) for name, array in slots.items()}
-        matrix, given = weight.reshape(rows, dim), grad.reshape(rows, dim)
-        index = _ONLY_ROW if rows == 1 else np.arange(rows)
-        if not self._compiled(matrix, seen, index, given, lr, step):
-            self.formula(array_module(weight), matrix, seen, given, lr, step)
-        if not weight.flags.c_contiguous:
-            # The reshape had to copy.
-            weight[...] = matrix.reshape(weight.shape)
+        BoundRule(self, weight, slots).update(grad, lr, step)
 
     def dense_slots(self, weight: Array) -> dict[str, Array]:
         """Return fresh slot arrays for a dense parameter, seen as rows."""
-        rows, dim = self._rows_of(weight)
+        rows, dim = self.rows_of(weight)
         return self.allocate(rows, dim, weight.dtype, array_module(weight))
 
-    def _rows_of(self, weight: Array) -> tuple[int, int]:
+    def rows_of(self, weight: Array) -> tuple[int, int]:
+        """Return how many rows of what length a dense parameter is for this rule."""
         if not self.rowwise or weight.ndim < 2:
             return 1, weight.size
         return weight.shape[0], weight.size // max(weight.shape[0], 1)
@@ -154,8 +140,57 @@ class Rule(ABC):
     ) -> bool:
         if not isinstance(weights, np.ndarray) or weights.dtype.char not in "fd":
             return False
-        if index is not _ONLY_ROW:
-            kernels.check_index(index, weights.shape[0])
+        kernels.check_index(index, weights.shape[0])
         if grads.dtype != weights.dtype:
             grads = grads.astype(weights.dtype)
         return self.kernel(weights, slots, index, grads, lr, step)
+
+
+@final
+class BoundRule:
+    """Apply a rule to one dense parameter; everything that stays the same is worked out once.
+
+    Args:
+        rule: The rule.
+        weight: The parameter's array, of any shape, changed in place.
+        slots: Its state, as `Rule.dense_slots` makes it.
+    """
+
+    __slots__ = ("_given", "_index", "_kernel", "_matrix", "_rule", "_seen", "_shape", "_weight")
+
+    def __init__(self, rule: Rule, weight: Array, slots: Mapping[str, Array]) -> None:
+        rows, dim = self._shape = rule.rows_of(weight)
+        self._rule, self._weight, self._given = rule, weight, slots
+        self._matrix = weight.reshape(rows, dim)
+        # Row gradients may have made the slots; they are the same memory as one long row.
+        self._seen = {name: array.reshape(rows, -1) for name, array in slots.items()}
+        self._index = np.arange(rows)
+        self._kernel = isinstance(weight, np.ndarray) and weight.dtype.char in "fd"
+
+    def fits(self, rule: Rule, weight: Array, slots: Mapping[str, Array]) -> bool:
+        """Tell whether this is still the same rule, parameter and state."""
+        return rule is self._rule and weight is self._weight and slots is self._given
+
+    def update(self, grad: Array, lr: float, step: int) -> None:
+        """Update the parameter in place.
+
+        Raises:
+            ShapeError: If the gradient has another shape; nothing is changed then.
+        """
+        weight = self._weight
+        if grad.shape != weight.shape:
+            raise ShapeError(f"gradient {tuple(grad.shape)} for a parameter {tuple(weight.shape)}")
+        if grad.dtype != weight.dtype:
+            grad = grad.astype(weight.dtype)
+        given = grad.reshape(self._shape)
+        if not weight.flags.c_contiguous:
+            self._matrix = weight.reshape(self._shape)
+        done = self._kernel and self._rule.kernel(
+            self._matrix, self._seen, self._index, given, lr, step
+        )
+        if not done:
+            xp = array_module(weight)
+            self._rule.formula(xp, self._matrix, self._seen, given, lr, step)
+        if not weight.flags.c_contiguous:
+            # The reshape had to copy.
+            weight[...] = self._matrix.reshape(weight.shape)

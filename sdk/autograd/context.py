@@ -102,18 +102,31 @@ class Context:
 
         Servers that cannot be reached forget it by themselves, in time.
         """
-        if self.applied or self.released:
+        whole = self._next == len(self.lookups)
+        if self.released or (self.applied and whole):
             return  # the servers forgot it when they applied it
         self.released = True
         if sys.is_finalizing():
             return  # gRPC's threads are gone: no answer would come
         request = owner_pb2.ReleaseContextRequest(context=self.id)
-        calls = [(channel, request) for channel in self.channels.values()]
         try:
+            if not whole:
+                # A lookup failed; any server may have answered its part.
+                self._add_all_channels()
+            calls = [(channel, request) for channel in self.channels.values()]
             # Waited for: gRPC cancels a call that nobody holds.
             call_all(METHODS["ReleaseContext"], calls, Deadline.after(_RELEASE_S))
         except GradmeshError as error:
             _log.info("context not released", extra={"context": str(self), "error": error.message})
+
+    def _add_all_channels(self) -> None:
+        servers = self.mesh.servers
+        shards = servers.held_map()
+        if shards is None:
+            return
+        for shard in range(len(shards.names)):
+            channel = servers.channel(shards, shard)
+            self.channels.setdefault(channel.address, channel)
 
     def __repr__(self) -> str:
         return f"Context({self.id.worker}/{self.id.incarnation}/{self.id.counter})"

@@ -107,7 +107,9 @@ class Channel:
             )
         except ValueError:
             # All that gRPC says of a closed channel; the arguments are of the right kind.
-            raise Unreachable(f"the channel to {self.worker} at {self.address} is closed") from None
+            raise Unreachable(
+                f"the channel to {self.worker} at {self.address} is closed; connect again"
+            ) from None
         return future
 
     def close(self) -> None:
@@ -141,6 +143,7 @@ class Pending:
             GradmeshError: What the worker raised, or why it could not be asked.
         """
         pauses = self._channel.retry.pauses()
+        former: GradmeshError | None = None
         while True:
             try:
                 response, received = self._receive()
@@ -148,10 +151,9 @@ class Pending:
                 pause_s = next(pauses)
                 if not may_repeat(self._method, error) or self._exhausted(error, pause_s):
                     self._observe(error.reason, 0)
-                    if error.retry is Retry.CALL and not isinstance(error, Unreachable):
-                        text = f"waited in vain: {error.message}"
-                        raise DeadlineExceeded(text, **error.metadata) from error
-                    raise
+                    failure = _final(error, former)
+                    raise failure from failure.__cause__
+                former = error
             else:
                 self._observe("OK", received)
                 return response
@@ -174,7 +176,8 @@ class Pending:
             raise InvalidFrame(f"{self._where()}: {error.message}", **error.metadata) from None
 
     def _send_again(self, pause_s: float) -> None:
-        if not self._cancelled.wait(pause_s):
+        # Without time for another attempt the last failure stands.
+        if not self._cancelled.wait(pause_s) and not self._deadline.passed:
             self._future = self._channel.attempt(
                 self._method, self._data, self._deadline.remaining_s()
             )
@@ -201,6 +204,21 @@ class Pending:
         sent = len(self._data)
         self._channel.bytes_moved += sent + received
         self._channel.metrics.observe(self._method.path, status, seconds, sent, received)
+
+
+def _final(error: GradmeshError, former: GradmeshError | None) -> GradmeshError:
+    """Return what a caller sees when no attempt is left.
+
+    Args:
+        error: What ended the last attempt.
+        former: What ended the one before; it says more than that the time ran out.
+    """
+    said = former if former is not None and isinstance(error, DeadlineExceeded) else error
+    if said.retry is Retry.CALL and not isinstance(said, Unreachable):
+        waited = DeadlineExceeded(f"waited in vain: {said.message}", **said.metadata)
+        waited.__cause__ = said
+        return waited
+    return error
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:

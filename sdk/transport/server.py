@@ -6,6 +6,8 @@ is a typed error like any other.
 """
 
 import logging
+import os
+import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,6 +56,7 @@ class Server:
     Args:
         services: The servicer of each service.
         listen: Address to bind; port 0 takes a free one.
+        setting: What the address is configured by, for the error.
         security: Certificates and token.
         threads: Calls served at once.
         max_frame_bytes: Largest message either way.
@@ -69,6 +72,7 @@ class Server:
         services: Mapping[ServiceDescriptor, object],
         *,
         listen: str,
+        setting: str = "listen",
         security: SecurityConfig | None = None,
         threads: int = 16,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
@@ -86,9 +90,9 @@ class Server:
             )
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self.address = self._bind(listen, security)
+        self.address = self._bind(listen, setting, security)
 
-    def _bind(self, listen: str, security: SecurityConfig) -> str:
+    def _bind(self, listen: str, setting: str, security: SecurityConfig) -> str:
         credentials = server_credentials(security)
         try:
             if credentials is None:
@@ -97,7 +101,7 @@ class Server:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             self._pool.shutdown(wait=False)
-            raise AddressInUse(listen, "listen", str(error)) from None
+            raise AddressInUse(listen, setting, _why_not(listen)) from error
         return join(split(listen)[0], port)
 
     def start(self) -> None:
@@ -115,6 +119,19 @@ class Server:
         last_s = min(deadline.remaining_s(), _SEND_S)
         self._server.stop(last_s).wait(last_s + 1)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _why_not(listen: str) -> str:
+    """Return why an address cannot be bound; gRPC only says that it cannot."""
+    host, port = split(listen)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family, reuse_port=False):
+            return "it was taken a moment ago"
+    except OSError as error:
+        # Name lookups have negative numbers of their own.
+        number = error.errno or 0
+        return (os.strerror(number) if number > 0 else str(error)).lower()
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:

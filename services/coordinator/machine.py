@@ -128,9 +128,11 @@ class Machine:
     def _refresh_shards(self) -> None:
         if self.shards.refresh(self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)):
             self._journal.set_fact("shard_map", self.shards.map.SerializeToString())
-            # A server that came back holds other rows than the run has seen.
-            self.rounds.close()
-            self._keep_round()
+            if self.shards.map.epoch > 1:
+                # A server that came back holds other rows than the run has seen. With the first
+                # map there was no run yet.
+                self.rounds.close()
+                self._keep_round()
 
     def join(self, request: rendezvous_pb2.JoinRoundRequest) -> bool:
         """Take a trainer into the round; return whether that formed a generation."""

@@ -29,11 +29,14 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
         server = Server(
             {coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]: servicer},
             listen=config.listen,
+            setting="coordinator.listen",
             security=process.security,
             threads=config.server_threads,
             registry=running.registry,
         )
         running.life.on_drain("server", server.drain)
+        # First of all: a call that waits would keep its thread, and so the process.
+        running.life.on_drain("waits", lambda _: servicer.close())
         server.start()
         write_address(config.address_file, server.address)
         _log.info("serving", extra={"address": server.address})

@@ -48,15 +48,22 @@ class CoordinatorServicer:
         self._max_waiters = max_waiters
         self._clock = clock
         self._begun = clock()
-        # Guards _machine and _waiters; notified after every event that may end a wait.
+        # Guards all but the clock; notified after every event that may end a wait.
         self._changed = threading.Condition()
         self._waiters = 0
+        self._closed = False
 
     def sweep(self) -> None:
         """Drop the members whose lease ran out; called now and then."""
         with self._changed:
             if self._machine.expire(self._clock()):
                 self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all waits, so that the process can end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def register(
         self, request: membership_pb2.RegisterRequest, call: Call
@@ -180,8 +187,8 @@ class CoordinatorServicer:
                 try:
                     return look()
                 except GradmeshError as error:
-                    full = self._waiters > self._max_waiters
-                    if error.retry is not Retry.CALL or until.passed or full:
+                    may_wait = self._waiters <= self._max_waiters and not self._closed
+                    if error.retry is not Retry.CALL or until.passed or not may_wait:
                         raise
                 self._changed.wait(until.remaining_s())
         finally:

@@ -50,12 +50,15 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
         server = Server(
             {_PARAMETER_SERVER: ParameterServerServicer(store), _OWNER: owner},
             listen=config.listen,
+            setting="parameter_server.listen",
             security=process.security,
             threads=config.server_threads,
             max_frame_bytes=config.max_frame_bytes,
             registry=running.registry,
         )
         life.on_drain("server", server.drain)
+        # First of all: a lookup that waits for a step would keep its thread, and so the process.
+        life.on_drain("waits", lambda _: store.close())
         server.start()
         mesh = connect(
             config.coordinator,

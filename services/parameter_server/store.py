@@ -14,6 +14,7 @@ from gradmesh.engine.kernels import unique_inverse
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import (
+    Draining,
     InvalidRequest,
     ShardNotReady,
     StaleGeneration,
@@ -69,7 +70,7 @@ class Store:
         self._max_waiters = max_waiters
         self.contexts = Contexts()
         self._pushes = Pushes()
-        # Guards _tables, _run, _fence and _waiters; notified when a step is applied or a run ends.
+        # Guards all below but _making; notified when a step is applied or a run ends.
         self._changed = threading.Condition()
         # One table is made at a time, beside everything else that goes on.
         self._making = threading.Lock()
@@ -77,6 +78,7 @@ class Store:
         self._run = Run()
         self._fence = 0
         self._waiters = 0
+        self._closed = False
 
     def table(self, name: str, deadline: Deadline) -> TableShard:
         """Return this server's shard of a table, made at first use.
@@ -170,6 +172,12 @@ class Store:
                 self._fence = generation
                 self._changed.notify_all()
 
+    def close(self) -> None:
+        """End all waits, so that the process can end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
     def lookup(
         self,
         names: Sequence[str],
@@ -220,6 +228,8 @@ class Store:
                     self._check_mark(mark)
                     if self._run.applied_steps >= mark.step:
                         return
+                    if self._closed:
+                        raise Draining(f"{self._name} is leaving; ask again", worker=self._name)
                     remaining_s = deadline.remaining_s() - _MARGIN_S
                     if remaining_s <= 0 or self._waiters > self._max_waiters:
                         raise StepPending(

@@ -1,7 +1,6 @@
 """Groups of ranks as threads of this process, and the store they meet at."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +8,9 @@ from typing import Any
 import pytest
 
 from gradmesh.trainer.process_group import LocalProcessGroup, ProcessGroup, TcpProcessGroup
+
+WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3)]
+CROWDS = [world for world in WORLDS if world[1] > 1]
 
 
 class MemoryStore:
@@ -53,11 +55,6 @@ class Ranks:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
 def meet() -> Iterator[Callable[..., Ranks]]:
     """Build worlds: meet(backend, size, timeout_s) -> Ranks."""
     opened: list[Ranks] = []
@@ -89,15 +86,13 @@ def meet() -> Iterator[Callable[..., Ranks]]:
     assert not left
 
 
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait for a condition, at most ten seconds."""
+@pytest.fixture(params=WORLDS, ids=lambda world: f"{world[0]}-w{world[1]}")
+def ranks(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
+    """A world of every backend and size."""
+    return meet(*request.param)
 
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10.0
-        tick = threading.Event()
-        while not condition():
-            assert time.monotonic() < deadline
-            tick.wait(0.005)
 
-    return wait
+@pytest.fixture(params=CROWDS, ids=lambda world: f"{world[0]}-w{world[1]}")
+def crowd(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
+    """A world of several ranks."""
+    return meet(*request.param)

@@ -1,22 +1,17 @@
 """What every process group MUST do, on every backend."""
 
 import threading
-import time
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from gradmesh.trainer.errors import (
-    CollectiveMismatch,
-    CollectiveTimeout,
     GroupAborted,
     GroupClosed,
     PeerLost,
 )
 
-WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3)]
-CROWDS = [world for world in WORLDS if world[1] > 1]
 FLOATS = ["float16", "float32", "float64", ml_dtypes.bfloat16]
 INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 COUNTS = [0, 1, 2, 3, 7, 1000, 5003, 100_003]
@@ -36,21 +31,6 @@ def reduced(size, count, dtype, op):
     for rank in range(1, size):
         total = OPS[op](total, contribution(rank, count, dtype))
     return total / total.dtype.type(size) if op == "avg" else total
-
-
-@pytest.fixture(params=WORLDS, ids=lambda world: f"{world[0]}-w{world[1]}")
-def world(request):
-    return request.param
-
-
-@pytest.fixture
-def ranks(meet, world):
-    return meet(*world)
-
-
-@pytest.fixture(params=CROWDS, ids=lambda world: f"{world[0]}-w{world[1]}")
-def crowd(request, meet):
-    return meet(*request.param)
 
 
 def test_rank_and_size_are_those_of_the_world(ranks):
@@ -290,93 +270,6 @@ def test_context_manager_closes(ranks):
     for group in ranks.groups:
         with pytest.raises(GroupClosed):
             group.barrier()
-
-
-def test_abort_wakes_the_waiting_rank_and_its_peers(crowd):
-    waiting = [group.barrier() for group in crowd.groups[1:]]
-    queued = [group.barrier() for group in crowd.groups[1:]]
-
-    crowd.groups[1].abort()
-
-    for work in (waiting[0], queued[0]):
-        with pytest.raises(GroupAborted):
-            work.wait(10)
-    for work in [*waiting[1:], *queued[1:]]:
-        with pytest.raises(PeerLost) as caught:
-            work.wait(10)
-        assert caught.value.rank == 1
-
-
-def test_close_ends_pending_works(crowd):
-    pending = crowd.groups[0].barrier()
-
-    crowd.groups[0].close()
-
-    with pytest.raises(GroupClosed):
-        pending.wait(10)
-
-
-def test_peers_name_the_rank_that_closed(crowd):
-    crowd.run(lambda group: group.barrier().wait())
-    crowd.groups[0].close()
-
-    errors = crowd.errors(lambda group: group.barrier().wait(10) if group.rank else None)
-
-    for error in errors[1:]:
-        assert isinstance(error, PeerLost)
-        assert error.rank == 0
-        assert "rank 0" in str(error)
-        assert "127.0.0.1:" in error.address
-
-
-def test_wait_may_give_up_while_the_collective_goes_on(crowd):
-    work = crowd.groups[0].barrier()
-
-    with pytest.raises(CollectiveTimeout, match="barrier"):
-        work.wait(0.05)
-
-    others = [group.barrier() for group in crowd.groups[1:]]
-    for pending in [work, *others]:
-        pending.wait(10)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_silent_rank_is_named_within_the_timeout(meet, size):
-    ranks = meet("tcp", size, 0.5)
-    started = time.monotonic()
-
-    works = [group.all_reduce(np.zeros(100_000)) for group in ranks.groups[:-1]]
-    queued = [group.all_reduce(np.zeros(10)) for group in ranks.groups[:-1]]
-
-    for work in [*works, *queued]:
-        with pytest.raises(CollectiveTimeout, match=f"rank {size - 1}") as caught:
-            work.wait(10)
-        assert caught.value.ranks == (size - 1,)
-    assert time.monotonic() - started < 3.0
-    for group in ranks.groups[:-1]:
-        with pytest.raises(CollectiveTimeout):
-            group.barrier()
-
-
-@pytest.mark.parametrize(
-    "calls",
-    [
-        lambda group: group.all_reduce(np.zeros(4 + (group.rank == 0))),
-        lambda group: group.all_reduce(np.zeros(4, "f4" if group.rank else "f8")),
-        lambda group: group.all_reduce(np.zeros(4), "sum" if group.rank else "max"),
-        lambda group: group.all_reduce(np.zeros(90_000 + (group.rank == 0))),
-        lambda group: group.barrier() if group.rank else group.all_reduce(np.zeros(4)),
-        lambda group: group.all_gather(
-            [np.zeros(4 + (group.rank == 0)) for _ in range(group.size)],
-            np.zeros(4 + (group.rank == 0)),
-        ),
-    ],
-    ids=["count", "dtype", "op", "big", "collective", "gather"],
-)
-def test_ranks_that_disagree_all_raise(crowd, calls):
-    errors = crowd.errors(lambda group: calls(group).wait(10))
-
-    assert [type(error) for error in errors] == [CollectiveMismatch] * crowd.size
 
 
 def test_bytes_moved_counts_both_ways(crowd):

@@ -72,7 +72,7 @@ def test_a_name_is_free_again_when_its_lease_has_run_out(make_cluster):
     begun = time.monotonic()
     cluster.connect("w", timeout_s=5.0)
 
-    assert 0.3 < time.monotonic() - begun < 3
+    assert 0.3 < time.monotonic() - begun < 10
 
 
 def test_the_process_whose_name_is_taken_hears_of_it(cluster):
@@ -114,8 +114,8 @@ def test_another_version_of_the_contract_is_refused(cluster, raw):
 
 
 def test_without_the_right_token_nobody_joins(make_cluster, tmp_path):
-    (tmp_path / "right").write_text("open sesame")
-    (tmp_path / "wrong").write_text("open barley")
+    (tmp_path / "right").write_text("open-sesame")
+    (tmp_path / "wrong").write_text("open-barley")
     cluster = make_cluster(security=SecurityConfig(token_file=tmp_path / "right"))
 
     with pytest.raises(Unauthenticated, match=r"token is wrong.*security\.token_file"):
@@ -281,7 +281,7 @@ def test_closing_ends_calls_under_way(make_cluster, eventually):
             joining.result(timeout=5)
 
     assert "trainer-0" not in members(cluster)
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 10
 
 
 def test_a_closed_mesh_says_so(cluster):

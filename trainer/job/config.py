@@ -18,7 +18,7 @@ class JobConfig(Section):
 
     section: ClassVar[str] = "job"
 
-    steps: int = setting(1000, "Optimizer steps to train.", minimum=1)
+    steps: int = setting(2000, "Optimizer steps to train.", minimum=1)
     batch_size: int = setting(512, "Samples of one trainer in one step.", minimum=1)
     seed: int = setting(0, "Seed of data, tables and parameters.", minimum=0, maximum=2**31 - 1)
     learning_rate: float = setting(1.0, "Learning rate of the dense layers at first.", minimum=0)

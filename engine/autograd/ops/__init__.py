@@ -50,6 +50,13 @@ from gradmesh.engine.autograd.ops.reduction import mean as mean
 from gradmesh.engine.autograd.ops.reduction import min as min
 from gradmesh.engine.autograd.ops.reduction import sum as sum
 from gradmesh.engine.autograd.ops.reduction import var as var
+from gradmesh.engine.autograd.ops.selection import chunk as chunk
+from gradmesh.engine.autograd.ops.selection import gather as gather
+from gradmesh.engine.autograd.ops.selection import leaky_relu as leaky_relu
+from gradmesh.engine.autograd.ops.selection import masked_fill as masked_fill
+from gradmesh.engine.autograd.ops.selection import norm as norm
+from gradmesh.engine.autograd.ops.selection import std as std
+from gradmesh.engine.autograd.ops.selection import unbind as unbind
 from gradmesh.engine.autograd.ops.shape import broadcast_to as broadcast_to
 from gradmesh.engine.autograd.ops.shape import permute as permute
 from gradmesh.engine.autograd.ops.shape import reshape as reshape
@@ -58,6 +65,7 @@ from gradmesh.engine.autograd.ops.shape import transpose as transpose
 from gradmesh.engine.autograd.ops.shape import unsqueeze as unsqueeze
 from gradmesh.engine.autograd.ops.softmax import log_softmax as log_softmax
 from gradmesh.engine.autograd.ops.softmax import softmax as softmax
+from gradmesh.engine.autograd.ops.softplus import softplus as softplus
 
 __all__ = [
     "abs",
@@ -68,6 +76,7 @@ __all__ = [
     "binary_cross_entropy_with_logits",
     "broadcast_to",
     "cat",
+    "chunk",
     "clamp",
     "conv2d",
     "cross_entropy",
@@ -79,13 +88,16 @@ __all__ = [
     "embedding_bag",
     "exp",
     "factorization_machine",
+    "gather",
     "gelu",
     "getitem",
     "layer_norm",
+    "leaky_relu",
     "linear",
     "linear_relu",
     "log",
     "log_softmax",
+    "masked_fill",
     "matmul",
     "max",
     "max_pool2d",
@@ -97,6 +109,7 @@ __all__ = [
     "mul",
     "neg",
     "nll_loss",
+    "norm",
     "permute",
     "pow",
     "relu",
@@ -104,15 +117,18 @@ __all__ = [
     "sigmoid",
     "silu",
     "softmax",
+    "softplus",
     "split",
     "sqrt",
     "squeeze",
     "stack",
+    "std",
     "sub",
     "sum",
     "take_rows",
     "tanh",
     "transpose",
+    "unbind",
     "unsqueeze",
     "var",
     "where",

@@ -21,8 +21,7 @@ class _View(Function):
     def forward(ctx: Any, x: Array, index: Any) -> Array:
         ctx.index, ctx.shape = index, x.shape
         # A trailing Ellipsis makes numpy return an array, not a scalar, for a full index.
-        full = index if isinstance(index, tuple) else (index,)
-        return x[full if Ellipsis in full else (*full, ...)]
+        return x[index if Ellipsis in index else (*index, ...)]
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
@@ -105,12 +104,13 @@ class _Split(Function):
 
 def getitem(x: Any, index: Any) -> Any:
     """Return x[index]; tensors in the index stand for their arrays."""
-    plain = tuple(_plain(i) for i in index) if isinstance(index, tuple) else _plain(index)
-    parts = plain if isinstance(plain, tuple) else (plain,)
+    xp = array_module(x.data)
+    given = index if isinstance(index, tuple) else (index,)
+    parts = tuple([_plain(xp, part) for part in given])
     basic = all(isinstance(p, (int, slice, type(None), type(Ellipsis))) for p in parts)
     if basic and not any(isinstance(p, bool) for p in parts):
-        return _View.apply(x, plain)
-    return _Pick.apply(x, plain)
+        return _View.apply(x, parts)
+    return _Pick.apply(x, parts)
 
 
 def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
@@ -137,11 +137,7 @@ def split(x: Any, lengths: int | Sequence[int], dim: int = 0) -> Any:
     return _Split.apply(x, tuple(lengths), dim)
 
 
-def _plain(part: Any) -> Any:
+def _plain(xp: Any, part: Any) -> Any:
     if isinstance(part, tensor_module.Tensor):
         return part.data
-    if isinstance(part, list):
-        import numpy as np
-
-        return np.asarray(part)
-    return part
+    return xp.asarray(part) if isinstance(part, list) else part

@@ -9,6 +9,7 @@ import numpy as np
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+from gradmesh.engine.backend.blas import matmul
 
 
 class _Linear(Function):
@@ -20,7 +21,7 @@ class _Linear(Function):
     def forward(ctx: Any, x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Array:
         _check(x, weight, bias)
         xp = array_module(x)
-        out = xp.matmul(x, weight.T)
+        out = matmul(x, weight.T)
         _add_bias(xp, out, bias, has_relu)
         ctx.has_relu = has_relu
         ctx.save_for_backward(x, weight, out if has_relu else None)
@@ -35,12 +36,12 @@ class _Linear(Function):
         flat, grad_bias = _through_bias(xp, flat, out, need_bias)
         grad_x = grad_weight = None
         if need_x:
-            grad_x = xp.matmul(flat, weight)
+            grad_x = matmul(flat, weight)
             if x.ndim != 2:
                 grad_x = grad_x.reshape(x.shape)
         if need_weight:
             inputs = x if x.ndim == 2 else x.reshape(-1, weight.shape[1])
-            grad_weight = xp.matmul(flat.T, inputs)
+            grad_weight = matmul(flat.T, inputs)
         return grad_x, grad_weight, grad_bias, None
 
 

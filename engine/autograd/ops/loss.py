@@ -26,7 +26,8 @@ def _reduce(losses: Array, reduction: str, count: Any) -> Array:
 
 
 def _scaled(grad: Array, reduction: str, count: Any) -> Array:
-    return grad / grad.dtype.type(count) if reduction == "mean" and count else grad
+    # float() because the count may live on a device.
+    return grad / grad.dtype.type(float(count)) if reduction == "mean" and count else grad
 
 
 def _check_reduction(reduction: str) -> None:

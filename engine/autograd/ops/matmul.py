@@ -7,6 +7,7 @@ from typing import Any
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.broadcast import unbroadcast
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+from gradmesh.engine.backend.blas import matmul as multiply
 
 
 class _Matmul(Function):
@@ -19,7 +20,7 @@ class _Matmul(Function):
         if a.dtype != b.dtype:
             raise DtypeError(f"matmul: dtypes {a.dtype} and {b.dtype} differ; cast one of them")
         ctx.save_for_backward(a, b)
-        return array_module(a).matmul(a, b)
+        return multiply(a, b)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
@@ -36,10 +37,10 @@ class _Matmul(Function):
         need_a, need_b = ctx.needs_input_grad
         grad_a = grad_b = None
         if need_a:
-            found = xp.matmul(full, xp.swapaxes(right, -1, -2))
+            found = multiply(full, xp.swapaxes(right, -1, -2))
             grad_a = unbroadcast(found, (left.shape, a.dtype)).reshape(a.shape)
         if need_b:
-            found = xp.matmul(xp.swapaxes(left, -1, -2), full)
+            found = multiply(xp.swapaxes(left, -1, -2), full)
             grad_b = unbroadcast(found, (right.shape, b.dtype)).reshape(b.shape)
         return grad_a, grad_b
 

@@ -34,13 +34,23 @@ def coalesce_rows(ids: Array, rows: Array) -> tuple[Array, Array]:
 
 def _scatter_add_sorted(out: Array, places: Array, rows: Array) -> None:
     """Do it on a GPU: atomics would add in any order, a stable sort keeps the order."""
+    from gradmesh.engine.kernels.cuda import segment_sum
+
     xp = array_module(out)
     if not len(places):
         return
-    order = xp.argsort(places, kind="stable")
+    order = xp.argsort(places, kind="stable").astype("int64", copy=False)
     placed = places[order]
     starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), placed[1:] != placed[:-1]]))
-    out[placed[starts]] += xp.add.reduceat(rows[order], starts, axis=0)
+    first = placed[starts].astype("int64", copy=False)
+    given = xp.ascontiguousarray(rows)
+    if out.dtype.char in "fd" and out.flags.c_contiguous and rows.dtype == out.dtype:
+        segment_sum(given, order, starts, first, out)
+        return
+    # Half precision: sum in float32 and round once, as on the host.
+    total = xp.ascontiguousarray(out.astype("float32"))
+    segment_sum(given.astype("float32"), order, starts, first, total)
+    out[...] = total.astype(out.dtype)
 
 
 def _coalesce_sorted(ids: Array, rows: Array) -> tuple[Any, Any]:

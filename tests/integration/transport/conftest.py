@@ -11,13 +11,26 @@ from typing import Any
 
 import pytest
 
+from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.address import join, split
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Server
+from gradmesh.services.coordinator.journal import Journal
+from gradmesh.services.coordinator.machine import Machine
+from gradmesh.services.coordinator.servicer import CoordinatorServicer
+from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.parameter_server.servicer import ParameterServerServicer
+from gradmesh.services.parameter_server.store import Store
 
+COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
+PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
 OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 METHODS = methods_of(OWNER)
 
@@ -165,3 +178,30 @@ def describe() -> Callable[..., Any]:
 @pytest.fixture(autouse=True)
 def visible_logs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+
+
+@pytest.fixture
+def mesh() -> Iterator[tuple[str, str]]:
+    """A coordinator and a parameter server; their addresses."""
+    journal = Journal(None)
+    machine = Machine(parameter_servers=1, trainers=1, lease_s=60, journal=journal)
+    coordinator = Server({COORDINATOR: CoordinatorServicer(machine)}, listen="127.0.0.1:0")
+    coordinator.start()
+    directory = Directory()
+    store = Store("ps-0", directory.describe, directory.shard_map, max_bytes=2**20, max_waiters=4)
+    functions = Registry()
+    functions.register("double", lambda x: x * 2)
+    owner = OwnerServicer("ps-0", "parameter-server", 1, functions, store.contexts)
+    server = Server(
+        {PARAMETER_SERVER: ParameterServerServicer(store), OWNER: owner}, listen="127.0.0.1:0"
+    )
+    server.start()
+    member = connect(
+        coordinator.address, name="ps-0", role="parameter-server", address=server.address
+    )
+    directory.join(member)
+    yield coordinator.address, server.address
+    member.close()
+    server.drain(1)
+    coordinator.drain(1)
+    journal.close()

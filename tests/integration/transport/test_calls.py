@@ -50,7 +50,7 @@ def test_a_call_ends_at_its_deadline(serve: Any, dial: Any, blocker: Blocker) ->
     with pytest.raises(errors.DeadlineExceeded, match=r"ps-0 at .*, Describe: .*raise the timeout"):
         start(channel, 0.3).result()
 
-    assert 0.25 < time.monotonic() - begun < 2
+    assert 0.25 < time.monotonic() - begun < 10
 
 
 def test_a_deadline_that_has_passed_sends_nothing(serve: Any, dial: Any, script: Any) -> None:

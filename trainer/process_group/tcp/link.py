@@ -5,7 +5,10 @@ into the caller's memory, never more of it than the caller asked for.
 """
 
 import contextlib
+import fcntl
 import socket
+import sys
+import termios
 from typing import final
 
 from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
@@ -16,6 +19,11 @@ from gradmesh.trainer.process_group.tcp.message import (
     pack_header,
     unpack_header,
 )
+
+_DROPS = 16
+_DROP_BYTES = 1 << 18
+# So little has left already, and comes before a reset; its acknowledgement may take 40 ms.
+_PACKET_BYTES = 1024
 
 
 @final
@@ -70,8 +78,7 @@ class Link:
         except BlockingIOError:
             return
         except OSError as error:
-            # The peer may have said why it leaves before it left: that is the better reason.
-            self.receive_some()
+            self._hear_last_words()
             raise self._lost(str(error)) from error
 
     def receive_some(self) -> None:
@@ -87,18 +94,60 @@ class Link:
                 raise self._lost("it closed the connection")
             self._advance(received)
 
-    def leave(self, kind: Kind, rank: int) -> None:
-        """Tell the peer why we leave, if no frame is half sent, and close the socket."""
-        with contextlib.suppress(OSError):
-            if not self._outgoing:
-                self._socket.send(pack_header(Header(kind, rank, 0, "")))
-            # Orderly: what was sent still arrives, then the peer sees the end.
-            self._socket.shutdown(socket.SHUT_WR)
-        self.close()
+    def start_farewell(self, kind: Kind, rank: int) -> None:
+        """Tell the peer why we leave, behind what is half sent; `flush` moves it."""
+        self._outgoing.append(memoryview(pack_header(Header(kind, rank, 0, ""))))
+
+    def flush(self) -> bool:
+        """Send what the kernel takes and drop what comes; True while bytes are under way.
+
+        A socket closed with data unread resets the connection, and what the peer has not yet
+        received is gone: so we read until it has acknowledged what no single packet carries.
+        """
+        try:
+            while self._outgoing:
+                self._outgoing = _without(self._outgoing, self._socket.sendmsg(self._outgoing))
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        return self._drop_incoming() and (
+            bool(self._outgoing) or self._unacknowledged() > _PACKET_BYTES
+        )
+
+    def _drop_incoming(self) -> bool:
+        """Discard what the kernel has; tell whether the peer is still there."""
+        try:
+            for _ in range(_DROPS):
+                if not self._socket.recv(_DROP_BYTES):
+                    return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _unacknowledged(self) -> int:
+        count = fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(count, sys.byteorder)
 
     def close(self) -> None:
-        """Close the socket without a word."""
+        """Close the socket; what was sent still arrives, then the peer sees the end."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
         self._socket.close()
+
+    def _hear_last_words(self) -> None:
+        """Raise the reason that the peer gave before it left, if it gave one."""
+        self.receive_some()
+        if self._incoming:
+            return
+        try:
+            header = unpack_header(self._socket.recv(HEADER_BYTES))
+        except (OSError, ValueError):
+            return
+        if header.kind is not Kind.DATA:
+            raise self._left(header)
 
     def _advance(self, received: int) -> None:
         self.bytes_moved += received

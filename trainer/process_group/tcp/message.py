@@ -54,6 +54,8 @@ def unpack_header(data: bytes | bytearray) -> Header:
     Raises:
         ValueError: The bytes are not a header.
     """
+    if len(data) != HEADER_BYTES:
+        raise ValueError(f"a frame starts with {HEADER_BYTES} bytes, not {len(data)}")
     magic, kind, number, payload_bytes, text = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise ValueError(f"not a frame of this protocol: it starts with {magic!r}")

@@ -110,3 +110,18 @@ def test_module_is_freed_without_gradients() -> None:
     net.zero_grad()
 
     assert all(p.grad is None for p in net.parameters())
+
+
+def test_fused_relu_gives_the_same_and_respects_hooks() -> None:
+    layer = nn.Linear(3, 4)
+    model = nn.Sequential(layer, nn.ReLU())
+    x = ag.randn(5, 3)
+    expected = layer(x).relu().tolist()
+    fused = model(x)
+    seen: list[Any] = []
+    layer.register_forward_hook(lambda m, args, out: seen.append(float(out.min())))
+
+    watched = model(x)
+
+    assert fused.tolist() == watched.tolist() == expected
+    assert seen[0] < 0

@@ -1,4 +1,5 @@
 import socket
+import time
 
 import pytest
 
@@ -16,6 +17,18 @@ def pair():
     yield links
     for link in links:
         link.close()
+
+
+@pytest.fixture
+def eventually_fails():
+    """Repeat a call until it raises, at most five seconds."""
+
+    def repeat(call):
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            call()
+
+    return repeat
 
 
 def receive(link, text, count):
@@ -104,7 +117,43 @@ def test_end_of_connection_loses_the_peer(pair):
 )
 def test_reason_for_leaving_becomes_the_error(pair, kind, about, error, words):
     near, far = pair
-    near.leave(kind, about)
+    near.start_farewell(kind, about)
+    near.flush()
+    near.close()
 
     with pytest.raises(error, match=words):
         receive(far, "hello", 3)
+
+
+def test_farewell_comes_behind_a_frame_that_is_half_sent(pair):
+    near, far = pair
+    payload = bytes(8_000_000)
+    target = bytearray(len(payload))
+    near.start_send("big", memoryview(payload))
+    near.send_some()
+    assert near.is_sending()
+
+    near.start_farewell(Kind.PEER_LOST, 2)
+    far.start_receive("big", memoryview(target))
+    while near.flush() or far.is_receiving():
+        far.receive_some()
+    assert target == payload
+    near.close()
+
+    with pytest.raises(PeerLost, match="lost rank 2") as caught:
+        receive(far, "next", 3)
+    assert caught.value.rank == 2
+
+
+def test_last_words_are_heard_when_sending_fails(pair, eventually_fails):
+    near, far = pair
+    far.start_send("late", memoryview(bytes(8_000_000)))
+    far.send_some()
+
+    # Closing with data unread resets the connection, so that the next send fails.
+    near.start_farewell(Kind.TIMED_OUT, 2)
+    near.flush()
+    near.close()
+
+    with pytest.raises(CollectiveTimeout, match="rank 2"):
+        eventually_fails(far.send_some)

@@ -1,0 +1,170 @@
+"""Which library multiplies matrices, and on how many threads.
+
+A product must not depend on the number of threads, and OpenBLAS splits its sums by them. So the
+libraries run on one thread each, and big products are cut here into blocks of rows of a fixed size,
+which a pool of threads shares. numpy's own library is the default; MKL, from its wheel, is called
+through ctypes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine.backend.array import Array, array_module
+
+_ROW_MAJOR = 101
+_PLAIN = 111
+_TURNED = 112
+# Below this many multiplications a call through ctypes costs more than MKL saves.
+_WORTH_CALL = 1 << 18
+# Below this many multiplications cutting into blocks costs more than threads save.
+_WORTH_BLOCKS = 1 << 24
+_BLOCK_ROWS = 512
+
+
+class BlasUnavailable(RuntimeError):
+    """Report a matrix library that is not installed."""
+
+
+class _Holder:
+    """Keep the library in use, None for numpy's own, and the threads that share blocks."""
+
+    __slots__ = ("library", "pool", "threads")
+
+    def __init__(self) -> None:
+        self.library: Any = None
+        self.pool: ThreadPoolExecutor | None = None
+        self.threads = 1
+
+
+_holder = _Holder()
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """Return the product of two matrices (or stacks of them), by the library in use."""
+    if not isinstance(a, np.ndarray) or a.ndim != 2 or b.ndim != 2:
+        return array_module(a).matmul(a, b)
+    work = a.shape[0] * a.shape[1] * b.shape[1]
+    if work < _WORTH_CALL:
+        return np.matmul(a, b)
+    out = np.empty((a.shape[0], b.shape[1]), dtype=np.result_type(a, b))
+    if work < _WORTH_BLOCKS or a.shape[0] <= _BLOCK_ROWS:
+        _multiply(a, b, out)
+        return out
+    starts = range(0, a.shape[0], _BLOCK_ROWS)
+    blocks = [slice(start, start + _BLOCK_ROWS) for start in starts]
+    if _holder.pool is None:
+        for block in blocks:
+            _multiply(a[block], b, out[block])
+    else:
+        list(_holder.pool.map(lambda block: _multiply(a[block], b, out[block]), blocks))
+    return out
+
+
+@contextlib.contextmanager
+def use_blas(name: str) -> Iterator[None]:
+    """Multiply matrices by another library inside the block, in all threads.
+
+    Args:
+        name: `"numpy"` or `"mkl"`.
+
+    Raises:
+        BlasUnavailable: If the library is not installed.
+    """
+    before = _holder.library
+    _holder.library = _load(name)
+    try:
+        yield
+    finally:
+        _holder.library = before
+
+
+def set_blas(name: str) -> None:
+    """Multiply matrices by another library from now on; arguments as in `use_blas`."""
+    _holder.library = _load(name)
+
+
+def set_num_threads(count: int) -> None:
+    """Set how many threads share a big product; results are the same for any number."""
+    if count < 1:
+        raise ValueError(f"{count} threads; one is the least")
+    before = _holder.pool
+    _holder.pool = ThreadPoolExecutor(count, "gradmesh-blas") if count > 1 else None
+    _holder.threads = count
+    if before is not None:
+        before.shutdown()
+
+
+def get_num_threads() -> int:
+    """Return how many threads share a big product."""
+    return _holder.threads
+
+
+def pin_blas_threads() -> None:
+    """Keep numpy's matrix library on one thread; the engine does so when it is imported."""
+    for path in Path(np.__file__).parent.parent.glob("numpy.libs/*openblas*"):
+        library = ctypes.CDLL(str(path))
+        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads"):
+            if hasattr(library, name):
+                getattr(library, name)(1)
+                break
+
+
+def _load(name: str) -> Any:
+    if name == "numpy":
+        return None
+    if name != "mkl":
+        raise ValueError(f"no matrix library {name!r}; use 'numpy' or 'mkl'")
+    found = sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*"))
+    if not found:
+        raise BlasUnavailable("MKL is not installed here: install gradmesh[mkl]")
+    library = ctypes.CDLL(str(found[-1]))
+    # Before the first call: 1 is the sequential layer, which needs no OpenMP runtime.
+    library.MKL_Set_Threading_Layer(1)
+    return library
+
+
+def _multiply(a: Array, b: Array, out: Array) -> None:
+    library = _holder.library
+    if library is None or a.dtype != b.dtype or a.dtype.char not in "fd":
+        np.matmul(a, b, out=out)
+        return
+    a, turn_a, lead_a = _layout(a)
+    b, turn_b, lead_b = _layout(b)
+    single = out.dtype.char == "f"
+    number = ctypes.c_float if single else ctypes.c_double
+    function = library.cblas_sgemm if single else library.cblas_dgemm
+    function(
+        _ROW_MAJOR,
+        turn_a,
+        turn_b,
+        out.shape[0],
+        out.shape[1],
+        a.shape[1],
+        number(1),
+        ctypes.c_void_p(a.ctypes.data),
+        lead_a,
+        ctypes.c_void_p(b.ctypes.data),
+        lead_b,
+        number(0),
+        ctypes.c_void_p(out.ctypes.data),
+        out.shape[1],
+    )
+
+
+def _layout(matrix: Array) -> tuple[Array, int, int]:
+    """Return the matrix as BLAS takes it, whether it is turned, and its leading length."""
+    down, across = (step // matrix.itemsize for step in matrix.strides)
+    if across == 1 and down >= matrix.shape[1]:
+        return matrix, _PLAIN, down
+    if down == 1 and across >= matrix.shape[0]:
+        return matrix, _TURNED, across
+    return np.ascontiguousarray(matrix), _PLAIN, matrix.shape[1]

@@ -1,0 +1,90 @@
+"""The workloads on our side; `torch_peer` has the same ones under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradmesh.engine import autograd, nn, optim
+from gradmesh.engine.backend import Generator
+from gradmesh.engine.bench.timing import Step
+
+BAG_ROWS = 1_000_000
+BAG_DIM = 64
+BAG_BATCH = 2048
+BAG_LENGTH = 26
+
+
+def zipf_ids(rows: int, shape: tuple[int, ...], seed: int = 0) -> Any:
+    """Return ids below rows with the skew of real features, int64."""
+    drawn = np.random.default_rng(seed).zipf(1.2, size=shape)
+    # Multiply by a prime, so that frequent ids are not neighbours in memory.
+    return (drawn * 7919) % rows
+
+
+def labels(batch: int) -> Any:
+    """Return 0 and 1 in turn, float32 [batch, 1]."""
+    return (np.arange(batch) % 2).astype(np.float32).reshape(-1, 1)
+
+
+def mlp(sizes: Sequence[int], batch: int) -> Step:
+    """Return a step of an MLP: forward, loss, backward, Adagrad."""
+    model = nn.MLP(sizes, generator=Generator(0))
+    optimizer = optim.Adagrad(model.parameters(), lr=0.01)
+    x = autograd.randn(batch, sizes[0], generator=Generator(1))
+    y = autograd.from_numpy(labels(batch))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def small_mlp() -> Step:
+    """Return a step of a tiny model, where calls and not numbers cost: 16 → 8 → 1, batch 8, SGD."""
+    model = nn.MLP([16, 8, 1], generator=Generator(0))
+    optimizer = optim.SGD(model.parameters(), lr=0.01)
+    x = autograd.randn(8, 16, generator=Generator(1))
+    y = autograd.from_numpy(labels(8))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def embedding_bag() -> Step:
+    """Return a step of a big table: pooled lookup, backward, sparse Adagrad."""
+    table = np.zeros((BAG_ROWS, BAG_DIM), dtype=np.float32)
+    layer = nn.EmbeddingBag(
+        BAG_ROWS, BAG_DIM, mode="sum", sparse=True, _weight=autograd.from_numpy(table)
+    )
+    optimizer = optim.Adagrad(layer.parameters(), lr=0.01)
+    ids = autograd.from_numpy(zipf_ids(BAG_ROWS, (BAG_BATCH, BAG_LENGTH)))
+    seed = autograd.ones(BAG_BATCH, BAG_DIM)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        layer(ids).backward(seed)
+        optimizer.step()
+
+    return step
+
+
+def resnet50(batch: int = 4) -> Step:
+    """Return forward and backward of a ResNet-50 on images of 224 x 224."""
+    model = nn.resnet.resnet50(generator=Generator(0))
+    x = autograd.randn(batch, 3, 224, 224, generator=Generator(1))
+    y = autograd.arange(batch)
+
+    def step() -> None:
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+
+    return step

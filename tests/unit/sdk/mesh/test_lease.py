@@ -1,0 +1,170 @@
+import threading
+import time
+
+import pytest
+
+from gradmesh.protos.coordinator.v1 import membership_pb2
+from gradmesh.protos.errors import NameTaken, NotMember, Unreachable
+from gradmesh.sdk.mesh.lease import Lease
+from gradmesh.sdk.transport.deadline import Deadline
+
+
+class Coordinator:
+    """A coordinator that does as it is told; knows what was asked of it."""
+
+    def __init__(self, lease_s=0.03):
+        self.lease_s = lease_s
+        self.generation = 1
+        self.failures = []
+        self.asked = []
+        self.renewed = threading.Semaphore(0)
+
+    def _answer(self, what):
+        self.asked.append(what)
+        if self.failures and self.failures[0][0] == what:
+            raise self.failures.pop(0)[1]
+
+    def register(self, member, replace, deadline):
+        self._answer("register")
+        return membership_pb2.RegisterResponse(lease_s=self.lease_s, generation=self.generation)
+
+    def renew_lease(self, name, incarnation, deadline):
+        assert deadline.remaining_s() <= 2
+        self.renewed.release()
+        self._answer("renew")
+        return membership_pb2.RenewLeaseResponse(
+            lease_s=self.lease_s, generation=self.generation, shard_epoch=5
+        )
+
+    def leave(self, name, incarnation, deadline):
+        self._answer("leave")
+        self.goodbye_s = deadline.remaining_s()
+
+
+def make(coordinator, **options):
+    member = membership_pb2.Member(name="w", incarnation=1)
+    options.setdefault("replace", False)
+    options.setdefault("deadline", Deadline.after(2.0))
+    return Lease(coordinator, member, **options)
+
+
+def wait_for_renewals(coordinator, count):
+    for _ in range(count):
+        assert coordinator.renewed.acquire(timeout=5)
+
+
+def test_signs_of_life_bring_the_news(eventually):
+    coordinator = Coordinator()
+    lease = make(coordinator)
+    coordinator.generation = 4
+
+    eventually(lambda: (lease.generation, lease.shard_epoch) == (4, 5))
+    lease.close()
+    lease.close()
+
+    assert coordinator.asked.count("leave") == 1
+    assert not lease._thread.is_alive()
+
+
+def test_failures_do_not_end_the_thread():
+    coordinator = Coordinator()
+    coordinator.failures = [("renew", Unreachable("gone"))] * 3
+
+    lease = make(coordinator)
+    wait_for_renewals(coordinator, 5)
+    lease.close()
+
+    assert not lease.lost
+    assert coordinator.failures == []
+
+
+def test_a_coordinator_that_forgot_us_is_told_again():
+    coordinator = Coordinator()
+    coordinator.failures = [("renew", NotMember("who?"))]
+
+    lease = make(coordinator)
+    wait_for_renewals(coordinator, 2)
+    lease.close()
+
+    assert coordinator.asked[:3] == ["register", "renew", "register"]
+
+
+def test_a_name_that_was_taken_ends_the_membership():
+    coordinator = Coordinator()
+    coordinator.failures = [("renew", NotMember("who?")), ("register", NameTaken("taken"))]
+    told = threading.Event()
+
+    lease = Lease(
+        _RegistersOnce(coordinator),
+        membership_pb2.Member(name="w", incarnation=1),
+        replace=False,
+        deadline=Deadline.after(2.0),
+        on_lost=told.set,
+    )
+    was_told = told.wait(5)
+    lease.close()
+
+    assert was_told
+    assert lease.lost
+    assert "leave" not in coordinator.asked
+
+
+class _RegistersOnce:
+    """The first registration works, whatever failures are planned for later ones."""
+
+    def __init__(self, coordinator):
+        self._coordinator = coordinator
+        self._first = True
+
+    def register(self, member, replace, deadline):
+        if self._first:
+            self._first = False
+            return membership_pb2.RegisterResponse(lease_s=self._coordinator.lease_s)
+        return self._coordinator.register(member, replace, deadline)
+
+    def __getattr__(self, name):
+        return getattr(self._coordinator, name)
+
+
+def test_a_taken_name_is_waited_for():
+    coordinator = Coordinator()
+    coordinator.failures = [("register", NameTaken("taken", expires_in_s=0.05))]
+
+    lease = make(coordinator)
+    lease.close()
+
+    assert coordinator.asked[:2] == ["register", "register"]
+
+
+def test_a_name_taken_for_longer_than_there_is_time_is_refused_at_once():
+    coordinator = Coordinator()
+    coordinator.failures = [("register", NameTaken("taken", expires_in_s=60))]
+
+    begun = time.monotonic()
+    with pytest.raises(NameTaken):
+        make(coordinator)
+
+    assert time.monotonic() - begun < 1
+
+
+def test_a_silent_coordinator_gets_a_short_goodbye(eventually):
+    coordinator = Coordinator()
+    coordinator.failures = [("renew", Unreachable("gone"))] * 1000
+
+    lease = make(coordinator)
+    eventually(lambda: not lease._heard)
+    lease.close()
+
+    assert coordinator.goodbye_s <= 0.2
+
+
+def test_after_closing_nobody_registers_again():
+    coordinator = Coordinator(lease_s=60)
+    lease = make(coordinator)
+    lease.close()
+    coordinator.failures = [("renew", NotMember("you left"))]
+
+    with pytest.raises(NotMember):
+        lease.renew(Deadline.after(1.0))
+
+    assert coordinator.asked == ["register", "leave", "renew"]

@@ -1,0 +1,7 @@
+from gradmesh.sdk.mesh.membership import Membership
+
+
+def test_a_mark_is_a_place_in_a_step():
+    mark = Membership(generation=3, rank=1, world_size=2).mark(7)
+
+    assert (mark.generation, mark.step, mark.rank) == (3, 7, 1)

@@ -1,0 +1,59 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gradmesh.protos.errors import ShardNotReady, TableNotFound
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.directory import Directory
+
+
+def soon(timeout_s=5.0):
+    return Deadline.after(timeout_s)
+
+
+def test_before_it_joined_a_server_asks_for_patience():
+    with pytest.raises(ShardNotReady, match="not joined"):
+        Directory().shard_map(1, soon())
+
+
+def test_it_knows_what_the_coordinator_knows(cluster):
+    directory = Directory()
+    directory.join(cluster.connect())
+
+    assert directory.shard_map(None, soon()).names == ["ps-0", "ps-1"]
+    with pytest.raises(TableNotFound):
+        directory.describe("nobody", soon())
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2, 99])
+def test_a_map_that_a_caller_saw_is_fetched(cluster, epoch):
+    directory = Directory()
+    directory.join(cluster.connect())
+    directory.shard_map(None, soon())
+
+    cluster.restart_server(0)
+
+    assert directory.shard_map(epoch, soon()).epoch == (1 if epoch == 1 else 2)
+
+
+def test_a_silent_coordinator_holds_nobody_up_who_needs_it_not(cluster):
+    directory = Directory()
+    directory.join(cluster.connect())
+    held = directory.shard_map(None, soon())
+    cluster.stop_coordinator()
+
+    with ThreadPoolExecutor(2) as pool:
+        stuck = [pool.submit(directory.shard_map, 99, soon(30.0)) for _ in range(2)]
+        begun = time.monotonic()
+        same = directory.shard_map(held.epoch, soon())
+        took_s = time.monotonic() - begun
+        for job in stuck:
+            with pytest.raises(ShardNotReady, match="waits for the coordinator"):
+                job.result(timeout=10)
+    with pytest.raises(ShardNotReady, match="waits for the coordinator"):
+        directory.describe("user", soon(1.0))
+    cluster.start_coordinator()
+
+    assert same is held
+    assert took_s < 0.5
