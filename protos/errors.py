@@ -6,10 +6,11 @@
     ├── IdOutOfRange
     ├── TableNotFound, FunctionNotFound, RefNotFound
     ├── TableConflict, NameTaken, KeyConflict
-    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound
-    ├── StaleGeneration, StaleShardMap          repeat from a higher level
+    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, BaseLost
+    ├── StaleGeneration, StaleShardMap, SnapshotLost          repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable   repeat the call
     ├── StoreFull
+    ├── CheckpointCorrupt
     ├── Unauthenticated
     ├── RemoteFailure             a registered function raised
     ├── DeadlineExceeded, Cancelled
@@ -148,6 +149,13 @@ class LookupNotFound(GradmeshError):
     reason = "LOOKUP_NOT_FOUND"
 
 
+class BaseLost(GradmeshError):
+    """The server does not know what changed since that checkpoint; make a full one."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "BASE_LOST"
+
+
 class StaleGeneration(GradmeshError):
     """The trainers' group has moved on; join again and begin from the new generation."""
 
@@ -161,6 +169,14 @@ class StaleShardMap(GradmeshError):
 
     code = "ABORTED"
     reason = "STALE_SHARD_MAP"
+    retry = Retry.REFRESH
+
+
+class SnapshotLost(GradmeshError):
+    """The snapshot or restore is over: a new run, a restart, or too long a silence; begin again."""
+
+    code = "ABORTED"
+    reason = "SNAPSHOT_LOST"
     retry = Retry.REFRESH
 
 
@@ -217,6 +233,13 @@ class StoreFull(GradmeshError):
 
     code = "RESOURCE_EXHAUSTED"
     reason = "STORE_FULL"
+
+
+class CheckpointCorrupt(GradmeshError):
+    """A checkpoint is incomplete, damaged or of other tables; the message names the file."""
+
+    code = "DATA_LOSS"
+    reason = "CHECKPOINT_CORRUPT"
 
 
 class Unauthenticated(GradmeshError, PermissionError):
