@@ -6,10 +6,11 @@
     ├── IdOutOfRange
     ├── TableNotFound, FunctionNotFound, RefNotFound
     ├── TableConflict, NameTaken, KeyConflict
-    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, LaneUnavailable
-    ├── StaleGeneration, StaleShardMap          repeat from a higher level
+    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, LaneUnavailable, BaseLost
+    ├── StaleGeneration, StaleShardMap, SnapshotLost          repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable   repeat the call
     ├── StoreFull
+    ├── CheckpointCorrupt
     ├── Unauthenticated
     ├── RemoteFailure             a registered function raised
     ├── DeadlineExceeded, Cancelled
@@ -155,6 +156,13 @@ class LaneUnavailable(GradmeshError):
     reason = "LANE_UNAVAILABLE"
 
 
+class BaseLost(GradmeshError):
+    """The server does not know what changed since that checkpoint; make a full one."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "BASE_LOST"
+
+
 class StaleGeneration(GradmeshError):
     """The trainers' group has moved on; join again and begin from the new generation."""
 
@@ -168,6 +176,14 @@ class StaleShardMap(GradmeshError):
 
     code = "ABORTED"
     reason = "STALE_SHARD_MAP"
+    retry = Retry.REFRESH
+
+
+class SnapshotLost(GradmeshError):
+    """The snapshot or restore is over: a new run, a restart, or too long a silence; begin again."""
+
+    code = "ABORTED"
+    reason = "SNAPSHOT_LOST"
     retry = Retry.REFRESH
 
 
@@ -224,6 +240,13 @@ class StoreFull(GradmeshError):
 
     code = "RESOURCE_EXHAUSTED"
     reason = "STORE_FULL"
+
+
+class CheckpointCorrupt(GradmeshError):
+    """A checkpoint is incomplete, damaged or of other tables; the message names the file."""
+
+    code = "DATA_LOSS"
+    reason = "CHECKPOINT_CORRUPT"
 
 
 class Unauthenticated(GradmeshError, PermissionError):

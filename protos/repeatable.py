@@ -33,4 +33,10 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.parameter_server.v1.ParameterServerService/Apply": True,
     "gradmesh.parameter_server.v1.ParameterServerService/Push": True,
     "gradmesh.parameter_server.v1.ParameterServerService/InspectTable": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/BeginSnapshot": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/ReadSnapshot": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/EndSnapshot": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/BeginRestore": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/LoadRows": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/EndRestore": True,
 }

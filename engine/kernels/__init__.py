@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradmesh.engine.kernels import bucket_index as bucket_index
+    from gradmesh.engine.kernels import bucket_marks as bucket_marks
     from gradmesh.engine.kernels import clock as clock
     from gradmesh.engine.kernels import fused as fused
     from gradmesh.engine.kernels import norm as norm
@@ -62,7 +63,7 @@ _HOMES = {
     "warm_up": "warm",
 }
 
-_FILES = ("bucket_index", "clock", "fused", "norm", "rank_bits", "sketch", "update")
+_FILES = ("bucket_index", "bucket_marks", "clock", "fused", "norm", "rank_bits", "sketch", "update")
 
 __all__ = [
     "IdMap",
@@ -73,6 +74,7 @@ __all__ = [
     "bag_sum_backward",
     "bag_weights_backward",
     "bucket_index",
+    "bucket_marks",
     "check_index",
     "clock",
     "coalesce",

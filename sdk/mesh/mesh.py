@@ -4,6 +4,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, Self, final
 
 import numpy as np
@@ -21,6 +22,11 @@ from gradmesh.protos.dtype import wire_dtype
 from gradmesh.protos.errors import InvalidRequest, NotMember
 from gradmesh.protos.naming import check_name
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.checkpoint.load import check_specs, load
+from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
+from gradmesh.sdk.checkpoint.parallel import Meter
+from gradmesh.sdk.checkpoint.save import save
+from gradmesh.sdk.checkpoint.snapshot import Progress
 from gradmesh.sdk.mesh.coordinator import Coordinator
 from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
@@ -312,6 +318,71 @@ class Mesh:
         shards = self.servers.refresh(deadline)
         requests = dict.fromkeys(range(len(shards.names)), request)
         self.servers.call_each(shards, "StartRun", requests, deadline)
+
+    def checkpoint(
+        self,
+        path: str | Path,
+        *,
+        tables: Sequence[str] | None = None,
+        base: str | Path | None = None,
+        progress: Progress | None = None,
+        timeout_s: float = 3600.0,
+    ) -> Manifest:
+        """Write tables with their optimizer state to a folder, while training goes on.
+
+        In a run all servers are copied as they are after the same step. Outside one, each is
+        copied as it is when asked: let nobody push meanwhile.
+
+        Args:
+            path: The folder; it appears when it is complete.
+            tables: Names; all tables by default.
+            base: The newest checkpoint before; only rows changed since then are written.
+            progress: Called with rows done and rows in all.
+            timeout_s: Deadline of the whole.
+
+        Raises:
+            InvalidRequest: The folder is in use.
+            CheckpointCorrupt: The base is no complete checkpoint.
+            BaseLost: A server does not know what changed since the base; make a full one.
+            SnapshotLost: A server restarted, or a run began; try again.
+        """
+        specs = self.coordinator.list_tables(self.deadline())
+        if tables is not None:
+            specs = [self.coordinator.describe_table(name, self.deadline()) for name in tables]
+        return save(
+            self.servers,
+            specs,
+            Path(path),
+            base=None if base is None else Path(base),
+            progress=progress,
+            timeout_s=timeout_s,
+            call_s=self.timeout_s,
+        )
+
+    def restore(
+        self, path: str | Path, *, progress: Progress | None = None, timeout_s: float = 3600.0
+    ) -> Manifest:
+        """Put tables back to a checkpoint, on however many servers there are now.
+
+        Everything is verified first. Then the tables are emptied and filled, and cannot be looked
+        up until all is there; missing ones are created.
+
+        Raises:
+            CheckpointCorrupt: It is incomplete, damaged or of other tables; nothing is changed.
+            StoreFull: The rows do not fit; the tables stay closed until another restore.
+        """
+        chain = chain_of(Path(path).absolute())
+        specs = check_specs(chain, self.coordinator.list_tables(self.deadline()))
+        for spec in specs:
+            self.coordinator.create_table(spec, self.deadline())
+        rows = sum(manifest.rows for _, manifest in chain)
+        load(
+            self.servers,
+            chain,
+            Meter(rows, progress, Deadline.after(timeout_s)),
+            call_s=self.timeout_s,
+        )
+        return chain[-1][1]
 
     def report(self, progress: status_pb2.Progress) -> None:
         """Tell the coordinator how far this trainer is."""

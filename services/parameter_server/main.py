@@ -29,6 +29,9 @@ _FENCE_EVERY_S = 0.2
 # A context that nobody used for so long belongs to a worker that is gone.
 _CONTEXT_IDLE_S = 3600.0
 
+# A snapshot that nobody read for so long belongs to a client that is gone.
+_SNAPSHOT_IDLE_S = 300.0
+
 
 def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
     """Serve until told to stop; return the exit code."""
@@ -82,4 +85,5 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)
             store.contexts.release_idle(_CONTEXT_IDLE_S)
+            store.copies.snapshots.release_idle(_SNAPSHOT_IDLE_S)
     return life.exit_code

@@ -98,6 +98,50 @@ class ParameterServerServicer:
         table = self._store.table(request.table, call.deadline)
         return table_report(table)
 
+    def begin_snapshot(
+        self, request: pb.BeginSnapshotRequest, call: Call
+    ) -> pb.BeginSnapshotResponse:
+        """Freeze tables."""
+        step = request.step if request.HasField("step") else None
+        return self._store.copies.begin_snapshot(
+            request.snapshot, request.tables, step, request.base, call.deadline
+        )
+
+    def read_snapshot(
+        self, request: pb.ReadSnapshotRequest, call: Call
+    ) -> Frame[pb.ReadSnapshotResponse]:
+        """Read a part of a frozen table."""
+        page, following = self._store.copies.snapshots.read(
+            request.snapshot, request.table, request.cursor, request.max_bytes
+        )
+        message = pb.ReadSnapshotResponse(next_cursor=following, names=list(page))
+        return Frame(message, list(page.values()))
+
+    def end_snapshot(self, request: pb.EndSnapshotRequest, call: Call) -> pb.EndSnapshotResponse:
+        """Let a snapshot go."""
+        self._store.copies.snapshots.end(request.snapshot, request.stored)
+        return pb.EndSnapshotResponse()
+
+    def begin_restore(self, request: pb.BeginRestoreRequest, call: Call) -> pb.BeginRestoreResponse:
+        """Empty tables for a restore."""
+        self._store.copies.begin_restore(request.restore, request.tables, call.deadline)
+        return pb.BeginRestoreResponse()
+
+    def load_rows(self, request: Frame[pb.LoadRowsRequest], call: Call) -> pb.LoadRowsResponse:
+        """Set rows."""
+        message = request.message
+        _check_count(len(request.arrays), len(set(message.names)), "one a name")
+        arrays = dict(zip(message.names, request.arrays, strict=True))
+        self._store.copies.load_rows(
+            message.restore, message.table, message.shard_epoch, arrays, call.deadline
+        )
+        return pb.LoadRowsResponse()
+
+    def end_restore(self, request: pb.EndRestoreRequest, call: Call) -> pb.EndRestoreResponse:
+        """Open restored tables."""
+        self._store.copies.end_restore(request.restore, request.steps, call.deadline)
+        return pb.EndRestoreResponse()
+
 
 def _check_count(got: int, want: int, what: str) -> None:
     if got != want:

@@ -29,6 +29,7 @@ from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.changes import Changes
 from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
+from gradmesh.services.parameter_server.copies import Copies
 from gradmesh.services.parameter_server.pushes import Pushes
 from gradmesh.services.parameter_server.run import Run, merge
 from gradmesh.services.parameter_server.table import Budget, TableShard
@@ -81,6 +82,7 @@ class Store:
         self._making = threading.Lock()
         self._tables: dict[str, TableShard] = {}
         self._run = Run()
+        self.copies = Copies(self._changed, self._any_table, self._check_epoch, self.contexts)
         self._fence = 0
         self._waiters = 0
         self._closed = False
@@ -91,7 +93,12 @@ class Store:
         Raises:
             TableNotFound: There is no such table.
             StoreFull: Its rows do not fit.
+            ShardNotReady: It is being restored.
         """
+        self.copies.restores.check_open(name)
+        return self._any_table(name, deadline)
+
+    def _any_table(self, name: str, deadline: Deadline) -> TableShard:
         # A table that is there stays there.
         found = self._tables.get(name)
         if found is not None:
@@ -141,15 +148,16 @@ class Store:
             )
         if self._has_begun(generation, world_size):
             return
-        reset = [self.table(name, deadline) for name in tables]
+        reset = [self._any_table(name, deadline) for name in tables]
         with self._changed:
             if self._has_begun(generation, world_size):
                 return
             self.contexts.release_all()
+            self.copies.restores.drop(tables)
             for table in reset:
                 table.reset()
                 self._changes.forget(table.spec.name)
-            self._run = Run(generation, world_size)
+            self._run = self.copies.run = Run(generation, world_size)
             self._changed.notify_all()
         _log.info("run started", extra={"generation": generation, "tables": len(reset)})
 
@@ -367,6 +375,7 @@ class Store:
                 self._run.stage(mark, self.contexts.take(context).gradients())
                 while (complete := self._run.next_complete()) is not None:
                     self._apply(complete, self._run.applied_steps)
+                    self.copies.reach(self._run)
                 self._changed.notify_all()
             return self._run.applied_steps
 

@@ -166,3 +166,113 @@ class InspectTableResponse(_message.Message):
     dropped: int
     staleness: float
     def __init__(self, spec: _Optional[_Union[_table_pb2.TableSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., steps: _Optional[int] = ..., expected_row_bytes: _Optional[float] = ..., actual_row_bytes: _Optional[float] = ..., file_bytes: _Optional[int] = ..., lookups: _Optional[int] = ..., ids: _Optional[int] = ..., hit_rate: _Optional[float] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., evicted: _Optional[int] = ..., dropped: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
+
+class BeginSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot", "tables", "step", "base")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    step: int
+    base: str
+    def __init__(self, snapshot: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., base: _Optional[str] = ...) -> None: ...
+
+class BeginSnapshotResponse(_message.Message):
+    __slots__ = ("frozen", "generation", "applied_steps", "tables")
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    frozen: bool
+    generation: int
+    applied_steps: int
+    tables: _containers.RepeatedCompositeFieldContainer[FrozenTable]
+    def __init__(self, frozen: bool = ..., generation: _Optional[int] = ..., applied_steps: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[FrozenTable, _Mapping]]] = ...) -> None: ...
+
+class FrozenTable(_message.Message):
+    __slots__ = ("name", "steps", "rows")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    steps: int
+    rows: int
+    def __init__(self, name: _Optional[str] = ..., steps: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class ReadSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot", "table", "cursor", "max_bytes")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    table: str
+    cursor: int
+    max_bytes: int
+    def __init__(self, snapshot: _Optional[str] = ..., table: _Optional[str] = ..., cursor: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadSnapshotResponse(_message.Message):
+    __slots__ = ("next_cursor", "names", "arrays")
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    next_cursor: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, next_cursor: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+
+class EndSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot", "stored")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    stored: bool
+    def __init__(self, snapshot: _Optional[str] = ..., stored: bool = ...) -> None: ...
+
+class EndSnapshotResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BeginRestoreRequest(_message.Message):
+    __slots__ = ("restore", "tables")
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    restore: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, restore: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BeginRestoreResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LoadRowsRequest(_message.Message):
+    __slots__ = ("restore", "table", "shard_epoch", "names", "arrays")
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    restore: str
+    table: str
+    shard_epoch: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, restore: _Optional[str] = ..., table: _Optional[str] = ..., shard_epoch: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+
+class LoadRowsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EndRestoreRequest(_message.Message):
+    __slots__ = ("restore", "steps")
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    restore: str
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, restore: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EndRestoreResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

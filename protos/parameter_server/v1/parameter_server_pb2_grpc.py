@@ -70,6 +70,36 @@ class ParameterServerServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectTableRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectTableResponse.FromString,
                 _registered_method=True)
+        self.BeginSnapshot = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/BeginSnapshot',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginSnapshotRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginSnapshotResponse.FromString,
+                _registered_method=True)
+        self.ReadSnapshot = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/ReadSnapshot',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ReadSnapshotRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ReadSnapshotResponse.FromString,
+                _registered_method=True)
+        self.EndSnapshot = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/EndSnapshot',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndSnapshotRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndSnapshotResponse.FromString,
+                _registered_method=True)
+        self.BeginRestore = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/BeginRestore',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginRestoreRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginRestoreResponse.FromString,
+                _registered_method=True)
+        self.LoadRows = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/LoadRows',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LoadRowsRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LoadRowsResponse.FromString,
+                _registered_method=True)
+        self.EndRestore = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/EndRestore',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreResponse.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServiceServicer(object):
@@ -150,6 +180,66 @@ class ParameterServerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BeginSnapshot(self, request, context):
+        """Freezes tables for copying, while lookups and gradients go on: at once, or when the run has
+        applied a number of steps. Frozen is false while that has not come, or when it has passed; ask
+        again, with a later step if need be.
+        Repeatable: a snapshot of that name freezes once.
+        Fails with NOT_FOUND (TABLE_NOT_FOUND), UNAVAILABLE (SHARD_NOT_READY) while another snapshot
+        of a table lasts, FAILED_PRECONDITION (BASE_LOST), INVALID_ARGUMENT (INVALID_REQUEST).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadSnapshot(self, request, context):
+        """Reads a part of a frozen table.
+        Repeatable: the newest cursor of a table may be asked for twice.
+        Fails with ABORTED (SNAPSHOT_LOST), INVALID_ARGUMENT (INVALID_REQUEST).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndSnapshot(self, request, context):
+        """Lets a snapshot go.
+        Repeatable.
+        Fails with ABORTED (SNAPSHOT_LOST) when it is to be a base and is not there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginRestore(self, request, context):
+        """Empties tables to fill them with former rows; until the end they cannot be looked up.
+        Repeatable: a restore of that name begins once.
+        Fails with NOT_FOUND (TABLE_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadRows(self, request, context):
+        """Sets rows. In a restore with their optimizer state and history; outside one the state begins
+        anew unless it is given.
+        Repeatable: the same rows may be set twice.
+        Fails with NOT_FOUND (TABLE_NOT_FOUND), OUT_OF_RANGE (ID_OUT_OF_RANGE),
+        ABORTED (STALE_SHARD_MAP, SNAPSHOT_LOST), RESOURCE_EXHAUSTED (STORE_FULL),
+        INVALID_ARGUMENT (INVALID_REQUEST).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndRestore(self, request, context):
+        """Opens restored tables for lookups again.
+        Repeatable.
+        Fails with ABORTED (SNAPSHOT_LOST) when the restore is not there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -187,6 +277,36 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
                     servicer.InspectTable,
                     request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectTableRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectTableResponse.SerializeToString,
+            ),
+            'BeginSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginSnapshot,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginSnapshotRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginSnapshotResponse.SerializeToString,
+            ),
+            'ReadSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadSnapshot,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ReadSnapshotRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ReadSnapshotResponse.SerializeToString,
+            ),
+            'EndSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndSnapshot,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndSnapshotRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndSnapshotResponse.SerializeToString,
+            ),
+            'BeginRestore': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginRestore,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginRestoreRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginRestoreResponse.SerializeToString,
+            ),
+            'LoadRows': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadRows,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LoadRowsRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LoadRowsResponse.SerializeToString,
+            ),
+            'EndRestore': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndRestore,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -379,6 +499,168 @@ class ParameterServerService(object):
             '/gradmesh.parameter_server.v1.ParameterServerService/InspectTable',
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectTableRequest.SerializeToString,
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectTableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/BeginSnapshot',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginSnapshotRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/ReadSnapshot',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ReadSnapshotRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ReadSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/EndSnapshot',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndSnapshotRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginRestore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/BeginRestore',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginRestoreRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.BeginRestoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadRows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/LoadRows',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LoadRowsRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LoadRowsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndRestore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/EndRestore',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

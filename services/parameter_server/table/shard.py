@@ -17,6 +17,7 @@ from gradmesh.sdk.table.gradients import clean_grads
 from gradmesh.sdk.table.recipe import initializer_of, rule_of
 from gradmesh.sdk.table.schedule import schedule_of
 from gradmesh.services.parameter_server.table.budget import Account, Budget
+from gradmesh.services.parameter_server.table.changes import Changes
 from gradmesh.services.parameter_server.table.figures import Figures
 from gradmesh.services.parameter_server.table.index import Handles, Slots
 from gradmesh.services.parameter_server.table.make import Home, make_parts
@@ -71,6 +72,7 @@ class TableShard:
         account = Account(budget or Budget(1 << 40), spec.name)
         home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
         self._index, self._rows = make_parts(spec, self._layout, Place.of(shards, shard), home)
+        self.changes = Changes(spec.name, self._lock, self._index, self._rows)
 
     @property
     def kind(self) -> str:
@@ -106,6 +108,7 @@ class TableShard:
     def reset(self) -> None:
         """Put all rows and the optimizer back to the beginning."""
         with self._lock:
+            self.changes.forget()
             self._index.reset()
             self._rows.clear()
             self.steps = 0
@@ -148,7 +151,9 @@ class TableShard:
         return out
 
     def _use(self, handles: Handles, *, counts: bool) -> tuple[Slots, int]:
+        self.changes.before_use(handles)
         found = self._index.use(handles, self.steps, counts=counts)
+        self.changes.made(found.fresh_slots)
         step = max(1, _CHUNK_ELEMENTS // self.spec.dim)
         for begin in range(0, found.fresh_ids.size, step):
             part = slice(begin, begin + step)
@@ -207,9 +212,11 @@ class TableShard:
             if slots.size and slots.min() < 0:
                 held = slots >= 0
                 self.figures.dropped += int(slots.size - held.sum())
-                slots, grads = slots[held], grads[held]
+                handles, slots, grads = handles[held], slots[held], grads[held]
+            self.changes.before_change(handles, slots)
             lr = self._rate(self._lr, self.steps - 1)
             self._rows.update(slots, grads, lr, self.steps)
+            self.changes.before_sweep()
             self._index.sweep(self.steps)
 
     def note_staleness(self, steps: int) -> None:
@@ -245,6 +252,27 @@ class TableShard:
             held = slots >= 0
             kept = None if state is None else {n: array[held] for n, array in state.items()}
             self._rows.write(slots[held], rows[held], kept)
+
+    def freeze(self, snapshot: str, base: str) -> None:
+        """Begin to keep the state of this moment; see `Changes`.
+
+        Raises:
+            ShardNotReady: Another snapshot is under way.
+            BaseLost: What changed since the base is not known.
+        """
+        with self._lock:
+            self.changes.check(snapshot, base)
+            self.changes.freeze(snapshot, base, self.steps)
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Set rows, state and marks, as a snapshot has them; rows alone begin with fresh state.
+
+        Raises:
+            InvalidRequest: The arrays do not fit; nothing is changed.
+            StoreFull: The rows do not fit.
+        """
+        with self._lock:
+            self.changes.load(arrays, self.steps)
 
     def close(self) -> None:
         """Let go of files."""

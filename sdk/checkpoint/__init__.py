@@ -1,0 +1,1 @@
+"""Tables in files: checkpoints of all tables, exports and imports of one."""

@@ -1,0 +1,232 @@
+"""What a checkpoint holds, and whether it is whole.
+
+The folder has data files, `manifest.json` with a checksum of each, and `COMPLETE` with the checksum
+of the manifest. The folder gets its name only when all of it is on disk: it is complete or
+invisible.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import msgspec
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import CheckpointCorrupt
+from gradmesh.sdk.checkpoint.tensors import checksum_of, read_header
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+COMPLETE = "COMPLETE"
+
+
+@final
+class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One data file: a safetensors file below the folder.
+
+    Attributes:
+        path: Relative to the folder.
+        bytes: Its size.
+        crc32: Of all its bytes.
+        rows: Rows in it.
+    """
+
+    path: str
+    bytes: int
+    crc32: int
+    rows: int
+
+
+@final
+class TableFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table.
+
+    Attributes:
+        spec: What the table is, as JSON.
+        steps: Steps applied to it on each server.
+        files: Its data.
+    """
+
+    spec: dict[str, Any]
+    steps: list[int]
+    files: list[DataFile]
+
+    @property
+    def table(self) -> table_pb2.TableSpec:
+        """What the table is."""
+        return ParseDict(self.spec, table_pb2.TableSpec())
+
+
+@final
+class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint that another one adds to.
+
+    Attributes:
+        id: Of that checkpoint.
+        path: Relative to the folder of the one that adds.
+    """
+
+    id: str
+    path: str
+
+
+@final
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint.
+
+    Attributes:
+        format: Version of this layout.
+        id: Unique.
+        created: Seconds since 1970.
+        generation: Of the run; 0 outside.
+        step: Steps of the run that are in it.
+        base: What it adds to; None for a full one.
+        servers: The parameter servers that held the rows.
+        bucket_shards: For each bucket the index of its server.
+        tables: All tables.
+    """
+
+    format: int
+    id: str
+    created: float
+    generation: int
+    step: int
+    base: Base | None
+    servers: list[str]
+    bucket_shards: list[int]
+    tables: list[TableFiles]
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return sum(file.rows for table in self.tables for file in table.files)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all data files."""
+        return sum(file.bytes for table in self.tables for file in table.files)
+
+
+def spec_dict(spec: table_pb2.TableSpec) -> dict[str, Any]:
+    """Return a specification as it stands in a manifest."""
+    found: dict[str, Any] = MessageToDict(spec)
+    return found
+
+
+def complete(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, then what says that all is there; data files are on disk before."""
+    text = json.dumps(msgspec.to_builtins(manifest), indent=1).encode()
+    _write(folder / MANIFEST, text)
+    _write(folder / COMPLETE, _seal(text))
+    sync_folder(folder)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a complete checkpoint.
+
+    Raises:
+        CheckpointCorrupt: It is not complete, or its manifest is damaged.
+    """
+    seal, text = _read(folder / COMPLETE), _read(folder / MANIFEST)
+    if seal != _seal(text):
+        raise corrupt(folder / MANIFEST, f"its checksum is not the one in {COMPLETE}")
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise corrupt(folder / MANIFEST, str(error)) from None
+    if manifest.format != FORMAT:
+        raise corrupt(folder / MANIFEST, f"format {manifest.format}; this version reads {FORMAT}")
+    return manifest
+
+
+def verify(folder: Path, manifest: Manifest) -> None:
+    """Return if every data file is as it was written.
+
+    Raises:
+        CheckpointCorrupt: One is missing or damaged; the message names it.
+    """
+    for table in manifest.tables:
+        try:
+            table.table  # noqa: B018
+        except ParseError as error:
+            raise corrupt(folder / MANIFEST, str(error)) from None
+        for file in table.files:
+            path = folder / file.path
+            try:
+                size, checksum = checksum_of(path)
+                if (size, checksum) != (file.bytes, file.crc32):
+                    raise corrupt(
+                        path,
+                        f"{size} bytes with CRC {checksum:08x}, {file.bytes} with "
+                        f"{file.crc32:08x} were written",
+                    )
+                read_header(path)
+            except (OSError, ValueError) as error:
+                raise corrupt(path, str(error)) from None
+
+
+def chain_of(folder: Path) -> list[tuple[Path, Manifest]]:
+    """Return a checkpoint with all that it adds to, the full one first; all verified.
+
+    Raises:
+        CheckpointCorrupt: One of them is missing, damaged or another one.
+    """
+    chain: list[tuple[Path, Manifest]] = []
+    wanted: str | None = None
+    while True:
+        manifest = read_manifest(folder)
+        if wanted not in (None, manifest.id):
+            raise corrupt(folder, f"it is checkpoint {manifest.id}, {wanted} is added to")
+        if any(manifest.id == held.id for _, held in chain):
+            raise corrupt(folder, "it adds to itself")
+        verify(folder, manifest)
+        chain.insert(0, (folder, manifest))
+        if manifest.base is None:
+            _check_same_tables([held for _, held in chain], folder)
+            return chain
+        wanted, folder = manifest.base.id, Path(os.path.normpath(folder / manifest.base.path))
+
+
+def _check_same_tables(chain: Sequence[Manifest], folder: Path) -> None:
+    specs = [[table.spec for table in manifest.tables] for manifest in chain]
+    if any(spec != specs[-1] for spec in specs):
+        raise corrupt(folder, "its tables are not those of the checkpoint that adds to it")
+
+
+def corrupt(path: Path, why: str) -> CheckpointCorrupt:
+    """Return the error about a file or folder."""
+    return CheckpointCorrupt(f"checkpoint: {path}: {why}", path=path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _seal(text: bytes) -> bytes:
+    return f"sha256 {hashlib.sha256(text).hexdigest()} {MANIFEST}\n".encode()
+
+
+def _write(path: Path, data: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        why = f"{error.strerror or error}; the checkpoint is not complete, or is none"
+        raise corrupt(path, why) from None

@@ -1,0 +1,103 @@
+"""Copies of tables out of a server and back into it: snapshots and restores."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import final
+
+from gradmesh.protos.frame import Array
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.contexts import Contexts
+from gradmesh.services.parameter_server.restores import Restores
+from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.snapshots import Snapshots
+from gradmesh.services.parameter_server.table import TableShard
+
+
+@final
+class Copies:
+    """The part of a store that snapshots and restores need.
+
+    Args:
+        lock: Of the store; no step is applied while it is held.
+        find: Returns a table, whether it is being restored or not.
+        check_epoch: Raises StaleShardMap unless the caller's map is current.
+        contexts: Released when rows are replaced.
+
+    Attributes:
+        run: The store's current run.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Condition,
+        find: Callable[[str, Deadline], TableShard],
+        check_epoch: Callable[[int, Deadline], None],
+        contexts: Contexts,
+    ) -> None:
+        self._changed = lock
+        self._find = find
+        self._check_epoch = check_epoch
+        self._contexts = contexts
+        self.run = Run()
+        self.snapshots = Snapshots()
+        self.restores = Restores()
+
+    def reach(self, run: Run) -> None:
+        """Freeze what waits for the step just applied; called under the store's lock."""
+        self.snapshots.reach(run)
+
+    def _open_table(self, name: str, deadline: Deadline) -> TableShard:
+        with self._changed:
+            self.restores.check_open(name)
+        return self._find(name, deadline)
+
+    def begin_snapshot(
+        self, name: str, tables: Sequence[str], step: int | None, base: str, deadline: Deadline
+    ) -> pb.BeginSnapshotResponse:
+        """Freeze tables together, now or when the run has applied so many steps.
+
+        Raises:
+            ShardNotReady: Another snapshot or a restore of a table is under way.
+            BaseLost: What changed since the base is not known.
+        """
+        held = [self._open_table(table, deadline) for table in tables]
+        with self._changed:
+            return self.snapshots.begin(name, held, step, base, self.run)
+
+    def begin_restore(self, name: str, tables: Sequence[str], deadline: Deadline) -> None:
+        """Empty tables and close them until `end_restore`."""
+        held = [self._find(table, deadline) for table in tables]
+        with self._changed:
+            if self.restores.has(name):
+                return
+            self.restores.begin(name, tables)
+            self._contexts.release_all()
+            for table in held:
+                table.reset()
+
+    def load_rows(
+        self, restore: str, name: str, epoch: int, arrays: dict[str, Array], deadline: Deadline
+    ) -> None:
+        """Set rows of a table, in a restore or outside.
+
+        Raises:
+            SnapshotLost: The restore is over.
+            InvalidRequest: The arrays do not fit; nothing is changed.
+        """
+        self._check_epoch(epoch, deadline)
+        if restore:
+            with self._changed:
+                self.restores.check_own(restore, name)
+        table = self._find(name, deadline) if restore else self._open_table(name, deadline)
+        table.restore(arrays)
+
+    def end_restore(self, name: str, steps: Sequence[int], deadline: Deadline) -> None:
+        """Open restored tables again.
+
+        Raises:
+            SnapshotLost: There is no such restore.
+        """
+        with self._changed:
+            for table, applied in zip(self.restores.end(name), steps, strict=False):
+                self._find(table, deadline).steps = applied

@@ -1,0 +1,212 @@
+"""The snapshots that clients of a server are reading."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from gradmesh.protos.errors import InvalidRequest, SnapshotLost
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.table import TableShard
+from gradmesh.services.parameter_server.table.cut import Block
+
+# What a response carries, unless the caller wants less.
+_PAGE_BYTES = 4 << 20
+_GROUPS = (
+    ("ids", "rows", "marks", "state."),
+    ("alive",),
+    ("buckets", "clocks", "counters", "uses"),
+)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """How far one table was read: the newest page is kept, should the caller ask again."""
+
+    table: TableShard
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    cursor: int = -1
+    page: Block = field(default_factory=dict)
+    piece: int = 0
+    rest: list[Block] = field(default_factory=list)
+    ended: bool = False
+
+    def read(self, snapshot: str, cursor: int, max_bytes: int) -> Block:
+        with self.lock:
+            if cursor == self.cursor:
+                return self.page
+            if cursor != self.cursor + 1 or self.ended:
+                raise InvalidRequest(
+                    f"snapshot {snapshot}: part {cursor} after part {self.cursor}; read in order",
+                    snapshot=snapshot,
+                )
+            # Whatever fails below, the parts taken from the table stay in `rest`.
+            while sum(map(_size, self.rest)) < max_bytes and not self.ended:
+                block = self.table.changes.read(snapshot, self.piece)
+                self.piece += 1
+                if block is None:
+                    self.ended = True
+                else:
+                    self.rest += _slices(block, max_bytes)
+            page, size = [], 0
+            while self.rest and size < max_bytes:
+                page.append(self.rest.pop(0))
+                size += _size(page[-1])
+            self.ended = self.ended and not self.rest
+            self.cursor, self.page = cursor, _joined(page)
+            return self.page
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Session:
+    """One snapshot: armed until its step comes, then frozen."""
+
+    readers: dict[str, _Reader]
+    base: str
+    step: int | None
+    generation: int
+    used_at: float
+    frozen: bool = False
+    applied_steps: int = 0
+
+
+@final
+class Snapshots:
+    """All snapshots of one server. `begin` and `reach` are called under the store's lock.
+
+    Args:
+        clock: Monotonic seconds, replaced in tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()  # guards _sessions
+        self._sessions: dict[str, _Session] = {}
+
+    def begin(
+        self, name: str, tables: Sequence[TableShard], step: int | None, base: str, run: Run
+    ) -> pb.BeginSnapshotResponse:
+        """Freeze tables now, or when the run reaches a step; the same again only reports.
+
+        Raises:
+            ShardNotReady: Another snapshot of a table is under way.
+            BaseLost: What changed since the base is not known.
+        """
+        if not name or not tables:
+            raise InvalidRequest("a snapshot needs a name and tables; set both")
+        session = self._find(name)
+        if session is None or not session.frozen:
+            readers = {table.spec.name: _Reader(table) for table in tables}
+            session = _Session(readers, base, step, run.generation, self._clock())
+            for table in tables:
+                table.changes.check(name, base)
+            if step is None or step >= run.applied_steps:
+                with self._lock:
+                    self._sessions[name] = session
+            self.reach(run)
+        session.used_at = self._clock()
+        return self._report(name, session, run)
+
+    def reach(self, run: Run) -> None:
+        """Freeze what waits for the step that the run has just come to."""
+        with self._lock:
+            due = [
+                (name, session)
+                for name, session in self._sessions.items()
+                if not session.frozen
+                and session.generation == run.generation
+                and session.step in (None, run.applied_steps)
+            ]
+        for name, session in due:
+            for reader in session.readers.values():
+                reader.table.freeze(name, session.base)
+            session.frozen, session.applied_steps = True, run.applied_steps
+
+    def _report(self, name: str, session: _Session, run: Run) -> pb.BeginSnapshotResponse:
+        if not session.frozen:
+            return pb.BeginSnapshotResponse(
+                generation=run.generation, applied_steps=run.applied_steps
+            )
+        frozen = [
+            pb.FrozenTable(
+                name=table, steps=reader.table.changes.steps(name), rows=reader.table.row_count
+            )
+            for table, reader in session.readers.items()
+        ]
+        return pb.BeginSnapshotResponse(
+            frozen=True,
+            generation=session.generation,
+            applied_steps=session.applied_steps,
+            tables=frozen,
+        )
+
+    def read(self, name: str, table: str, cursor: int, max_bytes: int) -> tuple[Block, int]:
+        """Return a page of a table, and the cursor of the next; 0 at the end.
+
+        Raises:
+            SnapshotLost: The snapshot is over.
+            InvalidRequest: The table is none of it, or the cursor is not the next.
+        """
+        session = self._find(name)
+        if session is None or not session.frozen:
+            raise SnapshotLost(f"there is no snapshot {name} here; begin again", snapshot=name)
+        if table not in session.readers:
+            raise InvalidRequest(f"table {table!r} is not in snapshot {name}", table=table)
+        session.used_at = self._clock()
+        reader = session.readers[table]
+        page = reader.read(name, cursor, min(max_bytes or _PAGE_BYTES, _PAGE_BYTES))
+        return page, 0 if reader.ended else cursor + 1
+
+    def end(self, name: str, stored: bool) -> None:
+        """Let a snapshot go.
+
+        Raises:
+            SnapshotLost: It was to be a base, and is gone.
+        """
+        session = self._find(name)
+        if session is None:
+            return
+        for reader in session.readers.values():
+            reader.table.changes.thaw(name, stored)
+        with self._lock:
+            self._sessions.pop(name, None)
+
+    def release_idle(self, idle_s: float) -> int:
+        """Let those go that nobody has read for so long; return how many."""
+        with self._lock:
+            oldest = self._clock() - idle_s
+            idle = [name for name, session in self._sessions.items() if session.used_at < oldest]
+        for name in idle:
+            self.end(name, stored=False)
+        return len(idle)
+
+    def _find(self, name: str) -> _Session | None:
+        with self._lock:
+            return self._sessions.get(name)
+
+
+def _size(block: Block) -> int:
+    return sum(array.nbytes for array in block.values())
+
+
+def _slices(block: Block, max_bytes: int) -> Iterator[Block]:
+    """Cut a block so that no part has more bytes; arrays that belong together stay so."""
+    for prefixes in _GROUPS:
+        group = {n: array for n, array in block.items() if n.startswith(prefixes)}
+        if not group:
+            continue
+        rows = len(next(iter(group.values())))
+        most = max(1, rows * max_bytes // max(1, _size(group)))
+        for begin in range(0, rows, most):
+            yield {name: array[begin : begin + most] for name, array in group.items()}
+
+
+def _joined(blocks: list[Block]) -> Block:
+    names = dict.fromkeys(name for block in blocks for name in block)
+    return {name: np.concatenate([b[name] for b in blocks if name in b]) for name in names}

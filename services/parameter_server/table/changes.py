@@ -1,0 +1,185 @@
+"""What follows the changes of a table: the cut being copied, and what changed since the last."""
+
+import threading
+from typing import final
+
+import numpy as np
+
+from gradmesh.engine.kernels import unique_inverse
+from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import Ids
+from gradmesh.services.parameter_server.table.cut import Block, Cut, SlotSet
+from gradmesh.services.parameter_server.table.index import Handles, Index, Slots
+from gradmesh.services.parameter_server.table.rows import Rows
+from gradmesh.services.parameter_server.table.survey import survey_of
+
+_NO_IDS: Ids = np.empty(0, np.int64)
+
+
+@final
+class Changes:
+    """Told of every change before it happens, under the table's lock.
+
+    Args:
+        table: Name of the table.
+        lock: Of the table.
+        index: Of the table.
+        rows: Of the table.
+    """
+
+    def __init__(self, table: str, lock: threading.Lock, index: Index, rows: Rows) -> None:
+        self._table = table
+        self._lock = lock
+        self._index = index
+        self._rows = rows
+        self._survey = survey_of(index)
+        self._cut: Cut | None = None
+        # Changed since the cut under way, and since the last one that was stored.
+        self._since_cut: SlotSet | None = None
+        self._base = ""
+        self._since_base: SlotSet | None = None
+
+    def before_use(self, handles: Handles) -> None:
+        """Rows are about to be looked up, or made."""
+        if self._cut is not None:
+            self._cut.before_use(handles)
+
+    def made(self, slots: Slots) -> None:
+        """Rows have begun; nothing was written to them yet."""
+        if not slots.size:
+            return
+        if self._cut is not None:
+            self._cut.leave_out(slots)
+        self._note(slots)
+
+    def before_change(self, handles: Handles, slots: Slots) -> None:
+        """Rows are about to change."""
+        if self._cut is not None:
+            self._cut.before_change(self._index.ids_of(handles), slots)
+        self._note(slots)
+
+    def before_sweep(self) -> None:
+        """Expired rows are about to go."""
+        if self._cut is not None:
+            self._cut.before_drop(self._survey.swept_next())
+
+    def forget(self) -> None:
+        """All rows are about to go: a cut under way is lost, and so is the base."""
+        self._cut = self._since_cut = self._since_base = None
+        self._base = ""
+
+    def _note(self, slots: Slots) -> None:
+        for changed in (self._since_cut, self._since_base):
+            if changed is not None:
+                changed.add(slots)
+
+    def check(self, snapshot: str, base: str) -> None:
+        """Return if a cut may begin.
+
+        Raises:
+            ShardNotReady: Another one is under way.
+            BaseLost: What changed since the base is not known.
+        """
+        if self._cut is not None and self._cut.name != snapshot:
+            raise ShardNotReady(
+                f"table {self._table!r} is being copied by another checkpoint; ask again",
+                table=self._table,
+            )
+        if base and base != self._base:
+            raise BaseLost(
+                f"table {self._table!r}: what changed since checkpoint {base} is not known here, "
+                f"the last one stored is {self._base or 'none'}; make a full checkpoint",
+                table=self._table,
+                base=base,
+            )
+
+    def freeze(self, snapshot: str, base: str, steps: int) -> None:
+        """Begin a cut; `check` has passed. Called under the table's lock."""
+        scope = self._since_base.copy() if base and self._since_base is not None else None
+        limit = self._index.slot_count
+        self._cut = Cut(snapshot, self._survey, self._rows, limit, steps, scope)
+        self._since_cut = SlotSet(limit)
+
+    def read(self, snapshot: str, piece: int) -> Block | None:
+        """Return a piece of the cut, None after the last; each can be read once.
+
+        Raises:
+            SnapshotLost: There is no such cut.
+        """
+        with self._lock:
+            return self._own(snapshot).read(piece)
+
+    def thaw(self, snapshot: str, stored: bool) -> None:
+        """End a cut; if it was stored, the next one may be based on it."""
+        with self._lock:
+            if self._cut is None or self._cut.name != snapshot:
+                if stored and self._base != snapshot:
+                    raise self._lost(snapshot)
+                return
+            if stored:
+                self._base, self._since_base = snapshot, self._since_cut
+            self._cut = self._since_cut = None
+
+    def steps(self, snapshot: str) -> int:
+        """Return the steps of a cut."""
+        with self._lock:
+            return self._own(snapshot).steps
+
+    def _own(self, snapshot: str) -> Cut:
+        if self._cut is None or self._cut.name != snapshot:
+            raise self._lost(snapshot)
+        return self._cut
+
+    def _lost(self, snapshot: str) -> SnapshotLost:
+        return SnapshotLost(
+            f"table {self._table!r} keeps no snapshot {snapshot}: a run began, the server "
+            "restarted, or nobody read it for too long; begin again",
+            table=self._table,
+            snapshot=snapshot,
+        )
+
+    def load(self, arrays: Block, steps: int) -> None:
+        """Set rows with their state and marks. Called under the table's lock.
+
+        Raises:
+            InvalidRequest: The arrays do not fit; nothing is changed.
+            StoreFull: The rows do not fit.
+        """
+        if "buckets" in arrays:
+            self._survey.load_memory(arrays)
+            return
+        ids = arrays.get("ids", _NO_IDS)
+        if unique_inverse(ids)[0].size != ids.size:
+            raise InvalidRequest(
+                f"table {self._table!r}: ids must not repeat among rows to set", table=self._table
+            )
+        handles = self._index.handles_of(ids)
+        state = self._checked_state(ids, arrays)
+        self.before_use(handles)
+        slots, fresh = self._survey.insert(ids, steps)
+        self.made(fresh)
+        self.before_change(handles, slots)
+        self._rows.write(slots, arrays["rows"], state)
+        if "marks" in arrays:
+            self._survey.set_marks(ids, arrays["marks"].astype(np.uint32))
+
+    def _checked_state(self, ids: Ids, arrays: Block) -> dict[str, Array] | None:
+        layout = self._rows.layout
+        widths = {f"state.{slot.name}": slot.width for slot in layout.slots}
+        given = {name for name in arrays if name.startswith("state.")}
+        shapes = {"ids": (ids.size,), "rows": (ids.size, layout.dim), "marks": (ids.size,)}
+        shapes |= {name: (ids.size, width) for name, width in widths.items()}
+        dtypes = {"rows": layout.dtype} | dict.fromkeys(widths, layout.wide)
+        wrong = [
+            name
+            for name, array in arrays.items()
+            if array.shape != shapes.get(name) or array.dtype != dtypes.get(name, array.dtype)
+        ]
+        if wrong or "rows" not in arrays or given not in (set(), set(widths)):
+            raise InvalidRequest(
+                f"table {self._table!r}: {', '.join(wrong or sorted(arrays))} do not fit its "
+                f"rows of {layout.dim} {layout.dtype} and their optimizer's state",
+                table=self._table,
+            )
+        return {n.removeprefix("state."): arrays[n] for n in widths} if given else None

@@ -1,0 +1,144 @@
+"""A table as it was at one moment, copied while it goes on changing.
+
+Before a row is first changed, moved or evicted after that moment it is put aside; the reader takes
+piece by piece what has not been put aside yet. So the freeze itself copies no row, and an operation
+that changes rows copies at most those rows, once.
+"""
+
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import Ids
+from gradmesh.services.parameter_server.table.index import Handles, Slots
+from gradmesh.services.parameter_server.table.rows import Rows
+from gradmesh.services.parameter_server.table.survey import Marks, Survey
+
+Block: TypeAlias = dict[str, Array]
+
+
+@final
+class SlotSet:
+    """A set of slots below a limit; those beyond count as members.
+
+    Args:
+        limit: Slots that there were when the set was made.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._bits = np.zeros(limit, np.bool_)
+
+    def add(self, slots: Slots) -> None:
+        """Add slots; negative ones are left out."""
+        self._bits[slots[(slots >= 0) & (slots < self._bits.size)]] = True
+
+    def has(self, slots: Slots) -> NDArray[np.bool_]:
+        """Return for each slot whether it is a member."""
+        if not self._bits.size:
+            return np.ones(slots.size, np.bool_)
+        inside = self._bits.take(slots, mode="clip")
+        return inside | (slots >= self._bits.size)
+
+    def copy(self) -> "SlotSet":
+        """Return a set of its own."""
+        made = SlotSet(0)
+        made._bits = self._bits.copy()
+        return made
+
+
+@final
+class Cut:
+    """One frozen state; all is called under the table's lock.
+
+    Args:
+        name: Of the snapshot.
+        survey: Of the table's index.
+        rows: Of the table.
+        limit: Slots in use.
+        steps: Steps applied to the table.
+        scope: The slots whose rows are wanted; None for all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        survey: Survey,
+        rows: Rows,
+        limit: int,
+        steps: int,
+        scope: SlotSet | None,
+    ) -> None:
+        self.name = name
+        self.steps = steps
+        self._survey = survey
+        self._rows = rows
+        self._scope = scope
+        self._oldest = survey.oldest(steps)
+        self._done = SlotSet(limit)
+        self._pieces = survey.pieces
+        self._aside: list[Block] = []
+        self._memory = survey.memory()
+
+    def before_use(self, handles: Handles) -> None:
+        """Put aside what using these rows changes: their marks, and what new ones may evict."""
+        if not self._survey.forgets:
+            return
+        slots, marks = self._survey.find(handles, self._oldest)
+        held = slots >= 0
+        self._put_aside(handles[held], slots[held], marks[held])
+        if not held.all():
+            self.before_drop(self._survey.pieces_of(handles[~held]))
+
+    def before_change(self, ids: Ids, slots: Slots) -> None:
+        """Put rows aside that are about to change; their use was announced before."""
+        held = slots >= 0
+        self._put_aside(ids[held], slots[held], np.zeros(int(held.sum()), np.uint32))
+
+    def before_drop(self, pieces: list[int]) -> None:
+        """Put whole pieces aside, any row of which may go."""
+        for piece in pieces:
+            self._put_aside(*self._survey.piece(piece, self._oldest))
+
+    def leave_out(self, slots: Slots) -> None:
+        """Take notice of rows that did not exist at the moment of the cut."""
+        self._done.add(slots)
+
+    def _put_aside(self, ids: Ids, slots: Slots, marks: Marks) -> None:
+        block = self._take(ids, slots, marks)
+        if block:
+            self._aside.append(block)
+
+    def _take(self, ids: Ids, slots: Slots, marks: Marks) -> Block:
+        left = ~self._done.has(slots)
+        if not left.any():
+            return {}
+        ids, slots, marks = ids[left], slots[left], marks[left]
+        self._done.add(slots)
+        block: Block = {}
+        if self._scope is not None:
+            if self._survey.forgets:
+                block = {"alive": ids.copy(), "alive_marks": marks.copy()}
+            wanted = self._scope.has(slots)
+            ids, slots, marks = ids[wanted], slots[wanted], marks[wanted]
+            if not ids.size:
+                return block
+        rows = np.empty((ids.size, self._rows.layout.dim), self._rows.layout.dtype)
+        self._rows.read(slots, rows)
+        block |= {"ids": ids.copy(), "rows": rows}
+        if self._survey.forgets:
+            block["marks"] = marks.copy()
+        return block | {f"state.{n}": a for n, a in self._rows.state(slots).items()}
+
+    def read(self, piece: int) -> Block | None:
+        """Return a piece and forget it, so that each can be read once; None after the last.
+
+        Pieces of the table come first, then what was put aside, last what is kept for buckets.
+        """
+        if piece < self._pieces:
+            return self._take(*self._survey.piece(piece, self._oldest))
+        if self._aside:
+            return self._aside.pop()
+        memory, self._memory = self._memory, {}
+        return memory or None

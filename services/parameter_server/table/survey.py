@@ -1,0 +1,247 @@
+"""What a copy of a table must know of its index, beyond finding rows.
+
+A survey is a friend of the index it looks at: it reads its parts, under the table's lock.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.engine.kernels import bucket_index as kernel
+from gradmesh.engine.kernels import bucket_marks
+from gradmesh.protos.errors import InvalidRequest, StoreFull
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import Ids, buckets_of
+from gradmesh.services.parameter_server.table.admission import FrequentIds
+from gradmesh.services.parameter_server.table.dense import DenseIndex
+from gradmesh.services.parameter_server.table.hash import _SWEEP_BUCKETS, HashIndex
+from gradmesh.services.parameter_server.table.index import Handles, Index, Slots
+
+Marks: TypeAlias = NDArray[np.uint32]
+Listed: TypeAlias = tuple[Ids, Slots, Marks]
+
+_BLOCK_ROWS = 4096
+_NONE: list[int] = []
+
+
+class Survey(ABC):
+    """Lists the rows of an index in pieces, and says what an operation puts at risk.
+
+    Attributes:
+        forgets: Whether rows can go, and uses are marked.
+    """
+
+    forgets: bool
+
+    @property
+    @abstractmethod
+    def pieces(self) -> int:
+        """How many pieces there are."""
+
+    @abstractmethod
+    def piece(self, number: int, oldest: int) -> Listed:
+        """Return the rows of a piece whose mark is not below `oldest`."""
+
+    @abstractmethod
+    def find(self, handles: Handles, oldest: int) -> tuple[Slots, Marks]:
+        """Return slots and marks; slot -1 where there is no row."""
+
+    @abstractmethod
+    def oldest(self, step: int) -> int:
+        """Return the least mark of a row that has not expired at a step."""
+
+    @abstractmethod
+    def pieces_of(self, handles: Handles) -> list[int]:
+        """Return the pieces from which new rows of these handles may evict others."""
+
+    @abstractmethod
+    def swept_next(self) -> list[int]:
+        """Return the pieces that the next sweep may drop rows of."""
+
+    @abstractmethod
+    def memory(self) -> dict[str, Array]:
+        """Return copies of what is kept for buckets rather than rows; empty for nothing."""
+
+    @abstractmethod
+    def load_memory(self, arrays: dict[str, Array]) -> None:
+        """Set what `memory` returned, for buckets that are all here."""
+
+    @abstractmethod
+    def insert(self, ids: Ids, step: int) -> tuple[Slots, Slots]:
+        """Make rows whatever the admission says; return all slots, and those that are new.
+
+        Raises:
+            StoreFull: They do not fit.
+        """
+
+    @abstractmethod
+    def set_marks(self, ids: Ids, marks: Marks) -> None:
+        """Set the marks of rows."""
+
+
+@final
+class DenseSurvey(Survey):
+    """Of a dense table: pieces are runs of slots."""
+
+    forgets = False
+
+    def __init__(self, index: DenseIndex) -> None:
+        self._index = index
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces there are."""
+        return -(-self._index.row_count // _BLOCK_ROWS)
+
+    def piece(self, number: int, oldest: int) -> Listed:
+        """Return the rows of a run that were ever used."""
+        begin = number * _BLOCK_ROWS
+        end = min(begin + _BLOCK_ROWS, self._index.row_count)
+        slots = self._index.peek(np.arange(begin, end), 0)
+        slots = slots[slots >= 0]
+        return self._index.ids_of(slots), slots, np.zeros(slots.size, np.uint32)
+
+    def find(self, handles: Handles, oldest: int) -> tuple[Slots, Marks]:
+        """Return the slots of rows that were used."""
+        return self._index.peek(handles, 0), np.zeros(handles.size, np.uint32)
+
+    def oldest(self, step: int) -> int:
+        """Nothing expires."""
+        return 0
+
+    def pieces_of(self, handles: Handles) -> list[int]:
+        """Nothing is evicted."""
+        return _NONE
+
+    def swept_next(self) -> list[int]:
+        """Nothing is swept."""
+        return _NONE
+
+    def memory(self) -> dict[str, Array]:
+        """There is none."""
+        return {}
+
+    def load_memory(self, arrays: dict[str, Array]) -> None:
+        """There is none."""
+
+    def insert(self, ids: Ids, step: int) -> tuple[Slots, Slots]:
+        """Mark rows as used."""
+        found = self._index.use(self._index.handles_of(ids), step, counts=False)
+        return found.slots, found.fresh_slots
+
+    def set_marks(self, ids: Ids, marks: Marks) -> None:
+        """There are none."""
+
+
+@final
+class HashSurvey(Survey):
+    """Of a hash table: pieces are buckets."""
+
+    def __init__(self, index: HashIndex) -> None:
+        self._index = index
+        self.forgets = index._limits.policy != kernel.KEEP
+
+    @property
+    def pieces(self) -> int:
+        """How many buckets are here."""
+        return self._index._place.count
+
+    def piece(self, number: int, oldest: int) -> Listed:
+        """Return the rows of a bucket."""
+        heads, entries = self._index._heads, self._index._entries.array
+        used = int(heads[number, kernel.USED])
+        ids, slots = np.empty(used, np.int64), np.empty(used, np.int64)
+        marks = np.empty(used, np.uint32)
+        count = bucket_marks.list_marks(number, heads, entries, oldest, ids, slots, marks)
+        return ids[:count], slots[:count], marks[:count]
+
+    def find(self, handles: Handles, oldest: int) -> tuple[Slots, Marks]:
+        """Return slots and marks."""
+        slots, marks = np.empty(handles.size, np.int64), np.empty(handles.size, np.uint32)
+        index = self._index
+        bucket_marks.find_marks(
+            handles, index._place.local, index._heads, index._entries.array, oldest, slots, marks
+        )
+        return slots, marks
+
+    def oldest(self, step: int) -> int:
+        """Return the least mark that has not expired."""
+        return self._index._oldest(step)
+
+    def pieces_of(self, handles: Handles) -> list[int]:
+        """Return the buckets of ids."""
+        if not self.forgets:
+            return _NONE
+        found: list[int] = np.unique(self._index._place.local[buckets_of(handles)]).tolist()
+        return found
+
+    def swept_next(self) -> list[int]:
+        """Return the next few buckets, if rows expire."""
+        if not self._index._limits.ttl_steps:
+            return _NONE
+        count = self._index._place.count
+        first = self._index._swept + 1
+        return [(first + i) % count for i in range(min(_SWEEP_BUCKETS, count))]
+
+    def memory(self) -> dict[str, Array]:
+        """Return the clocks of the buckets and what was counted for admission."""
+        index = self._index
+        found: dict[str, Array] = {}
+        if self.forgets:
+            found["clocks"] = index._clocks.copy()
+        if isinstance(index._admission, FrequentIds):
+            found["counters"] = index._admission._counters.array.copy()
+            found["uses"] = index._admission._uses.copy()
+        if found:
+            local = index._place.local
+            # Local numbers follow the order of the buckets.
+            found["buckets"] = np.flatnonzero(local >= 0)
+        return found
+
+    def load_memory(self, arrays: dict[str, Array]) -> None:
+        """Set clocks and counters."""
+        index = self._index
+        here = index._place.local[arrays["buckets"]]
+        wanted = {"buckets": here, **self._shelves()}
+        if set(arrays) != set(wanted) or any(
+            a.shape != (here.size, *wanted[n].shape[1:]) or a.dtype != wanted[n].dtype
+            for n, a in arrays.items()
+            if n != "buckets"
+        ):
+            raise InvalidRequest(f"table {index._table!r}: {sorted(arrays)} do not fit its buckets")
+        for name, shelf in self._shelves().items():
+            shelf[here] = arrays[name]
+
+    def _shelves(self) -> dict[str, Array]:
+        index = self._index
+        found: dict[str, Array] = {"clocks": index._clocks} if self.forgets else {}
+        if isinstance(index._admission, FrequentIds):
+            found["counters"] = index._admission._counters.array
+            found["uses"] = index._admission._uses
+        return found
+
+    def insert(self, ids: Ids, step: int) -> tuple[Slots, Slots]:
+        """Make rows."""
+        index = self._index
+        slots, _ = self.find(ids, 0)
+        missing = ids[slots < 0]
+        index._reserve(missing.size)
+        fresh = index._insert(missing, step)
+        if fresh.size and fresh.min() < 0:
+            raise StoreFull(f"table {index._table!r}: too many ids fall into one bucket")
+        return self.find(ids, 0)[0], fresh
+
+    def set_marks(self, ids: Ids, marks: Marks) -> None:
+        """Set marks."""
+        index = self._index
+        bucket_marks.set_marks(ids, index._place.local, index._heads, index._entries.array, marks)
+
+
+def survey_of(index: Index) -> Survey:
+    """Return the survey of an index."""
+    if isinstance(index, DenseIndex):
+        return DenseSurvey(index)
+    assert isinstance(index, HashIndex)
+    return HashSurvey(index)

@@ -1,0 +1,170 @@
+"""A cut equals the table at its moment, whatever happens while it is read."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gradmesh.engine.optim import SGD, Adagrad, RowwiseAdagrad
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost
+
+TTL = table_pb2.Recipe(name="ttl", settings={"steps": 5.0})
+KINDS = {
+    "dense": {"rows": 300},
+    "hash": {},
+    "lru": {"eviction": table_pb2.Recipe(name="lru"), "max_bytes": 4096 * 200},
+    "lfu": {"eviction": table_pb2.Recipe(name="lfu"), "max_bytes": 4096 * 200},
+    "ttl": {"eviction": TTL},
+    "frequency": {"admission": table_pb2.Recipe(name="frequency", settings={"count": 2.0})},
+}
+
+
+def copy_of(shard, name="other"):
+    """The state at this moment, without any change in between."""
+    shard.freeze(name, "")
+    found = collect(shard, name)
+    shard.changes.thaw(name, False)
+    return found
+
+
+def collect(shard, name, between=lambda: None):
+    rows, alive, memory = {}, {}, {}
+    for piece in itertools.count():
+        block = shard.changes.read(name, piece)
+        if block is None:
+            return rows, alive, memory
+        if "buckets" in block:
+            memory = {n: a.tobytes() for n, a in block.items()}
+        for i, id_ in enumerate(block.get("ids", ())):
+            assert id_ not in rows
+            rows[int(id_)] = {n: a[i].tobytes() for n, a in block.items() if n[:5] != "alive"}
+        for i, id_ in enumerate(block.get("alive", ())):
+            alive[int(id_)] = block["alive_marks"][i]
+        if piece % 37 == 0:
+            between()
+
+
+def churn(shards, rng, top=300):
+    ids = np.unique(rng.integers(0, top, 20))
+    if rng.random() < 0.5:
+        shards.read(ids)
+    else:
+        shards.push(ids, rng.normal(size=(ids.size, 4)).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_equals_the_moment_while_rows_change(make_shards, kind):
+    shards = make_shards(1, optimizer=Adagrad(lr=0.1), **KINDS[kind])
+    (shard,) = shards.shards
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        churn(shards, rng)
+    before = copy_of(shard)
+
+    shard.freeze("cut", "")
+    churn(shards, rng)
+    during = collect(shard, "cut", between=lambda: churn(shards, rng))
+
+    assert len(before[0]) > 20
+    assert during == before
+    shard.changes.thaw("cut", False)
+    assert copy_of(shard) != before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_base_and_what_changed_make_the_whole(make_shards, kind):
+    shards = make_shards(1, optimizer=RowwiseAdagrad(lr=0.1), **KINDS[kind])
+    (shard,) = shards.shards
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        churn(shards, rng)
+    shard.freeze("base", "")
+    churn(shards, rng)
+    rows = collect(shard, "base", between=lambda: churn(shards, rng))[0]
+    shard.changes.thaw("base", True)
+    for _ in range(3):
+        churn(shards, rng)
+    whole = copy_of(shard)[0]
+
+    shard.freeze("next", "base")
+    changed, alive, _ = collect(shard, "next", between=lambda: churn(shards, rng))
+
+    if alive:
+        rows = {id_: row for id_, row in rows.items() if id_ in alive}
+    rows |= changed
+    for id_, mark in alive.items():
+        rows[id_]["marks"] = mark.tobytes()
+    assert rows == whole
+    assert kind != "dense" or len(changed) < len(whole)
+
+
+def test_second_snapshot_waits_and_a_strange_base_is_refused(make_shards):
+    (shard,) = make_shards(1, rows=10).shards
+    shard.freeze("one", "")
+
+    with pytest.raises(ShardNotReady, match="another checkpoint"):
+        shard.freeze("two", "")
+    shard.changes.thaw("one", False)
+    with pytest.raises(BaseLost, match="make a full checkpoint"):
+        shard.freeze("two", "one")
+
+
+def test_reset_loses_the_cut(make_shards):
+    (shard,) = make_shards(1, rows=10).shards
+    shard.freeze("one", "")
+
+    shard.reset()
+
+    with pytest.raises(SnapshotLost):
+        shard.changes.read("one", 0)
+    with pytest.raises(SnapshotLost):
+        shard.changes.thaw("one", True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_restored_rows_are_the_same_and_go_on_the_same(make_shards, kind):
+    options = {"optimizer": Adagrad(lr=0.1), **KINDS[kind]}
+    old, new = make_shards(1, **options), make_shards(1, **options)
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        churn(old, rng)
+    (source,), (target,) = old.shards, new.shards
+    target.steps = source.steps
+    source.freeze("cut", "")
+    for piece in itertools.count():
+        block = source.changes.read("cut", piece)
+        if block is None:
+            break
+        if block:
+            target.restore(block)
+    source.changes.thaw("cut", False)
+
+    assert copy_of(source) == copy_of(target)
+    for _ in range(30):
+        seed = int(rng.integers(1 << 30))
+        churn(old, np.random.default_rng(seed), top=500 if kind != "dense" else 300)
+        churn(new, np.random.default_rng(seed), top=500 if kind != "dense" else 300)
+    assert copy_of(source) == copy_of(target)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ids": np.array([1, 1])},
+        {"ids": np.array([1.0, 2.0])},
+        {"rows": np.zeros((2, 3), np.float32)},
+        {"rows": np.zeros((2, 4), np.float64)},
+        {"state.square_sum": np.zeros((2, 4), np.float32)},
+        {"other": np.zeros(2)},
+        {"buckets": np.array([1])},
+    ],
+)
+def test_rows_that_do_not_fit_change_nothing(make_shards, change):
+    (shard,) = make_shards(1, optimizer=SGD(lr=1.0)).shards
+    arrays = {"ids": np.array([1, 2]), "rows": np.zeros((2, 4), np.float32)}
+
+    with pytest.raises(InvalidRequest):
+        shard.restore(arrays | change)
+
+    assert shard.row_count == 0
