@@ -55,3 +55,13 @@ def test_half_precision_rows_add_up() -> None:
     kernels.scatter_add(out, np.array([1, 1]), np.ones((2, 3), np.float16))
 
     assert out.tolist() == [[0, 0, 0], [2, 2, 2]]
+
+
+def test_rows_from_the_wire_may_be_read_only() -> None:
+    ids = np.frombuffer(np.array([4, 4, 1]).tobytes(), dtype=np.int64)
+    rows = np.frombuffer(np.ones((3, 2), np.float32).tobytes(), dtype=np.float32).reshape(3, 2)
+
+    unique, inverse = kernels.unique_inverse(ids)
+
+    assert unique.tolist() == [4, 1]
+    assert kernels.coalesce(inverse, rows, 2).tolist() == [[2, 2], [1, 1]]
