@@ -101,7 +101,7 @@ class Function:
                 arg = arg.data
                 if type(arg) is not kind:
                     if kind is not None:
-                        raise _mixed_devices(cls, args)
+                        _check_devices(cls, args)
                     kind = type(arg)
             values.append(arg)
             edges.append(edge)
@@ -225,8 +225,11 @@ def used_before(node: Function) -> GraphReleased:
     )
 
 
-def _mixed_devices(cls: type[Function], args: tuple[Any, ...]) -> DeviceError:
+def _check_devices(cls: type[Function], args: tuple[Any, ...]) -> None:
+    """Raise DeviceError if devices differ; subclasses of numpy's array are on the same one."""
     devices = [str(arg.device) for arg in args if isinstance(arg, tensor_module.Tensor)]
-    return DeviceError(
-        f"{cls.__name__} got tensors on {', '.join(devices)}; move them to one device with .to(...)"
-    )
+    if len(set(devices)) > 1:
+        raise DeviceError(
+            f"{cls.__name__.lstrip('_')} got tensors on {', '.join(devices)}; "
+            "move them to one device with .to(...)"
+        )

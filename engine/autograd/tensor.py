@@ -90,7 +90,7 @@ class Tensor(Operators):
     @property
     def shape(self) -> tuple[int, ...]:
         """Give the length of each axis."""
-        return tuple(self.data.shape)
+        return self.data.shape  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> np.dtype[Any]:

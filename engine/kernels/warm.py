@@ -17,17 +17,23 @@ def warm_up(dtype: Any = np.float32) -> None:
     kind = np.dtype(dtype).type
     ids = np.array([1, 0, 1], dtype=np.int64)
     matrix = np.ones((3, 2), dtype=dtype)
-    _tables(ids, matrix)
+    # Arrays that came over the wire are read-only, which is another type to the compiler.
+    for wire in (False, True):
+        given = ids.copy(), matrix.copy()
+        for array in given:
+            array.setflags(write=not wire)
+        _tables(*given, matrix)
+        _updates(ids[:2], matrix, given[1][:2], kind)
     _bags(ids, matrix)
-    _updates(ids[:2], matrix, kind)
     _layers(matrix)
 
 
-def _tables(ids: Any, matrix: Any) -> None:
+def _tables(ids: Any, sent: Any, matrix: Any) -> None:
     distinct, inverse = unique.unique_inverse(ids)
-    rows.coalesce(inverse, matrix, len(distinct))
+    rows.coalesce(inverse, sent, len(distinct))
     rows.gather(matrix, ids)
-    rows.scatter_sgd(matrix.copy(), ids, matrix, 0.1)
+    rows.gather(matrix, inverse)
+    rows.scatter_sgd(matrix.copy(), inverse, sent, 0.1)
     initializer.init_uniform(matrix.copy(), ids, 0, 0.0, 1.0)
     initializer.init_normal(matrix.copy(), ids, 0, 0.0, 1.0)
     slots = id_map.IdMap(1)
@@ -47,9 +53,9 @@ def _bags(ids: Any, matrix: Any) -> None:
     bag.bag_weights_backward(matrix, ids, matrix[:2], starts)
 
 
-def _updates(index: Any, matrix: Any, kind: Any) -> None:
+def _updates(index: Any, matrix: Any, grads: Any, kind: Any) -> None:
     weights, first, second = matrix.copy(), matrix.copy(), matrix.copy()
-    grads, one, zero = matrix[:2].copy(), kind(1), kind(0)
+    one, zero = kind(1), kind(0)
     update.sgd(weights, index, grads, one, zero)
     update.momentum(weights, first, index, grads, one, zero, zero, one, False)
     update.adagrad(weights, first, index, grads, one, zero, one)

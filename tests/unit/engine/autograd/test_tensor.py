@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,12 @@ def test_repr_shows_what_matters() -> None:
 
     assert repr(x) == "tensor([1.5], requires_grad=True)"
     assert "grad_fn=<Mul>" in repr(x * 2)
+
+
+def test_mapped_memory_mixes_with_plain_arrays(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=(2, 3))
+    mapped[...] = 1
+
+    total = ag.from_numpy(mapped) + ag.ones(2, 3)
+
+    assert total.tolist() == [[2.0] * 3] * 2

@@ -68,3 +68,13 @@ def test_coalesce_takes_places_in_any_order(inverse: list[int]) -> None:
     np.testing.assert_array_equal(
         kernels.coalesce(np.array(inverse), rows, len(expected), out), expected
     )
+
+
+def test_rows_from_the_wire_may_be_read_only() -> None:
+    ids = np.frombuffer(np.array([4, 4, 1]).tobytes(), dtype=np.int64)
+    rows = np.frombuffer(np.ones((3, 2), np.float32).tobytes(), dtype=np.float32).reshape(3, 2)
+
+    unique, inverse = kernels.unique_inverse(ids)
+
+    assert unique.tolist() == [4, 1]
+    assert kernels.coalesce(inverse, rows, 2).tolist() == [[2, 2], [1, 1]]
