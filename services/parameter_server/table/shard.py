@@ -22,6 +22,7 @@ from gradmesh.services.parameter_server.table.index import Handles, Slots
 from gradmesh.services.parameter_server.table.make import Home, make_parts
 from gradmesh.services.parameter_server.table.place import Place
 from gradmesh.services.parameter_server.table.rows import Layout
+from gradmesh.services.parameter_server.table.touched import Touched
 
 # Elements drawn at once, so that temporary arrays stay small.
 _CHUNK_ELEMENTS = 1 << 20
@@ -71,6 +72,7 @@ class TableShard:
         account = Account(budget or Budget(1 << 40), spec.name)
         home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
         self._index, self._rows = make_parts(spec, self._layout, Place.of(shards, shard), home)
+        self._touched = Touched(len(self._rows))
 
     @property
     def kind(self) -> str:
@@ -108,6 +110,7 @@ class TableShard:
         with self._lock:
             self._index.reset()
             self._rows.clear()
+            self._touched.clear()
             self.steps = 0
 
     def slots_of(self, ids: Array) -> Handles:
@@ -153,6 +156,7 @@ class TableShard:
         for begin in range(0, found.fresh_ids.size, step):
             part = slice(begin, begin + step)
             self._rows.write(found.fresh_slots[part], self._first_rows(found.fresh_ids[part]))
+            self._touched.add(found.fresh_slots[part])
         return found.slots, found.missing
 
     def _first_rows(self, ids: Ids) -> Array:
@@ -209,6 +213,7 @@ class TableShard:
                 self.figures.dropped += int(slots.size - held.sum())
                 slots, grads = slots[held], grads[held]
             lr = self._rate(self._lr, self.steps - 1)
+            self._touched.add(slots)
             self._rows.update(slots, grads, lr, self.steps)
             self._index.sweep(self.steps)
 
@@ -217,10 +222,18 @@ class TableShard:
         with self._lock:
             self.figures.note_staleness(max(0, self.steps - steps))
 
-    def blocks(self) -> Iterator[tuple[Ids, Array, dict[str, Array]]]:
+    def take_note(self) -> None:
+        """Forget which rows have changed, so that `blocks(touched=True)` yields what does next."""
+        with self._lock:
+            self._touched.clear()
+
+    def blocks(self, *, touched: bool = False) -> Iterator[tuple[Ids, Array, dict[str, Array]]]:
         """Yield (ids, rows, optimizer state) of every row that was ever used, as copies.
 
         Each block is one locked operation; rows that come or go between blocks may be left out.
+
+        Args:
+            touched: Only rows that were made or changed since `take_note`, or from the beginning.
         """
         with self._lock:
             places = list(self._index.blocks(self.steps))
@@ -228,6 +241,8 @@ class TableShard:
             with self._lock:
                 slots = self._index.peek(self._index.handles_of(ids), self.steps)
                 held = slots >= 0
+                if touched:
+                    held[held] = np.isin(slots[held], self._touched.among(slots[held]))
                 rows = np.empty((int(held.sum()), self.spec.dim), self._dtype)
                 self._rows.read(slots[held], rows)
                 state = self._rows.state(slots[held])
@@ -244,7 +259,12 @@ class TableShard:
             slots, _ = self._use(handles, counts=True)
             held = slots >= 0
             kept = None if state is None else {n: array[held] for n, array in state.items()}
+            self._touched.add(slots)
             self._rows.write(slots[held], rows[held], kept)
+
+    def weights(self) -> Array:
+        """Return the memory of the rows by slot, for measurements; it changes under one's hands."""
+        return self._rows.weights()
 
     def close(self) -> None:
         """Let go of files."""
