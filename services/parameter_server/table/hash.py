@@ -96,7 +96,9 @@ class HashIndex(Index):
             self._max_rows = min(self._max_rows, limits.bucket_rows * place.count)
         self._sizes = _size_classes(place.count, self._max_rows)
         total = int(self._sizes[-1, 1] + self._sizes[-1, 0] * place.count)
-        self._entries = Reserved((total, 2), np.int64)
+        # The search for an id misses the cache once; with small pages it would miss twice.
+        big = int(self._sizes[len(_SMALL), 1]) * ENTRY_BYTES
+        self._entries = Reserved((total, 2), np.int64, huge_from=big)
         self._free = Reserved((self._max_rows,), np.uint32)
         self._dead = np.empty((_DEAD, 2), np.int64)
         self._heads = np.empty((place.count, 4), np.int64)

@@ -274,6 +274,10 @@ class TableShard:
         with self._lock:
             self.changes.load(arrays, self.steps)
 
+    def weights(self) -> Array:
+        """Return the memory of the rows by slot, for measurements; it changes under one's hands."""
+        return self._rows.weights()
+
     def close(self) -> None:
         """Let go of files."""
         self._rows.close()
