@@ -149,16 +149,18 @@ class ParameterServers:
             deadline: No attempt begins after it.
         """
         shards = self.shard_map(deadline)
-        for pause_s in RetryPolicy().pauses():
+        pauses: Iterator[float] | None = None
+        while True:
             try:
                 return attempt(shards)
             except (StaleShardMap, Unreachable):
+                pauses = pauses or RetryPolicy().pauses()
+                pause_s = next(pauses)
                 if self._closed or deadline.remaining_s() <= pause_s:
                     raise
             if self.held_map() is shards:
                 time.sleep(pause_s)
             shards = self.refresh(deadline)
-        raise AssertionError("the pauses never end")
 
     def bytes_moved(self) -> int:
         """Return the message bytes exchanged with all servers so far."""

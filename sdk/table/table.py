@@ -28,6 +28,11 @@ class Table:
         servers: Who holds its rows.
         next_push: Returns (worker, incarnation, sequence) of the next push.
         timeout_s: Default deadline of a call.
+
+    Attributes:
+        name: Name of the table.
+        dim: Elements in a row.
+        dtype: Type of the rows.
     """
 
     def __init__(
@@ -41,22 +46,11 @@ class Table:
         self.servers = servers
         self._next_push = next_push
         self.timeout_s = timeout_s
+        # Read at every call; protobuf's fields cost more than attributes.
+        self.name: str = spec.name
+        self.dim: int = spec.dim
+        self.dtype: np.dtype[Any] = numpy_dtype(spec.dtype)
         self._alone = TableSet([self])
-
-    @property
-    def name(self) -> str:
-        """Name of the table."""
-        return self.spec.name
-
-    @property
-    def dim(self) -> int:
-        """Elements in a row."""
-        return self.spec.dim
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the rows."""
-        return numpy_dtype(self.spec.dtype)
 
     @property
     def first_id(self) -> int:

@@ -82,10 +82,6 @@ def run(make_cluster, trainers, servers, depth, **options):
     return found
 
 
-def value(counter):
-    return counter._value.get()
-
-
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("trainers", [1, 2])
 def test_prefetching_changes_no_bit(make_cluster, trainers, servers):
@@ -98,9 +94,9 @@ def test_prefetching_changes_no_bit(make_cluster, trainers, servers):
         assert ahead_losses == losses
         for name in ROWS:
             np.testing.assert_array_equal(ahead_rows[name], rows[name])
-        assert value(metrics.prefetch_hits) == STEPS - 1
-        assert value(metrics.prefetch_misses) == 0
-        assert 0 < value(metrics.refreshed_rows) < value(metrics.prefetched_rows)
+        assert metrics.value("prefetch_hits") == STEPS - 1
+        assert metrics.value("prefetch_misses") == 0
+        assert 0 < metrics.value("refreshed_rows") < metrics.value("prefetched_rows")
 
 
 @pytest.mark.parametrize("depth", [2, 3])
@@ -114,7 +110,7 @@ def test_depth_and_cut_messages_change_no_bit(make_cluster, depth):
         assert ahead_losses == losses
         for name in ROWS:
             np.testing.assert_array_equal(ahead_rows[name], rows[name])
-        assert value(metrics.prefetch_hits) == STEPS - 1
+        assert metrics.value("prefetch_hits") == STEPS - 1
 
 
 def test_rows_that_others_push_are_refreshed(cluster):
@@ -130,7 +126,7 @@ def test_rows_that_others_push_are_refreshed(cluster):
 
     np.testing.assert_array_equal(rows.data, table.lookup(ids))
     metrics = mesh.servers.metrics
-    assert (value(metrics.prefetched_rows), value(metrics.refreshed_rows)) == (ids.size, 3)
+    assert (metrics.value("prefetched_rows"), metrics.value("refreshed_rows")) == (ids.size, 3)
 
 
 def test_other_ids_than_prefetched_are_looked_up(cluster):
@@ -144,7 +140,7 @@ def test_other_ids_than_prefetched_are_looked_up(cluster):
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
 
-    assert value(mesh.servers.metrics.prefetch_misses) == 1
+    assert mesh.servers.metrics.value("prefetch_misses") == 1
     assert [store.contexts.open_count() for store in cluster.stores] == [0, 0]
 
 
@@ -180,7 +176,7 @@ def test_a_server_that_restarted_is_asked_anew(cluster):
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
 
-    assert value(mesh.servers.metrics.prefetch_hits) == 0
+    assert mesh.servers.metrics.value("prefetch_hits") == 0
     moved = cluster.stores[0].table("cold", mesh.deadline())
     assert moved.steps == 1
 
@@ -218,7 +214,7 @@ def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluste
             losses,
             table.lookup(hot),
             table.lookup(cold),
-            value(mesh.servers.metrics.prefetch_hits),
+            mesh.servers.metrics.value("prefetch_hits"),
         )
 
     plain, ahead = train_hash(0), train_hash(1)
