@@ -83,6 +83,32 @@ def _weights_back(out: Any, table: Any, ids: Any, grad: Any, starts: Any) -> Non
             out[i] = total
 
 
+@jit
+def _join(begins: Any, lengths: Any, out: Any, ends: Any) -> None:
+    at = 0
+    for k in range(begins.shape[0]):
+        for i in range(begins[k], begins[k] + lengths[k]):
+            out[at] = i
+            at += 1
+        ends[k + 1] = at
+
+
+def join_ranges(begins: Any, lengths: Any) -> tuple[Any, Any]:
+    """Return the numbers of several ranges, one after the other, and where each begins.
+
+    Args:
+        begins: int64 [n].
+        lengths: int64 [n].
+
+    Returns:
+        numbers, int64 [sum of lengths], and starts, int64 [n + 1].
+    """
+    numbers = np.empty(int(lengths.sum()), np.int64)
+    starts = np.zeros(len(begins) + 1, np.int64)
+    _join(begins, lengths, numbers, starts)
+    return numbers, starts
+
+
 def bag_sum(table: Any, ids: Any, starts: Any, scales: Any = None) -> Any:
     """Return the sum of the rows of each bag.
 
