@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.bag import bag_sum as bag_sum
     from gradmesh.engine.kernels.bag import bag_sum_backward as bag_sum_backward
     from gradmesh.engine.kernels.bag import bag_weights_backward as bag_weights_backward
-    from gradmesh.engine.kernels.bag import join_ranges as join_ranges
+    from gradmesh.engine.kernels.bag import interleave as interleave
     from gradmesh.engine.kernels.id_map import IdMap as IdMap
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
@@ -53,7 +53,7 @@ _HOMES = {
     "gather": "rows",
     "init_normal": "initializer",
     "init_uniform": "initializer",
-    "join_ranges": "bag",
+    "interleave": "bag",
     "route_ids": "route",
     "scatter_add": "rows",
     "scatter_sgd": "rows",
@@ -81,7 +81,7 @@ __all__ = [
     "gather",
     "init_normal",
     "init_uniform",
-    "join_ranges",
+    "interleave",
     "norm",
     "rank_bits",
     "route_ids",

@@ -84,29 +84,34 @@ def _weights_back(out: Any, table: Any, ids: Any, grad: Any, starts: Any) -> Non
 
 
 @jit
-def _join(begins: Any, lengths: Any, out: Any, ends: Any) -> None:
-    at = 0
-    for k in range(begins.shape[0]):
-        for i in range(begins[k], begins[k] + lengths[k]):
-            out[at] = i
-            at += 1
-        ends[k + 1] = at
+def _interleave(starts: Any, lengths: Any, members: Any, out: Any, begins: Any) -> Any:
+    at = bag = 0
+    for sample in range(starts.shape[1]):
+        for table in members:
+            first = starts[table, sample]
+            for i in range(first, first + lengths[table, sample]):
+                out[at] = i
+                at += 1
+            bag += 1
+            begins[bag] = at
+    return at
 
 
-def join_ranges(begins: Any, lengths: Any) -> tuple[Any, Any]:
-    """Return the numbers of several ranges, one after the other, and where each begins.
+def interleave(starts: Any, lengths: Any, members: Any) -> tuple[Any, Any]:
+    """Return the places of some tables' bags, sample by sample instead of table by table.
 
     Args:
-        begins: int64 [n].
-        lengths: int64 [n].
+        starts: int64 [tables, batch], where each bag begins.
+        lengths: int64 [tables, batch].
+        members: int64 [m], which tables.
 
     Returns:
-        numbers, int64 [sum of lengths], and starts, int64 [n + 1].
+        places, int64 [n], and where each bag begins among them, int64 [batch * m + 1].
     """
-    numbers = np.empty(int(lengths.sum()), np.int64)
-    starts = np.zeros(len(begins) + 1, np.int64)
-    _join(begins, lengths, numbers, starts)
-    return numbers, starts
+    places = np.empty(int(lengths.sum()), np.int64)
+    begins = np.zeros(starts.shape[1] * len(members) + 1, np.int64)
+    count = _interleave(starts, lengths, members, places, begins)
+    return places[:count], begins
 
 
 def bag_sum(table: Any, ids: Any, starts: Any, scales: Any = None) -> Any:

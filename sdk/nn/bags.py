@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.engine.kernels import join_ranges
+from gradmesh.engine.kernels import interleave
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.table.table_set import as_ids
@@ -78,8 +78,7 @@ class Bags:
             order, int64 [m], places of these ids, and where each bag begins in it,
             int64 [batch * tables + 1].
         """
-        begins = self.starts[tables].T.reshape(-1)
-        order, starts = join_ranges(begins, self.lengths[tables].T.reshape(-1))
+        order, starts = interleave(self.starts, self.lengths, np.array(tables, np.int64))
         return order, starts
 
 
