@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.bag import bag_sum as bag_sum
     from gradmesh.engine.kernels.bag import bag_sum_backward as bag_sum_backward
     from gradmesh.engine.kernels.bag import bag_weights_backward as bag_weights_backward
+    from gradmesh.engine.kernels.bag import interleave as interleave
     from gradmesh.engine.kernels.check import all_finite as all_finite
     from gradmesh.engine.kernels.id_map import IdMap as IdMap
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
@@ -56,6 +57,7 @@ _HOMES = {
     "gather": "rows",
     "init_normal": "initializer",
     "init_uniform": "initializer",
+    "interleave": "bag",
     "route_ids": "route",
     "scatter_add": "rows",
     "scatter_sgd": "rows",
@@ -86,6 +88,7 @@ __all__ = [
     "gather",
     "init_normal",
     "init_uniform",
+    "interleave",
     "norm",
     "rank_bits",
     "route_ids",

@@ -83,6 +83,37 @@ def _weights_back(out: Any, table: Any, ids: Any, grad: Any, starts: Any) -> Non
             out[i] = total
 
 
+@jit
+def _interleave(starts: Any, lengths: Any, members: Any, out: Any, begins: Any) -> Any:
+    at = bag = 0
+    for sample in range(starts.shape[1]):
+        for table in members:
+            first = starts[table, sample]
+            for i in range(first, first + lengths[table, sample]):
+                out[at] = i
+                at += 1
+            bag += 1
+            begins[bag] = at
+    return at
+
+
+def interleave(starts: Any, lengths: Any, members: Any) -> tuple[Any, Any]:
+    """Return the places of some tables' bags, sample by sample instead of table by table.
+
+    Args:
+        starts: int64 [tables, batch], where each bag begins.
+        lengths: int64 [tables, batch].
+        members: int64 [m], which tables.
+
+    Returns:
+        places, int64 [n], and where each bag begins among them, int64 [batch * m + 1].
+    """
+    places = np.empty(int(lengths.sum()), np.int64)
+    begins = np.zeros(starts.shape[1] * len(members) + 1, np.int64)
+    count = _interleave(starts, lengths, members, places, begins)
+    return places[:count], begins
+
+
 def bag_sum(table: Any, ids: Any, starts: Any, scales: Any = None) -> Any:
     """Return the sum of the rows of each bag.
 

@@ -13,20 +13,25 @@ _BUCKET_SHIFT = np.uint64(52)
 
 
 @jit
-def _dedupe(
+def _route(
     ids: Any,
     starts: Any,
     bucket_owners: Any,
+    groups: Any,
+    order: Any,
     slots: Any,
-    unique: Any,
+    scratch: Any,
     inverse: Any,
-    owners: Any,
-    ends: Any,
-    counts: Any,
+    distinct: Any,
+    layout: Any,
+    totals: Any,
 ) -> Any:
-    """Number the distinct ids of each table and count them by owner; return how many."""
+    """Fill inverse, distinct, layout and totals; return how many distinct ids there are."""
+    tables = groups.shape[0]
+    unique, owners, places = scratch[0], scratch[1], scratch[2]
+    begins, counts = layout[0], layout[1]
     found = 0
-    for table in range(starts.shape[0] - 1):
+    for table in range(tables):
         begin, end = starts[table], starts[table + 1]
         size = 16
         while size < 2 * (end - begin):
@@ -44,30 +49,37 @@ def _dedupe(
                 unique[found] = key
                 owner = bucket_owners[mixed >> _BUCKET_SHIFT]
                 owners[found] = owner
+                # Its number among those of the same owner and table.
+                places[found] = counts[owner, table]
                 counts[owner, table] += 1
                 found += 1
             inverse[i] = slots[h]
-        ends[table] = found
-    return found
-
-
-@jit
-def _place(unique: Any, owners: Any, ends: Any, offsets: Any, placed: Any, places: Any) -> None:
-    """Put the distinct ids where the offsets of their (owner, table) say, in order."""
+    first = 0
+    while first < tables:
+        group = groups[order[first]]
+        last = first
+        while last < tables and groups[order[last]] == group:
+            last += 1
+        at = 0
+        for owner in range(begins.shape[0]):
+            for k in range(first, last):
+                begins[owner, order[k]] = at
+                at += counts[owner, order[k]]
+        totals[group] = at
+        first = last
     k = 0
-    for table in range(ends.shape[0]):
-        while k < ends[table]:
-            place = offsets[owners[k], table]
-            offsets[owners[k], table] = place + 1
-            placed[place] = unique[k]
-            places[k] = place
-            k += 1
-
-
-@jit
-def _follow(inverse: Any, places: Any) -> None:
-    for i in range(inverse.shape[0]):
-        inverse[i] = places[inverse[i]]
+    for table in range(tables):
+        # Where the matrix of the table's group begins among all distinct ids.
+        before = 0
+        for group in range(groups[table]):
+            before += totals[group]
+        for i in range(starts[table], starts[table + 1]):
+            if inverse[i] == k:  # the first of its kind
+                places[k] += begins[owners[k], table]
+                distinct[before + places[k]] = unique[k]
+                k += 1
+            inverse[i] = places[inverse[i]]
+    return found
 
 
 @jit
@@ -93,8 +105,8 @@ def first_outside(ids: Any, starts: Any, firsts: Any, lasts: Any) -> int:
 
 
 def route_ids(
-    ids: Any, starts: Any, bucket_owners: Any, owner_count: int, groups: Any
-) -> tuple[Any, Any, Any]:
+    ids: Any, starts: Any, bucket_owners: Any, owner_count: int, groups: Any, order: Any
+) -> tuple[Any, Any, Any, Any]:
     """Return the distinct ids of several tables, those of one owner side by side.
 
     Args:
@@ -103,31 +115,35 @@ def route_ids(
         bucket_owners: int32 [4096], the owner of each bucket; a bucket is the upper 12 bits of
             the mixed id.
         owner_count: How many owners there are.
-        groups: int64 [tables], a number from 0 for each table; tables of a group stand together.
+        groups: int64 [tables], numbers from 0 on without a gap; tables of a group stand together.
+        order: int64 [tables], the tables by group.
 
     Returns:
         distinct, int64 [m], by group, then owner, then table, then first appearance;
-        inverse, int64 [n], where each id stands among them;
-        layout, int64 [2, owners, tables], where the distinct ids of each owner and table begin,
-        and how many they are.
+        inverse, int64 [n], where each id stands among those of its group;
+        layout, int64 [2, owners, tables], where the distinct ids of each owner and table begin
+        among those of their group, and how many they are;
+        totals, int64 [groups], how many there are in each group.
     """
-    tables, total = len(starts) - 1, len(ids)
-    longest = int(np.max(starts[1:] - starts[:-1], initial=8))
-    slots = np.empty(1 << max(4, (2 * longest - 1).bit_length()), np.int32)
-    unique, inverse, places = (np.empty(total, np.int64) for _ in range(3))
-    owners = np.empty(total, np.int32)
-    ends = np.empty(tables, np.int64)
+    tables, count = len(groups), len(ids)
+    # Only as much of it is used as the biggest table needs.
+    slots = np.empty(1 << max(4, (2 * count - 1).bit_length()), np.int32)
+    scratch = np.empty((3, count), np.int64)
+    inverse = np.empty(count, np.int64)
+    distinct = np.empty(count, np.int64)
     layout = np.zeros((2, owner_count, tables), np.int64)
-    found = _dedupe(ids, starts, bucket_owners, slots, unique, inverse, owners, ends, layout[1])
-    order = np.argsort(groups, kind="stable")
-    at = 0
-    for group in np.unique(groups):
-        members = order[groups[order] == group]
-        sizes = layout[1][:, members]
-        begins = np.cumsum(sizes.reshape(-1)) - sizes.reshape(-1) + at
-        layout[0][:, members] = begins.reshape(sizes.shape)
-        at += int(sizes.sum())
-    distinct = np.empty(found, np.int64)
-    _place(unique, owners, ends, layout[0].copy(), distinct, places)
-    _follow(inverse, places)
-    return distinct, inverse, layout
+    totals = np.zeros(tables, np.int64)
+    found = _route(
+        ids,
+        starts,
+        bucket_owners,
+        groups,
+        order,
+        slots,
+        scratch,
+        inverse,
+        distinct,
+        layout,
+        totals,
+    )
+    return distinct[:found], inverse, layout, totals

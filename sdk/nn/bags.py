@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradmesh.engine.kernels import interleave
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.table.table_set import as_ids
@@ -77,10 +78,8 @@ class Bags:
             order, int64 [m], places of these ids, and where each bag begins in it,
             int64 [batch * tables + 1].
         """
-        lengths = self.lengths[tables].T.reshape(-1)
-        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        shifts = self.starts[tables].T.reshape(-1) - ends[:-1]
-        return np.repeat(shifts, lengths) + np.arange(ends[-1]), ends
+        order, starts = interleave(self.starts, self.lengths, np.array(tables, np.int64))
+        return order, starts
 
 
 def read_bags(

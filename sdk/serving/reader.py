@@ -172,9 +172,8 @@ class TableReader:
         missing = [cache.take(ids, out) for cache, (ids, _), out in steps]
         asked_at = [cache.now() for cache in caches]
         wanted = [ids[some] for (ids, _), some in zip(distinct, missing, strict=True)]
-        self._servers.metrics.cache_hits.inc(
-            sum(ids.size for ids, _ in distinct) - sum(ids.size for ids in wanted)
-        )
+        hits = sum(ids.size for ids, _ in distinct) - sum(ids.size for ids in wanted)
+        self._servers.metrics.add(cache_hits=hits)
         if any(ids.size for ids in wanted):
             fresh = _look_up(tables, wanted, deadline)
             for place, (cache, _, out) in enumerate(steps):

@@ -36,6 +36,9 @@ class Purpose:
     ahead: bool = False
 
 
+_READING = Purpose(None)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
     """Rows that were read.
@@ -76,7 +79,7 @@ class PendingLookup:
         self._tables = tables
         self._wanted = wanted
         self._deadline = deadline
-        self._purpose = purpose or Purpose(None)
+        self._purpose = purpose or _READING
         self._sent: tuple[Lookup, Calls] | None = None
         try:
             self._sent = self._send(tables.servers.shard_map(deadline))
@@ -144,8 +147,11 @@ class PendingLookup:
             return lookup
 
         found = self._tables.servers.with_map(read, self._deadline)
-        self._tables.servers.metrics.observe_lookup(
-            self._wanted.ids.size, sum(found.route.totals), sum(r.nbytes for r in found.rows)
+        self._tables.servers.metrics.add(
+            lookups=1,
+            lookup_ids=self._wanted.ids.size,
+            lookup_rows=sum(found.route.totals),
+            lookup_bytes=sum(rows.nbytes for rows in found.rows),
         )
         return found
 

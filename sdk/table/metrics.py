@@ -1,42 +1,59 @@
-"""Figures of what a process asks of tables, for Prometheus."""
+"""Figures of what a process asks of tables, for Prometheus.
 
+Plain numbers that are shown when somebody looks: a lookup of one row must not pay for counters.
+"""
+
+import threading
+from collections.abc import Iterator
 from typing import final
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+_FIGURES = {
+    "lookups": "Requests for rows",
+    "lookup_ids": "Ids asked for, with repetitions",
+    "lookup_rows": "Distinct rows that travelled",
+    "lookup_bytes": "Bytes of these rows",
+    "pushes": "Pushes of gradients outside contexts",
+    "pushed_rows": "Distinct rows that pushes changed",
+    "prefetch_hits": "Lookups whose rows had been fetched ahead",
+    "prefetch_misses": "Batches fetched ahead in vain",
+    "prefetched_rows": "Rows fetched ahead that were used",
+    "refreshed_rows": "Those of them that came once more",
+    "cache_hits": "Distinct ids answered from a reader's cache",
+}
 
 
 @final
-class TableMetrics:
+class TableMetrics(Collector):
     """Counts lookups, ids, rows, pushes and what came of prefetching.
 
-    The share of distinct ids is `rows / ids`; the share of prefetched rows that a step in between
-    changed is `refreshed_rows / prefetched_rows`.
+    The share of distinct ids is lookup_rows / lookup_ids; the share of prefetched rows that a step
+    in between changed is refreshed_rows / prefetched_rows.
 
     Args:
-        registry: Where the figures are shown; a private one when nobody looks.
+        registry: Where the figures are shown; nowhere by default.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        registry = registry or CollectorRegistry()
+        self._lock = threading.Lock()  # guards _values
+        self._values = dict.fromkeys(_FIGURES, 0)
+        if registry is not None:
+            registry.register(self)
 
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"gradmesh_table_{name}", text, registry=registry)
+    def add(self, **amounts: int) -> None:
+        """Add to figures by name."""
+        with self._lock:
+            for name, amount in amounts.items():
+                self._values[name] += amount
 
-        self.lookups = counter("lookups", "Requests for rows")
-        self.ids = counter("lookup_ids", "Ids asked for, with repetitions")
-        self.rows = counter("lookup_rows", "Distinct rows that travelled")
-        self.row_bytes = counter("lookup_bytes", "Bytes of these rows")
-        self.pushes = counter("pushes", "Pushes of gradients outside contexts")
-        self.pushed_rows = counter("pushed_rows", "Distinct rows that pushes changed")
-        self.prefetched_rows = counter("prefetched_rows", "Rows fetched ahead of their step")
-        self.prefetch_hits = counter("prefetch_hits", "Lookups whose rows had been fetched ahead")
-        self.prefetch_misses = counter("prefetch_misses", "Rows fetched ahead for other ids")
-        self.refreshed_rows = counter("refreshed_rows", "Prefetched rows that came once more")
-        self.cache_hits = counter("cache_hits", "Distinct ids answered from a reader's cache")
+    def value(self, name: str) -> int:
+        """Return a figure."""
+        return self._values[name]
 
-    def observe_lookup(self, ids: int, rows: int, row_bytes: int) -> None:
-        """Record one request for rows."""
-        self.lookups.inc()
-        self.ids.inc(ids)
-        self.rows.inc(rows)
-        self.row_bytes.inc(row_bytes)
+    def collect(self) -> Iterator[Metric]:
+        """Yield all figures, as Prometheus wants them."""
+        for name, text in _FIGURES.items():
+            yield CounterMetricFamily(f"gradmesh_table_{name}", text, value=self._values[name])

@@ -78,10 +78,9 @@ class Prefetched:
             changed = self._bring_up_to_date(ahead, purpose, first, deadline)
         except _GONE:
             return None
-        metrics = self._tables.servers.metrics
-        metrics.prefetch_hits.inc()
-        metrics.prefetched_rows.inc(sum(ahead.route.totals))
-        metrics.refreshed_rows.inc(changed)
+        self._tables.servers.metrics.add(
+            prefetch_hits=1, prefetched_rows=sum(ahead.route.totals), refreshed_rows=changed
+        )
         return replace(ahead, first=first)
 
     def _bring_up_to_date(
@@ -121,7 +120,7 @@ class Prefetched:
 
     def discard(self) -> None:
         """Let the servers forget the rows."""
-        self._tables.servers.metrics.prefetch_misses.inc()
+        self._tables.servers.metrics.add(prefetch_misses=1)
         with contextlib.suppress(GradmeshError):
             ahead = self._pending.finish()
             servers, request = self._tables.servers, owner_pb2.ReleaseContextRequest

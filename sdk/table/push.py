@@ -78,8 +78,7 @@ class PendingPush:
             messages += [_Message(shard, *nothing) for shard in sorted(others)]
         self._left = [_Part(message, shards, next_push()) for message in messages]
         self._sent = self._send(shards)
-        table.servers.metrics.pushes.inc()
-        table.servers.metrics.pushed_rows.inc(sum(message.ids.size for message in messages))
+        table.servers.metrics.add(pushes=1, pushed_rows=sum(m.ids.size for m in messages))
 
     def _cut(self, wanted: WantedIds, grads: Array, shards: ShardMap) -> list[_Message]:
         plan = route(self._table, wanted, shards, self._table.servers.max_frame_bytes)

@@ -4,6 +4,7 @@ The distinct rows of a request stand in the order of their servers, so that what
 gets is one run of rows for each table: nothing is gathered or scattered, only copied.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,23 +102,18 @@ def route(
         max_bytes: Largest message; what would exceed it is cut into several.
     """
     count = len(shards.names)
-    distinct, inverse, layout = route_ids(
-        wanted.ids, wanted.starts, shards.bucket_shards, count, tables.group_of
+    distinct, inverse, layout, counted = route_ids(
+        wanted.ids, wanted.starts, shards.bucket_shards, count, tables.group_of, tables.order
     )
-    totals = [int(layout[1][:, tables.group_of == g].sum()) for g in range(len(tables.groups))]
-    group_begins = np.cumsum([0, *totals])
-    for table, group in enumerate(tables.group_of.tolist()):
-        if group:
-            inverse[wanted.starts[table] : wanted.starts[table + 1]] -= group_begins[group]
+    totals = counted[: len(tables.groups)].tolist()
+    before = list(itertools.accumulate(totals, initial=0))
     begins, sizes = layout.tolist()
-    firsts = [int(group_begins[group]) for group in tables.group_of]
-    group_of = tables.group_of.tolist()
     parts: list[Part] = []
     for shard in range(count):
         pieces = [
-            Piece(table, group, begin - first, distinct[begin : begin + size])
-            for table, (group, first, begin, size) in enumerate(
-                zip(group_of, firsts, begins[shard], sizes[shard], strict=True)
+            Piece(table, group, begin, distinct[(at := before[group] + begin) : at + size])
+            for table, (group, begin, size) in enumerate(
+                zip(tables.group_list, begins[shard], sizes[shard], strict=True)
             )
             if size
         ]

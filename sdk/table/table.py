@@ -32,6 +32,11 @@ class Table:
         timeout_s: Default deadline of a call.
         wire: Precision of rows and gradients on the wire.
 
+    Attributes:
+        name: Name of the table.
+        dim: Elements in a row.
+        dtype: Type of the rows.
+
     Raises:
         InvalidRequest: Rows that are not float32 have no other precision on the wire.
     """
@@ -48,6 +53,10 @@ class Table:
         self.servers = servers
         self._next_push = next_push
         self.timeout_s = timeout_s
+        # Read at every call; protobuf's fields cost more than attributes.
+        self.name: str = spec.name
+        self.dim: int = spec.dim
+        self.dtype: np.dtype[Any] = numpy_dtype(spec.dtype)
         self.wire = wire
         if wire != EXACTLY and self.dtype != np.float32:
             raise InvalidRequest(
@@ -56,21 +65,6 @@ class Table:
                 table=spec.name,
             )
         self._alone = TableSet([self])
-
-    @property
-    def name(self) -> str:
-        """Name of the table."""
-        return self.spec.name
-
-    @property
-    def dim(self) -> int:
-        """Elements in a row."""
-        return self.spec.dim
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the rows."""
-        return numpy_dtype(self.spec.dtype)
 
     @property
     def first_id(self) -> int:

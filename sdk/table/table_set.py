@@ -63,6 +63,8 @@ class TableSet:
         kinds = list(dict.fromkeys((table.dim, table.dtype) for table in self.tables))
         self.groups: list[tuple[int, np.dtype[Any]]] = kinds
         self.group_of = np.array([kinds.index((t.dim, t.dtype)) for t in self.tables], np.int64)
+        self.order = np.argsort(self.group_of, kind="stable")
+        self.group_list: list[int] = self.group_of.tolist()
         self.row_bytes = [table.dim * table.dtype.itemsize for table in self.tables]
         self._firsts = np.array([table.first_id for table in self.tables], np.int64)
         self._lasts = np.array([table.last_id for table in self.tables], np.int64)

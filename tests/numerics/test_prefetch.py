@@ -1,5 +1,6 @@
 """A run with rows fetched ahead of their step equals one without, to the last bit."""
 
+import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,10 @@ from gradmesh.sdk.nn import RemoteEmbedding, RemoteEmbeddingBag
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer
+from gradmesh.trainer.data import ClickData
+from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.process_group import Endpoint
 
 STEPS = 8
 BATCH = 6
@@ -82,10 +87,6 @@ def run(make_cluster, trainers, servers, depth, **options):
     return found
 
 
-def value(counter):
-    return counter._value.get()
-
-
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("trainers", [1, 2])
 def test_prefetching_changes_no_bit(make_cluster, trainers, servers):
@@ -98,9 +99,9 @@ def test_prefetching_changes_no_bit(make_cluster, trainers, servers):
         assert ahead_losses == losses
         for name in ROWS:
             np.testing.assert_array_equal(ahead_rows[name], rows[name])
-        assert value(metrics.prefetch_hits) == STEPS - 1
-        assert value(metrics.prefetch_misses) == 0
-        assert 0 < value(metrics.refreshed_rows) < value(metrics.prefetched_rows)
+        assert metrics.value("prefetch_hits") == STEPS - 1
+        assert metrics.value("prefetch_misses") == 0
+        assert 0 < metrics.value("refreshed_rows") < metrics.value("prefetched_rows")
 
 
 @pytest.mark.parametrize("depth", [2, 3])
@@ -114,7 +115,7 @@ def test_depth_and_cut_messages_change_no_bit(make_cluster, depth):
         assert ahead_losses == losses
         for name in ROWS:
             np.testing.assert_array_equal(ahead_rows[name], rows[name])
-        assert value(metrics.prefetch_hits) == STEPS - 1
+        assert metrics.value("prefetch_hits") == STEPS - 1
 
 
 def test_rows_that_others_push_are_refreshed(cluster):
@@ -130,7 +131,7 @@ def test_rows_that_others_push_are_refreshed(cluster):
 
     np.testing.assert_array_equal(rows.data, table.lookup(ids))
     metrics = mesh.servers.metrics
-    assert (value(metrics.prefetched_rows), value(metrics.refreshed_rows)) == (ids.size, 3)
+    assert (metrics.value("prefetched_rows"), metrics.value("refreshed_rows")) == (ids.size, 3)
 
 
 def test_other_ids_than_prefetched_are_looked_up(cluster):
@@ -144,7 +145,7 @@ def test_other_ids_than_prefetched_are_looked_up(cluster):
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
 
-    assert value(mesh.servers.metrics.prefetch_misses) == 1
+    assert mesh.servers.metrics.value("prefetch_misses") == 1
     assert [store.contexts.open_count() for store in cluster.stores] == [0, 0]
 
 
@@ -180,7 +181,7 @@ def test_a_server_that_restarted_is_asked_anew(cluster):
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
 
-    assert value(mesh.servers.metrics.prefetch_hits) == 0
+    assert mesh.servers.metrics.value("prefetch_hits") == 0
     moved = cluster.stores[0].table("cold", mesh.deadline())
     assert moved.steps == 1
 
@@ -218,7 +219,7 @@ def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluste
             losses,
             table.lookup(hot),
             table.lookup(cold),
-            value(mesh.servers.metrics.prefetch_hits),
+            mesh.servers.metrics.value("prefetch_hits"),
         )
 
     plain, ahead = train_hash(0), train_hash(1)
@@ -227,3 +228,36 @@ def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluste
     np.testing.assert_array_equal(ahead[1], plain[1])
     np.testing.assert_array_equal(ahead[2], plain[2])
     assert (plain[3], ahead[3]) == (0, STEPS - 1)
+
+
+JOB = JobConfig(
+    steps=6, batch_size=16, rows=(50, 20), dim=4, dense_features=4, bottom=(8,), top=(8,),
+    table_learning_rate=5.0, learning_rate=0.5, eval_batches=2, log_every=2, seed=3,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_job_that_prefetches_ends_with_the_same_figures(make_cluster, depth):
+    def train_job(config):
+        cluster = make_cluster(trainers=2)
+        data = ClickData(config.clicks())
+
+        def train_rank(name):
+            mesh = cluster.connect(name, role="trainer")
+            place = mesh.join_trainers(10)
+            with mesh, Run(mesh, place, config, data, Endpoint()) as run:
+                figures = run.train(lambda: False)
+                parameters = [p.data.tobytes() for p in run.model.parameters()]
+                hits = mesh.servers.metrics.value("prefetch_hits")
+            same = {name: figures[name] for name in figures if "auc" in name or "loss" in name}
+            return place.rank, same, parameters, hits
+
+        with ThreadPoolExecutor(2) as pool:
+            return sorted(pool.map(train_rank, ["trainer-0", "trainer-1"], timeout=50))
+
+    plain, ahead = train_job(JOB), train_job(dataclasses.replace(JOB, prefetch_depth=depth))
+
+    assert [rank[:3] for rank in ahead] == [rank[:3] for rank in plain]
+    assert plain[0][1]
+    assert [rank[3] for rank in ahead] == [JOB.steps - 1] * 2
+    assert [rank[3] for rank in plain] == [0, 0]

@@ -246,3 +246,18 @@ def test_settings_that_make_no_sense_are_refused(make_cluster):
         RemoteEmbeddingBag(tables[0], mode="sum")([[1, 2]], None, [[1.0]])
     with pytest.raises(IdOutOfRange, match="'table-1': id 9"):
         RemoteEmbeddingBag(tables)([[[1]], [[9]], [[1]]])
+
+
+def test_an_empty_batch_and_bags_of_padding_alone(make_cluster):
+    mesh = make_cluster().connect()
+    tables = make_tables(mesh, (4, 6))
+    layer = RemoteEmbeddingBag(tables, padding_idx=1)
+
+    with autograd.context(mesh) as ctx:
+        empty = layer([np.empty((0, 3)), np.empty((0, 2))])
+        padded = layer([[[1, 1]], [[1]]])
+        autograd.backward(ctx, [padded.sum() + empty.sum()])
+        autograd.apply(ctx)
+
+    assert empty.shape == (0, 10)
+    assert padded.data.tolist() == [[0.0] * 10]
