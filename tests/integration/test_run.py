@@ -115,7 +115,7 @@ def test_waiting_lookups_do_not_keep_gradients_out(make_cluster, pool):
     assert (trainers[0].table.lookup(np.arange(20)) == -3).all()
 
 
-def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, pool):
+def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, pool, eventually):
     cluster = make_cluster(trainers=2, lease_s=1.0)
     fast, slow = make_trainers(cluster, pool, timeout_s=30.0)
     fast.step(0)
@@ -127,11 +127,11 @@ def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, po
         waiting.result(timeout=10)
 
     assert time.monotonic() - begun < 3
-    assert fast.mesh.generation == 2
+    eventually(lambda: fast.mesh.generation == 2)
     assert (fast.table.lookup(np.arange(20)) == 1).all()
 
 
-def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool):
+def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool, eventually):
     cluster = make_cluster(trainers=2, lease_s=0.6)
     live = Trainer(cluster, "trainer-0", timeout_s=30.0)
     silent = membership_pb2.Member(
@@ -148,7 +148,8 @@ def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool
     with pytest.raises(StaleGeneration):
         live.step(1)
 
-    assert live.mesh.generation == 2
+    # A lane tells the server's news before the next heartbeat does.
+    eventually(lambda: live.mesh.generation == 2)
 
 
 def test_the_next_generation_starts_from_the_initial_rows(make_cluster, pool):
