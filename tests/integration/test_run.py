@@ -152,6 +152,8 @@ def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool
 
     # A lane tells the server's news before the next heartbeat does.
     eventually(lambda: live.mesh.generation == 2)
+    for node in cluster.servers:
+        node.store.fence(2)
 
 
 def test_the_next_generation_starts_from_the_initial_rows(make_cluster, pool):
