@@ -106,10 +106,11 @@ class Snapshots:
             session = _Session(readers, base, step, run.generation, self._clock())
             for table in tables:
                 table.changes.check(name, base)
-            if step is None or step >= run.applied_steps:
+            if step is None:
+                self._freeze(name, session, run)
+            if step is None or step > run.applied_steps:
                 with self._lock:
                     self._sessions[name] = session
-            self.reach(run)
         session.used_at = self._clock()
         return self._report(name, session, run)
 
@@ -121,12 +122,15 @@ class Snapshots:
                 for name, session in self._sessions.items()
                 if not session.frozen
                 and session.generation == run.generation
-                and session.step in (None, run.applied_steps)
+                and session.step == run.applied_steps
             ]
         for name, session in due:
-            for reader in session.readers.values():
-                reader.table.freeze(name, session.base)
-            session.frozen, session.applied_steps = True, run.applied_steps
+            self._freeze(name, session, run)
+
+    def _freeze(self, name: str, session: _Session, run: Run) -> None:
+        for reader in session.readers.values():
+            reader.table.freeze(name, session.base)
+        session.frozen, session.applied_steps = True, run.applied_steps
 
     def _report(self, name: str, session: _Session, run: Run) -> pb.BeginSnapshotResponse:
         if not session.frozen:
