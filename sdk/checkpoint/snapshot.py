@@ -1,5 +1,6 @@
 """A frozen state of tables on all servers, as a client reads it."""
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +60,6 @@ class Snapshot:
         deadline = Deadline.after(freeze_s)
         self.shards: ShardMap = servers.refresh(deadline)
         self.name = ""
-        self._stored = False
         try:
             found = self._freeze(deadline)
         except BaseException:
@@ -138,10 +138,14 @@ class Snapshot:
                 return
 
     def keep_as_base(self) -> None:
-        """Tell the servers that all of it is stored: the next one may add to it."""
+        """Tell the servers that all of it is stored: the next one may add to it.
+
+        A server that cannot be told refuses the next one, and a full one is made then.
+        """
         request = pb.EndSnapshotRequest(snapshot=self.name, stored=True)
-        self._ask_all("EndSnapshot", request, Deadline.after(self._call_s))
-        self.name = ""
+        with contextlib.suppress(GradmeshError):
+            self._ask_all("EndSnapshot", request, Deadline.after(self._call_s))
+        self.close()
 
     def close(self) -> None:
         """Let the snapshot go; may be called twice."""
@@ -149,11 +153,9 @@ class Snapshot:
             return
         request = pb.EndSnapshotRequest(snapshot=self.name)
         self.name = ""
-        try:
+        # A server that cannot be told forgets it by itself.
+        with contextlib.suppress(GradmeshError):
             self._ask_all("EndSnapshot", request, Deadline.after(_CLEAN_UP_S))
-        except GradmeshError:
-            # A server that cannot be told forgets it by itself.
-            return
 
     def __enter__(self) -> Self:
         return self

@@ -121,20 +121,32 @@ def import_rows(
         IdOutOfRange: An id is no row of the table; nothing is changed.
     """
     reader = reader_for(path)
-    most = max(1, _BLOCK_BYTES // max(1, reader.dim * reader.dtype.itemsize))
     meter = Meter(reader.count, progress, Deadline.after(timeout_s))
-    _check_file(reader, spec, path, most, meter)
+    _check_file(reader, spec, path, meter)
     sender = Sender(servers, "", meter.deadline, call_s)
     dtype = numpy_dtype(spec.dtype)
-    for ids, rows in reader.blocks(most):
+    for ids, rows in reader.blocks(_most(reader)):
         sender.send(spec.name, {"ids": ids, "rows": rows.astype(dtype, copy=False)})
         meter.add(ids.size)
     return reader.count
 
 
-def _check_file(
-    reader: RowReader, spec: table_pb2.TableSpec, path: Path, most: int, meter: Meter
-) -> None:
+def check_import(spec: table_pb2.TableSpec, path: Path, timeout_s: float) -> None:
+    """Return if a file fits a table, of which name, rows, dim and dtype count.
+
+    Raises:
+        InvalidRequest: It does not.
+        IdOutOfRange: An id is no row of the table.
+    """
+    reader = reader_for(path)
+    _check_file(reader, spec, path, Meter(reader.count, None, Deadline.after(timeout_s)))
+
+
+def _most(reader: RowReader) -> int:
+    return max(1, _BLOCK_BYTES // max(1, reader.dim * reader.dtype.itemsize))
+
+
+def _check_file(reader: RowReader, spec: table_pb2.TableSpec, path: Path, meter: Meter) -> None:
     dtype = numpy_dtype(spec.dtype)
     if reader.dim != spec.dim or (reader.dtype.kind != "f" and reader.dtype.name != "bfloat16"):
         raise InvalidRequest(
@@ -143,7 +155,7 @@ def _check_file(
             table=spec.name,
         )
     found = [np.empty(0, np.int64)]
-    for ids, rows in reader.blocks(most):
+    for ids, rows in reader.blocks(_most(reader)):
         found.append(check_ids(ids, spec.name, spec.rows))
         with np.errstate(over="ignore"):
             fitting = rows.astype(dtype, copy=False)

@@ -16,6 +16,8 @@ from gradmesh.services.parameter_server.table.cut import Block
 
 # What a response carries, unless the caller wants less.
 _PAGE_BYTES = 4 << 20
+# How much longer a snapshot is kept that was read to its end.
+_PATIENCE = 60
 _GROUPS = (
     ("ids", "rows", "marks", "state."),
     ("alive",),
@@ -74,6 +76,11 @@ class _Session:
     used_at: float
     frozen: bool = False
     applied_steps: int = 0
+
+    @property
+    def was_read(self) -> bool:
+        """Whether all of it was read: then it holds little, and waits for other servers."""
+        return self.frozen and all(reader.ended for reader in self.readers.values())
 
 
 @final
@@ -184,8 +191,12 @@ class Snapshots:
     def release_idle(self, idle_s: float) -> int:
         """Let those go that nobody has read for so long; return how many."""
         with self._lock:
-            oldest = self._clock() - idle_s
-            idle = [name for name, session in self._sessions.items() if session.used_at < oldest]
+            now = self._clock()
+            idle = [
+                name
+                for name, session in self._sessions.items()
+                if now - session.used_at > idle_s * (_PATIENCE if session.was_read else 1)
+            ]
         for name in idle:
             self.end(name, stored=False)
         return len(idle)
