@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -35,7 +36,8 @@ class _Reader:
     cursor: int = -1
     page: Block = field(default_factory=dict)
     piece: int = 0
-    rest: list[Block] = field(default_factory=list)
+    rest: deque[Block] = field(default_factory=deque)
+    rest_bytes: int = 0
     ended: bool = False
 
     def read(self, snapshot: str, cursor: int, max_bytes: int) -> Block:
@@ -48,17 +50,19 @@ class _Reader:
                     snapshot=snapshot,
                 )
             # Whatever fails below, the parts taken from the table stay in `rest`.
-            while sum(map(_size, self.rest)) < max_bytes and not self.ended:
+            while self.rest_bytes < max_bytes and not self.ended:
                 block = self.table.changes.read(snapshot, self.piece)
                 self.piece += 1
                 if block is None:
                     self.ended = True
                 else:
-                    self.rest += _slices(block, max_bytes)
+                    self.rest.extend(_slices(block, max_bytes))
+                    self.rest_bytes += _size(block)
             page, size = [], 0
             while self.rest and size < max_bytes:
-                page.append(self.rest.pop(0))
+                page.append(self.rest.popleft())
                 size += _size(page[-1])
+            self.rest_bytes -= size
             self.ended = self.ended and not self.rest
             self.cursor, self.page = cursor, _joined(page)
             return self.page
