@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from gradmesh.sdk.mesh.mesh import connect as connect
     from gradmesh.sdk.owner.registry import remote as remote
     from gradmesh.sdk.process.security import SecurityConfig as SecurityConfig
+    from gradmesh.sdk.table.gradients import BadGradients as BadGradients
+    from gradmesh.sdk.table.lifetime import Admission as Admission
+    from gradmesh.sdk.table.lifetime import Eviction as Eviction
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
 
 __version__ = VERSION
 
 __all__ = [
+    "Admission",
+    "BadGradients",
+    "Eviction",
     "Initializer",
     "LocalCluster",
     "Mesh",
@@ -52,6 +58,9 @@ _MODULES = {
 }
 
 _HOMES = {
+    "Admission": "gradmesh.sdk.table.lifetime",
+    "BadGradients": "gradmesh.sdk.table.gradients",
+    "Eviction": "gradmesh.sdk.table.lifetime",
     "Initializer": "gradmesh.sdk.table.recipe",
     "LocalCluster": "gradmesh.launch.local",
     "Mesh": "gradmesh.sdk.mesh.mesh",

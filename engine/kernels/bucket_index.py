@@ -56,9 +56,35 @@ def _marked(policy: Any, old: Any, now: Any, clocks: Any, bucket: Any) -> Any:
 def first_foreign(ids: Any, local: Any) -> Any:
     """Return the place of the first id whose bucket is not here (local < 0), or -1."""
     for i in range(ids.shape[0]):
-        if local[spread(ids[i]) >> _TOP] < 0:
+        if local[np.int64(spread(ids[i]) >> _TOP)] < 0:
             return i
     return -1
+
+
+@jit
+def _homes(ids: Any, local: Any, heads: Any, out: Any) -> None:
+    """Put the place at which the search for each id begins into out.
+
+    Apart from the search, so that the processor can fetch many of them at once.
+    """
+    for i in range(ids.shape[0]):
+        hashed = spread(ids[i])
+        bucket = np.int64(local[np.int64(hashed >> _TOP)])
+        out[i] = heads[bucket, BEGIN] + _home(hashed, heads[bucket, CAPACITY])
+
+
+@inline
+def _search(key: Any, place: Any, local: Any, heads: Any, entries: Any) -> Any:
+    """Return the place of an id, or the empty one where the search ends."""
+    if entries[place, 1] != 0 and entries[place, 0] != key:
+        bucket = np.int64(local[np.int64(spread(key) >> _TOP)])
+        begin = heads[bucket, BEGIN]
+        end = begin + heads[bucket, CAPACITY]
+        while entries[place, 1] != 0 and entries[place, 0] != key:
+            place += 1
+            if place == end:
+                place = begin
+    return place
 
 
 @jit
@@ -67,29 +93,17 @@ def find(ids: Any, local: Any, heads: Any, entries: Any, oldest: Any, out: Any) 
 
     Entries whose mark is below `oldest` count as absent.
     """
+    homes = np.empty(ids.shape[0], np.int64)
+    _homes(ids, local, heads, homes)
     missing = 0
     for i in range(ids.shape[0]):
-        key = ids[i]
-        hashed = spread(key)
-        bucket = local[hashed >> _TOP]
-        begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
-        place = _home(hashed, capacity)
-        while True:
-            value = entries[begin + place, 1]
-            if value == 0:
-                out[i] = -1
-                missing += 1
-                break
-            if entries[begin + place, 0] == key:
-                if oldest > 0 and ((value >> 32) & _MASK) < oldest:
-                    out[i] = -1
-                    missing += 1
-                else:
-                    out[i] = (value & _MASK) - 1
-                break
-            place += 1
-            if place == capacity:
-                place = 0
+        place = _search(ids[i], homes[i], local, heads, entries)
+        value = entries[place, 1]
+        if value == 0 or (oldest > 0 and ((value >> 32) & _MASK) < oldest):
+            out[i] = -1
+            missing += 1
+        else:
+            out[i] = (value & _MASK) - 1
     return missing
 
 
@@ -110,34 +124,25 @@ def use(
 
     The places in ids of expired entries are listed, and their marks are left alone.
     """
+    homes = np.empty(ids.shape[0], np.int64)
+    _homes(ids, local, heads, homes)
     missing = 0
     stale = 0
     for i in range(ids.shape[0]):
-        key = ids[i]
-        hashed = spread(key)
-        bucket = local[hashed >> _TOP]
-        begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
-        place = _home(hashed, capacity)
-        while True:
-            value = entries[begin + place, 1]
-            if value == 0:
-                out[i] = -1
-                missing += 1
-                break
-            if entries[begin + place, 0] == key:
-                mark = (value >> 32) & _MASK
-                slot = value & _MASK
-                if oldest > 0 and mark < oldest:
-                    expired[stale] = i
-                    stale += 1
-                else:
-                    mark = _marked(policy, mark, now, clocks, bucket)
-                    entries[begin + place, 1] = (mark << 32) | slot
-                out[i] = slot - 1
-                break
-            place += 1
-            if place == capacity:
-                place = 0
+        place = _search(ids[i], homes[i], local, heads, entries)
+        value = entries[place, 1]
+        slot = value & _MASK
+        out[i] = slot - 1
+        if value == 0:
+            missing += 1
+            continue
+        mark = (value >> 32) & _MASK
+        if oldest > 0 and mark < oldest:
+            expired[stale] = i
+            stale += 1
+            continue
+        bucket = np.int64(local[np.int64(spread(ids[i]) >> _TOP)])
+        entries[place, 1] = (_marked(policy, mark, now, clocks, bucket) << 32) | slot
     return missing, stale
 
 
@@ -272,15 +277,11 @@ def insert(
     for i in range(start, ids.shape[0]):
         key = ids[i]
         hashed = spread(key)
-        bucket = local[hashed >> _TOP]
+        bucket = np.int64(local[np.int64(hashed >> _TOP)])
         made[i] = -1
         begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
-        place = _home(hashed, capacity)
-        while entries[begin + place, 1] != 0 and entries[begin + place, 0] != key:
-            place += 1
-            if place == capacity:
-                place = 0
-        if entries[begin + place, 1] != 0:
+        place = _search(key, begin + _home(hashed, capacity), local, heads, entries)
+        if entries[place, 1] != 0:
             continue
         if quota > 0 and heads[bucket, USED] >= quota:
             evict(bucket, 16, policy, oldest, heads, entries, clocks, counts, free)
@@ -314,14 +315,15 @@ def insert(
 
 
 @jit
-def entries_of(bucket: Any, heads: Any, entries: Any, oldest: Any, ids: Any, slots: Any) -> Any:
-    """List the ids and slots of a bucket that have not expired; return how many there are."""
-    begin = heads[bucket, BEGIN]
+def entries_of(buckets: Any, heads: Any, entries: Any, oldest: Any, ids: Any, slots: Any) -> Any:
+    """List the ids and slots of buckets that have not expired; return how many there are."""
     count = 0
-    for i in range(begin, begin + heads[bucket, CAPACITY]):
-        value = entries[i, 1]
-        if value != 0 and ((value >> 32) & _MASK) >= oldest:
-            ids[count] = entries[i, 0]
-            slots[count] = (value & _MASK) - 1
-            count += 1
+    for bucket in buckets:
+        begin = heads[bucket, BEGIN]
+        for i in range(begin, begin + heads[bucket, CAPACITY]):
+            value = entries[i, 1]
+            if value != 0 and ((value >> 32) & _MASK) >= oldest:
+                ids[count] = entries[i, 0]
+                slots[count] = (value & _MASK) - 1
+                count += 1
     return count

@@ -43,7 +43,7 @@ def count_uses(
     mask = np.uint64(counters.shape[1] - 1)
     for i in range(ids.shape[0]):
         hashed = spread(ids[i])
-        bucket = local[hashed >> _TOP]
+        bucket = np.int64(local[np.int64(hashed >> _TOP)])
         row = counters[bucket]
         one, two = _places(hashed, mask)
         seen = min(row[one], row[two])

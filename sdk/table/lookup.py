@@ -76,7 +76,9 @@ def _request(
 ) -> Frame[pb.LookupRequest]:
     pieces = plan.pieces[shard]
     message = pb.LookupRequest(
-        shard_epoch=epoch, tables=[tables[piece.table].name for piece in pieces]
+        shard_epoch=epoch,
+        tables=[tables[piece.table].name for piece in pieces],
+        asked=[plan.asked(piece) for piece in pieces],
     )
     if purpose is not None and purpose.mark is not None:
         message.mark.CopyFrom(purpose.mark)

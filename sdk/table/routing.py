@@ -44,6 +44,12 @@ class Route:
     inverse: list[NDArray[np.int64]]
     total: int
 
+    def asked(self, piece: Piece) -> int:
+        """Return how many ids a piece stands for, repeated ones included; by its share."""
+        same = [p for pieces in self.pieces.values() for p in pieces if p.table == piece.table]
+        distinct = sum(p.ids.size for p in same)
+        return round(self.inverse[piece.table].size * piece.ids.size / distinct)
+
     def merge(self, replies: dict[int, list[Array]], out: Array) -> Array:
         """Put the servers' rows where they belong; `out` is [total, dim]."""
         for shard, arrays in replies.items():

@@ -69,3 +69,15 @@ def schedule_of(recipe: table_pb2.Recipe) -> Rate:
             settings[name] = int(settings[name])
     made = kind(SGD(), **settings)
     return lambda base, step: made.rate(base, step, 0)
+
+
+def counts_steps(spec: table_pb2.TableSpec) -> bool:
+    """Tell whether the number of a step changes what it does to rows."""
+    settings = spec.optimizer.settings
+    return bool(
+        spec.schedule.name
+        or spec.eviction.name == "ttl"
+        or spec.optimizer.name in ("adam", "adamax")
+        or settings.get("dampening", 0.0)
+        or settings.get("lr_decay", 0.0)
+    )

@@ -17,6 +17,7 @@ from gradmesh.sdk.checkpoint.transfer import export_rows, import_rows
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.table.lookup import look_up
 from gradmesh.sdk.table.routing import check_grads, check_ids, route
+from gradmesh.sdk.table.schedule import counts_steps
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -115,10 +116,16 @@ class Table:
             shard_epoch=shards.epoch,
             tables=[self.name],
         )
-        return {
+        frames = {
             shard: Frame(message, [pieces[0].ids, parts[shard][0]])
             for shard, pieces in plan.pieces.items()
         }
+        if counts_steps(self.spec):
+            # Whoever holds none of the ids must count the step, too.
+            nothing = Frame(message, [ids[:0], grads[:0]])
+            for shard in range(len(shards.names)):
+                frames.setdefault(shard, nothing)
+        return frames
 
     def export(
         self,

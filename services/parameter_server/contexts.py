@@ -28,6 +28,8 @@ class Part:
 
     table: str
     slots: Slots
+    steps: int = 0
+    """Steps applied to the table when it was read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +48,10 @@ class Context:
     lookups: dict[int, list[Part]] = field(default_factory=dict)
     returned: dict[int, list[Array]] = field(default_factory=dict)
     used_at: float = 0.0
+
+    def returned_parts(self) -> list[Part]:
+        """Return what was read and has gradients."""
+        return [part for number in self.returned for part in self.lookups[number]]
 
     def gradients(self) -> list[Gradient]:
         """Return all gradients in the order of the caller's numbers."""

@@ -14,6 +14,7 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.parameter_server.metrics import TableMetrics
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import Store
 
@@ -47,6 +48,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             ssd_path=config.ssd_path,
             max_ssd_bytes=config.max_ssd_bytes,
         )
+        TableMetrics(store, running.registry)
         owner = OwnerServicer(
             config.name, "parameter-server", incarnation, REGISTRY, store.contexts
         )

@@ -71,6 +71,11 @@ class Run:
         """Take a rank's contribution to a step."""
         self._staged.setdefault(mark.step, {})[mark.rank] = parts
 
+    @property
+    def lag_steps(self) -> int:
+        """Steps begun by some rank and not complete yet."""
+        return max(self._staged, default=self.applied_steps - 1) + 1 - self.applied_steps
+
     def next_complete(self) -> list[Gradient] | None:
         """Return the merged gradients of the next step if it is complete, and go past it."""
         ranks = self._staged.get(self.applied_steps, {})

@@ -39,6 +39,7 @@ class ParameterServerServicer:
             number=message.lookup,
             mark=message.mark if message.HasField("mark") else None,
         )
+        self._store.note_asked(message.tables, message.asked)
         return Frame(pb.LookupResponse(), rows)
 
     def backward(self, request: Frame[pb.BackwardRequest], call: Call) -> pb.BackwardResponse:

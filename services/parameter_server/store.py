@@ -212,7 +212,7 @@ class Store:
             self._wait_for(mark, deadline)
         tables = [self.table(name, deadline) for name in names]
         parts = [
-            Part(table.spec.name, table.slots_of(wanted))
+            Part(table.spec.name, table.slots_of(wanted), table.steps)
             for table, wanted in zip(tables, ids, strict=True)
         ]
         rows = [table.read(part.slots) for table, part in zip(tables, parts, strict=True)]
@@ -287,7 +287,10 @@ class Store:
         """
         if mark is None:
             # One gradient a table: two lookups of a row make one step, as in one process.
-            self._apply(merge(self.contexts.take(context).gradients()))
+            taken = self.contexts.take(context)
+            for part in taken.returned_parts():
+                self._tables[part.table].note_staleness(part.steps)
+            self._apply(merge(taken.gradients()))
             return self._run.applied_steps
         with self._changed:
             self._check_mark(mark)
@@ -329,6 +332,16 @@ class Store:
             # Here, where an error leaves everything as it was.
             self._tables[gradient.table].prepare(gradient.slots)
         return self._pushes.once(sender, lambda: self._apply(gradients))
+
+    def note_asked(self, names: Sequence[str], asked: Sequence[int]) -> None:
+        """Count ids that callers wanted, before they removed repeated ones; wrong ones are left."""
+        for name, count in zip(names, asked, strict=False):
+            self._tables[name].figures.asked += count
+
+    def lag_steps(self) -> int:
+        """Return how many steps of the run have begun here and are not applied yet."""
+        with self._changed:
+            return self._run.lag_steps
 
     def tables(self) -> list[TableShard]:
         """Return all tables that this server has made."""

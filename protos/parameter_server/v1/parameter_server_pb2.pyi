@@ -24,20 +24,22 @@ class StartRunResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("context", "lookup", "mark", "shard_epoch", "tables", "arrays")
+    __slots__ = ("context", "lookup", "mark", "shard_epoch", "tables", "asked", "arrays")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     context: _context_pb2.ContextId
     lookup: int
     mark: _context_pb2.StepMark
     shard_epoch: int
     tables: _containers.RepeatedScalarFieldContainer[str]
+    asked: _containers.RepeatedScalarFieldContainer[int]
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., asked: _Optional[_Iterable[int]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
     __slots__ = ("arrays",)

@@ -12,6 +12,7 @@ class Figures:
     Attributes:
         lookups: Calls that read rows.
         ids: Ids they asked for.
+        asked: Ids that callers wanted, repeated ones included.
         hits: How many of these had a row.
         admitted: Rows made.
         refused: Uses of ids that were not admitted.
@@ -23,6 +24,7 @@ class Figures:
 
     lookups: int = 0
     ids: int = 0
+    asked: int = 0
     hits: int = 0
     admitted: int = 0
     refused: int = 0
@@ -35,6 +37,11 @@ class Figures:
     def hit_rate(self) -> float:
         """Share of the ids asked for that had a row; 0 before the first."""
         return self.hits / self.ids if self.ids else 0.0
+
+    @property
+    def unique_ratio(self) -> float:
+        """Ids that travelled by ids that were asked for before repeated ones were removed."""
+        return self.ids / self.asked if self.asked else 1.0
 
     def note_lookup(self, ids: int, missing: int) -> None:
         """Count one lookup."""

@@ -30,6 +30,7 @@ _SMALL = (8, 16, 32, 64, 128)
 _DEAD = 4096
 _MAX_SLOTS = 2**32 - 2
 _SWEEP_BUCKETS = 32
+_BLOCK_ROWS = 1 << 14
 
 
 @final
@@ -95,7 +96,9 @@ class HashIndex(Index):
             self._max_rows = min(self._max_rows, limits.bucket_rows * place.count)
         self._sizes = _size_classes(place.count, self._max_rows)
         total = int(self._sizes[-1, 1] + self._sizes[-1, 0] * place.count)
-        self._entries = Reserved((total, 2), np.int64)
+        # The search for an id misses the cache once; with small pages it would miss twice.
+        big = int(self._sizes[len(_SMALL), 1]) * ENTRY_BYTES
+        self._entries = Reserved((total, 2), np.int64, huge_from=big)
         self._free = Reserved((self._max_rows,), np.uint32)
         self._dead = np.empty((_DEAD, 2), np.int64)
         self._heads = np.empty((place.count, 4), np.int64)
@@ -158,6 +161,11 @@ class HashIndex(Index):
 
     def _use(self, handles: Handles, step: int, oldest: int) -> tuple[Slots, int, Slots]:
         slots = np.empty(handles.size, np.int64)
+        if self._limits.policy == kernel.KEEP:
+            missing = kernel.find(
+                handles, self._place.local, self._heads, self._entries.array, 0, slots
+            )
+            return slots, int(missing), slots[:0]
         expired = np.empty(handles.size if oldest else 0, np.int64)
         missing, stale = kernel.use(
             handles,
@@ -291,15 +299,17 @@ class HashIndex(Index):
         self._settle()
 
     def blocks(self, step: int) -> Iterator[tuple[Ids, Slots]]:
-        """Yield the rows bucket by bucket."""
-        for bucket in range(self._place.count):
-            used = int(self._heads[bucket, kernel.USED])
-            if used:
-                ids, slots = np.empty(used, np.int64), np.empty(used, np.int64)
-                count = kernel.entries_of(
-                    bucket, self._heads, self._entries.array, self._oldest(step), ids, slots
-                )
-                yield ids[:count], slots[:count]
+        """Yield the rows in order of their buckets."""
+        used = self._heads[:, kernel.USED]
+        blocks = (np.cumsum(used) - used) // _BLOCK_ROWS
+        for block in np.unique(blocks[used > 0]):
+            buckets = np.flatnonzero((blocks == block) & (used > 0))
+            total = int(used[buckets].sum())
+            ids, slots = np.empty(total, np.int64), np.empty(total, np.int64)
+            count = kernel.entries_of(
+                buckets, self._heads, self._entries.array, self._oldest(step), ids, slots
+            )
+            yield ids[:count], slots[:count]
 
     @property
     def row_count(self) -> int:

@@ -21,18 +21,21 @@ class Reserved:
     Args:
         shape: Of the array.
         dtype: Of its elements.
-        huge: Whether to ask for huge pages; for memory that fills from the beginning.
+        huge_from: Offset in bytes from which on to ask for huge pages; None for none. For memory
+            that fills from the beginning; what comes before it stays exact, for small tables.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, *, huge: bool = False) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, *, huge_from: int | None = None) -> None:
         kind = np.dtype(dtype)
         size = max(1, int(np.prod(shape, dtype=object))) * kind.itemsize
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._map = mmap.mmap(-1, size, flags=flags)
         # A core dump of reserved space helps nobody.
         self._map.madvise(mmap.MADV_DONTDUMP)
-        if huge:
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+        if huge_from is not None:
+            first = -(-huge_from // PAGE_BYTES) * PAGE_BYTES
+            if first < size:
+                self._map.madvise(mmap.MADV_HUGEPAGE, first, size - first)
         flat: Array = np.frombuffer(self._map, kind, count=int(np.prod(shape, dtype=object)))
         self.array: Array = flat.reshape(shape)
 

@@ -19,6 +19,9 @@ from gradmesh.services.parameter_server.table.memory import Reserved
 # Elements handled at once where temporary arrays are needed, so that they stay small.
 _CHUNK_ELEMENTS = 1 << 22
 
+# A table smaller than this takes its memory in small pages, and not more than it needs.
+_HUGE_FROM = 16 << 20
+
 
 @final
 class Layout:
@@ -45,6 +48,10 @@ class Rows(ABC):
     layout: Layout
 
     @abstractmethod
+    def __len__(self) -> int:
+        """Return for how many slots there is address space."""
+
+    @abstractmethod
     def _arrays(self) -> tuple[Array, dict[str, Array]]:
         """Return rows and state in which `_place` gives positions."""
 
@@ -59,6 +66,10 @@ class Rows(ABC):
     @abstractmethod
     def memory_bytes(self, slots: int) -> int:
         """Return the memory that so many slots take."""
+
+    def weights(self) -> Array:
+        """Return the memory of rows, not a copy."""
+        return self._arrays()[0]
 
     @property
     def most_at_once(self) -> int:
@@ -157,12 +168,16 @@ class MemoryRows(Rows):
 
     def __init__(self, layout: Layout, capacity: int, *, fills: bool) -> None:
         self.layout = layout
-        self._rows = Reserved((capacity, layout.dim), layout.dtype, huge=fills)
+        huge = _HUGE_FROM if fills else None
+        self._rows = Reserved((capacity, layout.dim), layout.dtype, huge_from=huge)
         self._state = {
-            slot.name: Reserved((capacity, slot.width), layout.wide, huge=fills)
+            slot.name: Reserved((capacity, slot.width), layout.wide, huge_from=huge)
             for slot in layout.slots
         }
         self._views = {name: held.array for name, held in self._state.items()}
+
+    def __len__(self) -> int:
+        return len(self._rows.array)
 
     def _arrays(self) -> tuple[Array, dict[str, Array]]:
         return self._rows.array, self._views

@@ -23,6 +23,7 @@ from gradmesh.services.parameter_server.table.index import Handles, Slots
 from gradmesh.services.parameter_server.table.make import Home, make_parts
 from gradmesh.services.parameter_server.table.place import Place
 from gradmesh.services.parameter_server.table.rows import Layout
+from gradmesh.services.parameter_server.table.touched import Touched
 
 # Elements drawn at once, so that temporary arrays stay small.
 _CHUNK_ELEMENTS = 1 << 20
@@ -73,6 +74,7 @@ class TableShard:
         home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
         self._index, self._rows = make_parts(spec, self._layout, Place.of(shards, shard), home)
         self.changes = Changes(spec.name, self._lock, self._index, self._rows)
+        self._touched = Touched(len(self._rows))
 
     @property
     def kind(self) -> str:
@@ -111,6 +113,7 @@ class TableShard:
             self.changes.forget()
             self._index.reset()
             self._rows.clear()
+            self._touched.clear()
             self.steps = 0
 
     def slots_of(self, ids: Array) -> Handles:
@@ -158,6 +161,7 @@ class TableShard:
         for begin in range(0, found.fresh_ids.size, step):
             part = slice(begin, begin + step)
             self._rows.write(found.fresh_slots[part], self._first_rows(found.fresh_ids[part]))
+            self._touched.add(found.fresh_slots[part])
         return found.slots, found.missing
 
     def _first_rows(self, ids: Ids) -> Array:
@@ -215,14 +219,28 @@ class TableShard:
                 handles, slots, grads = handles[held], slots[held], grads[held]
             self.changes.before_change(handles, slots)
             lr = self._rate(self._lr, self.steps - 1)
+            self._touched.add(slots)
             self._rows.update(slots, grads, lr, self.steps)
             self.changes.before_sweep()
             self._index.sweep(self.steps)
 
-    def blocks(self) -> Iterator[tuple[Ids, Array, dict[str, Array]]]:
+    def note_staleness(self, steps: int) -> None:
+        """Count how far a gradient is behind that was computed after so many steps."""
+        with self._lock:
+            self.figures.note_staleness(max(0, self.steps - steps))
+
+    def take_note(self) -> None:
+        """Forget which rows have changed, so that `blocks(touched=True)` yields what does next."""
+        with self._lock:
+            self._touched.clear()
+
+    def blocks(self, *, touched: bool = False) -> Iterator[tuple[Ids, Array, dict[str, Array]]]:
         """Yield (ids, rows, optimizer state) of every row that was ever used, as copies.
 
         Each block is one locked operation; rows that come or go between blocks may be left out.
+
+        Args:
+            touched: Only rows that were made or changed since `take_note`, or from the beginning.
         """
         with self._lock:
             places = list(self._index.blocks(self.steps))
@@ -230,6 +248,8 @@ class TableShard:
             with self._lock:
                 slots = self._index.peek(self._index.handles_of(ids), self.steps)
                 held = slots >= 0
+                if touched:
+                    held[held] = np.isin(slots[held], self._touched.among(slots[held]))
                 rows = np.empty((int(held.sum()), self.spec.dim), self._dtype)
                 self._rows.read(slots[held], rows)
                 state = self._rows.state(slots[held])
@@ -246,6 +266,8 @@ class TableShard:
             slots, _ = self._use(handles, counts=True)
             held = slots >= 0
             kept = None if state is None else {n: array[held] for n, array in state.items()}
+            self.changes.before_change(handles, slots)
+            self._touched.add(slots)
             self._rows.write(slots[held], rows[held], kept)
 
     def freeze(self, snapshot: str, base: str) -> None:
@@ -267,7 +289,11 @@ class TableShard:
             StoreFull: The rows do not fit.
         """
         with self._lock:
-            self.changes.load(arrays, self.steps)
+            self._touched.add(self.changes.load(arrays, self.steps))
+
+    def weights(self) -> Array:
+        """Return the memory of the rows by slot, for measurements; it changes under one's hands."""
+        return self._rows.weights()
 
     def close(self) -> None:
         """Let go of files."""

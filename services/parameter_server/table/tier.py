@@ -122,6 +122,9 @@ class TieredRows(Rows):
         self._moved = 0
         self.faults = 0
 
+    def __len__(self) -> int:
+        return len(self._where.array)
+
     @property
     def most_at_once(self) -> int:
         """Half of the hot set, so that the clock always finds a place to free."""

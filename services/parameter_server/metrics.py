@@ -1,0 +1,71 @@
+"""Figures of a server's tables for Prometheus, read from the tables when somebody asks."""
+
+from collections.abc import Callable, Iterable
+from typing import final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.table import TableShard
+
+_GAUGES: dict[str, tuple[str, Callable[[TableShard], float]]] = {
+    "rows": ("Rows held.", lambda t: t.row_count),
+    "bytes": ("Memory of rows, state and index.", lambda t: t.bytes),
+    "file_bytes": ("Disk of rows that are not hot.", lambda t: t.file_bytes),
+    "steps": ("Steps applied.", lambda t: t.steps),
+    "hit_ratio": ("Ids looked up that had a row.", lambda t: t.figures.hit_rate),
+    "unique_ratio": ("Ids that travelled, of those asked for.", lambda t: t.figures.unique_ratio),
+    "stalest_steps": (
+        "Most steps applied between a lookup and its gradient.",
+        lambda t: t.figures.stalest,
+    ),
+}
+_COUNTERS: dict[str, tuple[str, Callable[[TableShard], float]]] = {
+    "lookups": ("Calls that read rows.", lambda t: t.figures.lookups),
+    "ids": ("Ids looked up.", lambda t: t.figures.ids),
+    "hits": ("Ids looked up that had a row.", lambda t: t.figures.hits),
+    "admissions": ("Rows made.", lambda t: t.figures.admitted),
+    "refusals": ("Uses of ids that were not admitted.", lambda t: t.figures.refused),
+    "evictions": ("Rows evicted or expired.", lambda t: t.evicted),
+    "dropped_gradients": ("Gradients without a row.", lambda t: t.figures.dropped),
+    "gradients": ("Gradients of lookups applied.", lambda t: t.figures.gradients),
+    "staleness_steps": (
+        "Steps applied between lookups and their gradients.",
+        lambda t: t.figures.staleness,
+    ),
+}
+
+
+@final
+class TableMetrics(Collector):
+    """Shows the tables of a store; costs nothing until somebody looks.
+
+    Args:
+        store: Whose tables.
+        registry: Where they are shown.
+    """
+
+    def __init__(self, store: Store, registry: CollectorRegistry) -> None:
+        self._store = store
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all figures."""
+        tables = self._store.tables()
+        for name, (help_, value) in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"gradmesh_table_{name}", help_, labels=["table"])
+            for table in tables:
+                gauge.add_metric([table.spec.name], value(table))
+            yield gauge
+        for name, (help_, value) in _COUNTERS.items():
+            counter = CounterMetricFamily(f"gradmesh_table_{name}", help_, labels=["table"])
+            for table in tables:
+                counter.add_metric([table.spec.name], value(table))
+            yield counter
+        yield GaugeMetricFamily(
+            "gradmesh_run_lag_steps",
+            "Steps that some trainer has sent gradients of and that are not applied yet.",
+            self._store.lag_steps(),
+        )

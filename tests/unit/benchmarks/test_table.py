@@ -1,0 +1,22 @@
+from click.testing import CliRunner
+
+from gradmesh.cli.bench.table import table
+
+
+def test_both_kinds_are_measured_against_the_floor(tmp_path):
+    file = tmp_path / "rows.json"
+
+    result = CliRunner().invoke(
+        table, ["--rows", "20000", "--dim", "8", "--seconds", "0.01", "--json", str(file)]
+    )
+
+    assert result.exit_code == 0, result.output
+    assert "lookup-dense-20000" in result.output
+    assert '"workload": "lookup-hash-20000"' in file.read_text()
+
+
+def test_no_number_is_said():
+    result = CliRunner().invoke(table, ["--rows", "many"])
+
+    assert result.exit_code == 2
+    assert "whole numbers" in result.output
