@@ -16,6 +16,7 @@ _COMMANDS = {
     "demo": "Train a small model on a local cluster, from start to finish.",
     "up": "Start a local cluster and stay with it.",
     "status": "Show the members and the progress of a cluster.",
+    "table": "List, inspect, save and restore tables.",
     "down": "End the local cluster that `up` started.",
     "coordinator": "Run a coordinator in the foreground.",
     "parameter-server": "Run a parameter server in the foreground.",

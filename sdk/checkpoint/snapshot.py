@@ -1,5 +1,6 @@
 """A frozen state of tables on all servers, as a client reads it."""
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ Progress: TypeAlias = Callable[[int, int], object]
 # A step that no run comes to: asks where the servers are.
 _NEVER = 1 << 62
 _POLL_S = 0.005
+# So often no step may be seen under way before we believe that none is.
+_STILL_POLLS = 8
 _CLEAN_UP_S = 5.0
 
 
@@ -57,7 +60,6 @@ class Snapshot:
         deadline = Deadline.after(freeze_s)
         self.shards: ShardMap = servers.refresh(deadline)
         self.name = ""
-        self._stored = False
         try:
             found = self._freeze(deadline)
         except BaseException:
@@ -72,27 +74,40 @@ class Snapshot:
 
     def _freeze(self, deadline: Deadline) -> list[pb.BeginSnapshotResponse]:
         """Find a step that no server has passed; each try is further ahead of them."""
-        ahead, step = 0, _NEVER
-        self.name = uuid.uuid4().hex
+        patience = Deadline.after(deadline.remaining_s() / 2)
+        ahead, found = 1, self._wait(_NEVER, patience)
         while not deadline.passed:
-            found = self._begin(step, deadline)
-            if len({reply.generation for reply in found}) == 1:
-                if all(reply.frozen for reply in found):
-                    return found
-                pending = [reply for reply in found if not reply.frozen]
-                if step != _NEVER and all(reply.applied_steps <= step for reply in pending):
-                    time.sleep(_POLL_S)
-                    continue
-            self.close()
-            self.name = uuid.uuid4().hex
-            step = max(reply.applied_steps for reply in found) + ahead
-            ahead = max(1, 2 * ahead)
+            newest = max(reply.applied_steps for reply in found)
+            running = any(reply.open_contexts for reply in found) and not patience.passed
+            found = self._wait(newest + ahead if running else None, patience)
+            if all(reply.frozen for reply in found) and _is_common(found):
+                return found
+            ahead *= 2
         raise DeadlineExceeded(
             "the servers came to no common step in time: trainers have stopped in the middle of "
             "one, or a run is just beginning; try again when it goes on or is over"
         )
 
-    def _begin(self, step: int, deadline: Deadline) -> list[pb.BeginSnapshotResponse]:
+    def _wait(self, step: int | None, patience: Deadline) -> list[pb.BeginSnapshotResponse]:
+        """Wait for a step, unless it has passed or nothing moves; then say where servers are."""
+        self.close()
+        self.name = uuid.uuid4().hex
+        still, former = 0, -1
+        while True:
+            found = self._begin(step, Deadline.after(self._call_s))
+            pending = [reply for reply in found if not reply.frozen]
+            newest = max(reply.applied_steps for reply in found)
+            passed = step is None or any(reply.applied_steps >= step for reply in pending)
+            if passed or not pending or patience.passed:
+                return found
+            under_way = any(reply.open_contexts for reply in found)
+            still = 0 if under_way or newest != former else still + 1
+            former = newest
+            if still == _STILL_POLLS or (step == _NEVER and under_way):
+                return found
+            time.sleep(_POLL_S)
+
+    def _begin(self, step: int | None, deadline: Deadline) -> list[pb.BeginSnapshotResponse]:
         request = pb.BeginSnapshotRequest(
             snapshot=self.name, tables=self._tables, step=step, base=self._base
         )
@@ -123,10 +138,14 @@ class Snapshot:
                 return
 
     def keep_as_base(self) -> None:
-        """Tell the servers that all of it is stored: the next one may add to it."""
+        """Tell the servers that all of it is stored: the next one may add to it.
+
+        A server that cannot be told refuses the next one, and a full one is made then.
+        """
         request = pb.EndSnapshotRequest(snapshot=self.name, stored=True)
-        self._ask_all("EndSnapshot", request, Deadline.after(self._call_s))
-        self.name = ""
+        with contextlib.suppress(GradmeshError):
+            self._ask_all("EndSnapshot", request, Deadline.after(self._call_s))
+        self.close()
 
     def close(self) -> None:
         """Let the snapshot go; may be called twice."""
@@ -134,14 +153,16 @@ class Snapshot:
             return
         request = pb.EndSnapshotRequest(snapshot=self.name)
         self.name = ""
-        try:
+        # A server that cannot be told forgets it by itself.
+        with contextlib.suppress(GradmeshError):
             self._ask_all("EndSnapshot", request, Deadline.after(_CLEAN_UP_S))
-        except GradmeshError:
-            # A server that cannot be told forgets it by itself.
-            return
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _is_common(found: Sequence[pb.BeginSnapshotResponse]) -> bool:
+    return len({(reply.generation, reply.applied_steps) for reply in found}) == 1

@@ -22,6 +22,7 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
+    "I32": np.dtype("<i4"),
     "I64": np.dtype("<i8"),
     "U32": np.dtype("<u4"),
     "U8": np.dtype("u1"),

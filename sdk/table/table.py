@@ -1,6 +1,7 @@
 """One embedding table on the parameter servers."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -11,6 +12,8 @@ from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
+from gradmesh.sdk.checkpoint.snapshot import Progress
+from gradmesh.sdk.checkpoint.transfer import export_rows, import_rows
 from gradmesh.sdk.mesh.future import Future
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.table.lookup import PendingLookup
@@ -148,6 +151,60 @@ class Table:
     def _want(self, shaped: Ids) -> WantedIds:
         starts = np.array([0, shaped.size], np.int64)
         return self._alone.want(shaped.reshape(-1), starts)
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        progress: Progress | None = None,
+        timeout_s: float = 3600.0,
+    ) -> int:
+        """Write all rows that were ever used to a file of ids and rows, sorted by id.
+
+        Args:
+            path: Ends in .safetensors, .npz or .parquet; a file of that name is replaced.
+            progress: Called with rows done and rows in all.
+            timeout_s: Deadline of the whole.
+
+        Returns:
+            How many rows there are.
+
+        Raises:
+            InvalidRequest: The name says no format, or its package is missing.
+        """
+        return export_rows(
+            self.servers,
+            self.spec,
+            Path(path),
+            progress=progress,
+            timeout_s=timeout_s,
+            call_s=self.timeout_s,
+        )
+
+    def import_rows(
+        self,
+        path: str | Path,
+        *,
+        progress: Progress | None = None,
+        timeout_s: float = 3600.0,
+    ) -> int:
+        """Set rows from a file as `export` writes it; their optimizer state begins anew.
+
+        Returns:
+            How many rows there were.
+
+        Raises:
+            InvalidRequest: The file does not fit the table; nothing is changed.
+            IdOutOfRange: An id is no row of the table; nothing is changed.
+        """
+        return import_rows(
+            self.servers,
+            self.spec,
+            Path(path),
+            progress=progress,
+            timeout_s=timeout_s,
+            call_s=self.timeout_s,
+        )
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)

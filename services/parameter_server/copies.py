@@ -63,7 +63,9 @@ class Copies:
         """
         held = [self._open_table(table, deadline) for table in tables]
         with self._changed:
-            return self.snapshots.begin(name, held, step, base, self.run)
+            found = self.snapshots.begin(name, held, step, base, self.run)
+        found.open_contexts = self._contexts.open_count()
+        return found
 
     def begin_restore(self, name: str, tables: Sequence[str], deadline: Deadline) -> None:
         """Empty tables and close them until `end_restore`."""

@@ -30,7 +30,7 @@ _FENCE_EVERY_S = 0.2
 _CONTEXT_IDLE_S = 3600.0
 
 # A snapshot that nobody read for so long belongs to a client that is gone.
-_SNAPSHOT_IDLE_S = 300.0
+_SNAPSHOT_IDLE_S = 60.0
 
 
 def run(config: ParameterServerConfig, process: ProcessConfig) -> int:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -16,6 +17,8 @@ from gradmesh.services.parameter_server.table.cut import Block
 
 # What a response carries, unless the caller wants less.
 _PAGE_BYTES = 4 << 20
+# How much longer a snapshot is kept that was read to its end.
+_PATIENCE = 60
 _GROUPS = (
     ("ids", "rows", "marks", "state."),
     ("alive",),
@@ -33,7 +36,8 @@ class _Reader:
     cursor: int = -1
     page: Block = field(default_factory=dict)
     piece: int = 0
-    rest: list[Block] = field(default_factory=list)
+    rest: deque[Block] = field(default_factory=deque)
+    rest_bytes: int = 0
     ended: bool = False
 
     def read(self, snapshot: str, cursor: int, max_bytes: int) -> Block:
@@ -46,17 +50,19 @@ class _Reader:
                     snapshot=snapshot,
                 )
             # Whatever fails below, the parts taken from the table stay in `rest`.
-            while sum(map(_size, self.rest)) < max_bytes and not self.ended:
+            while self.rest_bytes < max_bytes and not self.ended:
                 block = self.table.changes.read(snapshot, self.piece)
                 self.piece += 1
                 if block is None:
                     self.ended = True
                 else:
-                    self.rest += _slices(block, max_bytes)
+                    self.rest.extend(_slices(block, max_bytes))
+                    self.rest_bytes += _size(block)
             page, size = [], 0
             while self.rest and size < max_bytes:
-                page.append(self.rest.pop(0))
+                page.append(self.rest.popleft())
                 size += _size(page[-1])
+            self.rest_bytes -= size
             self.ended = self.ended and not self.rest
             self.cursor, self.page = cursor, _joined(page)
             return self.page
@@ -74,6 +80,11 @@ class _Session:
     used_at: float
     frozen: bool = False
     applied_steps: int = 0
+
+    @property
+    def was_read(self) -> bool:
+        """Whether all of it was read: then it holds little, and waits for other servers."""
+        return self.frozen and all(reader.ended for reader in self.readers.values())
 
 
 @final
@@ -106,10 +117,11 @@ class Snapshots:
             session = _Session(readers, base, step, run.generation, self._clock())
             for table in tables:
                 table.changes.check(name, base)
-            if step is None or step >= run.applied_steps:
+            if step is None:
+                self._freeze(name, session, run)
+            if step is None or step > run.applied_steps:
                 with self._lock:
                     self._sessions[name] = session
-            self.reach(run)
         session.used_at = self._clock()
         return self._report(name, session, run)
 
@@ -121,12 +133,15 @@ class Snapshots:
                 for name, session in self._sessions.items()
                 if not session.frozen
                 and session.generation == run.generation
-                and session.step in (None, run.applied_steps)
+                and session.step == run.applied_steps
             ]
         for name, session in due:
-            for reader in session.readers.values():
-                reader.table.freeze(name, session.base)
-            session.frozen, session.applied_steps = True, run.applied_steps
+            self._freeze(name, session, run)
+
+    def _freeze(self, name: str, session: _Session, run: Run) -> None:
+        for reader in session.readers.values():
+            reader.table.freeze(name, session.base)
+        session.frozen, session.applied_steps = True, run.applied_steps
 
     def _report(self, name: str, session: _Session, run: Run) -> pb.BeginSnapshotResponse:
         if not session.frozen:
@@ -180,8 +195,12 @@ class Snapshots:
     def release_idle(self, idle_s: float) -> int:
         """Let those go that nobody has read for so long; return how many."""
         with self._lock:
-            oldest = self._clock() - idle_s
-            idle = [name for name, session in self._sessions.items() if session.used_at < oldest]
+            now = self._clock()
+            idle = [
+                name
+                for name, session in self._sessions.items()
+                if now - session.used_at > idle_s * (_PATIENCE if session.was_read else 1)
+            ]
         for name in idle:
             self.end(name, stored=False)
         return len(idle)

@@ -180,16 +180,18 @@ class BeginSnapshotRequest(_message.Message):
     def __init__(self, snapshot: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., base: _Optional[str] = ...) -> None: ...
 
 class BeginSnapshotResponse(_message.Message):
-    __slots__ = ("frozen", "generation", "applied_steps", "tables")
+    __slots__ = ("frozen", "generation", "applied_steps", "tables", "open_contexts")
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     APPLIED_STEPS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     frozen: bool
     generation: int
     applied_steps: int
     tables: _containers.RepeatedCompositeFieldContainer[FrozenTable]
-    def __init__(self, frozen: bool = ..., generation: _Optional[int] = ..., applied_steps: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[FrozenTable, _Mapping]]] = ...) -> None: ...
+    open_contexts: int
+    def __init__(self, frozen: bool = ..., generation: _Optional[int] = ..., applied_steps: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[FrozenTable, _Mapping]]] = ..., open_contexts: _Optional[int] = ...) -> None: ...
 
 class FrozenTable(_message.Message):
     __slots__ = ("name", "steps", "rows")

@@ -139,8 +139,8 @@ class Changes:
             snapshot=snapshot,
         )
 
-    def load(self, arrays: Block, steps: int) -> None:
-        """Set rows with their state and marks. Called under the table's lock.
+    def load(self, arrays: Block, steps: int) -> Slots:
+        """Set rows with their state and marks; return their slots. Called under the table's lock.
 
         Raises:
             InvalidRequest: The arrays do not fit; nothing is changed.
@@ -148,7 +148,7 @@ class Changes:
         """
         if "buckets" in arrays:
             self._survey.load_memory(arrays)
-            return
+            return _NO_IDS
         ids = arrays.get("ids", _NO_IDS)
         if unique_inverse(ids)[0].size != ids.size:
             raise InvalidRequest(
@@ -163,6 +163,7 @@ class Changes:
         self._rows.write(slots, arrays["rows"], state)
         if "marks" in arrays:
             self._survey.set_marks(ids, arrays["marks"].astype(np.uint32))
+        return slots
 
     def _checked_state(self, ids: Ids, arrays: Block) -> dict[str, Array] | None:
         layout = self._rows.layout

@@ -1,0 +1,203 @@
+"""`gradmesh table ls|inspect|export|import|checkpoint|restore`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradmesh.cli.mesh_option import with_mesh
+from gradmesh.cli.row_bar import RowBar
+from gradmesh.engine import optim
+from gradmesh.protos.common.v1 import array_pb2
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.dtype import wire_dtype
+from gradmesh.sdk.checkpoint.formats import reader_for
+from gradmesh.sdk.checkpoint.manifest import Manifest
+from gradmesh.sdk.checkpoint.transfer import check_import
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.table.inspect import TableReport, inspect_table
+
+_LONG_S = 3600.0
+_OPTIMIZERS = {
+    "sgd": optim.SGD,
+    "adagrad": optim.Adagrad,
+    "rowwise-adagrad": optim.RowwiseAdagrad,
+    "adam": optim.Adam,
+}
+_file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def table() -> None:
+    """List, inspect, save and restore tables."""
+
+
+@table.command("ls")
+@_json
+@with_mesh(30.0)
+def list_tables(mesh: Mesh, timeout_s: float, as_json: bool) -> int:
+    """List all tables."""
+    specs = mesh.coordinator.list_tables(mesh.deadline())
+    found = [inspect_table(mesh.servers, spec.name, mesh.deadline()) for spec in specs]
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(report) for report in found], indent=2))
+        return 0
+    columns = ("name", "kind", "rows", "dim", "dtype", "optimizer", "bytes", "steps")
+    _print(columns, [_line(report) for report in found])
+    return 0
+
+
+def _line(report: TableReport) -> list[str]:
+    spec, steps = report.spec, [server["steps"] for server in report.servers.values()]
+    return [
+        spec["name"],
+        spec["kind"],
+        f"{report.total('rows'):,}",
+        str(spec["dim"]),
+        spec["dtype"],
+        spec["optimizer"],
+        f"{report.total('bytes'):,}",
+        str(max(steps)),
+    ]
+
+
+@table.command("inspect")
+@click.argument("name")
+@_json
+@with_mesh(30.0)
+def inspect(mesh: Mesh, timeout_s: float, name: str, as_json: bool) -> int:
+    """Show what a table is, and what each server holds of it."""
+    report = inspect_table(mesh.servers, name, mesh.deadline())
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=2))
+        return 0
+    for key, value in report.spec.items():
+        if value:
+            click.echo(f"{key + ':':<13}{value}")
+    # Servers side by side, for there are more figures than servers.
+    figures = next(iter(report.servers.values()))
+    lines = [
+        [figure.replace("_", " "), *(_shown(s[figure]) for s in report.servers.values())]
+        for figure in figures
+    ]
+    _print(("", *report.servers), lines)
+    return 0
+
+
+def _shown(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+@table.command("export")
+@click.argument("name")
+@_file
+@with_mesh(_LONG_S)
+def export(mesh: Mesh, timeout_s: float, name: str, file: Path) -> int:
+    """Write ids and rows of a table to FILE (.safetensors, .npz or .parquet), sorted by id."""
+    source = mesh.open_table(name)
+    with RowBar(f"exporting {name}") as bar:
+        count = source.export(file, progress=bar, timeout_s=timeout_s)
+    click.echo(f"{count:,} rows of {name} are in {file}")
+    return 0
+
+
+@table.command("import")
+@click.argument("name")
+@_file
+@click.option("--create", is_flag=True, help="Make the table; its dim is that of the file.")
+@click.option(
+    "--rows", type=click.IntRange(min=1), help="Rows of a new table; none for a hash one."
+)
+@click.option(
+    "--optimizer", type=click.Choice(list(_OPTIMIZERS)), default="sgd", help="Of a new table."
+)
+@click.option("--lr", type=click.FloatRange(min=0), default=0.01, help="Of a new table.")
+@with_mesh(_LONG_S)
+def import_file(
+    mesh: Mesh,
+    timeout_s: float,
+    name: str,
+    file: Path,
+    create: bool,
+    rows: int | None,
+    optimizer: str,
+    lr: float,
+) -> int:
+    """Set rows of a table from FILE, as export writes it; all of it is checked first."""
+    if create:
+        reader = reader_for(file)
+        # Before the table is made, for a bad file must change nothing.
+        wanted = table_pb2.TableSpec(
+            name=name,
+            rows=rows,
+            dim=reader.dim,
+            dtype=array_pb2.ElementType.Name(wire_dtype(reader.dtype)),
+        )
+        check_import(wanted, file, timeout_s)
+        rule = _OPTIMIZERS[optimizer](lr=lr)
+        target = mesh.table(name, rows=rows, dim=reader.dim, dtype=reader.dtype, optimizer=rule)
+    else:
+        target = mesh.open_table(name)
+    with RowBar(f"importing {name}") as bar:
+        count = target.import_rows(file, progress=bar, timeout_s=timeout_s)
+    click.echo(f"{count:,} rows of {file} are in {name}")
+    return 0
+
+
+@table.command("checkpoint")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--table", "tables", multiple=True, help="Only this table; may come again.")
+@click.option(
+    "--base",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The checkpoint before; only rows changed since then are written.",
+)
+@with_mesh(_LONG_S)
+def checkpoint(
+    mesh: Mesh, timeout_s: float, folder: Path, tables: tuple[str, ...], base: Path | None
+) -> int:
+    """Write all tables with their optimizer state to FOLDER, while training goes on."""
+    with RowBar("saving") as bar:
+        made = mesh.checkpoint(
+            folder, tables=tables or None, base=base, progress=bar, timeout_s=timeout_s
+        )
+    click.echo(f"{folder}: {_sum(made)}")
+    return 0
+
+
+@table.command("restore")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@with_mesh(_LONG_S)
+def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
+    """Put tables back to the checkpoint in FOLDER; it is verified first."""
+    with RowBar("restoring") as bar:
+        made = mesh.restore(folder, progress=bar, timeout_s=timeout_s)
+    click.echo(
+        f"{folder}: {_sum(made)}, on {len(mesh.servers.shard_map(mesh.deadline()).names)} servers"
+    )
+    return 0
+
+
+def _sum(made: Manifest) -> str:
+    kind = "full" if made.base is None else f"adding to {made.base.path}"
+    return (
+        f"checkpoint {made.id[:8]} ({kind}), {len(made.tables)} tables, {made.rows:,} rows, "
+        f"{made.bytes:,} bytes, step {made.step} of generation {made.generation}"
+    )
+
+
+def _print(columns: Any, lines: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        # A pipe has no width; nothing should be cut off there.
+        console = Console(highlight=False, width=200)
+    shown = Table(*columns)
+    for line in lines:
+        shown.add_row(*line)
+    console.print(shown)
