@@ -105,6 +105,16 @@ def train(ask, generation, epoch):
     grads = [rows(2, 0, 0, 2)]
     ask(ps_pb2.BackwardRequest(context=context, lookup=1, arrays=grads))
     assert ask(ps_pb2.ApplyRequest(context=context, mark=mark)).applied_steps == 1
+    ahead = context_pb2.ContextId(worker="plain", incarnation=5, counter=2)
+    early = ps_pb2.LookupRequest(
+        context=ahead,
+        lookup=1,
+        ahead=True,
+        shard_epoch=epoch,
+        tables=["users"],
+        arrays=[ids(3, 1)],
+    )
+    assert numbers(ask(early).arrays[0]) == [0, 1, 1, 0]
     pushed = ps_pb2.PushRequest(
         worker="plain",
         incarnation=5,
@@ -115,6 +125,10 @@ def train(ask, generation, epoch):
     )
     assert ask(pushed).applied
     assert not ask(pushed).applied
+    refresh = ps_pb2.RefreshRequest(ahead_context=ahead, ahead_lookup=1, shard_epoch=epoch)
+    places, changed = ask(refresh).arrays
+    assert list(places.shape) == [1]
+    assert numbers(changed) == [2, 0]
     look = ps_pb2.LookupRequest(shard_epoch=epoch, tables=["users"], arrays=[ids(1, 2, 3)])
     assert numbers(ask(look).arrays[0]) == [2, 0, 1, 1, 0, 1]
     assert ask(ps_pb2.InspectTableRequest(table="users")).rows == 100
