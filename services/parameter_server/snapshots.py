@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from gradmesh.protos.errors import InvalidRequest, SnapshotLost
+from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.table import TableShard
@@ -136,7 +136,11 @@ class Snapshots:
                 and session.step == run.applied_steps
             ]
         for name, session in due:
-            self._freeze(name, session, run)
+            try:
+                self._freeze(name, session, run)
+            except (ShardNotReady, BaseLost):
+                # Another one came first. The step must go on; whoever waits asks again and hears.
+                self.end(name, stored=False)
 
     def _freeze(self, name: str, session: _Session, run: Run) -> None:
         for reader in session.readers.values():
