@@ -4,17 +4,19 @@ The worker is the client; it forks off the server first. Both work with one thre
 do: select rows, or subtract scaled gradients from rows.
 """
 
+import ctypes
 import importlib
 import os
+import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from gradmesh.benchmarks import lookup_load as load
 from gradmesh.benchmarks.worker import serve, timed
 
+_PR_SET_PDEATHSIG = 1
 _held: dict[str, Any] = {}  # the server's tables; rpc functions have no other home
 
 
@@ -55,10 +57,9 @@ def main() -> None:
     """Start the server, join it and serve the parent."""
     with tempfile.TemporaryDirectory(prefix="gradmesh-bench-") as folder:
         meeting = f"{folder}/meeting"
-        lifeline, held = os.pipe()
+        _end_with_parent()
         if os.fork() == 0:
-            os.close(held)
-            threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+            _end_with_parent()
             # The parent must see the client's output end when the client does.
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, sys.stdin.fileno())
@@ -75,10 +76,9 @@ def main() -> None:
     os._exit(0)
 
 
-def _end_with(lifeline: int) -> None:
-    """End this process when the other end of a pipe is gone."""
-    os.read(lifeline, 1)
-    os._exit(0)
+def _end_with_parent() -> None:
+    """Have the kernel end this process with its parent, even while it is stopped."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _call(rpc: Any, workload: str, count: int) -> Callable[[int], object]:

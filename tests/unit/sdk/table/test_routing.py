@@ -9,6 +9,7 @@ from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.sharding import ShardMap, even_buckets
 from gradmesh.sdk.table.routing import check_grads, route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
+from gradmesh.sdk.table.wire import EXACTLY
 
 SERVERS = object()
 
@@ -17,6 +18,7 @@ def make_set(*dims, rows=1000):
     return TableSet(
         [
             SimpleNamespace(
+                wire=EXACTLY,
                 name=f"t{i}",
                 dim=dim,
                 dtype=np.dtype(np.float32),
