@@ -34,6 +34,9 @@ def _tables(ids: Any, sent: Any, matrix: Any) -> None:
     rows.gather(matrix, ids)
     rows.gather(matrix, inverse)
     rows.scatter_sgd(matrix.copy(), inverse, sent, 0.1)
+    rows.scatter_add(matrix.copy(), inverse, sent)
+    rows.copy_out(matrix, ids, sent.copy())
+    rows.copy_in(matrix.copy(), ids, sent)
     initializer.init_uniform(matrix.copy(), ids, 0, 0.0, 1.0)
     initializer.init_normal(matrix.copy(), ids, 0, 0.0, 1.0)
     slots = id_map.IdMap(1)
@@ -51,6 +54,7 @@ def _bags(ids: Any, matrix: Any) -> None:
     _, winner = bag.bag_max(matrix, ids, starts)
     bag.bag_max_backward(ids, 2, matrix[:2], winner)
     bag.bag_weights_backward(matrix, ids, matrix[:2], starts)
+    bag.interleave(starts[None, :2], np.diff(starts)[None], np.zeros(1, np.int64))
 
 
 def _updates(index: Any, matrix: Any, grads: Any, kind: Any) -> None:

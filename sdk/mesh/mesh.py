@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from gradmesh.sdk.checkpoint.snapshot import Progress
 from gradmesh.sdk.mesh.coordinator import Coordinator
 from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
+from gradmesh.sdk.mesh.role import ROLES, Role
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import LaneChoice
@@ -43,14 +44,6 @@ from gradmesh.sdk.table.wire import Precision, Wire, wire_of
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
-
-Role = Literal["client", "trainer", "parameter-server"]
-
-_ROLES: dict[Role, membership_pb2.Role] = {
-    "client": membership_pb2.ROLE_CLIENT,
-    "trainer": membership_pb2.ROLE_TRAINER,
-    "parameter-server": membership_pb2.ROLE_PARAMETER_SERVER,
-}
 
 
 def connect(
@@ -97,7 +90,7 @@ def connect(
     chosen = check_name("worker", name or f"client-{uuid.uuid4().hex[:8]}")
     member = membership_pb2.Member(
         name=chosen,
-        role=_ROLES[role],
+        role=ROLES[role],
         address=address,
         incarnation=time.time_ns() if incarnation is None else incarnation,
     )

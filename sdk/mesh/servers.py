@@ -190,23 +190,15 @@ class Calls:
         method: The rpc.
         calls: To whom, and the request or what writes it.
         deadline: Of each.
-        awaited: Whether the answers are asked for at once, which makes a single call cheaper.
     """
 
     def __init__(
-        self,
-        method: Method,
-        calls: Iterable[tuple[Channel, Body | Writer]],
-        deadline: Deadline,
-        *,
-        awaited: bool = False,
+        self, method: Method, calls: Iterable[tuple[Channel, Body | Writer]], deadline: Deadline
     ) -> None:
         self._pending: list[Pending] = []
-        asked = list(calls)
-        alone = awaited and len(asked) == 1
         try:
-            for channel, request in asked:
-                self._pending.append(channel.start(method, request, deadline, alone=alone))
+            for channel, request in calls:
+                self._pending.append(channel.start(method, request, deadline))
         except BaseException:
             self.cancel()
             raise
@@ -255,4 +247,4 @@ def call_all(
     Raises:
         GradmeshError: The first failure; calls still under way are given up.
     """
-    return list(Calls(method, calls, deadline, awaited=True).responses())
+    return list(Calls(method, calls, deadline).responses())

@@ -67,7 +67,6 @@ class PendingLookup:
         wanted: Which.
         deadline: Of all attempts together.
         purpose: What for.
-        awaited: Whether `finish` follows at once.
     """
 
     def __init__(
@@ -76,10 +75,7 @@ class PendingLookup:
         wanted: WantedIds,
         deadline: Deadline,
         purpose: Purpose | None = None,
-        *,
-        awaited: bool = False,
     ) -> None:
-        self._awaited = awaited
         self._tables = tables
         self._wanted = wanted
         self._deadline = deadline
@@ -106,8 +102,7 @@ class PendingLookup:
             for part in plan.parts
         ]
         lookup = Lookup(shards, plan, rows, first, self._tables.wire)
-        sent = Calls(METHODS["Lookup"], calls, self._deadline, awaited=self._awaited)
-        return lookup, sent
+        return lookup, Calls(METHODS["Lookup"], calls, self._deadline)
 
     def _asked(self, plan: Route) -> list[float]:
         """Return for each table how many ids were wanted for each that travels."""
@@ -173,4 +168,4 @@ def look_up(
 
     A server that moved is found again through the coordinator, until the deadline.
     """
-    return PendingLookup(tables, wanted, deadline, purpose, awaited=True).finish()
+    return PendingLookup(tables, wanted, deadline, purpose).finish()

@@ -110,7 +110,9 @@ def as_ids(ids: object, table: str) -> Ids:
             f"table {table!r}: ids must be integers, not {array.dtype}", table=table
         )
     if array.dtype == np.uint64 and (bad := int(array.max())) >= 2**63:
-        raise IdOutOfRange(f"table {table!r}: id {bad} is beyond 2**63", table=table, id=bad)
+        raise IdOutOfRange(
+            f"table {table!r}: id {bad} is no int64; hash it to one", table=table, id=bad
+        )
     return np.asarray(array, dtype=np.int64, order="C")
 
 

@@ -18,7 +18,6 @@ from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import (
     Draining,
     InvalidRequest,
-    ShardNotReady,
     StaleGeneration,
     StaleShardMap,
     StepPending,
@@ -32,7 +31,8 @@ from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradien
 from gradmesh.services.parameter_server.copies import Copies
 from gradmesh.services.parameter_server.pushes import Pushes
 from gradmesh.services.parameter_server.run import Run, merge
-from gradmesh.services.parameter_server.table import Budget, TableShard
+from gradmesh.services.parameter_server.shelf import Shelf
+from gradmesh.services.parameter_server.table import TableShard
 
 _log = logging.getLogger(__name__)
 
@@ -67,22 +67,23 @@ class Store:
         max_ssd_bytes: int = 1 << 36,
     ) -> None:
         self._name = name
-        self._describe = describe
         self._shard_map = shard_map
-        self._budget = Budget(max_bytes, name)
-        self._ssd_path = ssd_path
-        self._max_ssd_bytes = max_ssd_bytes
         self._max_waiters = max_waiters
         self.contexts = Contexts()
         self._pushes = Pushes()
         self._changes = Changes()
-        # Guards all below but _making; notified when a step is applied or a run ends.
+        self._tables = Shelf(
+            name,
+            describe,
+            shard_map,
+            max_bytes=max_bytes,
+            ssd_path=ssd_path,
+            max_ssd_bytes=max_ssd_bytes,
+        )
+        # Guards all below; notified when a step is applied or a run ends.
         self._changed = threading.Condition()
-        # One table is made at a time, beside everything else that goes on.
-        self._making = threading.Lock()
-        self._tables: dict[str, TableShard] = {}
         self._run = Run()
-        self.copies = Copies(self._changed, self._any_table, self._check_epoch, self.contexts)
+        self.copies = Copies(self._changed, self._tables.find, self._check_epoch, self.contexts)
         self._fence = 0
         self._waiters = 0
         self._closed = False
@@ -96,40 +97,7 @@ class Store:
             ShardNotReady: It is being restored.
         """
         self.copies.restores.check_open(name)
-        return self._any_table(name, deadline)
-
-    def _any_table(self, name: str, deadline: Deadline) -> TableShard:
-        # A table that is there stays there.
-        found = self._tables.get(name)
-        if found is not None:
-            return found
-        spec = self._describe(name, deadline)
-        shards = self._shard_map(None, deadline)
-        if not self._making.acquire(timeout=deadline.remaining_s()):
-            raise ShardNotReady(f"{self._name} is busy making other tables", table=name)
-        try:
-            # Only here are tables added, so the look is good for the whole block.
-            made = self._tables.get(name) or self._make(spec, shards)
-            with self._changed:
-                self._tables[name] = made
-            return made
-        finally:
-            self._making.release()
-
-    def _make(self, spec: table_pb2.TableSpec, shards: ShardMap) -> TableShard:
-        if self._name not in shards.names:
-            raise StaleShardMap(
-                f"{self._name} holds no shard of map {shards.epoch}; fetch the shard map",
-                epoch=shards.epoch,
-            )
-        return TableShard(
-            spec,
-            shards,
-            list(shards.names).index(self._name),
-            budget=self._budget,
-            ssd_path=self._ssd_path,
-            max_ssd_bytes=self._max_ssd_bytes,
-        )
+        return self._tables.find(name, deadline)
 
     def start_run(
         self, generation: int, world_size: int, tables: Sequence[str], deadline: Deadline
@@ -148,7 +116,7 @@ class Store:
             )
         if self._has_begun(generation, world_size):
             return
-        reset = [self._any_table(name, deadline) for name in tables]
+        reset = [self._tables.find(name, deadline) for name in tables]
         with self._changed:
             if self._has_begun(generation, world_size):
                 return
@@ -422,5 +390,4 @@ class Store:
 
     def tables(self) -> list[TableShard]:
         """Return all tables that this server has made."""
-        with self._changed:
-            return list(self._tables.values())
+        return self._tables.all()

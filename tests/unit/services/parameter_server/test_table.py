@@ -140,18 +140,6 @@ def test_the_step_of_a_run_counts_where_no_row_was_touched(make):
     assert table.steps == 5
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
-@pytest.mark.parametrize("count", [1, 3])
-def test_the_estimate_is_near_what_a_shard_takes(make, optimizer, count):
-    recipe = table_pb2.Recipe(name=optimizer, settings={"lr": 1.0})
-    spec = make.spec(rows=100_000, dim=8, optimizer=recipe)
-
-    need = TableShard.estimate_bytes(spec, count)
-    taken = TableShard(spec, make.shards(count), 0).bytes
-
-    assert 0.9 < taken / need < 1.1
-
-
 @pytest.mark.parametrize("dtype", ["FLOAT16", "FLOAT32"])
 def test_making_a_table_takes_little_more_than_it_holds(make, dtype):
     spec = make.spec(rows=1_000_000, dim=4, dtype=f"ELEMENT_TYPE_{dtype}", initializer=NORMAL)

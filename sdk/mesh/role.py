@@ -1,0 +1,14 @@
+"""What a process does in the mesh, in words and on the wire."""
+
+from typing import Literal, TypeAlias
+
+from gradmesh.protos.coordinator.v1 import membership_pb2
+
+Role: TypeAlias = Literal["client", "trainer", "parameter-server"]
+
+ROLES: dict[Role, membership_pb2.Role] = {
+    "client": membership_pb2.ROLE_CLIENT,
+    "trainer": membership_pb2.ROLE_TRAINER,
+    "parameter-server": membership_pb2.ROLE_PARAMETER_SERVER,
+}
+"""The wire's number of each."""
