@@ -181,9 +181,8 @@ def call_all(
     pending: list[Pending] = []
     responses: list[Any] = []
     try:
-        asked = list(calls)
-        for channel, request in asked:
-            pending.append(channel.start(method, request, deadline, alone=len(asked) == 1))
+        for channel, request in calls:
+            pending.append(channel.start(method, request, deadline))
         for place, call in enumerate(pending):
             if read is None:
                 responses.append(call.result())

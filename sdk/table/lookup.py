@@ -107,7 +107,7 @@ def _read_whole(table: "Table", ids: Ids, shards: ShardMap, deadline: Deadline) 
     unique, inverse = unique_inverse(ids)
     message = pb.LookupRequest(shard_epoch=shards.epoch, tables=table.names)
     channel = table.servers.channel(shards, 0)
-    call = channel.start(LOOKUP, Frame(message, [unique]), deadline, alone=True)
+    call = channel.start(LOOKUP, Frame(message, [unique]), deadline)
     rows: Array = call.borrow().arrays[0]
     out = rows.copy() if unique.size == ids.size else rows.take(inverse, axis=0, mode="clip")
     call.release()
