@@ -75,8 +75,7 @@ def connect(
         metrics: Where calls are counted.
         lane: Way of hot calls: shared memory, TCP, the best of them, or gRPC alone.
         table_metrics: Where lookups and pushes are counted.
-        max_frame_bytes: Largest message to a parameter server, which must not take less; bigger
-            lookups and pushes are cut by themselves.
+        max_frame_bytes: Largest message to a server, which must take it; bigger ones are cut.
         timeout_s: How long to look for the coordinator, and the default of every call.
         on_lost: Called once if another process takes this one's name.
 
@@ -85,8 +84,8 @@ def connect(
         NameTaken: A live process holds the name.
         Unauthenticated: The token is missing or wrong.
     """
-    if role not in _ROLES:
-        raise InvalidRequest(f"no role {role!r}; there are {', '.join(_ROLES)}", role=role)
+    if role not in ROLES:
+        raise InvalidRequest(f"no role {role!r}; there are {', '.join(ROLES)}", role=role)
     chosen = check_name("worker", name or f"client-{uuid.uuid4().hex[:8]}")
     member = membership_pb2.Member(
         name=chosen,

@@ -92,7 +92,7 @@ class Table:
         Raises:
             IdOutOfRange: An id is no row of the table.
         """
-        return self._start(ids, timeout_s, awaited=True)()
+        return self._start(ids, timeout_s)()
 
     def lookup_async(self, ids: object, *, timeout_s: float | None = None) -> Future[Array]:
         """Ask for rows as `lookup` does, without waiting for them.
@@ -102,13 +102,11 @@ class Table:
         """
         return self.servers.future(self._start(ids, timeout_s))
 
-    def _start(
-        self, ids: object, timeout_s: float | None, *, awaited: bool = False
-    ) -> Callable[[], Array]:
+    def _start(self, ids: object, timeout_s: float | None) -> Callable[[], Array]:
         """Send a request for rows; return what waits for them."""
         shaped = as_ids(ids, self.name)
         wanted = self._want(shaped)
-        pending = PendingLookup(self._alone, wanted, self._deadline(timeout_s), awaited=awaited)
+        pending = PendingLookup(self._alone, wanted, self._deadline(timeout_s))
 
         def finish() -> Array:
             found = pending.finish()
