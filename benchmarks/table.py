@@ -98,7 +98,7 @@ def _filled(kind: str, size: int, dim: int) -> TableShard:
     shards = ShardMap(1, ["bench"], ["bench"], np.array(even_buckets(1), np.int32))
     table = TableShard(spec, shards, 0)
     for begin in range(0, size, _CHUNK_ROWS):
-        table.prepare(table.slots_of(np.arange(begin, min(begin + _CHUNK_ROWS, size))))
+        table.read(table.slots_of(np.arange(begin, min(begin + _CHUNK_ROWS, size))))
     return table
 
 

@@ -19,7 +19,7 @@ from gradmesh.sdk.table.schedule import schedule_of
 from gradmesh.services.parameter_server.table.budget import Account, Budget
 from gradmesh.services.parameter_server.table.figures import Figures
 from gradmesh.services.parameter_server.table.index import Handles, Slots
-from gradmesh.services.parameter_server.table.make import Home, make_parts
+from gradmesh.services.parameter_server.table.make import Home, is_hash, make_parts
 from gradmesh.services.parameter_server.table.place import Place
 from gradmesh.services.parameter_server.table.rows import Layout
 from gradmesh.services.parameter_server.table.touched import Touched
@@ -58,13 +58,14 @@ class TableShard:
         max_ssd_bytes: int = 1 << 36,
     ) -> None:
         self.spec = spec
+        self.kind = "hash" if is_hash(spec) else "dense"
         self.steps = 0
         self.figures = Figures()
         self._initializer = initializer_of(spec.initializer)
         rule, self._lr = rule_of(spec.optimizer)
         self._rate = schedule_of(spec.schedule)
-        self._dtype = numpy_dtype(spec.dtype)
-        self._layout = Layout(spec.dim, self._dtype, rule)
+        self.dtype = numpy_dtype(spec.dtype)
+        self._layout = Layout(spec.dim, self.dtype, rule)
         # Tables with the same seed and other names must not have the same rows.
         self._seed = spec.seed ^ zlib.crc32(spec.name.encode()) << 32
         # Guards rows, index, figures and steps.
@@ -73,11 +74,6 @@ class TableShard:
         home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
         self._index, self._rows = make_parts(spec, self._layout, Place.of(shards, shard), home)
         self._touched = Touched(len(self._rows))
-
-    @property
-    def kind(self) -> str:
-        """Either "dense" or "hash"."""
-        return "hash" if self.spec.kind == table_pb2.TABLE_KIND_HASH else "dense"
 
     @property
     def row_count(self) -> int:
@@ -135,7 +131,7 @@ class TableShard:
             StoreFull: New rows do not fit.
         """
         if out is None:
-            out = np.empty((handles.size, self.spec.dim), self._dtype)
+            out = np.empty((handles.size, self.spec.dim), self.dtype)
         with self._lock:
             if peek:
                 slots = self._index.peek(handles, self.steps)
@@ -162,7 +158,7 @@ class TableShard:
     def _first_rows(self, ids: Ids) -> Array:
         wide = np.empty((ids.size, self.spec.dim), self._layout.wide)
         self._initializer.fill(wide, ids, self._seed)
-        return wide.astype(self._dtype, copy=False)
+        return wide.astype(self.dtype, copy=False)
 
     def check_grads(self, handles: Handles, grads: Array) -> Array:
         """Return gradients that fit rows, by the table's rule for those that are no numbers.
@@ -172,9 +168,9 @@ class TableShard:
         """
         name = self.spec.name
         expected = (handles.size, self.spec.dim)
-        if grads.shape != expected or grads.dtype != self._dtype:
+        if grads.shape != expected or grads.dtype != self.dtype:
             raise InvalidRequest(
-                f"table {name!r}: gradients must be {self._dtype} {expected}, not {grads.dtype} "
+                f"table {name!r}: gradients must be {self.dtype} {expected}, not {grads.dtype} "
                 f"{grads.shape}",
                 table=name,
             )
@@ -186,6 +182,9 @@ class TableShard:
         Raises:
             StoreFull: They do not fit.
         """
+        if self.kind == "dense":
+            # Its memory was granted when it was made; `apply` does the rest.
+            return
         with self._lock:
             self._use(handles, counts=True)
 
@@ -243,7 +242,7 @@ class TableShard:
                 held = slots >= 0
                 if touched:
                     held[held] = np.isin(slots[held], self._touched.among(slots[held]))
-                rows = np.empty((int(held.sum()), self.spec.dim), self._dtype)
+                rows = np.empty((int(held.sum()), self.spec.dim), self.dtype)
                 self._rows.read(slots[held], rows)
                 state = self._rows.state(slots[held])
             yield ids[held], rows, state
