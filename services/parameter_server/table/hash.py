@@ -349,8 +349,10 @@ def _size_classes(buckets: int, max_rows: int) -> NDArray[np.int64]:
     sizes, begin = [], 0
     capacities = list(_SMALL)
     while capacities[-1] < most:
-        grown = max(capacities[-1] + capacities[-1] // 4, capacities[-1] + 1)
-        capacities.append(-(-grown // _PAGE_ENTRIES) * _PAGE_ENTRIES)
+        last = capacities[-1]
+        # Half pages between one page and two: otherwise a bucket would double there.
+        unit = _PAGE_ENTRIES if last >= 2 * _PAGE_ENTRIES else _PAGE_ENTRIES // 2
+        capacities.append(-(-(last + last // 4) // unit) * unit)
     for capacity in capacities:
         begin = -(-begin // _PAGE_ENTRIES) * _PAGE_ENTRIES
         sizes.append((capacity, begin))
