@@ -46,6 +46,15 @@ def mark_owned(words: Any, limit: Any, local: Any) -> Any:
 
 
 @jit
+def outside(ids: Any, limit: Any) -> Any:
+    """Return the place of the first id that is not in [0, limit), or -1."""
+    for i in range(ids.shape[0]):
+        if ids[i] < 0 or ids[i] >= limit:
+            return i
+    return -1
+
+
+@jit
 def ranks(ids: Any, words: Any, out: Any) -> Any:
     """Put the rank of each id into out; return the place of the first that is no member, or -1."""
     for i in range(ids.shape[0]):

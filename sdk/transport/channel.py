@@ -79,11 +79,9 @@ class Channel:
         Raises:
             GradmeshError: What the worker raised, or why it could not be asked.
         """
-        return self.start(method, request, deadline, alone=True).result()
+        return self.start(method, request, deadline).result()
 
-    def start(
-        self, method: Method, request: Body | Writer, deadline: Deadline, *, alone: bool = False
-    ) -> "Pending":
+    def start(self, method: Method, request: Body | Writer, deadline: Deadline) -> "Pending":
         """Begin a call; several to different workers run at once.
 
         Args:
@@ -91,9 +89,8 @@ class Channel:
             request: What to send, or a function that writes it given memory for its arrays, which
                 on a lane is sent as it is.
             deadline: Of all attempts together.
-            alone: Whether the answer is wanted at once, with no other call beside it.
         """
-        return Pending(self, method, request, deadline, alone)
+        return Pending(self, method, request, deadline)
 
     def attempt(self, method: Method, data: bytes, timeout_s: float) -> "grpc.Future[bytes]":
         """Send the bytes of a call once, through gRPC.
@@ -102,47 +99,23 @@ class Channel:
             Unreachable: The channel was closed.
             DeadlineExceeded: There is no time left; gRPC might send it all the same.
         """
-        call = self._stub(method, timeout_s)
-        try:
-            future: grpc.Future[bytes] = call.future(
-                data, timeout=timeout_s, metadata=self.metadata
-            )
-        except ValueError:
-            raise self._closed() from None
-        return future
-
-    def ask(self, method: Method, data: bytes, timeout_s: float) -> bytes:
-        """Send the bytes of a call once, through gRPC, and wait for the answer on this thread.
-
-        Raises:
-            Unreachable: The channel was closed.
-            DeadlineExceeded: There is no time left; gRPC might send it all the same.
-            grpc.RpcError: The call failed.
-        """
-        call = self._stub(method, timeout_s)
-        try:
-            answer: bytes = call(data, timeout=timeout_s, metadata=self.metadata)
-        except ValueError:
-            raise self._closed() from None
-        return answer
-
-    def _stub(self, method: Method, timeout_s: float) -> Any:
-        """Return what calls a method."""
         if timeout_s <= 0:
             raise DeadlineExceeded(
                 f"no time was left to ask {self.worker} at {self.address}, {method.name}"
             )
         call = self._calls.get(method.path)
-        if call is None:
-            try:
+        try:
+            if call is None:
                 call = self._calls[method.path] = self._channel.unary_unary(method.path)
-            except ValueError:
-                raise self._closed() from None
-        return call
-
-    def _closed(self) -> Unreachable:
-        # A ValueError is all that gRPC says of it; the arguments are of the right kind.
-        return Unreachable(f"the channel to {self.worker} at {self.address} is closed")
+            future: grpc.Future[bytes] = call.future(
+                data, timeout=timeout_s, metadata=self.metadata
+            )
+        except ValueError:
+            # All that gRPC says of a closed channel; the arguments are of the right kind.
+            raise Unreachable(
+                f"the channel to {self.worker} at {self.address} is closed; connect again"
+            ) from None
+        return future
 
     def _negotiate(self, request: pb.OpenLaneRequest, timeout_s: float) -> pb.OpenLaneResponse:
         where = f"{self.worker} at {self.address}, OpenLane"

@@ -46,15 +46,12 @@ class Pending:
         method: The rpc.
         request: What to send, or what writes it.
         deadline: Of all attempts together.
-        alone: Whether the answer is wanted at once, with no other call beside it; then gRPC sends
-            when it waits, on the caller's own thread, which is quicker.
 
     Raises:
         InvalidRequest: The request cannot be sent.
     """
 
     __slots__ = (
-        "_alone",
         "_begun",
         "_channel",
         "_data",
@@ -71,14 +68,8 @@ class Pending:
     )
 
     def __init__(
-        self,
-        channel: "Channel",
-        method: Method,
-        request: Body | Writer,
-        deadline: Deadline,
-        alone: bool = False,
+        self, channel: "Channel", method: Method, request: Body | Writer, deadline: Deadline
     ) -> None:
-        self._alone = alone
         self._begun = time.perf_counter()
         self._channel = channel
         self._method = method
@@ -135,8 +126,6 @@ class Pending:
             self._data = to_wire(self._request, self._channel.max_frame_bytes)
             self._sent = len(self._data)
         self._lane = "grpc"
-        if self._alone:
-            return
         self._future = self._channel.attempt(self._method, self._data, self._deadline.remaining_s())
 
     def result(self) -> Any:
@@ -157,11 +146,11 @@ class Pending:
         former: GradmeshError | None = None
         while True:
             try:
-                response, received = self._await() if self._lane == "grpc" else self._receive()
+                response, received = self._receive() if self._future is None else self._await()
             except GradmeshError as error:
                 pauses = pauses or self._channel.retry.pauses()
                 # A lost lane says nothing about the server: gRPC is asked at once.
-                lost = self._lane != "grpc" and isinstance(error, Unreachable)
+                lost = self._future is None and isinstance(error, Unreachable)
                 pause_s = 0.0 if lost else next(pauses)
                 if not may_repeat(self._method, error) or self._exhausted(error, pause_s):
                     self._observe(error.reason, 0)
@@ -207,12 +196,9 @@ class Pending:
 
     def _await(self) -> tuple[Any, int]:
         """Return the answer of the newest attempt through gRPC, and its size."""
-        left_s = self._deadline.remaining_s()
+        assert self._future is not None
         try:
-            if self._future is None:
-                data = self._channel.ask(self._method, self._data or b"", left_s)
-            else:
-                data = self._future.result(left_s + _GRACE_S)
+            data = self._future.result(self._deadline.remaining_s() + _GRACE_S)
         except grpc.FutureTimeoutError:
             raise DeadlineExceeded(f"{self._where()}: no answer in time") from None
         except grpc.FutureCancelledError:

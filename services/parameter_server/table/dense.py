@@ -48,8 +48,9 @@ class DenseIndex(Index):
     def handles_of(self, ids: Ids) -> Handles:
         """Return the slots of ids."""
         check_ids(ids, self._table)
-        if ids.size and (ids.min() < 0 or ids.max() >= self._rows):
-            bad = int(ids.min()) if ids.min() < 0 else int(ids.max())
+        wrong = rank_bits.outside(ids, self._rows)
+        if wrong >= 0:
+            bad = int(ids[wrong])
             raise IdOutOfRange(
                 f"table {self._table!r}: id {bad} is not among its rows 0 to {self._rows - 1}",
                 table=self._table,

@@ -4,7 +4,7 @@ Rows of 16 bits are changed in float32 and rounded once a step; their state is f
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +18,8 @@ from gradmesh.services.parameter_server.table.memory import Reserved
 
 # Elements handled at once where temporary arrays are needed, so that they stay small.
 _CHUNK_ELEMENTS = 1 << 22
+
+_ALL = (slice(None),)
 
 # A table smaller than this takes its memory in small pages, and not more than it needs.
 _HUGE_FROM = 16 << 20
@@ -151,9 +153,11 @@ class Rows(ABC):
     def _slots(self) -> tuple[Any, ...]:
         return self.layout.slots
 
-    def _parts(self, count: int) -> Iterator[slice]:
+    def _parts(self, count: int) -> Iterable[slice]:
         most = self.most_at_once
-        return (slice(begin, begin + most) for begin in range(0, count, most))
+        if 0 < count <= most:
+            return _ALL
+        return [slice(begin, begin + most) for begin in range(0, count, most)]
 
 
 @final

@@ -20,7 +20,7 @@ from gradmesh.services.parameter_server.table.budget import Account, Budget
 from gradmesh.services.parameter_server.table.changes import Changes
 from gradmesh.services.parameter_server.table.figures import Figures
 from gradmesh.services.parameter_server.table.index import Handles, Slots
-from gradmesh.services.parameter_server.table.make import Home, make_parts
+from gradmesh.services.parameter_server.table.make import Home, is_hash, make_parts
 from gradmesh.services.parameter_server.table.place import Place
 from gradmesh.services.parameter_server.table.rows import Layout
 
@@ -58,6 +58,7 @@ class TableShard:
         max_ssd_bytes: int = 1 << 36,
     ) -> None:
         self.spec = spec
+        self.kind = "hash" if is_hash(spec) else "dense"
         self.steps = 0
         self.figures = Figures()
         self._initializer = initializer_of(spec.initializer)
@@ -73,11 +74,6 @@ class TableShard:
         home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
         self._index, self._rows = make_parts(spec, self._layout, Place.of(shards, shard), home)
         self.changes = Changes(spec.name, self._lock, self._index, self._rows)
-
-    @property
-    def kind(self) -> str:
-        """Either "dense" or "hash"."""
-        return "hash" if self.spec.kind == table_pb2.TABLE_KIND_HASH else "dense"
 
     @property
     def row_count(self) -> int:
@@ -187,6 +183,9 @@ class TableShard:
         Raises:
             StoreFull: They do not fit.
         """
+        if self.kind == "dense":
+            # Its memory was granted when it was made; `apply` does the rest.
+            return
         with self._lock:
             self._use(handles, counts=True)
 
