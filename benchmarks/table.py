@@ -6,6 +6,7 @@ misses cost whoever does it. A lookup is flat when its ratio to the floor does n
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,13 @@ def run(
     seconds: float = 2.0,
     on_row: Callable[[dict[str, Any]], object] = lambda row: None,
 ) -> list[dict[str, Any]]:
-    """Measure tables of several sizes, each kind in turns with the floor.
+    """Measure tables of several sizes, both kinds in turns with their floor.
 
     Args:
         sizes: Rows of the tables.
         dim: Elements of a row.
         ids: Looked up at once, drawn evenly from all.
-        seconds: About how long one measurement takes.
+        seconds: About how long a table is measured.
         on_row: Called with each row of the report when it is there.
 
     Returns:
@@ -48,36 +49,40 @@ def run(
     """
     report: list[dict[str, Any]] = []
     for size in sizes:
-        dense_s = 0.0
-        for kind in ("dense", "hash"):
-            row = _measure(kind, size, dim, ids, seconds)
-            dense_s = dense_s or row["ours"]
-            row["dense_ratio"] = row["ours"] / dense_s
+        for row in _measure(size, dim, ids, seconds):
             report.append(row)
             on_row(row)
     return report
 
 
-def _measure(kind: str, size: int, dim: int, ids: int, seconds: float) -> dict[str, Any]:
-    table = _filled(kind, size, dim)
+def _measure(size: int, dim: int, ids: int, seconds: float) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     wanted: Ids = rng.integers(0, size, ids)
-    # The table's own memory, so that the floor misses as much as the lookup does.
-    weights, slots = table.weights(), rng.integers(0, size, ids)
     out = np.empty((ids, dim), np.float32)
-    ours, floor = _in_turns(
-        lambda: table.read(table.slots_of(wanted), out),
-        lambda: copy_out(weights, slots, out),
-        seconds,
-    )
-    return {
-        "workload": f"lookup-{kind}-{size}",
-        "ours": ours,
-        "peer": floor,
-        "ratio": floor / ours,
-        "row_bytes": table.bytes / table.row_count,
-        "expected_row_bytes": table.expected_row_bytes,
-    }
+    tables = {kind: _filled(kind, size, dim) for kind in ("dense", "hash")}
+    calls: list[Callable[[], object]] = []
+    for table in tables.values():
+        # The floor reads the table's own memory, so that it misses as much as the lookup does.
+        weights, slots = table.weights(), rng.integers(0, size, ids)
+        calls.append(partial(_look_up, table, wanted, out))
+        calls.append(partial(copy_out, weights, slots, out))
+    medians = _in_turns(calls, 2 * seconds)
+    return [
+        {
+            "workload": f"lookup-{kind}-{size}",
+            "ours": medians[2 * place],
+            "peer": medians[2 * place + 1],
+            "ratio": medians[2 * place + 1] / medians[2 * place],
+            "dense_ratio": medians[2 * place] / medians[0],
+            "row_bytes": table.bytes / table.row_count,
+            "expected_row_bytes": table.expected_row_bytes,
+        }
+        for place, (kind, table) in enumerate(tables.items())
+    ]
+
+
+def _look_up(table: TableShard, ids: Ids, out: Array) -> None:
+    table.read(table.slots_of(ids), out)
 
 
 def _filled(kind: str, size: int, dim: int) -> TableShard:
@@ -101,17 +106,15 @@ def _float32() -> Any:
     return wire_dtype(np.dtype(np.float32))
 
 
-def _in_turns(
-    ours: Callable[[], Array | None], floor: Callable[[], Array | None], seconds: float
-) -> tuple[float, float]:
-    """Return the median seconds of each, called one after the other: noise hits both."""
-    samples: tuple[list[float], list[float]] = ([], [])
-    ours()
-    floor()
+def _in_turns(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
+    """Return the median seconds of each call, made one after the other: noise hits all alike."""
+    samples: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
     until = time.perf_counter() + seconds
     while len(samples[0]) < 5 or time.perf_counter() < until:
-        for held, call in zip(samples, (ours, floor), strict=True):
+        for held, call in zip(samples, calls, strict=True):
             begin = time.perf_counter()
             call()
             held.append(time.perf_counter() - begin)
-    return float(np.median(samples[0])), float(np.median(samples[1]))
+    return [float(np.median(held)) for held in samples]

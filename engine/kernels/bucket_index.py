@@ -29,6 +29,7 @@ regions left behind since `dead` was read."""
 DONE, NO_SLOT, NO_CLASS, NO_ROOM_FOR_DEAD = 0, 1, 2, 3
 """Why `insert` returned."""
 
+_BLOCK = 256
 _LOW = np.uint64(0xFFFFFFFF)
 _MASK = 0xFFFFFFFF
 _HALF = np.uint64(32)
@@ -61,16 +62,21 @@ def first_foreign(ids: Any, local: Any) -> Any:
     return -1
 
 
-@jit
-def _homes(ids: Any, local: Any, heads: Any, out: Any) -> None:
-    """Put the place at which the search for each id begins into out.
+@inline
+def _homes(ids: Any, begin: Any, end: Any, local: Any, heads: Any, entries: Any, out: Any) -> Any:
+    """Put the places at which the search for ids[begin:end] starts into out, and fetch them.
 
-    Apart from the search, so that the processor can fetch many of them at once.
+    Apart from the search, whose branches cannot be foreseen, the processor has many misses under
+    way at once. The sum is returned so that the reads are not left out.
     """
-    for i in range(ids.shape[0]):
+    for i in range(begin, end):
         hashed = spread(ids[i])
         bucket = np.int64(local[np.int64(hashed >> _TOP)])
-        out[i] = heads[bucket, BEGIN] + _home(hashed, heads[bucket, CAPACITY])
+        out[i - begin] = heads[bucket, BEGIN] + _home(hashed, heads[bucket, CAPACITY])
+    fetched = 0
+    for i in range(end - begin):
+        fetched += entries[out[i], 1]
+    return fetched
 
 
 @inline
@@ -91,20 +97,23 @@ def _search(key: Any, place: Any, local: Any, heads: Any, entries: Any) -> Any:
 def find(ids: Any, local: Any, heads: Any, entries: Any, oldest: Any, out: Any) -> Any:
     """Put the slot of each id into out, -1 where there is none; return how many there are not.
 
-    Entries whose mark is below `oldest` count as absent.
+    The second number returned means nothing. Entries whose mark is below `oldest` count as absent.
     """
-    homes = np.empty(ids.shape[0], np.int64)
-    _homes(ids, local, heads, homes)
+    homes = np.empty(_BLOCK, np.int64)
     missing = 0
-    for i in range(ids.shape[0]):
-        place = _search(ids[i], homes[i], local, heads, entries)
-        value = entries[place, 1]
-        if value == 0 or (oldest > 0 and ((value >> 32) & _MASK) < oldest):
-            out[i] = -1
-            missing += 1
-        else:
-            out[i] = (value & _MASK) - 1
-    return missing
+    fetched = 0
+    for begin in range(0, ids.shape[0], _BLOCK):
+        end = min(begin + _BLOCK, ids.shape[0])
+        fetched += _homes(ids, begin, end, local, heads, entries, homes)
+        for i in range(begin, end):
+            place = _search(ids[i], homes[i - begin], local, heads, entries)
+            value = entries[place, 1]
+            if value == 0 or (oldest > 0 and ((value >> 32) & _MASK) < oldest):
+                out[i] = -1
+                missing += 1
+            else:
+                out[i] = (value & _MASK) - 1
+    return missing, fetched
 
 
 @jit
@@ -122,28 +131,32 @@ def use(
 ) -> Any:
     """Do as `find` and mark each entry as used; return how many are missing, how many expired.
 
-    The places in ids of expired entries are listed, and their marks are left alone.
+    The places in ids of expired entries are listed, and their marks are left alone. The third
+    number returned means nothing.
     """
-    homes = np.empty(ids.shape[0], np.int64)
-    _homes(ids, local, heads, homes)
+    homes = np.empty(_BLOCK, np.int64)
     missing = 0
     stale = 0
-    for i in range(ids.shape[0]):
-        place = _search(ids[i], homes[i], local, heads, entries)
-        value = entries[place, 1]
-        slot = value & _MASK
-        out[i] = slot - 1
-        if value == 0:
-            missing += 1
-            continue
-        mark = (value >> 32) & _MASK
-        if oldest > 0 and mark < oldest:
-            expired[stale] = i
-            stale += 1
-            continue
-        bucket = np.int64(local[np.int64(spread(ids[i]) >> _TOP)])
-        entries[place, 1] = (_marked(policy, mark, now, clocks, bucket) << 32) | slot
-    return missing, stale
+    fetched = 0
+    for begin in range(0, ids.shape[0], _BLOCK):
+        end = min(begin + _BLOCK, ids.shape[0])
+        fetched += _homes(ids, begin, end, local, heads, entries, homes)
+        for i in range(begin, end):
+            place = _search(ids[i], homes[i - begin], local, heads, entries)
+            value = entries[place, 1]
+            slot = value & _MASK
+            out[i] = slot - 1
+            if value == 0:
+                missing += 1
+                continue
+            mark = (value >> 32) & _MASK
+            if oldest > 0 and mark < oldest:
+                expired[stale] = i
+                stale += 1
+                continue
+            bucket = np.int64(local[np.int64(spread(ids[i]) >> _TOP)])
+            entries[place, 1] = (_marked(policy, mark, now, clocks, bucket) << 32) | slot
+    return missing, stale, fetched
 
 
 @jit

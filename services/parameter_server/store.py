@@ -328,10 +328,13 @@ class Store:
             if unique_inverse(slots)[0].size != slots.size:
                 raise InvalidRequest(f"table {name!r}: ids must not repeat in a push", table=name)
             gradients.append(Gradient(name, slots, table.check_grads(slots, rows)))
+        return self._pushes.once(sender, lambda: self._apply_new(gradients))
+
+    def _apply_new(self, gradients: Sequence[Gradient]) -> None:
+        """Apply gradients whose rows may not exist yet; none of them when memory is short."""
         for gradient in gradients:
-            # Here, where an error leaves everything as it was.
             self._tables[gradient.table].prepare(gradient.slots)
-        return self._pushes.once(sender, lambda: self._apply(gradients))
+        self._apply(gradients)
 
     def note_asked(self, names: Sequence[str], asked: Sequence[int]) -> None:
         """Count ids that callers wanted, before they removed repeated ones; wrong ones are left."""

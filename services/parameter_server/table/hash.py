@@ -162,12 +162,12 @@ class HashIndex(Index):
     def _use(self, handles: Handles, step: int, oldest: int) -> tuple[Slots, int, Slots]:
         slots = np.empty(handles.size, np.int64)
         if self._limits.policy == kernel.KEEP:
-            missing = kernel.find(
+            missing, _ = kernel.find(
                 handles, self._place.local, self._heads, self._entries.array, 0, slots
             )
             return slots, int(missing), slots[:0]
         expired = np.empty(handles.size if oldest else 0, np.int64)
-        missing, stale = kernel.use(
+        missing, stale, _ = kernel.use(
             handles,
             self._place.local,
             self._heads,
@@ -343,9 +343,9 @@ def _size_classes(buckets: int, max_rows: int) -> NDArray[np.int64]:
     """Return capacity and beginning of each size class.
 
     Big ones grow by a quarter, so that at least three of five entries are used. The biggest holds
-    eight times what a bucket gets on average: hashes are even, whoever fills one bucket means to.
+    twice what a bucket gets on average: hashes are even, whoever fills one bucket means to.
     """
-    most = 8 * max_rows // max(buckets, 1) + 4096
+    most = 3 * max_rows // max(buckets, 1) + 4096
     sizes, begin = [], 0
     capacities = list(_SMALL)
     while capacities[-1] < most:

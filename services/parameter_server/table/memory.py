@@ -5,6 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
+from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.frame import Array
 
 # Python names this flag only from 3.13 on; it is the same on every Linux. Without it the kernel
@@ -23,13 +24,23 @@ class Reserved:
         dtype: Of its elements.
         huge_from: Offset in bytes from which on to ask for huge pages; None for none. For memory
             that fills from the beginning; what comes before it stays exact, for small tables.
+
+    Raises:
+        StoreFull: The system has no such address space.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, *, huge_from: int | None = None) -> None:
         kind = np.dtype(dtype)
         size = max(1, int(np.prod(shape, dtype=object))) * kind.itemsize
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._map = mmap.mmap(-1, size, flags=flags)
+        try:
+            self._map = mmap.mmap(-1, size, flags=flags)
+        except (OSError, OverflowError) as error:
+            raise StoreFull(
+                f"no address space for {size} bytes of a table: {error}; lower max_store_bytes or "
+                "the table's limits, or raise the limit of the process",
+                need=size,
+            ) from None
         # A core dump of reserved space helps nobody.
         self._map.madvise(mmap.MADV_DONTDUMP)
         if huge_from is not None:

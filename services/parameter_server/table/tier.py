@@ -8,6 +8,7 @@ The file is scratch: it has no name and is gone with the process.
 import mmap
 import os
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, final
 
@@ -37,6 +38,7 @@ class _Slab:
         with tempfile.TemporaryFile(dir=directory) as file:
             os.ftruncate(file.fileno(), self._size)
             self._file = os.dup(file.fileno())
+        self.close = weakref.finalize(self, os.close, self._file)
         self._ensured = 0
         self._map = mmap.mmap(self._file, self._size)
         self._map.madvise(mmap.MADV_RANDOM)
@@ -64,11 +66,6 @@ class _Slab:
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._size)
         self._ensured = 0
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
 
 
 @final

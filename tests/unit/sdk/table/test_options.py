@@ -1,0 +1,120 @@
+"""What a table can be asked to do, as data that travels."""
+
+import numpy as np
+import pytest
+
+from gradmesh.engine import optim
+from gradmesh.engine.optim import lr_scheduler
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.sdk.table.arithmetic import row_bytes
+from gradmesh.sdk.table.gradients import BadGradients
+from gradmesh.sdk.table.lifetime import Admission, Eviction
+from gradmesh.sdk.table.recipe import rule_of, to_recipe
+from gradmesh.sdk.table.schedule import counts_steps, schedule_of, schedule_recipe
+
+Recipe = table_pb2.Recipe
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optim.Adam(lr=0.1, betas=(0.5, 0.6), amsgrad=True),
+        optim.SGD(lr=0.1, momentum=0.9, nesterov=True),
+        optim.FTRL(lr=0.1, l1=0.2),
+        optim.Rprop(lr=0.1),
+    ],
+    ids=lambda o: type(o).__name__,
+)
+def test_an_optimizer_travels_with_all_its_options(optimizer):
+    assert rule_of(to_recipe(optimizer)) == (optimizer.rule, 0.1)
+
+
+@pytest.mark.parametrize("name", ["betas", "betas.2", "eps.0", "magic.0"])
+def test_pairs_have_their_numbers(name):
+    settings = {"lr": 0.1, "betas.0": 0.9, "betas.1": 0.99, name: 0.5}
+
+    with pytest.raises(InvalidRequest):
+        rule_of(Recipe(name="adam", settings=settings))
+
+
+def test_a_schedule_travels():
+    schedule = lr_scheduler.CosineAnnealingLR(optim.SGD(0.1), T_max=10, eta_min=0.01)
+
+    rate = schedule_of(schedule_recipe(schedule))
+
+    assert [rate(0.1, step) for step in (0, 5, 10)] == pytest.approx([0.1, 0.055, 0.01])
+
+
+def test_a_schedule_without_numbers_cannot_travel():
+    with pytest.raises(InvalidRequest, match="LambdaLR"):
+        schedule_recipe(lr_scheduler.LambdaLR(optim.SGD(0.1), []))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(name="magic"),
+        Recipe(name="step", settings={"gamma": 0.5}),
+        Recipe(name="step", settings={"gamma": 0.5, "step_size": 0}),
+        Recipe(name="step", settings={"gamma": 0.5, "step_size": 1.5}),
+        Recipe(name="exponential", settings={"gamma": float("nan")}),
+    ],
+)
+def test_a_schedule_of_nonsense_is_refused(recipe):
+    with pytest.raises(InvalidRequest):
+        schedule_of(recipe)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Admission("magic"),
+        lambda: Admission.frequency(0),
+        lambda: Admission.frequency(256),
+        lambda: Admission("frequency", {"count": 1.5}),
+        lambda: Admission.probability(0.0),
+        lambda: Admission.probability(1.1),
+        lambda: Admission.probability(float("nan")),
+        lambda: Eviction("magic"),
+        lambda: Eviction("lru", {"steps": 1.0}),
+        lambda: Eviction.ttl(0),
+        lambda: Eviction("ttl"),
+        lambda: BadGradients("magic"),
+        lambda: BadGradients.clip(0.0),
+        lambda: BadGradients.clip(float("inf")),
+        lambda: BadGradients("clip"),
+        lambda: BadGradients("reject", {"limit": 1.0}),
+    ],
+)
+def test_options_of_nonsense_are_refused(make):
+    with pytest.raises(InvalidRequest):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "expected"),
+    [
+        (optim.SGD(0.1), np.float32, 64 * 4),
+        (optim.RowwiseAdagrad(0.1), np.float16, 64 * 2 + 4),
+        (optim.Adam(0.1), np.float32, 3 * 64 * 4),
+        (optim.FTRL(0.1), np.float64, 3 * 64 * 8),
+    ],
+)
+def test_a_row_takes_its_numbers_and_its_state(optimizer, dtype, expected):
+    assert row_bytes(64, np.dtype(dtype), optimizer.rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"optimizer": to_recipe(optim.SGD(0.1, momentum=0.9))}, False),
+        ({"optimizer": to_recipe(optim.SGD(0.1, momentum=0.9, dampening=0.1))}, True),
+        ({"optimizer": to_recipe(optim.Adam(0.1))}, True),
+        ({"schedule": Recipe(name="step")}, True),
+        ({"eviction": Recipe(name="ttl")}, True),
+        ({"eviction": Recipe(name="lru")}, False),
+    ],
+)
+def test_steps_count_where_they_change_rows(fields, expected):
+    assert counts_steps(table_pb2.TableSpec(**fields)) is expected
