@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -13,32 +12,42 @@ import pytest
 from gradmesh.engine import optim
 from gradmesh.protos.errors import CheckpointCorrupt
 
-# Dies when half of the rows are written.
+# Sends itself a signal when half of the rows are written, a small file after the other.
 _SAVER = """
-import os, signal, sys
+import os, sys
 from gradmesh.sdk.checkpoint import save
 from gradmesh.sdk.mesh.mesh import connect
 
 save._FILE_BYTES = 1
 def progress(done, total):
     if done * 2 > total:
-        os.kill(os.getpid(), signal.SIGKILL)
-connect(sys.argv[1]).checkpoint(sys.argv[2], progress=progress)
+        os.kill(os.getpid(), int(sys.argv[3]))
+with connect(sys.argv[1]) as mesh:
+    mesh.checkpoint(sys.argv[2], progress=progress)
 """
 
 
-def test_kill_leaves_no_checkpoint(make_cluster, tmp_path):
+@pytest.fixture
+def cluster(make_cluster):
     cluster = make_cluster(parameter_servers=3)
-    mesh = cluster.connect()
-    table = mesh.table("user", dim=64, optimizer=optim.SGD(lr=0.5))
+    table = cluster.connect().table("user", dim=64, optimizer=optim.SGD(lr=0.5))
     table.push(np.arange(60_000), np.ones((60_000, 64), np.float32))
-    target = tmp_path / "a"
+    return cluster
 
-    died = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_SAVER), cluster.address, target],
+
+def save_and_signal(cluster, target, number):
+    return subprocess.run(
+        [sys.executable, "-c", _SAVER, cluster.address, target, str(int(number))],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
         timeout=50,
     )
+
+
+def test_kill_leaves_no_checkpoint(cluster, tmp_path):
+    mesh, target = cluster.connect(), tmp_path / "a"
+
+    died = save_and_signal(cluster, target, signal.SIGKILL)
 
     assert died.returncode == -signal.SIGKILL
     assert not target.exists()
@@ -48,4 +57,15 @@ def test_kill_leaves_no_checkpoint(make_cluster, tmp_path):
         mesh.restore(partial)
     for store in cluster.stores:  # as the servers do by themselves after a while
         store.copies.snapshots.release_idle(-1)
+    assert mesh.checkpoint(target).rows == 60_000
+
+
+def test_interrupt_leaves_nothing_and_the_next_one_need_not_wait(cluster, tmp_path):
+    mesh, target = cluster.connect(), tmp_path / "a"
+
+    interrupted = save_and_signal(cluster, target, signal.SIGINT)
+
+    assert interrupted.returncode == -signal.SIGINT
+    assert b"KeyboardInterrupt" in interrupted.stderr
+    assert list(tmp_path.iterdir()) == []
     assert mesh.checkpoint(target).rows == 60_000

@@ -1,6 +1,8 @@
 """A cut equals the table at its moment, whatever happens while it is read."""
 
 import itertools
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -70,6 +72,62 @@ def test_cut_equals_the_moment_while_rows_change(make_shards, kind):
     assert during == before
     shard.changes.thaw("cut", False)
     assert copy_of(shard) != before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_equals_the_moment_while_threads_change_rows(make_shards, kind):
+    shards = make_shards(1, optimizer=Adagrad(lr=0.1), **KINDS[kind])
+    (shard,) = shards.shards
+    for seed in range(40):
+        churn(shards, np.random.default_rng(seed))
+    before = copy_of(shard)
+    ended, failures, changes = threading.Event(), [], itertools.count()
+
+    def change(seed):
+        rng = np.random.default_rng(seed)
+        try:
+            while not ended.is_set():
+                churn(shards, rng)
+                next(changes)
+        except Exception as error:
+            failures.append(error)
+
+    def let_them():
+        seen, until = next(changes), time.monotonic() + 5
+        while next(changes) < seen + 10 and time.monotonic() < until and not failures:
+            time.sleep(0)
+
+    shard.freeze("cut", "")
+    threads = [threading.Thread(target=change, args=(seed,)) for seed in (101, 102)]
+    for thread in threads:
+        thread.start()
+    try:
+        during = collect(shard, "cut", between=let_them)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(10)
+
+    assert failures == []
+    assert during == before
+
+
+@pytest.mark.parametrize("rows", [300, None])
+def test_cut_of_rows_on_disk_equals_the_moment(make_shards, tmp_path, rows):
+    shards = make_shards(
+        1, rows=rows, optimizer=Adagrad(lr=0.1), hot_bytes=4000, home={"ssd_path": tmp_path}
+    )
+    (shard,) = shards.shards
+    rng = np.random.default_rng(4)
+    for _ in range(40):
+        churn(shards, rng)
+    before = copy_of(shard)
+
+    shard.freeze("cut", "")
+    during = collect(shard, "cut", between=lambda: churn(shards, rng))
+
+    assert len(before[0]) > 100
+    assert during == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
