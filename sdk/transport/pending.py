@@ -165,8 +165,10 @@ class Pending:
     def _receive(self) -> tuple[Any, int]:
         """Return what came over the lane, and its size."""
         link = self._link
+        if link is None and self._given_up:
+            raise Cancelled(f"{self._where()}: given up by the caller")
         if link is None:
-            raise self._trouble or Cancelled(f"{self._where()}: given up by the caller")
+            raise self._trouble or DeadlineExceeded(f"{self._where()}: no time was left")
         try:
             received = link.receive(self._deadline.at)
             if received.number != SUCCEEDED and received.call in (0, link.calls):

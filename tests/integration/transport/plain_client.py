@@ -135,6 +135,33 @@ def train(ask, generation, epoch):
     return context
 
 
+def copy_and_restore(ask, epoch):
+    frozen = ask(ps_pb2.BeginSnapshotRequest(snapshot="copy", tables=["users"]))
+    assert frozen.frozen
+    ids_seen, cursor = b"", 0
+    while True:
+        page = ask(ps_pb2.ReadSnapshotRequest(snapshot="copy", table="users", cursor=cursor))
+        named = dict(zip(page.names, page.arrays))
+        ids_seen += named["ids"].data if "ids" in named else b""
+        cursor = page.next_cursor
+        if cursor == 0:
+            break
+    ask(ps_pb2.EndSnapshotRequest(snapshot="copy"))
+    assert len(ids_seen) // 8 in (3, 100)
+    ask(ps_pb2.BeginRestoreRequest(restore="back", tables=["users"]))
+    loaded = ps_pb2.LoadRowsRequest(
+        restore="back",
+        table="users",
+        shard_epoch=epoch,
+        names=["ids", "rows"],
+        arrays=[ids(7), rows(5, 6)],
+    )
+    ask(loaded)
+    ask(ps_pb2.EndRestoreRequest(restore="back", steps=[0]))
+    look = ps_pb2.LookupRequest(shard_epoch=epoch, tables=["users"], arrays=[ids(7)])
+    assert numbers(ask(look).arrays[0]) == [5, 6]
+
+
 def own(ask, context):
     told = ask(owner_pb2.DescribeRequest())
     assert "double" in told.functions
@@ -192,6 +219,7 @@ def main(coordinator_address, server_address):
         generation = round_of_one(coordinator)
         epoch = table(coordinator)
         own(owner, train(server, generation, epoch))
+        copy_and_restore(server, epoch)
         fail(server)
         report(coordinator, generation)
     assert "numpy" not in sys.modules
