@@ -141,7 +141,7 @@ def copy_and_restore(ask, epoch):
     ids_seen, cursor = b"", 0
     while True:
         page = ask(ps_pb2.ReadSnapshotRequest(snapshot="copy", table="users", cursor=cursor))
-        named = dict(zip(page.names, page.arrays))
+        named = dict(zip(page.names, page.arrays, strict=True))
         ids_seen += named["ids"].data if "ids" in named else b""
         cursor = page.next_cursor
         if cursor == 0:
