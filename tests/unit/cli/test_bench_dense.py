@@ -1,0 +1,28 @@
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from gradmesh.cli.bench.dense import WORKLOADS, dense
+from gradmesh.engine.bench import ROWS
+
+
+def test_the_workloads_offered_are_those_there_are() -> None:
+    assert WORKLOADS == ROWS
+
+
+def test_a_row_is_shown_and_written(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+
+    done = CliRunner().invoke(
+        dense,
+        ["--workload", "small-mlp", "--seconds", "0.01", "--json", str(file)],
+        standalone_mode=False,
+    )
+
+    assert done.exception is None
+    assert "small-mlp" in done.output
+    (row,) = json.loads(file.read_text())
+    assert row["workload"] == "small-mlp"
+    assert row["ours"] > 0
+    assert {"peer", "ratio"} <= row.keys()
