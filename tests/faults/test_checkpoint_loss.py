@@ -14,7 +14,9 @@ from gradmesh.protos.errors import CheckpointCorrupt
 
 # Sends itself a signal when half of the rows are written, a small file after the other.
 _SAVER = """
-import os, sys
+import os, signal, sys
+# Where tests run in the background the shell has SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from gradmesh.sdk.checkpoint import save
 from gradmesh.sdk.mesh.mesh import connect
 
