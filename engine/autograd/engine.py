@@ -12,6 +12,9 @@ from operator import attrgetter
 from sys import getrefcount
 from typing import Any
 
+import numpy as np
+from numpy import generic
+
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_backward
 from gradmesh.engine.autograd.errors import GradientError
@@ -26,7 +29,7 @@ from gradmesh.engine.autograd.function import (
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
-from gradmesh.engine.backend import Array, ShapeError, array_module, as_array
+from gradmesh.engine.backend import Array, ShapeError, as_array
 
 _by_sequence = attrgetter("sequence")
 
@@ -64,19 +67,20 @@ def reachable_nodes(roots: Sequence[Any]) -> list[Function]:
 def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
     """Return the reachable nodes, latest first, and how often each leaf is used."""
     seen = set(starts)
-    stack = list(seen)
+    # A list that grows while it is walked: the cheapest queue there is.
+    nodes = list(seen)
     uses: dict[Any, int] = {}
-    while stack:
-        for edge in stack.pop().edges:
+    for node in nodes:
+        for edge in node.edges:
             if edge is None:
                 continue
-            if edge.is_node:
-                if edge not in seen:
-                    seen.add(edge)
-                    stack.append(edge)
-            else:
+            if not edge.is_node:
                 uses[edge] = uses.get(edge, 0) + 1
-    return sorted(seen, key=_by_sequence, reverse=True), uses
+            elif edge not in seen:
+                seen.add(edge)
+                nodes.append(edge)
+    nodes.sort(key=_by_sequence, reverse=True)
+    return nodes, uses
 
 
 class _Pass:
@@ -121,7 +125,10 @@ class _Pass:
             return
         if node.saved_tensors is RELEASED:
             raise used_before(node)
-        check_versions(node)
+        for counter, version, _ in node.versions:
+            if counter[0] != version:
+                check_versions(node)
+                break
         results = node.backward(node, *grad) if node.outputs > 1 else node.backward(node, grad)
         if type(results) is not tuple:
             results = (results,)
@@ -143,7 +150,11 @@ class _Pass:
                 # Three: the tuple, this name, and the count's own argument. Nobody else refers to
                 # the array then, and it may be kept without a copy.
                 alone = getrefcount(result) == 3 and type(result) is not RowGrad
-                self._add_leaf(edge, result, alone and result.base is None)
+                owned = alone and result.base is None
+                if self.uses[edge] == 1 and edge not in self.pending:
+                    accumulate_leaf(edge, as_array(result), owned, self.into)
+                else:
+                    self._add_leaf(edge, result, owned)
         if not self.retain_graph and node.saved_tensors:
             release(node)
 
@@ -154,10 +165,7 @@ class _Pass:
                 self._settle(edge)
 
     def _add_leaf(self, leaf: Any, grad: Any, owned: bool) -> None:
-        """Add a gradient to a leaf; what is used once needs no bookkeeping."""
-        if self.uses[leaf] == 1 and leaf not in self.pending:
-            accumulate_leaf(leaf, as_array(grad), owned, self.into)
-            return
+        """Add a gradient to a leaf that is used more than once."""
         if owned and leaf not in self.pending:
             self.owned.add(leaf)
         self._add(leaf, grad)
@@ -166,7 +174,8 @@ class _Pass:
     def _add(self, target: Any, grad: Any) -> None:
         """Add a gradient to what waits for a node or leaf."""
         pending = self.pending
-        grad = as_array(grad)
+        if isinstance(grad, generic):
+            grad = np.asarray(grad)
         held = pending.get(target)
         if held is None:
             pending[target] = grad
@@ -209,7 +218,7 @@ def _seed(root: Any, grad: Any) -> Array:
                 f"a gradient must be given to start from a tensor of shape {root.shape}; "
                 "only a tensor of one element starts from 1"
             )
-        start = array_module(data).empty(data.shape, dtype=data.dtype)
+        start = data.copy()
         start.fill(1)
         return start
     data = grad.data if isinstance(grad, tensor_module.Tensor) else grad
