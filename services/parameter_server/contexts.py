@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ Slots: TypeAlias = NDArray[np.int64]
 _TOMBSTONES = 4096
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """The rows of one table that a lookup read, by the handles that the table gave."""
 
     table: str
@@ -32,8 +31,7 @@ class Part:
     """Steps applied to the table when it was read."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Gradient:
+class Gradient(NamedTuple):
     """Gradients of rows of one table; no slot twice."""
 
     table: str

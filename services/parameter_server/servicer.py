@@ -44,7 +44,7 @@ class ParameterServerServicer:
             ahead=message.ahead,
             empty=np.empty if message.wire_rows else call.empty,
         )
-        self._store.note_asked(message.tables, message.asked)
+        self._store.note_asked(message.tables, request.arrays, message.asked)
         if message.wire_rows:
             rows = [array for part in rows for array in pack(part, message.wire_rows)]
         return Frame(pb.LookupResponse(), rows)
