@@ -1,7 +1,7 @@
 """Python values as typed values of the wire, and back. Nothing here can carry code."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,25 +13,35 @@ from gradmesh.protos.frame import Array
 
 _INT64 = range(-(2**63), 2**63)
 
+Encode: TypeAlias = Callable[[object, list[Array]], pb.Value | None]
+"""Returns the value of an object that this room has no word for, or None; adds its arrays."""
 
-def to_value(obj: object, arrays: list[Array]) -> pb.Value:
+Decode: TypeAlias = Callable[[str, pb.Value, list[Array]], Any]
+"""Returns the object of a value of the kinds in `FOREIGN`, given the kind and the arrays."""
+
+FOREIGN = frozenset({"tensor_value", "rows_value", "ref_value", "worker_value"})
+"""Kinds whose Python classes other rooms own."""
+
+
+def to_value(obj: object, arrays: list[Array], other: Encode | None = None) -> pb.Value:
     """Return the typed value of a Python object.
 
     Args:
         obj: None, bool, int, float, str, bytes, numpy array or scalar, list, tuple, dict with text
             keys, or a remote reference. A numpy scalar becomes an array without axes.
         arrays: Receives the arrays; the value points into it.
+        other: Asked about objects of any other type.
 
     Raises:
         InvalidRequest: The object is of no such type, or nested too deeply.
     """
     try:
-        return _to_value(obj, arrays, 0)
+        return _to_value(obj, arrays, other, 0)
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"text that is not Unicode cannot be sent: {error}") from None
 
 
-def _to_value(obj: object, arrays: list[Array], depth: int) -> pb.Value:
+def _to_value(obj: object, arrays: list[Array], other: Encode | None, depth: int) -> pb.Value:
     if depth > limits.MAX_VALUE_DEPTH:
         raise InvalidRequest(f"a value nested deeper than {limits.MAX_VALUE_DEPTH} cannot be sent")
     match obj:
@@ -55,26 +65,32 @@ def _to_value(obj: object, arrays: list[Array], depth: int) -> pb.Value:
         case float():
             return pb.Value(float_value=obj)
         case list() | tuple():
-            items = [_to_value(item, arrays, depth + 1) for item in obj]
-            return pb.Value(list_value=pb.ListValue(items=items))
+            items = [_to_value(item, arrays, other, depth + 1) for item in obj]
+            fixed = isinstance(obj, tuple)
+            return pb.Value(list_value=pb.ListValue(items=items, fixed=fixed))
         case Mapping() if all(isinstance(key, str) for key in obj):
-            entries = {key: _to_value(item, arrays, depth + 1) for key, item in obj.items()}
+            entries = {key: _to_value(item, arrays, other, depth + 1) for key, item in obj.items()}
             return pb.Value(map_value=pb.MapValue(entries=entries))
         case pb.RemoteRef():
             return pb.Value(ref_value=obj)
+    if other is not None and (value := other(obj, arrays)) is not None:
+        return value
     raise InvalidRequest(
-        f"a {type(obj).__name__} cannot be sent; use numbers, text, bytes, arrays, lists or dicts "
-        "with text keys",
+        f"a {type(obj).__name__} cannot be sent; use numbers, text, bytes, arrays, tensors, "
+        "lists, tuples or dicts with text keys",
         type=type(obj).__name__,
     )
 
 
-def from_value(value: pb.Value, arrays: list[Array], depth: int = 0) -> Any:
-    """Return the Python object of a typed value; tuples arrive as lists.
+def from_value(
+    value: pb.Value, arrays: list[Array], other: Decode | None = None, depth: int = 0
+) -> Any:
+    """Return the Python object of a typed value.
 
     Args:
         value: What arrived.
         arrays: The arrays that came with it.
+        other: Makes the objects of the kinds in `FOREIGN`; without it they arrive as messages.
         depth: How deep in lists and maps the value lies.
 
     Raises:
@@ -90,12 +106,15 @@ def from_value(value: pb.Value, arrays: list[Array], depth: int = 0) -> Any:
         case "array_index" if value.array_index < len(arrays):
             return arrays[value.array_index]
         case "list_value":
-            return [from_value(item, arrays, depth + 1) for item in value.list_value.items]
+            items = [from_value(i, arrays, other, depth + 1) for i in value.list_value.items]
+            return tuple(items) if value.list_value.fixed else items
         case "map_value":
             entries = value.map_value.entries
-            return {key: from_value(item, arrays, depth + 1) for key, item in entries.items()}
+            return {
+                key: from_value(item, arrays, other, depth + 1) for key, item in entries.items()
+            }
         case "bool_value" | "int_value" | "float_value" | "string_value" | "bytes_value":
             return getattr(value, kind)
-        case "ref_value":
-            return value.ref_value
+    if kind in FOREIGN:
+        return getattr(value, kind) if other is None else other(kind, value, arrays)
     raise InvalidFrame("a typed value that is empty or points to an array that was not sent")

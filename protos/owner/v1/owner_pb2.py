@@ -23,11 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from gradmesh.protos.common.v1 import array_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_array__pb2
+from gradmesh.protos.common.v1 import autograd_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_autograd__pb2
 from gradmesh.protos.common.v1 import context_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_context__pb2
 from gradmesh.protos.common.v1 import value_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_value__pb2
+from gradmesh.protos.common.v1 import worker_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$gradmesh/protos/owner/v1/owner.proto\x12\x11gradmesh.owner.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a%gradmesh/protos/common/v1/value.proto\"\x11\n\x0f\x44\x65scribeRequest\"\x91\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x11\n\tfunctions\x18\x05 \x03(\t\x12\x15\n\ropen_contexts\x18\x06 \x01(\x04\x12\x11\n\tkept_refs\x18\x07 \x01(\x04\"\xf9\x01\n\x0b\x43\x61llRequest\x12\x10\n\x08\x66unction\x18\x01 \x01(\t\x12\'\n\x04\x61rgs\x18\x02 \x03(\x0b\x32\x19.gradmesh.common.v1.Value\x12:\n\x06kwargs\x18\x03 \x03(\x0b\x32*.gradmesh.owner.v1.CallRequest.KwargsEntry\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\x1aH\n\x0bKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.gradmesh.common.v1.Value:\x02\x38\x01\"d\n\x0c\x43\x61llResponse\x12)\n\x06result\x18\x01 \x01(\x0b\x32\x19.gradmesh.common.v1.Value\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\xaf\x02\n\x10\x43reateRefRequest\x12*\n\x03ref\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRef\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12\'\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x19.gradmesh.common.v1.Value\x12?\n\x06kwargs\x18\x04 \x03(\x0b\x32/.gradmesh.owner.v1.CreateRefRequest.KwargsEntry\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\x1aH\n\x0bKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.gradmesh.common.v1.Value:\x02\x38\x01\"\x13\n\x11\x43reateRefResponse\"=\n\x0f\x46\x65tchRefRequest\x12*\n\x03ref\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRef\"g\n\x10\x46\x65tchRefResponse\x12(\n\x05value\x18\x01 \x01(\x0b\x32\x19.gradmesh.common.v1.Value\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\">\n\x10\x44\x65leteRefRequest\x12*\n\x03ref\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRef\"\x13\n\x11\x44\x65leteRefResponse\"G\n\x15ReleaseContextRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\"\'\n\x16ReleaseContextResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\\\n\x0fOpenLaneRequest\x12*\n\x05kinds\x18\x01 \x03(\x0e\x32\x1b.gradmesh.owner.v1.LaneKind\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\r\"^\n\x10OpenLaneResponse\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.gradmesh.owner.v1.LaneKind\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06secret\x18\x03 \x01(\x0c*K\n\x08LaneKind\x12\x19\n\x15LANE_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rLANE_KIND_SHM\x10\x01\x12\x11\n\rLANE_KIND_TCP\x10\x02\x32\xed\x04\n\x0cOwnerService\x12S\n\x08\x44\x65scribe\x12\".gradmesh.owner.v1.DescribeRequest\x1a#.gradmesh.owner.v1.DescribeResponse\x12G\n\x04\x43\x61ll\x12\x1e.gradmesh.owner.v1.CallRequest\x1a\x1f.gradmesh.owner.v1.CallResponse\x12V\n\tCreateRef\x12#.gradmesh.owner.v1.CreateRefRequest\x1a$.gradmesh.owner.v1.CreateRefResponse\x12S\n\x08\x46\x65tchRef\x12\".gradmesh.owner.v1.FetchRefRequest\x1a#.gradmesh.owner.v1.FetchRefResponse\x12V\n\tDeleteRef\x12#.gradmesh.owner.v1.DeleteRefRequest\x1a$.gradmesh.owner.v1.DeleteRefResponse\x12\x65\n\x0eReleaseContext\x12(.gradmesh.owner.v1.ReleaseContextRequest\x1a).gradmesh.owner.v1.ReleaseContextResponse\x12S\n\x08OpenLane\x12\".gradmesh.owner.v1.OpenLaneRequest\x1a#.gradmesh.owner.v1.OpenLaneResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$gradmesh/protos/owner/v1/owner.proto\x12\x11gradmesh.owner.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a(gradmesh/protos/common/v1/autograd.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a%gradmesh/protos/common/v1/value.proto\x1a&gradmesh/protos/common/v1/worker.proto\"\x11\n\x0f\x44\x65scribeRequest\"\x91\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x11\n\tfunctions\x18\x05 \x03(\t\x12\x15\n\ropen_contexts\x18\x06 \x01(\x04\x12\x11\n\tkept_refs\x18\x07 \x01(\x04\"\xdb\x02\n\x0b\x43\x61llRequest\x12\x10\n\x08\x66unction\x18\x01 \x01(\t\x12\'\n\x04\x61rgs\x18\x02 \x03(\x0b\x32\x19.gradmesh.common.v1.Value\x12:\n\x06kwargs\x18\x03 \x03(\x0b\x32*.gradmesh.owner.v1.CallRequest.KwargsEntry\x12\x32\n\x08\x61utograd\x18\x04 \x01(\x0b\x32 .gradmesh.common.v1.AutogradNote\x12,\n\x06\x63\x61ller\x18\x05 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\x1aH\n\x0bKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.gradmesh.common.v1.Value:\x02\x38\x01\"\x98\x01\n\x0c\x43\x61llResponse\x12)\n\x06result\x18\x01 \x01(\x0b\x32\x19.gradmesh.common.v1.Value\x12\x32\n\x08\x61utograd\x18\x02 \x01(\x0b\x32 .gradmesh.common.v1.AutogradNote\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\x91\x03\n\x10\x43reateRefRequest\x12*\n\x03ref\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRef\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12\'\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x19.gradmesh.common.v1.Value\x12?\n\x06kwargs\x18\x04 \x03(\x0b\x32/.gradmesh.owner.v1.CreateRefRequest.KwargsEntry\x12\x32\n\x08\x61utograd\x18\x05 \x01(\x0b\x32 .gradmesh.common.v1.AutogradNote\x12,\n\x06\x63\x61ller\x18\x06 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\x1aH\n\x0bKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.gradmesh.common.v1.Value:\x02\x38\x01\"\x13\n\x11\x43reateRefResponse\"\x9f\x01\n\x0f\x46\x65tchRefRequest\x12*\n\x03ref\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRef\x12\x32\n\x08\x61utograd\x18\x02 \x01(\x0b\x32 .gradmesh.common.v1.AutogradNote\x12,\n\x06\x63\x61ller\x18\x03 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\"\x9b\x01\n\x10\x46\x65tchRefResponse\x12(\n\x05value\x18\x01 \x01(\x0b\x32\x19.gradmesh.common.v1.Value\x12\x32\n\x08\x61utograd\x18\x02 \x01(\x0b\x32 .gradmesh.common.v1.AutogradNote\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\">\n\x10\x44\x65leteRefRequest\x12*\n\x03ref\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRef\"\x13\n\x11\x44\x65leteRefResponse\"G\n\x15ReleaseContextRequest\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\"\'\n\x16ReleaseContextResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\\\n\x0fOpenLaneRequest\x12*\n\x05kinds\x18\x01 \x03(\x0e\x32\x1b.gradmesh.owner.v1.LaneKind\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\r\"^\n\x10OpenLaneResponse\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.gradmesh.owner.v1.LaneKind\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06secret\x18\x03 \x01(\x0c*K\n\x08LaneKind\x12\x19\n\x15LANE_KIND_UNSPECIFIED\x10\x00\x12\x11\n\rLANE_KIND_SHM\x10\x01\x12\x11\n\rLANE_KIND_TCP\x10\x02\x32\xed\x04\n\x0cOwnerService\x12S\n\x08\x44\x65scribe\x12\".gradmesh.owner.v1.DescribeRequest\x1a#.gradmesh.owner.v1.DescribeResponse\x12G\n\x04\x43\x61ll\x12\x1e.gradmesh.owner.v1.CallRequest\x1a\x1f.gradmesh.owner.v1.CallResponse\x12V\n\tCreateRef\x12#.gradmesh.owner.v1.CreateRefRequest\x1a$.gradmesh.owner.v1.CreateRefResponse\x12S\n\x08\x46\x65tchRef\x12\".gradmesh.owner.v1.FetchRefRequest\x1a#.gradmesh.owner.v1.FetchRefResponse\x12V\n\tDeleteRef\x12#.gradmesh.owner.v1.DeleteRefRequest\x1a$.gradmesh.owner.v1.DeleteRefResponse\x12\x65\n\x0eReleaseContext\x12(.gradmesh.owner.v1.ReleaseContextRequest\x1a).gradmesh.owner.v1.ReleaseContextResponse\x12S\n\x08OpenLane\x12\".gradmesh.owner.v1.OpenLaneRequest\x1a#.gradmesh.owner.v1.OpenLaneResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,40 +40,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CALLREQUEST_KWARGSENTRY']._serialized_options = b'8\001'
   _globals['_CREATEREFREQUEST_KWARGSENTRY']._loaded_options = None
   _globals['_CREATEREFREQUEST_KWARGSENTRY']._serialized_options = b'8\001'
-  _globals['_LANEKIND']._serialized_start=1583
-  _globals['_LANEKIND']._serialized_end=1658
-  _globals['_DESCRIBEREQUEST']._serialized_start=178
-  _globals['_DESCRIBEREQUEST']._serialized_end=195
-  _globals['_DESCRIBERESPONSE']._serialized_start=198
-  _globals['_DESCRIBERESPONSE']._serialized_end=343
-  _globals['_CALLREQUEST']._serialized_start=346
-  _globals['_CALLREQUEST']._serialized_end=595
-  _globals['_CALLREQUEST_KWARGSENTRY']._serialized_start=523
-  _globals['_CALLREQUEST_KWARGSENTRY']._serialized_end=595
-  _globals['_CALLRESPONSE']._serialized_start=597
-  _globals['_CALLRESPONSE']._serialized_end=697
-  _globals['_CREATEREFREQUEST']._serialized_start=700
-  _globals['_CREATEREFREQUEST']._serialized_end=1003
-  _globals['_CREATEREFREQUEST_KWARGSENTRY']._serialized_start=523
-  _globals['_CREATEREFREQUEST_KWARGSENTRY']._serialized_end=595
-  _globals['_CREATEREFRESPONSE']._serialized_start=1005
-  _globals['_CREATEREFRESPONSE']._serialized_end=1024
-  _globals['_FETCHREFREQUEST']._serialized_start=1026
-  _globals['_FETCHREFREQUEST']._serialized_end=1087
-  _globals['_FETCHREFRESPONSE']._serialized_start=1089
-  _globals['_FETCHREFRESPONSE']._serialized_end=1192
-  _globals['_DELETEREFREQUEST']._serialized_start=1194
-  _globals['_DELETEREFREQUEST']._serialized_end=1256
-  _globals['_DELETEREFRESPONSE']._serialized_start=1258
-  _globals['_DELETEREFRESPONSE']._serialized_end=1277
-  _globals['_RELEASECONTEXTREQUEST']._serialized_start=1279
-  _globals['_RELEASECONTEXTREQUEST']._serialized_end=1350
-  _globals['_RELEASECONTEXTRESPONSE']._serialized_start=1352
-  _globals['_RELEASECONTEXTRESPONSE']._serialized_end=1391
-  _globals['_OPENLANEREQUEST']._serialized_start=1393
-  _globals['_OPENLANEREQUEST']._serialized_end=1485
-  _globals['_OPENLANERESPONSE']._serialized_start=1487
-  _globals['_OPENLANERESPONSE']._serialized_end=1581
-  _globals['_OWNERSERVICE']._serialized_start=1661
-  _globals['_OWNERSERVICE']._serialized_end=2282
+  _globals['_LANEKIND']._serialized_start=2066
+  _globals['_LANEKIND']._serialized_end=2141
+  _globals['_DESCRIBEREQUEST']._serialized_start=260
+  _globals['_DESCRIBEREQUEST']._serialized_end=277
+  _globals['_DESCRIBERESPONSE']._serialized_start=280
+  _globals['_DESCRIBERESPONSE']._serialized_end=425
+  _globals['_CALLREQUEST']._serialized_start=428
+  _globals['_CALLREQUEST']._serialized_end=775
+  _globals['_CALLREQUEST_KWARGSENTRY']._serialized_start=703
+  _globals['_CALLREQUEST_KWARGSENTRY']._serialized_end=775
+  _globals['_CALLRESPONSE']._serialized_start=778
+  _globals['_CALLRESPONSE']._serialized_end=930
+  _globals['_CREATEREFREQUEST']._serialized_start=933
+  _globals['_CREATEREFREQUEST']._serialized_end=1334
+  _globals['_CREATEREFREQUEST_KWARGSENTRY']._serialized_start=703
+  _globals['_CREATEREFREQUEST_KWARGSENTRY']._serialized_end=775
+  _globals['_CREATEREFRESPONSE']._serialized_start=1336
+  _globals['_CREATEREFRESPONSE']._serialized_end=1355
+  _globals['_FETCHREFREQUEST']._serialized_start=1358
+  _globals['_FETCHREFREQUEST']._serialized_end=1517
+  _globals['_FETCHREFRESPONSE']._serialized_start=1520
+  _globals['_FETCHREFRESPONSE']._serialized_end=1675
+  _globals['_DELETEREFREQUEST']._serialized_start=1677
+  _globals['_DELETEREFREQUEST']._serialized_end=1739
+  _globals['_DELETEREFRESPONSE']._serialized_start=1741
+  _globals['_DELETEREFRESPONSE']._serialized_end=1760
+  _globals['_RELEASECONTEXTREQUEST']._serialized_start=1762
+  _globals['_RELEASECONTEXTREQUEST']._serialized_end=1833
+  _globals['_RELEASECONTEXTRESPONSE']._serialized_start=1835
+  _globals['_RELEASECONTEXTRESPONSE']._serialized_end=1874
+  _globals['_OPENLANEREQUEST']._serialized_start=1876
+  _globals['_OPENLANEREQUEST']._serialized_end=1968
+  _globals['_OPENLANERESPONSE']._serialized_start=1970
+  _globals['_OPENLANERESPONSE']._serialized_end=2064
+  _globals['_OWNERSERVICE']._serialized_start=2144
+  _globals['_OWNERSERVICE']._serialized_end=2765
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,8 @@
 from gradmesh.protos.common.v1 import array_pb2 as _array_pb2
+from gradmesh.protos.common.v1 import autograd_pb2 as _autograd_pb2
 from gradmesh.protos.common.v1 import context_pb2 as _context_pb2
 from gradmesh.protos.common.v1 import value_pb2 as _value_pb2
+from gradmesh.protos.common.v1 import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -42,7 +44,7 @@ class DescribeResponse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., incarnation: _Optional[int] = ..., version: _Optional[str] = ..., functions: _Optional[_Iterable[str]] = ..., open_contexts: _Optional[int] = ..., kept_refs: _Optional[int] = ...) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("function", "args", "kwargs", "arrays")
+    __slots__ = ("function", "args", "kwargs", "autograd", "caller", "arrays")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -53,23 +55,29 @@ class CallRequest(_message.Message):
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     KWARGS_FIELD_NUMBER: _ClassVar[int]
+    AUTOGRAD_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     function: str
     args: _containers.RepeatedCompositeFieldContainer[_value_pb2.Value]
     kwargs: _containers.MessageMap[str, _value_pb2.Value]
+    autograd: _autograd_pb2.AutogradNote
+    caller: _worker_pb2.WorkerId
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_value_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _value_pb2.Value]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_value_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _value_pb2.Value]] = ..., autograd: _Optional[_Union[_autograd_pb2.AutogradNote, _Mapping]] = ..., caller: _Optional[_Union[_worker_pb2.WorkerId, _Mapping]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class CallResponse(_message.Message):
-    __slots__ = ("result", "arrays")
+    __slots__ = ("result", "autograd", "arrays")
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    AUTOGRAD_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     result: _value_pb2.Value
+    autograd: _autograd_pb2.AutogradNote
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, result: _Optional[_Union[_value_pb2.Value, _Mapping]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, result: _Optional[_Union[_value_pb2.Value, _Mapping]] = ..., autograd: _Optional[_Union[_autograd_pb2.AutogradNote, _Mapping]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class CreateRefRequest(_message.Message):
-    __slots__ = ("ref", "function", "args", "kwargs", "arrays")
+    __slots__ = ("ref", "function", "args", "kwargs", "autograd", "caller", "arrays")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,31 +89,41 @@ class CreateRefRequest(_message.Message):
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     KWARGS_FIELD_NUMBER: _ClassVar[int]
+    AUTOGRAD_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     ref: _value_pb2.RemoteRef
     function: str
     args: _containers.RepeatedCompositeFieldContainer[_value_pb2.Value]
     kwargs: _containers.MessageMap[str, _value_pb2.Value]
+    autograd: _autograd_pb2.AutogradNote
+    caller: _worker_pb2.WorkerId
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, ref: _Optional[_Union[_value_pb2.RemoteRef, _Mapping]] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_value_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _value_pb2.Value]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, ref: _Optional[_Union[_value_pb2.RemoteRef, _Mapping]] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_value_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _value_pb2.Value]] = ..., autograd: _Optional[_Union[_autograd_pb2.AutogradNote, _Mapping]] = ..., caller: _Optional[_Union[_worker_pb2.WorkerId, _Mapping]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class CreateRefResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class FetchRefRequest(_message.Message):
-    __slots__ = ("ref",)
+    __slots__ = ("ref", "autograd", "caller")
     REF_FIELD_NUMBER: _ClassVar[int]
+    AUTOGRAD_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
     ref: _value_pb2.RemoteRef
-    def __init__(self, ref: _Optional[_Union[_value_pb2.RemoteRef, _Mapping]] = ...) -> None: ...
+    autograd: _autograd_pb2.AutogradNote
+    caller: _worker_pb2.WorkerId
+    def __init__(self, ref: _Optional[_Union[_value_pb2.RemoteRef, _Mapping]] = ..., autograd: _Optional[_Union[_autograd_pb2.AutogradNote, _Mapping]] = ..., caller: _Optional[_Union[_worker_pb2.WorkerId, _Mapping]] = ...) -> None: ...
 
 class FetchRefResponse(_message.Message):
-    __slots__ = ("value", "arrays")
+    __slots__ = ("value", "autograd", "arrays")
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    AUTOGRAD_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     value: _value_pb2.Value
+    autograd: _autograd_pb2.AutogradNote
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, value: _Optional[_Union[_value_pb2.Value, _Mapping]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, value: _Optional[_Union[_value_pb2.Value, _Mapping]] = ..., autograd: _Optional[_Union[_autograd_pb2.AutogradNote, _Mapping]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class DeleteRefRequest(_message.Message):
     __slots__ = ("ref",)

@@ -1,0 +1,1 @@
+"""Calls between the processes of a mesh: functions by name, typed values, futures."""

@@ -1,0 +1,160 @@
+"""User values on their way: what `protos.value` knows, and tensors, gradients of rows, workers.
+
+Tensors are noted in order, because distributed autograd attaches its nodes to them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, final
+
+from gradmesh.engine.autograd import RowGrad, Tensor
+from gradmesh.engine.backend import to_numpy
+from gradmesh.protos.common.v1 import value_pb2 as pb
+from gradmesh.protos.common.v1 import worker_pb2
+from gradmesh.protos.dtype import wire_dtype
+from gradmesh.protos.errors import InvalidFrame
+from gradmesh.protos.frame import Array
+from gradmesh.protos.value import from_value, to_value
+from gradmesh.sdk.rpc.worker import WorkerInfo
+
+SendRef: TypeAlias = Callable[[Any], pb.RemoteRef | None]
+"""Returns what the wire carries for a reference, or None for an object that is none."""
+
+ReceiveRef: TypeAlias = Callable[[pb.RemoteRef], Any]
+"""Returns the reference that arrived."""
+
+
+@final
+class Outgoing:
+    """Values that are about to be sent, in the order in which they are added.
+
+    Args:
+        send_ref: Knows references.
+
+    Attributes:
+        arrays: What the values point to.
+        tensors: The tensors among them, in order.
+    """
+
+    __slots__ = ("_send_ref", "arrays", "tensors")
+
+    def __init__(self, send_ref: SendRef | None = None) -> None:
+        self._send_ref = send_ref
+        self.arrays: list[Array] = []
+        self.tensors: list[Tensor] = []
+
+    def add(self, obj: object) -> pb.Value:
+        """Return the typed value of an object.
+
+        Raises:
+            InvalidRequest: It cannot be sent.
+        """
+        return to_value(obj, self.arrays, self._other)
+
+    def _other(self, obj: object, arrays: list[Array]) -> pb.Value | None:
+        if isinstance(obj, Tensor):
+            self.tensors.append(obj)
+            index = _append(arrays, obj.data)
+            tensor = pb.TensorValue(array_index=index, requires_grad=obj.requires_grad)
+            return pb.Value(tensor_value=tensor)
+        if isinstance(obj, RowGrad):
+            rows = pb.RowsValue(
+                ids_index=_append(arrays, obj.ids),
+                rows_index=_append(arrays, obj.rows),
+                num_rows=obj.num_rows,
+                coalesced=obj.coalesced,
+            )
+            return pb.Value(rows_value=rows)
+        if isinstance(obj, WorkerInfo):
+            worker = worker_pb2.WorkerId(name=obj.name, incarnation=obj.incarnation, rank=obj.rank)
+            return pb.Value(worker_value=worker)
+        ref = self._send_ref(obj) if self._send_ref is not None else None
+        return None if ref is None else pb.Value(ref_value=ref)
+
+
+@final
+class Incoming:
+    """Values that arrived.
+
+    Args:
+        arrays: The arrays of their message.
+        borrowed: Whether the arrays are gone when the handler returns.
+        receive_ref: Makes references.
+
+    """
+
+    __slots__ = ("_arrays", "_borrowed", "_receive_ref", "_tensors")
+
+    def __init__(
+        self, arrays: list[Array], borrowed: bool, receive_ref: ReceiveRef | None = None
+    ) -> None:
+        self._borrowed = borrowed
+        self._arrays = [self._own(array) for array in arrays]
+        self._receive_ref = receive_ref
+        self._tensors: list[tuple[int, Tensor]] = []
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors among the values read so far, in the sender's order."""
+        # Maps have no order on the wire, but the sender counted the arrays as it went.
+        return [tensor for _, tensor in sorted(self._tensors, key=lambda pair: pair[0])]
+
+    def read(self, value: pb.Value) -> Any:
+        """Return an object; its arrays are the receiver's own.
+
+        Raises:
+            InvalidFrame: The value makes no sense.
+        """
+        return from_value(value, self._arrays, self._other)
+
+    def read_all(
+        self, args: Iterable[pb.Value], kwargs: Mapping[str, pb.Value]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return positional and named arguments."""
+        positional = [self.read(value) for value in args]
+        return positional, {name: self.read(value) for name, value in kwargs.items()}
+
+    def _own(self, array: Array) -> Array:
+        # A view of received bytes cannot be written to, and users may want to.
+        return array.copy() if self._borrowed or not array.flags.writeable else array
+
+    def _other(self, kind: str, value: pb.Value, arrays: list[Array]) -> Any:
+        match kind:
+            case "tensor_value":
+                return self._tensor(value.tensor_value)
+            case "rows_value":
+                return self._rows(value.rows_value)
+            case "worker_value":
+                worker = value.worker_value
+                rank = worker.rank if worker.HasField("rank") else None
+                return WorkerInfo(worker.name, rank, worker.incarnation)
+        return value.ref_value if self._receive_ref is None else self._receive_ref(value.ref_value)
+
+    def _tensor(self, value: pb.TensorValue) -> Tensor:
+        array = self._array(value.array_index)
+        if value.requires_grad and array.dtype.kind not in "fV":
+            raise InvalidFrame(f"a tensor of {array.dtype} cannot require gradients")
+        tensor = Tensor(array, value.requires_grad)
+        self._tensors.append((value.array_index, tensor))
+        return tensor
+
+    def _rows(self, value: pb.RowsValue) -> RowGrad:
+        ids, rows = self._array(value.ids_index), self._array(value.rows_index)
+        fits = ids.ndim == 1 and ids.dtype == "int64" and rows.ndim and len(ids) == len(rows)
+        if not fits or (len(ids) and not 0 <= ids.min() <= ids.max() < value.num_rows):
+            raise InvalidFrame(
+                f"gradients of rows with numbers {ids.dtype} {ids.shape}, rows {rows.shape} and "
+                f"{value.num_rows} rows in all do not fit together"
+            )
+        return RowGrad(ids, rows, value.num_rows, value.coalesced)
+
+    def _array(self, index: int) -> Array:
+        if index >= len(self._arrays):
+            raise InvalidFrame("a typed value that points to an array that was not sent")
+        return self._arrays[index]
+
+
+def _append(arrays: list[Array], data: Any) -> int:
+    array = to_numpy(data)
+    wire_dtype(array.dtype)
+    arrays.append(array)
+    return len(arrays) - 1
