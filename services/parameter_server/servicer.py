@@ -130,7 +130,8 @@ class ParameterServerServicer:
     def load_rows(self, request: Frame[pb.LoadRowsRequest], call: Call) -> pb.LoadRowsResponse:
         """Set rows."""
         message = request.message
-        _check_count(len(request.arrays), len(set(message.names)), "one a name")
+        _check_count(len(request.arrays), len(message.names), "one a name")
+        _check_count(len(set(message.names)), len(message.names), "each name once")
         arrays = dict(zip(message.names, request.arrays, strict=True))
         self._store.copies.load_rows(
             message.restore, message.table, message.shard_epoch, arrays, call.deadline
