@@ -61,14 +61,18 @@ class Rule(ABC):
     def kernel(self) -> Callable[..., None] | None:
         """Return the compiled form of the formula, or None if there is none.
 
-        It takes weights [m, dim], the slots' arrays in the order of `slots`, the rows to change,
-        their gradients [n, dim], and `numbers`.
+        It takes weights [m, dim], `operands`, the rows to change, their gradients [n, dim], and
+        `numbers`.
         """
         return None
 
     def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
         """Return what the kernel takes besides arrays, floats as the dtype's `kind`."""
         return (kind(lr),)
+
+    def operands(self, slots: Mapping[str, Array]) -> list[Array]:
+        """Return the arrays of the slots in the order in which the kernel takes them."""
+        return [slots[slot.name] for slot in self.slots(1)]
 
     @property
     def is_steady(self) -> bool:
@@ -175,10 +179,9 @@ class Rule(ABC):
         if run is None:
             return False
         kind = weights.dtype.type
-        state = [slots[slot.name] for slot in self.slots(weights.shape[1])]
         if grads.dtype != weights.dtype:
             grads = grads.astype(weights.dtype)
-        run(weights, *state, index, grads, *self.numbers(kind, lr, step))
+        run(weights, *self.operands(slots), index, grads, *self.numbers(kind, lr, step))
         return True
 
 
@@ -226,7 +229,7 @@ class BoundRule:
         self._matrix = weight.reshape(self._shape)
         # Row gradients may have made the slots; they are the same memory as one long row.
         self._seen = {name: array.reshape(rows, -1) for name, array in kept["slots"].items()}
-        self._state = [self._seen[slot.name] for slot in rule.slots(dim)]
+        self._state = rule.operands(self._seen)
         self._index = np.arange(rows)
         self._run = rule.kernel() if isinstance(weight, np.ndarray) else None
         self._lr: float | None = None
