@@ -53,3 +53,25 @@ def test_layer_norm_without_parameters() -> None:
 
     assert not list(layer.parameters())
     assert abs(float(out.sum())) < 1e-6
+
+
+def test_statistics_without_momentum_are_plain_means() -> None:
+    torch = pytest.importorskip("torch")
+    mine, peer = nn.BatchNorm1d(3, momentum=None), torch.nn.BatchNorm1d(3, momentum=None)
+    rng = np.random.default_rng(0)
+
+    for _ in range(4):
+        x = rng.normal(2.0, 3.0, size=(5, 3)).astype(np.float32)
+        mine(ag.tensor(x))
+        peer(torch.tensor(x))
+
+    for key, value in peer.state_dict().items():
+        np.testing.assert_allclose(mine.state_dict()[key].data, value.numpy(), rtol=1e-5)
+
+
+def test_without_statistics_the_batch_is_used_always() -> None:
+    layer = nn.BatchNorm1d(3, track_running_stats=False)
+    x = ag.randn(5, 3)
+
+    assert layer(x).tolist() == layer.eval()(x).tolist()
+    assert "running_mean" not in layer.state_dict()
