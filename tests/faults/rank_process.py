@@ -1,6 +1,6 @@
 """One rank in a process of its own: all-reduces until something breaks, then says what.
 
-Arguments: folder of the store, rank, world size, timeout in seconds. Prints one JSON line
+Arguments: backend, folder of the store, rank, world size, timeout in seconds. Prints one JSON line
 when the first all-reduce is done, and one with the error.
 """
 
@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from gradmesh.trainer.process_group import TcpProcessGroup
+from gradmesh.trainer.process_group import ShmProcessGroup, TcpProcessGroup
 
 
 class FolderStore:
@@ -38,15 +38,16 @@ class FolderStore:
 
 
 def main() -> None:
-    folder, rank, size, timeout_s = sys.argv[1:]
-    group = TcpProcessGroup.connect(
+    backend, folder, rank, size, timeout_s = sys.argv[1:]
+    group = {"tcp": TcpProcessGroup, "shm": ShmProcessGroup}[backend].connect(
         FolderStore(pathlib.Path(folder)),
         generation=1,
         rank=int(rank),
         world_size=int(size),
         timeout_s=float(timeout_s),
     )
-    array = np.zeros(1_000_000, np.float32)
+    array = group.empty(1_000_000, np.float32)
+    array[...] = 0
     group.all_reduce(array).wait()
     print(json.dumps({"running": True}), flush=True)
     try:

@@ -6,6 +6,7 @@ Reductions are in rank order and bit-identical on all ranks. Errors are in train
 from gradmesh.trainer.process_group.local import LocalProcessGroup as LocalProcessGroup
 from gradmesh.trainer.process_group.process_group import ProcessGroup as ProcessGroup
 from gradmesh.trainer.process_group.process_group import ReduceOp as ReduceOp
+from gradmesh.trainer.process_group.shm import ShmProcessGroup as ShmProcessGroup
 from gradmesh.trainer.process_group.store import Store as Store
 from gradmesh.trainer.process_group.tcp import Endpoint as Endpoint
 from gradmesh.trainer.process_group.tcp import TcpProcessGroup as TcpProcessGroup
@@ -16,6 +17,7 @@ __all__ = [
     "LocalProcessGroup",
     "ProcessGroup",
     "ReduceOp",
+    "ShmProcessGroup",
     "Store",
     "TcpProcessGroup",
     "Work",
