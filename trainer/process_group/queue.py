@@ -7,6 +7,7 @@ its call, and whoever waits without a limit runs what is in line. One at a time,
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, final
@@ -38,12 +39,12 @@ class WorkQueue:
     def __init__(self, name: str, latch: Latch, on_end: Callable[[], None]) -> None:
         self._latch = latch
         self._on_end = on_end
-        self._lock = threading.Lock()  # guards _jobs and _waiting_to_begin
+        self._lock = threading.Lock()  # guards all below but _calls
+        self._news = threading.Condition(self._lock)  # a work or a turn has ended
+        self._listeners = 0
         self._jobs: deque[_Job] = deque()
         self._waiting_to_begin = 0
-        self._turn = threading.Lock()  # held by whoever runs jobs
-        self._news = threading.Condition()  # a work or a turn has ended; guards _listeners
-        self._listeners = 0
+        self._is_running = False  # a flag, since Lock.locked() lags behind the lock
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -61,7 +62,7 @@ class WorkQueue:
         with self._lock:
             self._latch.check()
             rest = None
-            if begin is not None and not self._waiting_to_begin:
+            if begin is not None and not self._waiting_to_begin and not self._is_running:
                 rest = self._begin(begin)
             self._jobs.append(_Job(work, rest or run, rest is not None))
             if rest is None:
@@ -73,23 +74,15 @@ class WorkQueue:
     def end_of(self, work: PendingWork, timeout_s: float | None) -> None:
         """Return once the work has ended: run what is in line, or wait for whoever does."""
         if timeout_s is not None:
-            self._listen(work, timeout_s)
+            self._give_up_after(work, timeout_s)
             return
         while not work.has_ended():
-            if self._turn.acquire(blocking=False):
-                try:
-                    while not work.has_ended() and self._run_next():
-                        pass
-                finally:
-                    self._turn.release()
-                    self._tell()
-            else:
-                with self._news:
-                    self._listeners += 1
-                    # Told when the turn ends: if it has ended already, nobody would tell us.
-                    if not work.has_ended() and self._turn.locked():
-                        self._news.wait()
-                    self._listeners -= 1
+            with self._lock:
+                if self._is_running:
+                    self._listen(None)
+                    continue
+                self._is_running = True
+            self._run_until(work.has_ended)
 
     def hurry(self) -> None:
         """Let the thread run what is in line."""
@@ -105,71 +98,73 @@ class WorkQueue:
         self._thread.join(timeout_s)
 
     def _begin(self, begin: Callable[[], _Run | None]) -> _Run | None:
-        if not self._turn.acquire(blocking=False):
-            return None
         try:
             return begin()
         except Exception as error:
             self._latch.trip(error)
             self.hurry()
             raise
-        finally:
-            self._turn.release()
-            self._tell()
 
-    def _listen(self, work: PendingWork, timeout_s: float) -> None:
+    def _give_up_after(self, work: PendingWork, timeout_s: float) -> None:
         """Wait for a work that somebody else runs, no longer than `timeout_s`."""
         self.hurry()
-        with self._news:
-            self._listeners += 1
-            has_ended = self._news.wait_for(work.has_ended, timeout_s)
-            self._listeners -= 1
-        if not has_ended:
-            raise CollectiveTimeout(
-                f"{work.name} still runs after {timeout_s} s; wait longer, or abort the group"
-            )
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            while not work.has_ended():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise CollectiveTimeout(
+                        f"{work.name} still runs after {timeout_s} s; wait longer, or abort"
+                        " the group"
+                    )
+                self._listen(left_s)
+
+    def _listen(self, timeout_s: float | None) -> None:
+        self._listeners += 1
+        self._news.wait(timeout_s)
+        self._listeners -= 1
 
     def _tell(self) -> None:
         if self._listeners:
-            with self._news:
-                self._news.notify_all()
+            self._news.notify_all()
 
     def _run(self) -> None:
         while self._latch.error is None:
             self._calls.get()
-            with self._turn:
-                while self._latch.error is None and self._run_next():
-                    pass
-            self._tell()
-        with self._turn:
-            # Waiters first: telling the peers may take a moment.
-            self._drain()
-            self._on_end()
-
-    def _run_next(self) -> bool:
-        """Run the first job in line; tell whether there was one."""
-        with self._lock:
-            if not self._jobs:
-                return False
-            work, run, has_begun = self._jobs.popleft()
-        try:
-            self._latch.check()
-            run()
-        except Exception as error:
-            self._latch.trip(error)
-            work.finish(self._latch.error)
-            self.hurry()
-        else:
-            work.finish()
-        if not has_begun:
-            with self._lock:
-                self._waiting_to_begin -= 1
-        self._tell()
-        return True
-
-    def _drain(self) -> None:
-        # Under the lock no submit can pass its check and put afterwards.
+            self._take_turn()
+            self._run_until(lambda: self._latch.error is not None)
+        self._take_turn()
+        # Waiters first: telling the peers may take a moment.
         with self._lock:
             while self._jobs:
                 self._jobs.popleft().work.finish(self._latch.error)
-        self._tell()
+            self._tell()
+        self._on_end()
+
+    def _take_turn(self) -> None:
+        with self._lock:
+            while self._is_running:
+                self._listen(None)
+            self._is_running = True
+
+    def _run_until(self, is_enough: Callable[[], bool]) -> None:
+        """Run what is in line, and give the turn back."""
+        while True:
+            with self._lock:
+                self._tell()
+                if is_enough() or not self._jobs:
+                    self._is_running = False
+                    return
+                work, run, has_begun = self._jobs.popleft()
+            try:
+                self._latch.check()
+                run()
+            except Exception as error:
+                self._latch.trip(error)
+                work.finish(self._latch.error)
+                self.hurry()
+            else:
+                work.finish()
+            if not has_begun:
+                with self._lock:
+                    self._waiting_to_begin -= 1
