@@ -85,7 +85,7 @@ class Delayed:
             self._launch(gradients)
             return [fault.missing(["param_to_hook_all_reduce"], True)]
         if self._late:
-            return [fault.repeated(name) for name in sorted(self._late)]
+            return [fault.late(name) for name in sorted(self._late)]
         return []
 
     def finish(self, gradients: Gradients) -> None:

@@ -55,6 +55,15 @@ def repeated(name: str) -> Fault:
     )
 
 
+def late(name: str) -> Fault:
+    """Return the fault of a delayed gradient that came after its trigger."""
+    return Fault(
+        RepeatedGradient,
+        f"the gradient of {name} came after that of param_to_hook_all_reduce",
+        "choose a parameter whose gradient is complete after those of all delayed ones",
+    )
+
+
 def changed(names: Sequence[str], how: str) -> Fault:
     """Return the fault of a static graph that was another one this time."""
     return Fault(

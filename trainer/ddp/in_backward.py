@@ -10,9 +10,8 @@ from gradmesh.engine.autograd import HookHandle, Tensor, gradient_map
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.trainer.ddp.gradients import Gradients
 
-_tagged: weakref.WeakKeyDictionary[Tensor, list[tuple[Optimizer, HookHandle]]] = (
-    weakref.WeakKeyDictionary()
-)
+# By id, because tensors compare element by element; an entry goes with its parameter.
+_tagged: dict[int, list[tuple[Optimizer, HookHandle]]] = {}
 
 
 def apply_optimizer_in_backward(
@@ -33,19 +32,22 @@ def apply_optimizer_in_backward(
     for parameter in parameters:
         optimizer = optimizer_class([parameter], **options)
         handle = parameter.register_post_accumulate_grad_hook(_stepper(optimizer))
-        _tagged.setdefault(parameter, []).append((optimizer, handle))
+        if id(parameter) not in _tagged:
+            _tagged[id(parameter)] = []
+            weakref.finalize(parameter, _tagged.pop, id(parameter), None)
+        _tagged[id(parameter)].append((optimizer, handle))
 
 
 def in_backward_optimizers(parameters: Iterable[Tensor]) -> list[Optimizer]:
     """Return the optimizers that step these parameters in backward."""
-    return [optimizer for p in parameters for optimizer, _ in _tagged.get(p, ())]
+    return [optimizer for p in parameters for optimizer, _ in _tagged.get(id(p), ())]
 
 
 def take_over(leaves: Sequence[Tensor]) -> list[tuple[Tensor, list[Optimizer]]]:
     """Remove the steps of single parameters; the caller makes them after the average."""
     taken = []
     for leaf in leaves:
-        entries = _tagged.get(leaf)
+        entries = _tagged.get(id(leaf))
         if entries:
             for _, handle in entries:
                 handle.remove()

@@ -107,13 +107,21 @@ class PowerSGDState:
 
 
 def orthonormalise(matrix: Array, epsilon: float = 0.0) -> None:
-    """Make the columns of a matrix orthonormal in place, one after another (Gram-Schmidt)."""
+    """Make the columns of a matrix orthonormal in place, one after another (Gram-Schmidt).
+
+    A column that lies in the space of those before it becomes zero.
+    """
     xp = array_module(matrix)
+    least = 10 * float(np.finfo(matrix.dtype).eps)
     for column in range(matrix.shape[1]):
         here = matrix[:, column]
-        if column:
-            before = matrix[:, :column]
+        length = float(xp.sqrt((here * here).sum()))
+        before = matrix[:, :column]
+        # Twice: one pass leaves rounding errors that are no longer orthogonal.
+        for _ in range(2 if column else 0):
             here -= before @ (before.T @ here)
-        norm = xp.sqrt((here * here).sum()) + epsilon
-        # A column of zeros stays so: there is nothing in that direction.
-        here /= norm if float(norm) > 0 else 1
+        norm = float(xp.sqrt((here * here).sum()))
+        if norm <= least * length:
+            here[...] = 0
+        else:
+            here /= matrix.dtype.type(norm + epsilon)
