@@ -23,7 +23,7 @@ from gradmesh.trainer.data import ClickData
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost, TrainersMissing
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.run import Run
-from gradmesh.trainer.process_group import Endpoint
+from gradmesh.trainer.process_group import Backend, Endpoint
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class Job:
         config: What to train.
         endpoint: Where this trainer listens for its peers.
         join_timeout_s: How long to wait for the other trainers.
+        backend: How trainers exchange gradients.
         is_stopping: True once the process shall end.
     """
 
@@ -67,12 +68,14 @@ class Job:
         *,
         endpoint: Endpoint,
         join_timeout_s: float,
+        backend: Backend = "auto",
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mesh = mesh
         self._config = config
         self._endpoint = endpoint
         self._join_timeout_s = join_timeout_s
+        self._backend = backend
         self._is_stopping = is_stopping
         self._data = ClickData(config.clicks())
 
@@ -113,7 +116,9 @@ class Job:
                 "world_size": membership.world_size,
             },
         )
-        with Run(self._mesh, membership, self._config, self._data, self._endpoint) as run:
+        with Run(
+            self._mesh, membership, self._config, self._data, self._endpoint, self._backend
+        ) as run:
             return run.train(self._is_stopping)
 
     def _join(self) -> Membership | None:

@@ -29,12 +29,7 @@ from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.job.meter import Meter
 from gradmesh.trainer.job.model import build_model, create_tables
-from gradmesh.trainer.process_group import (
-    Endpoint,
-    LocalProcessGroup,
-    ProcessGroup,
-    TcpProcessGroup,
-)
+from gradmesh.trainer.process_group import Backend, Endpoint, connect
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +49,7 @@ class Run:
         config: The job.
         data: Where samples come from.
         endpoint: Where this trainer listens for its peers.
+        backend: How trainers exchange gradients.
     """
 
     def __init__(
@@ -63,12 +59,21 @@ class Run:
         config: JobConfig,
         data: ClickData,
         endpoint: Endpoint,
+        backend: Backend = "auto",
     ) -> None:
         self._mesh = mesh
         self._membership = membership
         self._config = config
         self._data = data
-        self._group = _connect(mesh, membership, config, endpoint)
+        self._group = connect(
+            mesh.store(membership.generation),
+            generation=membership.generation,
+            rank=membership.rank,
+            world_size=membership.world_size,
+            timeout_s=config.collective_timeout_s,
+            backend=backend,
+            endpoint=endpoint,
+        )
         with contextlib.ExitStack() as undo:
             undo.callback(self._group.close)
             tables = create_tables(mesh, config)
@@ -208,18 +213,3 @@ class Run:
         if kind is None:
             # Otherwise a server is lost, or about to forget: the next run lets it begin anew.
             self._embeddings.discard_prefetched()
-
-
-def _connect(
-    mesh: Mesh, membership: Membership, config: JobConfig, endpoint: Endpoint
-) -> ProcessGroup:
-    if membership.world_size == 1:
-        return LocalProcessGroup()
-    return TcpProcessGroup.connect(
-        mesh.store(membership.generation),
-        generation=membership.generation,
-        rank=membership.rank,
-        world_size=membership.world_size,
-        timeout_s=config.collective_timeout_s,
-        endpoint=endpoint,
-    )
