@@ -28,22 +28,30 @@ if TYPE_CHECKING:
     from gradmesh.sdk.table.lifetime import Eviction as Eviction
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
+    from gradmesh.trainer import ddp as ddp
+    from gradmesh.trainer.ddp import DDP as DDP
+    from gradmesh.trainer.ddp import DistributedDataParallel as DistributedDataParallel
+    from gradmesh.trainer.ddp import SyncBatchNorm as SyncBatchNorm
 
 __version__ = VERSION
 
 __all__ = [
+    "DDP",
     "Admission",
     "BadGradients",
+    "DistributedDataParallel",
     "Eviction",
     "Initializer",
     "LocalCluster",
     "Mesh",
     "SecurityConfig",
+    "SyncBatchNorm",
     "Table",
     "TableReader",
     "Tensor",
     "autograd",
     "connect",
+    "ddp",
     "errors",
     "nn",
     "no_grad",
@@ -54,6 +62,7 @@ __all__ = [
 
 _MODULES = {
     "autograd": "gradmesh.autograd",
+    "ddp": "gradmesh.trainer.ddp",
     "errors": "gradmesh.protos.errors",
     "nn": "gradmesh.nn",
     "optim": "gradmesh.engine.optim",
@@ -62,11 +71,14 @@ _MODULES = {
 _HOMES = {
     "Admission": "gradmesh.sdk.table.lifetime",
     "BadGradients": "gradmesh.sdk.table.gradients",
+    "DDP": "gradmesh.trainer.ddp",
+    "DistributedDataParallel": "gradmesh.trainer.ddp",
     "Eviction": "gradmesh.sdk.table.lifetime",
     "Initializer": "gradmesh.sdk.table.recipe",
     "LocalCluster": "gradmesh.launch.local",
     "Mesh": "gradmesh.sdk.mesh.mesh",
     "SecurityConfig": "gradmesh.sdk.process.security",
+    "SyncBatchNorm": "gradmesh.trainer.ddp",
     "Table": "gradmesh.sdk.table.table",
     "TableReader": "gradmesh.sdk.serving",
     "Tensor": "gradmesh.engine.autograd",

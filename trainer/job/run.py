@@ -24,7 +24,7 @@ from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn.remote_embedding import RemoteEmbedding
 from gradmesh.trainer.data import Batch, ClickData
-from gradmesh.trainer.ddp import Reducer
+from gradmesh.trainer.ddp import DistributedDataParallel
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.job.meter import Meter
@@ -82,7 +82,7 @@ class Run:
             self._group.barrier().wait()
             self._embeddings = RemoteEmbedding(tables, prefetch_depth=config.prefetch_depth)
             self.model = build_model(config, self._embeddings)
-            self._reducer = Reducer(self._group, self.model.named_parameters())
+            self._replica = DistributedDataParallel(self.model, process_group=self._group)
             undo.pop_all()
         self._optimizer = SGD(self.model.parameters(), lr=config.learning_rate)
         self._meter = Meter(config.batch_size * membership.world_size)
@@ -118,12 +118,11 @@ class Run:
         """
         batch = self._batches.pop(step, None) or self._draw(step)
         with context(self._mesh, self._membership.mark(step)) as ctx:
-            scores = self.model(batch.dense, batch.ids)
+            scores = self._replica(batch.dense, batch.ids)
             self._prefetch(step)
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
             backward(ctx, [loss])
             gradients = ctx.gradients()
-            self._reducer.reduce(gradients)
             apply(ctx)
         self._optimizer.param_groups[0]["lr"] = self._config.learning_rate_at(step)
         self._optimizer.step(gradients)
