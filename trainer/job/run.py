@@ -7,6 +7,7 @@ their batches in rank order, whatever the number of servers.
 
 import contextlib
 import logging
+import zlib
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, final
@@ -23,6 +24,7 @@ from gradmesh.sdk.autograd.passes import apply, backward
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn.remote_embedding import RemoteEmbedding
+from gradmesh.sdk.process import fault
 from gradmesh.trainer.data import Batch, ClickData
 from gradmesh.trainer.ddp import Reducer
 from gradmesh.trainer.job.agreement import Agreement, agree
@@ -161,6 +163,7 @@ class Run:
             apply(ctx)
         self._learn(step, gradients)
         self.steps, self._pending = step + 1, None
+        fault.point("after-step", step)
         return float(loss.item())
 
     def _learn(self, step: int, gradients: dict[Any, Any]) -> None:
@@ -230,6 +233,8 @@ class Run:
             "samples_per_s": self._meter.samples_per_s(),
             "seconds": self._meter.seconds(),
             "bytes_moved": float(moved[0]),
+            # Two runs with the same bits have the same; a float holds it exactly.
+            "dense_crc32": float(zlib.crc32(pack(dense_arrays(self.model, self._optimizer)).data)),
         }
         if self._membership.rank == 0:
             self._mesh.report_result(self._membership, figures)
