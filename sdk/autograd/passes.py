@@ -1,6 +1,6 @@
 """Backward and apply: from a loss to changed rows on the servers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import pack
 from gradmesh.sdk.autograd.context import Context, RecordedLookup
 from gradmesh.sdk.mesh.servers import METHODS, call_all
+from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.channel import Channel, Writer
 
 
@@ -56,7 +57,10 @@ def backward(
                 lookup=number,
             )
     calls = [call for recorded, grads in returned for call in _calls(ctx, recorded, grads)]
+    fault.point("before-push", _step(ctx))
     call_all(METHODS["Backward"], calls, deadline)
+    for channel, _ in calls:
+        ctx.returned[channel.address] = ctx.returned.get(channel.address, 0) + 1
     ctx.sent.update(recorded.lookup.first for recorded, _ in returned)
 
 
@@ -99,7 +103,8 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
     """Let the servers change the rows by the context's gradients.
 
     In a run, every server hears of every trainer's step, also the ones this batch did not touch:
-    a step is complete when all ranks have said so.
+    a step is complete when all ranks have said so. When this returns, the step is on every server
+    and cannot be lost; when it raises, the next generation knows whether it counts.
 
     Args:
         ctx: A context after its backward.
@@ -111,15 +116,33 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
     """
     ctx.check()
     deadline = ctx.mesh.deadline(timeout_s)
-    request = pb.ApplyRequest(context=ctx.id, mark=ctx.mark)
     # Those that have the gradients, where they were then: a server that restarted since has none.
     channels = dict(ctx.channels)
     if ctx.mark is not None:
         shards = ctx.mesh.servers.shard_map(deadline)
         everywhere = [ctx.mesh.servers.channel(shards, i) for i in range(len(shards.names))]
         channels |= {channel.address: channel for channel in everywhere}
-    call_all(METHODS["Apply"], [(channel, request) for channel in channels.values()], deadline)
+    fault.point("before-apply", _step(ctx))
+    call_all(METHODS["Apply"], _applies(ctx, channels), deadline)
+    fault.point("after-apply", _step(ctx))
     ctx.applied = True
+    if ctx.mark is not None:
+        ctx.mesh.servers.note_step(ctx.mark)
+
+
+def _applies(
+    ctx: Context, channels: dict[str, Channel]
+) -> Iterator[tuple[Channel, pb.ApplyRequest]]:
+    """Yield what goes to each server; each is sent before the next is made."""
+    for number, (address, channel) in enumerate(channels.items()):
+        if number:
+            fault.point("between-servers", _step(ctx))
+        returned = ctx.returned.get(address, 0)
+        yield channel, pb.ApplyRequest(context=ctx.id, mark=ctx.mark, returned=returned)
+
+
+def _step(ctx: Context) -> int:
+    return 0 if ctx.mark is None else ctx.mark.step
 
 
 def get_gradients(ctx: Context) -> dict[Any, Any]:
