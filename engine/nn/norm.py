@@ -59,11 +59,6 @@ class BatchNorm(Module):
             raise ShapeError(
                 f"{type(self).__name__}({self.num_features}) cannot take {tuple(x.shape)}"
             )
-        momentum = self.momentum
-        if self.training and self.num_batches_tracked is not None:
-            self.num_batches_tracked.data += 1
-            if momentum is None:
-                momentum = 1 / int(self.num_batches_tracked.data)
         return ops.batch_norm(
             x,
             self.running_mean,
@@ -71,9 +66,16 @@ class BatchNorm(Module):
             self.weight,
             self.bias,
             self.training,
-            momentum,
+            self.count_batch() if self.training else self.momentum,
             self.eps,
         )
+
+    def count_batch(self) -> float:
+        """Count a batch of training; return its share in the running statistics, if there are."""
+        if self.num_batches_tracked is None:
+            return 0.0
+        self.num_batches_tracked.data += 1
+        return 1 / int(self.num_batches_tracked.data) if self.momentum is None else self.momentum
 
     def extra_repr(self) -> str:
         """Show sizes."""

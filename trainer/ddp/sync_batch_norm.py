@@ -41,10 +41,10 @@ class SyncBatchNorm(BatchNorm):
         mean = sums / count
         var = array_module(mean).maximum(squares / count - mean * mean, 0)
         if self.training and self.running_mean is not None:
-            self.num_batches_tracked.data += 1
+            share = self.count_batch()
             unbiased = var * (count / max(count - 1, 1))
-            _follow(self.running_mean, mean, self.momentum)
-            _follow(self.running_var, unbiased, self.momentum)
+            _follow(self.running_mean, mean, share)
+            _follow(self.running_var, unbiased, share)
         invstd = 1 / array_module(var).sqrt(var + self.eps)
         return _SyncBatchNorm.apply(
             x, self.weight, self.bias, mean, invstd, count, self.process_group
