@@ -5,6 +5,7 @@
     ConnectionError  PeerLost              a rank went away
                      HandshakeRefused      a rank would not let us in
     ValueError       CollectiveMismatch    ranks asked for different things
+                     DataError             a data set cannot be used as it is
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
                      ReductionError        gradients could not be averaged:
@@ -14,8 +15,8 @@
                        UnfinishedReduction   the last backward pass did not end
                      InputsExhausted       a rank has no inputs left, and all shall stop
 
-After CollectiveTimeout and all down to GroupClosed a process group is spent: build a new one in the
-next generation. `exit_code` is what a process ends with that gives up on the error.
+After CollectiveTimeout and all down to GroupClosed, except DataError, a process group is spent: build
+a new one in the next generation. `exit_code` is what a process ends with that gives up on the error.
 """
 
 from collections.abc import Sequence
@@ -53,6 +54,12 @@ class HandshakeRefused(ConnectionError):
 
 class CollectiveMismatch(ValueError):
     """Ranks called different collectives, or the same with other shapes or dtypes."""
+
+
+class DataError(ValueError):
+    """Data that cannot be used; names the file, the line if there is one, and the remedy."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class GroupAborted(RuntimeError):

@@ -116,8 +116,10 @@ class Rule(ABC):
         if _is_half(weights.dtype):
             self._update_half(weights, slots, row_indices, grads, lr, step)
             return
-        if self._compiled(weights, slots, row_indices, grads, lr, step):
-            return
+        if is_plain(weights):
+            kernels.check_index(row_indices, weights.shape[0])
+            if self.run_kernel(weights, slots, row_indices, grads, lr, step):
+                return
         xp = array_module(weights)
         picked = {name: array[row_indices] for name, array in slots.items()}
         part = weights[row_indices]
@@ -163,7 +165,7 @@ class Rule(ABC):
             return 1, weight.size
         return weight.shape[0], weight.size // max(weight.shape[0], 1)
 
-    def _compiled(
+    def run_kernel(
         self,
         weights: Array,
         slots: Mapping[str, Array],
@@ -172,9 +174,11 @@ class Rule(ABC):
         lr: float,
         step: int,
     ) -> bool:
-        if not is_plain(weights):
-            return False
-        kernels.check_index(index, weights.shape[0])
+        """Update rows as `update_rows` does, in host memory, with arguments known to be good.
+
+        Returns:
+            Whether the rule is compiled; if not, nothing was changed.
+        """
         run = self.kernel()
         if run is None:
             return False

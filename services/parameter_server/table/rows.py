@@ -134,7 +134,7 @@ class Rows(ABC):
             rule = self.layout.rule
             if weights.dtype == self.layout.wide:
                 # The places are our own and the gradients were checked: no need to look again.
-                if not rule.kernel(weights, state, places, grads[part], lr, step):
+                if not rule.run_kernel(weights, state, places, grads[part], lr, step):
                     rule.update_rows(weights, state, places, grads[part], lr, step)
             else:
                 self._update_narrow(weights, state, places, grads[part], lr, step)
