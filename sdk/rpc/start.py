@@ -14,6 +14,7 @@ from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
 from gradmesh.protos.naming import check_name
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.mesh.mesh import Mesh, connect
+from gradmesh.sdk.nn import remote_module as remote_module
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
 from gradmesh.sdk.owner.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.process.security import SecurityConfig

@@ -199,17 +199,16 @@ class RRef(Generic[T]):
 
     def remote_type(self, timeout_s: float | None = None) -> Future[RemoteType]:
         """Return what the value is; asked once, then known."""
-        if self._type is None:
+        known = self._type
+        # A failure is not remembered; the next one may have more luck.
+        if known is None or (known.done() and known.exception() is not None):
             if self._kept is not None:
                 home = self._home
-                self._type = self._kept.outcome.then(lambda f: home.local_type(f.result()))
+                known = self._kept.outcome.then(lambda f: home.local_type(f.result()))
             else:
-                self._type = self._home.describe_ref(self._usable(), timeout_s)
-        elif self._type.done() and self._type.exception() is not None:
-            # A failure is told once; the next one may have more luck.
-            failed, self._type = self._type, None
-            return failed
-        return self._type
+                known = self._home.describe_ref(self._usable(), timeout_s)
+            self._type = known
+        return known
 
     def _usable(self) -> Used:
         """Return the reference if it can be used.
