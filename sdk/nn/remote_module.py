@@ -127,7 +127,6 @@ class RemoteModule(Module):
     parameters = _refuse
     named_buffers = _refuse
     buffers = _refuse
-    named_children = _refuse
     children = _refuse
     named_modules = _refuse
     modules = _refuse

@@ -101,7 +101,7 @@ class Control:
     def _send(self, name: str, worker: Worker, request: Body) -> None:
         def task() -> None:
             try:
-                self._deliver(name, worker, request)
+                self.deliver(name, worker, request)
             finally:
                 with self._changed:
                     self._under_way -= 1
@@ -112,7 +112,14 @@ class Control:
         except GradmeshError:
             task()  # no thread is left; this one has time
 
-    def _deliver(self, name: str, worker: Worker, request: Body) -> None:
+    def deliver(self, name: str, worker: Worker, request: Body) -> None:
+        """Send a repeatable message until it arrives, its receiver is gone, or it takes too long.
+
+        Args:
+            name: Of the rpc.
+            worker: Who gets it.
+            request: What to send.
+        """
         deadline = Deadline.after(_PATIENCE_S)
         pauses = RetryPolicy().pauses()
         while True:
@@ -129,7 +136,7 @@ class Control:
                 failure, gone = error, True
             if gone or deadline.remaining_s() < (pause_s := next(pauses)):
                 told = {"rpc": name, "worker": worker.name, "error": failure.message}
-                _log.info("gave up a message about references", extra=told)
+                _log.warning("a message was given up", extra=told)
                 return
             threading.Event().wait(pause_s)
 

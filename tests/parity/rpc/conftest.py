@@ -20,7 +20,7 @@ from gradmesh.sdk.rpc.shutdown import close
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import rpc_functions as rpc_functions  # noqa: E402
+import rpc_later as rpc_later  # noqa: E402
 
 WORKERS = [f"worker-{rank}" for rank in range(4)]
 
@@ -30,7 +30,7 @@ def rpc_cluster() -> Iterator[gm.LocalCluster]:
     """A coordinator, a parameter server and four workers, each a process."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), before]))
-    settings = {"rpc.imports": ["rpc_functions"], "coordinator.lease_s": 5.0}
+    settings = {"rpc.imports": ["rpc_later"], "coordinator.lease_s": 5.0}
     try:
         with gm.LocalCluster(parameter_servers=1, workers=4, settings=settings) as cluster:
             yield cluster
@@ -101,3 +101,10 @@ def speaking_as(agent: Agent) -> Iterator[Agent]:
 @pytest.fixture
 def as_agent() -> Callable[[Agent], Any]:
     return speaking_as
+
+
+@pytest.fixture
+def own_mesh(make_cluster: Callable[..., Any]) -> str:
+    """The coordinator of a mesh in which nobody is yet."""
+    address: str = make_cluster(parameter_servers=1, start_servers=False).address
+    return address

@@ -5,16 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rpc_functions import (
+from rpc_functions import Point, info
+from rpc_later import (
     Averager,
-    Point,
     add_chained,
     add_later,
     add_multi_chained,
     add_multi_fanout,
     add_nested,
     fail_later,
-    info,
     never,
     not_a_future,
     own_future,

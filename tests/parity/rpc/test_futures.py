@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 import pytest
-from rpc_functions import add, callback_in_call, raise_value, return_future, sleep
+from rpc_functions import add, raise_value, sleep
+from rpc_later import callback_in_call, return_future
 
 import gradmesh as gm
 from gradmesh.protos import errors

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rpc_functions import Point, add, own_future, sleep, slow_point
+from rpc_functions import Point, add, sleep, slow_point
+from rpc_later import own_future
 
 import gradmesh as gm
 from gradmesh.protos import errors
