@@ -4,8 +4,6 @@ import contextlib
 import gc
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,15 +50,8 @@ def driver(address: str) -> Iterator[Agent]:
     agent = gm.rpc.init("driver", coordinator=address, rank=9)
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: agent.closed or close(agent, graceful=False))
-        _await_workers()
+        gm.rpc.wait_for_workers(*WORKERS)
         yield agent
-
-
-def _await_workers() -> None:
-    pause, end = threading.Event(), time.monotonic() + 60
-    while not set(WORKERS) <= {info.name for info in gm.rpc.get_worker_infos()}:
-        assert time.monotonic() < end, "the workers did not come"
-        pause.wait(0.05)
 
 
 @pytest.fixture(autouse=True)
