@@ -11,14 +11,13 @@ import numpy as np
 
 from gradmesh.engine.optim import Optimizer, lr_scheduler
 from gradmesh.protos import limits
-from gradmesh.protos.common.v1 import array_pb2, context_pb2
+from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import (
     membership_pb2,
     rendezvous_pb2,
     status_pb2,
     table_pb2,
 )
-from gradmesh.protos.dtype import wire_dtype
 from gradmesh.protos.errors import InvalidRequest, NotMember
 from gradmesh.protos.naming import check_name
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
@@ -35,10 +34,10 @@ from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.table.gradients import BadGradients
-from gradmesh.sdk.table.lifetime import Admission, Eviction, lifetime_recipe
+from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.metrics import TableMetrics
-from gradmesh.sdk.table.recipe import Initializer, to_recipe
-from gradmesh.sdk.table.schedule import schedule_recipe
+from gradmesh.sdk.table.recipe import Initializer
+from gradmesh.sdk.table.spec import table_spec
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.wire import Precision, Wire, wire_of
 from gradmesh.sdk.transport.channel import Channel
@@ -53,6 +52,8 @@ def connect(
     role: Role = "client",
     address: str = "",
     incarnation: int | None = None,
+    rank: int | None = None,
+    world_size: int = 0,
     replace: bool = False,
     security: SecurityConfig | None = None,
     metrics: RpcMetrics | None = None,
@@ -70,6 +71,8 @@ def connect(
         role: What this process does.
         address: Where others reach this process; clients serve nothing.
         incarnation: Greater than that of any former process of the name; the time by default.
+        rank: Place among the workers, if it has one.
+        world_size: How many workers wait for each other at their start; 0 for none.
         replace: Whether the former holder of the name is known to be gone.
         security: Certificates and token.
         metrics: Where calls are counted.
@@ -92,6 +95,8 @@ def connect(
         role=ROLES[role],
         address=address,
         incarnation=time.time_ns() if incarnation is None else incarnation,
+        rank=rank,
+        world_size=world_size,
     )
     metrics = metrics or RpcMetrics("client")
     channel = Channel(coordinator, "coordinator", security=security, metrics=metrics)
@@ -200,31 +205,19 @@ class Mesh:
             TableConflict: The name belongs to a table with another specification.
             InvalidRequest: The specification makes no sense.
         """
-        numbers = [("dim", dim, 1), ("seed", seed, 0), ("max_bytes", max_bytes, 0)]
-        numbers += [("hot_bytes", hot_bytes, 0)]
-        if rows is not None:
-            numbers += [("rows", rows, 1)]
-        for what, value, least in numbers:
-            if not isinstance(value, int | np.integer) or not least <= value < 2**63:
-                raise InvalidRequest(
-                    f"table {name!r}: {what} must be a whole number from {least} on, not {value!r}",
-                    table=name,
-                )
-        spec = table_pb2.TableSpec(
-            name=check_name("table", name),
-            kind=None if rows is not None else table_pb2.TABLE_KIND_HASH,
+        spec = table_spec(
+            name,
             rows=rows,
             dim=dim,
-            dtype=array_pb2.ElementType.Name(wire_dtype(np.dtype(dtype))),
+            optimizer=optimizer,
+            schedule=schedule,
+            initializer=initializer,
             seed=seed,
-            initializer=to_recipe(initializer or Initializer.uniform(dim**-0.5)),
-            optimizer=to_recipe(optimizer),
-            schedule=schedule_recipe(schedule),
-            admission=lifetime_recipe(admission),
-            eviction=lifetime_recipe(eviction),
+            dtype=dtype,
+            admission=admission,
+            eviction=eviction,
             max_bytes=max_bytes,
-            bad_gradients=bad_gradients
-            and table_pb2.Recipe(name=bad_gradients.name, settings=bad_gradients.settings),
+            bad_gradients=bad_gradients,
             hot_bytes=hot_bytes,
         )
         wire = wire_of(wire_rows, wire_grads)

@@ -10,6 +10,9 @@ from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.start import dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.parameter_server.config import ParameterServerConfig
@@ -49,8 +52,19 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             max_ssd_bytes=config.max_ssd_bytes,
         )
         TableMetrics(store, running.registry)
+        metrics = RpcMetrics("client", running.registry)
+        agent = Agent(
+            config.name,
+            incarnation,
+            REGISTRY,
+            dialer(security=process.security, transport=process.transport, metrics=metrics),
+            threads=config.server_threads,
+            inline=max(1, config.server_threads // 2),
+        )
+        current.install(agent)
+        life.on_drain("rpc", lambda _: agent.close())
         owner = OwnerServicer(
-            config.name, "parameter-server", incarnation, REGISTRY, store.contexts
+            config.name, "parameter-server", incarnation, REGISTRY, store.contexts, agent
         )
         server = Server(
             {_PARAMETER_SERVER: ParameterServerServicer(store), _OWNER: owner},
@@ -75,12 +89,13 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             replace=config.replace,
             security=process.security,
             lane=process.transport.lane,
-            metrics=RpcMetrics("client", running.registry),
+            metrics=metrics,
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
         life.on_drain("membership", lambda _: mesh.close())
         directory.join(mesh)
+        agent.join(mesh)
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)
