@@ -5,7 +5,7 @@ from typing import Protocol, final
 
 from gradmesh.protos.common.v1 import context_pb2, value_pb2
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.protos.frame import Frame
+from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.future.future import Future
@@ -86,10 +86,9 @@ class OwnerServicer:
 
     def call(self, request: Frame[pb.CallRequest], call: Call) -> Frame[pb.CallResponse]:
         """Run a function and return its result."""
-        message, arrays = request.message, request.arrays
-        execution = self._execution
+        message, execution = request.message, self._execution
         return execution.answer(
-            message, call, lambda: execution.call(message, arrays, call)
+            message, call, execution.when_made(request, call, execution.call)
         ).called()
 
     def create_ref(self, request: Frame[pb.CreateRefRequest], call: Call) -> pb.CreateRefResponse:
@@ -97,19 +96,23 @@ class OwnerServicer:
         message = request.message
         self._check(message.ref)
         holder = worker_of(message.caller) if message.HasField("caller") else _creator(message.ref)
-        kept, first = self._exchange.owners.begin(key_of(message.ref), fork_of(message.ref), holder)
 
-        def work() -> Future[Reply]:
+        def work(message: pb.CreateRefRequest, arrays: list[Array], call: Call) -> Future[Reply]:
+            key, fork = key_of(message.ref), fork_of(message.ref)
+            kept, first = self._exchange.owners.begin(key, fork, holder)
             if first:
-                self._make(kept, request, call)
+                self._make(kept, message, arrays, call)
             return kept.outcome.then(lambda _: Reply())
 
-        reply = self._execution.answer(message, call, work)
+        execution = self._execution
+        reply = execution.answer(message, call, execution.when_made(request, call, work))
         return pb.CreateRefResponse(deferred=reply.deferred)
 
-    def _make(self, kept: Kept, request: Frame[pb.CreateRefRequest], call: Call) -> None:
+    def _make(
+        self, kept: Kept, message: pb.CreateRefRequest, arrays: list[Array], call: Call
+    ) -> None:
         try:
-            outcome = self._execution.run(request.message, request.arrays, call)
+            outcome = self._execution.run(message, arrays, call)
         except BaseException as error:
             self._exchange.owners.give_up(kept)
             kept.outcome.set_exception(error)

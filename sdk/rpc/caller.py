@@ -188,8 +188,8 @@ class Caller:
             return None
         borrowing = Borrowing(self.exchange, is_reply=True)
         incoming = Incoming(reply.arrays, False, lambda ref: borrowing.take(ref, deadline))
-        result = incoming.read(reply.result)
-        borrowing.settle()
+        with borrowing:
+            result = incoming.read(reply.result)
         if reply.note is not None:
             recorder().incoming(reply.note, incoming.tensors, worker)
         return result

@@ -8,11 +8,14 @@ that calls under way need; a call that others wait for never stands in line.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
+
+import numpy as np
 
 from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
 from gradmesh.protos.errors import GradmeshError, InvalidRequest, NestedTooDeep
-from gradmesh.protos.frame import Array
+from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.owner.registry import Registry, is_async
@@ -23,7 +26,7 @@ from gradmesh.sdk.rpc.reply import DEFERRED, Reply
 from gradmesh.sdk.rpc.threads import Threads
 from gradmesh.sdk.rpc.values import Incoming, Outgoing
 from gradmesh.sdk.rref.exchange import Borrowing, Exchange, Lending
-from gradmesh.sdk.rref.ids import Worker
+from gradmesh.sdk.rref.ids import Worker, key_of
 from gradmesh.sdk.transport.call import Call
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 128
 """How many calls may wait for one another."""
 
+R = TypeVar("R", pb.CallRequest, pb.CreateRefRequest)
 Request: TypeAlias = pb.CallRequest | pb.CreateRefRequest
 Asking: TypeAlias = (
     pb.CallRequest | pb.CreateRefRequest | pb.FetchRefRequest | pb.DescribeRefRequest
@@ -103,9 +107,61 @@ class Execution:
             done.exception(call.deadline.remaining_s())
         return done.result()
 
+    def when_made(
+        self,
+        request: Frame[R],
+        call: Call,
+        work: Callable[[R, list[Array], Call], Reply | Future[Reply]],
+    ) -> Callable[[], Reply | Future[Reply]]:
+        """Return work on a request that begins when the object of its method is made.
+
+        No thread waits for that: it might be the one that the object's own creation needs.
+        """
+        message, arrays = request.message, request.arrays
+        made = self._awaited(message)
+        if made is None:
+            return lambda: work(message, arrays, call)
+        if call.borrowed:
+            arrays = [array.copy() for array in arrays]
+            call = replace(call, empty=np.empty, borrowed=False)
+
+        def later() -> Future[Reply]:
+            reply: Future[Reply] = Future()
+            task = self._task(lambda: work(message, arrays, call), reply)
+
+            def begin(_: Future[Any]) -> None:
+                try:
+                    self._threads.run(task)
+                except GradmeshError as error:
+                    reply.set_exception(error)
+
+            made.add_done_callback(begin)
+            return reply
+
+        return later
+
+    def _awaited(self, message: Request) -> Future[Any] | None:
+        """Return the outcome of the object whose method is called, if it is not there yet."""
+        if not message.HasField("target") or message.target.owner != self._me.name:
+            return None
+        self._exchange.check_incarnation(message.target)
+        outcome = self._exchange.owners.find(key_of(message.target)).outcome
+        return None if outcome.done() else outcome
+
     def _elsewhere(self, work: Callable[[], Reply | Future[Reply]], depth: int) -> Future[Reply]:
         """Do the work on another thread; at once if somebody waits for it."""
         later: Future[Reply] = Future()
+        task = self._task(work, later)
+        if depth:
+            self._threads.run(task)
+        else:
+            self._threads.stand_in_line(task)
+        return later
+
+    def _task(
+        self, work: Callable[[], Reply | Future[Reply]], later: Future[Reply]
+    ) -> Callable[[], None]:
+        """Return work whose answer settles a future."""
 
         def task() -> None:
             try:
@@ -118,11 +174,7 @@ class Execution:
                 else:
                     done.add_done_callback(lambda done: _copy(done, later))
 
-        if depth:
-            self._threads.run(task)
-        else:
-            self._threads.stand_in_line(task)
-        return later
+        return task
 
     def _failed(self, error: BaseException) -> Reply:
         return Reply(error=failure.to_proto(error, "the call", self._me.name, self._functions))
@@ -155,9 +207,9 @@ class Execution:
             )
         borrowing = Borrowing(self._exchange, is_reply=False)
         incoming = Incoming(arrays, call.borrowed, lambda ref: borrowing.take(ref, call.deadline))
-        args, kwargs = incoming.read_all(message.args, message.kwargs)
-        target = borrowing.take(message.target, call.deadline) if _has_target(message) else None
-        borrowing.settle()
+        with borrowing:
+            args, kwargs = incoming.read_all(message.args, message.kwargs)
+            target = borrowing.take(message.target, call.deadline) if _has_target(message) else None
         name = message.function
         if target is None:
             function = self._functions.find(name, self._me.name)

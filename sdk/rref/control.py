@@ -136,11 +136,12 @@ class Control:
                 return  # and all it kept for us went with it
             except GradmeshError as error:
                 failure, gone = error, True
-            if gone or deadline.remaining_s() < (pause_s := next(pauses)):
+            closing = self._closing.is_set()
+            if gone or closing or deadline.remaining_s() < (pause_s := next(pauses)):
                 told = {"rpc": name, "worker": worker.name, "error": failure.message}
                 _log.warning("a message was given up", extra=told)
                 return
-            threading.Event().wait(pause_s)
+            self._closing.wait(pause_s)
 
     def _is_gone(self, worker: Worker, deadline: Deadline) -> bool:
         try:

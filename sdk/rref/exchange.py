@@ -3,7 +3,7 @@
 from typing import Any, final
 
 from gradmesh.protos.common.v1 import value_pb2
-from gradmesh.protos.errors import RefNotFound
+from gradmesh.protos.errors import GradmeshError, RefNotFound
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rref.control import METHODS, Control, KnowsPeers
 from gradmesh.sdk.rref.ids import (
@@ -94,7 +94,9 @@ class Lending:
 
 @final
 class Borrowing:
-    """The references in one message that arrived.
+    """The references in one message that arrived; a context manager around reading it.
+
+    Leaving it waits until the owners know them all.
 
     Args:
         exchange: Of this worker.
@@ -109,7 +111,7 @@ class Borrowing:
         self._calls: list[tuple[Pending, Used, Worker]] = []
 
     def take(self, ref: value_pb2.RemoteRef, deadline: Deadline) -> RRef[Any]:
-        """Return a reference that arrived; `settle` must follow.
+        """Return a reference that arrived.
 
         Raises:
             RefNotFound: The value is gone.
@@ -153,7 +155,17 @@ class Borrowing:
             exchange.control.accept(parent, fork)
         return rref
 
-    def settle(self) -> None:
+    def __enter__(self) -> None:
+        """Begin to read."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            self._settle()
+        except GradmeshError:
+            if error is None:
+                raise  # else the message itself is bad, which says more
+
+    def _settle(self) -> None:
         """Wait until the owners know all references of the message.
 
         Raises:

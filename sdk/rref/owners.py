@@ -199,6 +199,8 @@ class Owners:
             if key in self._gone or key[:2] == self._me:
                 raise self._not_found(key)
             kept = self._awaited.setdefault(key, Kept(key))
+            if len(self._awaited) > _TOMBSTONES:
+                del self._awaited[next(iter(self._awaited))]
         return kept
 
     def _drop(self, key: Key) -> None:

@@ -1,11 +1,12 @@
 """Functions that answer later, without a thread that waits."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from rpc_functions import Point, info
+from rpc_functions import Point, info, slow_point
 from rpc_later import (
     Averager,
     add_chained,
@@ -22,6 +23,9 @@ from rpc_later import (
 )
 
 import gradmesh as gm
+from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.current import current_agent
 
 WAYS = ["sync", "async", "remote"]
 
@@ -114,6 +118,18 @@ def test_answers_that_wait_hold_no_thread(eventually: Any) -> None:
     assert told["agent.thread_pool_size"] < 40
     assert [future.wait() for future in futures] == list(range(200))
     assert time.monotonic() - begun < 15
+
+
+def test_calls_of_an_object_that_is_being_made_hold_no_thread(
+    make_agent: Callable[..., Agent], as_agent: Any
+) -> None:
+    make_agent("busy", threads=2, transport=TransportConfig(lane="unary"))
+    with as_agent(make_agent("asker", transport=TransportConfig(lane="unary"))):
+        rref = gm.remote("busy", slow_point, (0.5,))
+        caller = current_agent().caller
+        futures = [caller.call("busy", "move", (1,), {}, None, rref) for _ in range(60)]
+
+        assert sorted(future.wait() for future in futures) == list(range(8, 68))
 
 
 def test_an_answer_that_never_comes_ends_by_its_deadline() -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from rpc_functions import add, whoami
 
 import gradmesh as gm
 from gradmesh.protos import errors
+from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.shutdown import close
 
@@ -108,3 +110,23 @@ def test_a_worker_that_moved_is_found_again(
             return False
 
     eventually(found)
+
+
+def test_workers_with_a_token(
+    make_cluster: Callable[..., Any],
+    make_agent: Callable[..., Agent],
+    as_agent: Any,
+    tmp_path: Path,
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-that-nobody-guesses\n")
+    token.chmod(0o600)
+    security = SecurityConfig(token_file=token)
+    address = make_cluster(parameter_servers=1, start_servers=False, security=security).address
+    make_agent("guarded", coordinator=address, security=security)
+
+    with as_agent(make_agent("admitted", coordinator=address, security=security)):
+        assert gm.rpc_sync("guarded", add, (1, 1)) == 2
+        assert gm.remote("guarded", add, (1, 1)).to_here() == 2
+    with pytest.raises(errors.Unauthenticated):
+        gm.rpc.init("stranger", coordinator=address, install=False, join_timeout_s=5)
