@@ -7,9 +7,7 @@ that is what DDP adds to the local step.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, final
-
-import numpy as np
+from typing import Final, final
 
 from gradmesh.benchmarks.crowd import Crowd, crowd
 from gradmesh.benchmarks.ddp_report import Measured, ModelReport
@@ -86,32 +84,24 @@ def compare(
             crowd("ddp_torch", "gloo", world) as theirs,
         ):
             sides = {"ours": ours, "theirs": theirs}
-            local: dict[str, list[float]] = {name: [] for name in sides}
-            wrapped: dict[str, list[float]] = {name: [] for name in sides}
+            pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
             for block in range(blocks + 1):
                 for name, side in sides.items():
-                    alone = _steps(side, work, False, rounds)
-                    shared = _steps(side, work, True, rounds)
-                    if block:
-                        local[name] += alone
-                        wrapped[name] += shared
+                    found = _pairs(side, work, rounds)
+                    pairs[name] += found if block else []
         name = f"ddp-{work.model}{'10m' if work.width == 1024 else work.width}"
-        kind = "-view" if work.view else ""
+        name += "-view" if work.view else ""
         rows += [
-            Row.of(f"{name}{kind}-w{world}", *(_added(local[n], wrapped[n]) for n in sides)),
-            Row.of(f"{name}{kind}-local-w{world}", local["ours"], local["theirs"]),
-            Row.of(f"{name}{kind}-step-w{world}", wrapped["ours"], wrapped["theirs"]),
+            Row.of(f"{name}-w{world}", *([b - a for a, b in pairs[n]] for n in sides)),
+            Row.of(f"{name}-local-w{world}", *([a for a, _ in pairs[n]] for n in sides)),
+            Row.of(f"{name}-step-w{world}", *([b for _, b in pairs[n]] for n in sides)),
         ]
     return rows
 
 
-def _steps(side: Crowd, work: Work, wraps: bool, rounds: int) -> list[float]:
-    found: Any = side.measure_all(**asdict(work), wraps=wraps, rounds=rounds)
+def _pairs(side: Crowd, work: Work, rounds: int) -> list[tuple[float, float]]:
+    """Return the seconds of a local step and of one with DDP right after it, `rounds` times."""
+    found = side.measure_all(**asdict(work), wraps=None, rounds=rounds)
     # A step is over when the last rank is done.
-    return [float(max(ranks)) for ranks in zip(*found, strict=True)]
-
-
-def _added(local: Sequence[float], wrapped: Sequence[float]) -> list[float]:
-    """Return what each wrapped step took beyond the median local one; at least a microsecond."""
-    middle = float(np.median(local))
-    return [max(seconds - middle, 1e-6) for seconds in wrapped]
+    slowest = [max(ranks) for ranks in zip(*found, strict=True)]
+    return list(zip(slowest[::2], slowest[1::2], strict=True))

@@ -62,12 +62,17 @@ def main() -> None:
     )
     steps: dict[str, Callable[[int], object]] = {}
 
-    def measure(rounds: int, **work: Any) -> list[float]:
-        key = repr(sorted(work.items()))
-        if key not in steps:
-            steps[key] = make_step(**work)
-        dist.barrier()
-        return timed(steps[key], rounds)
+    def measure(rounds: int, wraps: bool | None, **work: Any) -> list[float]:
+        seconds = []
+        for _ in range(rounds):
+            # Without a choice both kinds take turns.
+            for kind in (False, True) if wraps is None else (wraps,):
+                key = repr(sorted({**work, "wraps": kind}.items()))
+                if key not in steps:
+                    steps[key] = make_step(wraps=kind, **work)
+                dist.barrier()
+                seconds += timed(steps[key], 1)
+        return seconds
 
     serve(measure)
     # Taking the group down would wait for ranks that have ended already.
