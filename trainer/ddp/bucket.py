@@ -121,7 +121,8 @@ class DenseBucket(Bucket):
         """
         self._use(self._rooms.move_home())
         for leaf, view in zip(self.leaves, self.views, strict=True):
-            if self._rooms.is_lending and leaf.grad is None and view.dtype == leaf.dtype:
+            fits = view.dtype == leaf.dtype and type(view) is type(leaf.data)
+            if self._rooms.is_lending and leaf.grad is None and fits:
                 leaf.grad_buffer = view
 
     def stand_apart(self) -> None:

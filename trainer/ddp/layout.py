@@ -84,6 +84,11 @@ class Layout:
 
 
 def _alias(leaf: Tensor, view: Any) -> None:
+    if type(view) is not type(leaf.data):
+        raise ValueError(
+            f"gradient_as_bucket_view: the group's memory is not on {leaf.device}, where the"
+            " parameters are; use a group of that device, or leave the option out"
+        )
     held = Gradients(None).get(leaf)
     leaf.grad_buffer = view
     if held is not None and not leaf.grad.is_sparse:
