@@ -41,7 +41,7 @@ def run(
     backend: str,
     warmup: int,
     rounds: int,
-    on_set: Callable[[ModelReport, Measured, str], object] = lambda *_: None,
+    on_set: Callable[[ModelReport, Measured, str, float | None], object] = lambda *_: None,
 ) -> ModelReport:
     """Measure one model without DDP, then with it on each number of processes.
 
@@ -51,7 +51,8 @@ def run(
         backend: How they talk.
         warmup: Iterations that are not measured.
         rounds: Iterations that are.
-        on_set: Called with each set as it is known.
+        on_set: Called with each set as it is known, its label, and which share of the
+            communication was hidden behind backward.
     """
     report = ModelReport(work.model, work.batch_size)
     for world, wraps, label in [(1, False, "no ddp"), *((n, True, f"1M/{n}P") for n in worlds)]:
@@ -59,9 +60,10 @@ def run(
             command = {**asdict(work), "wraps": wraps}
             ranks.measure_all(**command, rounds=warmup)
             found = ranks.measure_all(**command, rounds=rounds)
+            hidden = ranks.measure(**command, rounds=0)[0] if wraps and world > 1 else None
         measured = Measured(tuple(range(world)), tuple(s for seconds in found for s in seconds))
         report.result.append(measured)
-        on_set(report, measured, label)
+        on_set(report, measured, label, hidden)
     return report
 
 

@@ -47,15 +47,26 @@ def heading(report: ModelReport) -> str:
     return f"\n{title}\n\n{'':<{_PAD}}{columns}"
 
 
-def line(report: ModelReport, measured: Measured, label: str, device: str) -> str:
-    """Return a row: seconds and examples a second of one rank, at each percentile."""
+def line(
+    report: ModelReport, measured: Measured, label: str, hidden: float | None, device: str = "CPUs"
+) -> str:
+    """Return a row: seconds and examples a second of one rank, at each percentile.
+
+    Args:
+        report: The model's report.
+        measured: The set of ranks.
+        label: What the set is called.
+        hidden: Share of the communication that backward hid, if there was any.
+        device: What a rank computes on.
+    """
     cells = []
     for percentile in PERCENTILES:
         seconds = measured.seconds(percentile)
         rate = report.batch_size / seconds
         cells.append(f"  p{percentile:02d}: {seconds:>7.3f}s {rate:>6.0f}/s")
     name = f"{len(measured.ranks):>4} {device} -- {label}:"
-    return f"{name:<{_PAD}}" + "".join(cells)
+    tail = "" if hidden is None else f"  ({hidden:.0%} of communication hidden)"
+    return f"{name:<{_PAD}}" + "".join(cells) + tail
 
 
 def write(file: Path, header: Mapping[str, Any], reports: Sequence[ModelReport]) -> None:

@@ -81,7 +81,7 @@ def _measure(worlds: list[int], file: Path | None, **options: Any) -> int:
                 options["backend"],
                 options["warmup"],
                 options["rounds"],
-                lambda report, found, label: click.echo(line(report, found, label, "CPUs")),
+                lambda *found: click.echo(line(*found)),
             )
         )
     if file is not None:

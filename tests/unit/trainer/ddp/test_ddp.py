@@ -8,6 +8,7 @@ from gradmesh.engine.autograd import Tensor, gradient_map, no_grad, run_backward
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import MLP, BatchNorm1d, Linear, Module, Parameter, ReLU, Sequential
 from gradmesh.trainer.ddp import DistributedDataParallel
+from gradmesh.trainer.ddp.comm_hooks import allreduce_hook
 from gradmesh.trainer.errors import (
     MissingGradient,
     ReductionError,
@@ -329,3 +330,27 @@ def test_save_load_checkpoint(world, inputs):
 
     for through, again in world(2).run(job):
         assert all((through[name].data == again[name].data).all() for name in through)
+
+
+def test_buckets_are_sent_while_backward_goes_on(world, inputs):
+    def job(group):
+        module = Sequential(*(Linear(4, 4) for _ in range(4)))
+        ddp = DistributedDataParallel(module, process_group=group, bucket_cap_mb=1e-5)
+        events = []
+
+        def hook(state, bucket):
+            events.append(f"bucket {bucket.index()}")
+            return allreduce_hook(state, bucket)
+
+        ddp.register_comm_hook(None, hook)
+        for place, layer in enumerate(module):
+            layer.weight.register_hook(lambda grad, place=place: events.append(f"layer {place}"))
+        for step in range(2):
+            events.clear()
+            ddp(inputs(group.rank, step, 3, 4)).sum().backward()
+        return events
+
+    for events in world(2).run(job):
+        assert events.index("bucket 0") < events.index("layer 2")
+        assert events.index("layer 0") < events.index("bucket 7")
+        assert [event for event in events if "bucket" in event] == [f"bucket {n}" for n in range(8)]
