@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
     from gradmesh.trainer import ddp as ddp
+    from gradmesh.trainer import process_group as process_group
     from gradmesh.trainer.ddp import DDP as DDP
     from gradmesh.trainer.ddp import DistributedDataParallel as DistributedDataParallel
     from gradmesh.trainer.ddp import SyncBatchNorm as SyncBatchNorm
@@ -56,6 +57,7 @@ __all__ = [
     "nn",
     "no_grad",
     "optim",
+    "process_group",
     "remote",
     "tensor",
 ]
@@ -66,6 +68,7 @@ _MODULES = {
     "errors": "gradmesh.protos.errors",
     "nn": "gradmesh.nn",
     "optim": "gradmesh.engine.optim",
+    "process_group": "gradmesh.trainer.process_group",
 }
 
 _HOMES = {

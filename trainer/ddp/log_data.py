@@ -19,12 +19,9 @@ class LogData:
         module: The wrapped module.
         reducer: Its reducer.
         timeline: When things happened.
-        fixed: Facts of the construction.
     """
 
-    def __init__(
-        self, module: Module, reducer: Reducer, timeline: Timeline, fixed: dict[str, Any]
-    ) -> None:
+    def __init__(self, module: Module, reducer: Reducer, timeline: Timeline) -> None:
         self._reducer = reducer
         self._timeline = timeline
         options: ReducerOptions = reducer.options
@@ -48,7 +45,6 @@ class LogData:
             "comm_hook": "",
             "has_error": 0,
             "error": "",
-            **fixed,
         }
 
     def set(self, **facts: Any) -> None:

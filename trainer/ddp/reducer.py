@@ -196,8 +196,7 @@ class Reducer:
         self._timeline.mark("backward_compute_start")
         queue_callback(self._end)
         self.buckets_reduced = 0
-        for bucket in self.layout.buckets:
-            bucket.reset()
+        self.layout.begin_pass(has_map=into is not None)
         if self.delayed is not None:
             self.delayed.begin()
         if self.static is not None:
@@ -338,6 +337,7 @@ class Reducer:
 
     def _conclude(self, state: BackwardPass, learning: bool, reported: bool) -> None:
         counts = self.usage.counts()
+        self.layout.end_pass()
         self._pass = None
         self._is_armed = False
         self.usage.reset()

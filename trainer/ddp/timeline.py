@@ -23,15 +23,21 @@ class Timeline:
     """Note times in sampled iterations: the first ten, then every `rate`-th."""
 
     def __init__(self) -> None:
-        self.rate = _RATE
+        self._rate = _RATE
         self.is_sampled = True
         self._marks: dict[str, int] = {}
         self._sums: dict[str, int] = {}
         self._samples = 0
 
+    def set_rate(self, rate: int) -> None:
+        """Sample every `rate`-th iteration after the first ten."""
+        if rate < 1:
+            raise ValueError(f"a sample rate of {rate}; it is at least 1")
+        self._rate = rate
+
     def begin(self, iteration: int) -> None:
         """Begin an iteration, counted from 0."""
-        self.is_sampled = iteration < _SAMPLED_AT_FIRST or iteration % self.rate == 0
+        self.is_sampled = iteration < _SAMPLED_AT_FIRST or iteration % self._rate == 0
         if self.is_sampled:
             self._marks = {}
 
