@@ -100,7 +100,7 @@ class CoordinatorServicer:
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         # Anew after each change: a trainer that waits for a gap takes it as soon as there is one.
-        if self._machine.join(request):
+        if self._machine.join(request, self._clock()):
             fault.point("formed", self._machine.rounds.current)
             self._changed.notify_all()
         return self._machine.place(request)
@@ -170,6 +170,22 @@ class CoordinatorServicer:
         with self._changed:
             self._machine.finish(request)
             return status_pb2.ReportResultResponse()
+
+    def request_checkpoint(
+        self, request: status_pb2.RequestCheckpointRequest, call: Call
+    ) -> status_pb2.RequestCheckpointResponse:
+        """Ask the trainers for a checkpoint."""
+        with self._changed:
+            number = self._machine.request_checkpoint()
+            return status_pb2.RequestCheckpointResponse(request=number)
+
+    def report_checkpoint(
+        self, request: status_pb2.ReportCheckpointRequest, call: Call
+    ) -> status_pb2.ReportCheckpointResponse:
+        """Keep what a trainer says about a checkpoint."""
+        with self._changed:
+            self._machine.report_checkpoint(request, self._clock())
+            return status_pb2.ReportCheckpointResponse()
 
     def get_status(
         self, request: status_pb2.GetStatusRequest, call: Call
