@@ -5,6 +5,7 @@
     ConnectionError  PeerLost              a rank went away
                      HandshakeRefused      a rank would not let us in
     ValueError       CollectiveMismatch    ranks asked for different things
+    ImportError      BackendMissing        what a backend needs is not installed
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
                      MissingGradient       a parameter took no part in the loss
@@ -30,7 +31,7 @@ class CollectiveTimeout(TimeoutError):
 
 
 class PeerLost(ConnectionError):
-    """The connection to a rank ended; `rank` and `address` say whose."""
+    """The connection to a rank ended; `rank` and `address` say whose, -1 if NCCL does not tell."""
 
     exit_code: ClassVar[int] = _LOST_MESH
 
@@ -48,6 +49,10 @@ class HandshakeRefused(ConnectionError):
 
 class CollectiveMismatch(ValueError):
     """Ranks called different collectives, or the same with other shapes or dtypes."""
+
+
+class BackendMissing(ImportError):
+    """A process group's backend needs a package or library that is not installed."""
 
 
 class GroupAborted(RuntimeError):
