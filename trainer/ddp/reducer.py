@@ -7,6 +7,7 @@ written back. Sums run in rank order and are divided afterwards.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +34,8 @@ from gradmesh.trainer.ddp.timeline import Timeline
 from gradmesh.trainer.ddp.usage import Usage, unused_in
 from gradmesh.trainer.errors import ReductionError, UnfinishedReduction
 from gradmesh.trainer.process_group import ProcessGroup
+
+_log = logging.getLogger(__name__)
 
 
 @final
@@ -360,6 +363,8 @@ class Reducer:
         unused = sorted(state.unused)
         if self.arrival and unused != self.unused_here:
             self.graph_was_static = False
+        if self.options.is_dynamic and not self.arrival and not unused:
+            _log.warning("find_unused_parameters found none; leave it out if that is always so")
         self.unused_here = unused
         if len(state.order) == len(self.leaves):
             self.arrival = state.order

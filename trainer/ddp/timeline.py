@@ -25,6 +25,8 @@ class Timeline:
     def __init__(self) -> None:
         self._rate = _RATE
         self.is_sampled = True
+        # Durations come from a clock that never steps; this turns it into the time of day.
+        self._epoch = time.time_ns() - time.perf_counter_ns()
         self._marks: dict[str, int] = {}
         self._sums: dict[str, int] = {}
         self._samples = 0
@@ -44,7 +46,7 @@ class Timeline:
     def mark(self, event: str) -> None:
         """Note that something happens now."""
         if self.is_sampled:
-            self._marks[event] = time.time_ns()
+            self._marks[event] = time.perf_counter_ns()
 
     def is_complete(self) -> bool:
         """Tell whether an iteration was seen from forward to the end of its communication."""
@@ -65,7 +67,7 @@ class Timeline:
                 at["backward_comm_end"] - at["backward_compute_end"], 0
             ),
         }
-        stamps = {f"{event}_time_host": at[event] for event in EVENTS}
+        stamps = {f"{event}_time_host": self._epoch + at[event] for event in EVENTS}
         return {**found, **stamps}
 
     def add(self) -> dict[str, int]:

@@ -96,3 +96,18 @@ def test_ddp_has_finalized(world, inputs):
     handle.remove()
     with pytest.raises(UnfinishedReduction):
         ddp.check_reduction_finished()
+
+
+def test_figures_go_to_the_log_now_and_then(world, inputs, caplog):
+    caplog.set_level("INFO", "gradmesh.trainer.ddp")
+    ddp = DistributedDataParallel(
+        net(), process_group=world(1).groups[0], find_unused_parameters=True
+    )
+    for step in range(12):
+        ddp(inputs(0, step, 4, 10)).sum().backward()
+
+    warned, told = caplog.records
+    assert "found none" in warned.getMessage()
+    assert told.getMessage() == "data parallel"
+    assert told.world_size == 1
+    assert told.iteration == 9
