@@ -30,6 +30,7 @@ def warm_up(dtype: Any = np.float32) -> None:
 
 def _tables(ids: Any, sent: Any, matrix: Any) -> None:
     distinct, inverse = unique.unique_inverse(ids)
+    unique.has_repeats(ids)
     rows.coalesce(inverse, sent, len(distinct))
     rows.gather(matrix, ids)
     rows.gather(matrix, inverse)
