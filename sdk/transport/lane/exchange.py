@@ -57,9 +57,11 @@ class Watch:
     """Ends streams whose answer does not come in time; a thread from the first stream on."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards _wake and _closed
-        # Changed without the lock, by one thread a stream.
+        # Guards changes of _wake and _closed. _until is changed without, by one thread a stream.
+        self._changed = threading.Condition()
         self._until: dict[ClientStream, float] = {}
+        # When the thread looks next. It is not told of calls that end, nor of later deadlines: so
+        # it wakes once in the time that calls are given, not once a call.
         self._wake = float("inf")
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -82,17 +84,27 @@ class Watch:
         self._until.pop(stream, None)
 
     def _run(self) -> None:
-        while not self._closed:
+        while self._wait():
+            # Before the look, so that a call that begins meanwhile is either seen or tells us.
+            self._wake = float("inf")
             now = time.monotonic()
-            for stream, deadline in list(self._until.items()):
+            waiting = list(self._until.items())
+            for stream, deadline in waiting:
                 if deadline <= now:
                     stream.expire()
             with self._changed:
-                waiting = [until for until in list(self._until.values()) if until > now]
-                self._wake = min(waiting, default=float("inf"))
+                later = [deadline for _, deadline in waiting if deadline > now]
+                self._wake = min([self._wake, *later])
+
+    def _wait(self) -> bool:
+        """Wait until it is time to look; return False at the end."""
+        with self._changed:
+            while not self._closed:
                 left_s = self._wake - time.monotonic()
-                if left_s > 0 and not self._closed:
-                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                if left_s <= 0:
+                    return True
+                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+        return False
 
     def close(self) -> None:
         """End the thread; may be called twice."""
