@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, final
 
 import grpc
@@ -36,11 +36,18 @@ class MessageStream(Stream):
 
     def receive(self, view: Any, deadline: float) -> int:
         """Read some bytes into `view`."""
-        rest = self._rest or data_of(self._next(deadline))
+        rest = self._rest or memoryview(data_of(self._next(deadline)))
         count = min(len(view), len(rest))
         view[:count] = rest[:count]
         self._rest = rest[count:]
         return count
+
+    def receive_bytes(self, limit: int, deadline: float) -> bytes:
+        """Read the bytes of one message, whatever the limit."""
+        if self._rest:
+            rest, self._rest = bytes(self._rest), _NOTHING
+            return rest
+        return data_of(self._next(deadline))
 
     @abstractmethod
     def _next(self, deadline: float) -> bytes:
@@ -202,7 +209,7 @@ class ServerStream(MessageStream):
         self._lock = threading.Lock()  # guards _waits and _stopped
         self._waits = False
         self._stopped = False
-        self.answer: Iterator[bytes] = iter(())
+        self.answer: Iterable[bytes] = ()
 
     def send(self, parts: Sequence[Any], deadline: float) -> None:
         """Keep the messages, to be yielded to gRPC as `answer`."""
