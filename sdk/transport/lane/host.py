@@ -121,6 +121,7 @@ class LaneHost:
         try:
             more = True
             while more:
+                stream.answer = ()
                 more = session.step()
                 yield from stream.answer
         finally:
