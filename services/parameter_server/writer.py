@@ -5,13 +5,13 @@ from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.frame import Array
-from gradmesh.services.parameter_server.changes import Changes
 from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Slots
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import AnyRecord, ContextApplied, Pushed, Used
 from gradmesh.services.parameter_server.pushes import Pushes
 from gradmesh.services.parameter_server.run import merge
 from gradmesh.services.parameter_server.shelf import Shelf
+from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.table import TableShard
 
 
@@ -22,17 +22,17 @@ class Writer:
     Args:
         shelf: The tables.
         contexts: Where gradients are until they are applied.
-        changes: Told of changed rows, for lookups made ahead.
+        stamps: Told of changed rows, for lookups made ahead.
         log: Where changes are written; None for nowhere.
 
     Attributes:
         pushes: Those that took effect.
     """
 
-    def __init__(self, shelf: Shelf, contexts: Contexts, changes: Changes, log: Log | None) -> None:
+    def __init__(self, shelf: Shelf, contexts: Contexts, stamps: Stamps, log: Log | None) -> None:
         self._shelf = shelf
         self._contexts = contexts
-        self._changes = changes
+        self._stamps = stamps
         self._log = log
         self.pushes = Pushes()
 
@@ -78,7 +78,7 @@ class Writer:
             number = self.note(record, () if step is not None else gradients)
             for gradient in gradients:
                 self._shelf[gradient.table].apply(gradient.slots, gradient.rows, step)
-                self._changes.record(gradient.table, gradient.slots)
+                self._stamps.record(gradient.table, gradient.slots)
         return number
 
     def apply_context(

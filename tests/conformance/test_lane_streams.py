@@ -151,6 +151,7 @@ def test_a_generated_client_speaks_frames_and_hears_of_bad_ones(lane_mesh: Any, 
 
         answers = list(stub.Exchange(sent, metadata=[VERSION_METADATA], timeout=10))
 
+    assert len(answers) == 2
     assert HEADER.unpack_from(answers[0].data)[1:3] == (0, 1)
     assert b"INVALID_FRAME" in answers[1].data
     wait_until(lambda: streams(mesh) == 0)

@@ -229,6 +229,12 @@ class ServerStream(MessageStream):
             with self._lock:
                 self._waits = False
 
+    def while_idle(self, action: Callable[[], object]) -> None:
+        """Do something now if no call is under way; a request that arrives waits for it."""
+        with self._lock:
+            if self._waits:
+                action()
+
     def stop_receiving(self) -> None:
         """Let no further request in; an answer under way is still sent."""
         with self._lock:

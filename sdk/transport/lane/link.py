@@ -26,6 +26,7 @@ from gradmesh.protos.lane import (
 )
 from gradmesh.sdk.transport.lane.arena import Arena
 from gradmesh.sdk.transport.lane.stream import LaneBroken, Stream
+from gradmesh.sdk.transport.lane.trimmer import BIG_BYTES
 
 FOREVER = float("inf")
 
@@ -76,6 +77,8 @@ class Link(ABC):
         self.stream = stream
         self.arena = arena
         self.calls = 0
+        # Whether memory was used that is worth giving back.
+        self.big = False
         self._inbox = inbox
         # What is received is read-only, as it is from gRPC.
         self._view = memoryview(inbox)
@@ -112,6 +115,8 @@ class Link(ABC):
                 size=len(head) + body,
                 max_bytes=self._max,
             )
+        if body > BIG_BYTES:
+            self.big = True
         header = HEADER.pack(MAGIC, number, call, deadline_ms, len(head), len(table), 0, body)
         prefix = b"".join((header, table, head))
         if parts:
@@ -180,6 +185,8 @@ class Link(ABC):
         table_end = HEADER.size + header.table_bytes
         head_end = table_end + header.head_bytes
         end = self._end(head_end, header)
+        if end > BIG_BYTES:
+            self.big = True
         if have < end:
             have = self._fill(have, end, deadline)
         if have != end:
@@ -213,6 +220,7 @@ class Link(ABC):
 
     def trim(self) -> None:
         """Give memory of former big frames back to the system."""
+        self.big = False
         self.arena.trim()
 
     def close(self) -> None:
