@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, final
 
+import numpy as np
+
 from gradmesh.benchmarks.crowd import Crowd, crowd
 from gradmesh.benchmarks.ddp_report import Measured, ModelReport
 from gradmesh.benchmarks.report import Row
@@ -60,11 +62,24 @@ def run(
             command = {**asdict(work), "wraps": wraps}
             ranks.measure_all(**command, rounds=warmup)
             found = ranks.measure_all(**command, rounds=rounds)
-            hidden = ranks.measure(**command, rounds=0)[0] if wraps and world > 1 else None
+            hidden = _hidden(ranks.measure_all(**command, rounds=0)) if world > 1 else None
         measured = Measured(tuple(range(world)), tuple(s for seconds in found for s in seconds))
         report.result.append(measured)
         on_set(report, measured, label, hidden)
     return report
+
+
+def _hidden(found: Sequence[Sequence[float]]) -> float:
+    """Return which share of the communication backward hid, at the median.
+
+    Args:
+        found: For each rank the time of communication alone, then what was left of it when
+            backward ended, for each step. The rank that ended last waited for nobody: what it had
+            left is communication, what others had is waiting for it as well.
+    """
+    alone = float(np.median([seconds[0] for seconds in found]))
+    left = [min(ranks) for ranks in zip(*(seconds[1:] for seconds in found), strict=True)]
+    return max(0.0, 1 - float(np.median(left)) / alone)
 
 
 def compare(

@@ -73,11 +73,10 @@ class Training:
             data = self._ddp.logging_data()
             self._exposed.append(data["backward_exposed_comm_time"] / 1e9)
 
-    def hidden(self) -> float:
-        """Return which share of the communication backward hides; collective.
+    def overlap(self) -> list[float]:
+        """Return how long the buckets take without any computation, and what each step had left.
 
-        That is what of the time for the same buckets without any computation is not left over
-        when backward ends, at the median; the first steps do not count.
+        Collective. The first is a median; the first steps do not count.
         """
         assert self._ddp is not None
         data = self._ddp.logging_data()
@@ -94,8 +93,7 @@ class Training:
         for _ in range(10):
             self._group.barrier().wait()
             alone += timed(communicate, 1)
-        exposed = float(np.median(self._exposed[3:] or self._exposed))
-        return max(0.0, 1 - exposed / float(np.median(alone)))
+        return [float(np.median(alone)), *(self._exposed[3:] or self._exposed)]
 
 
 def main() -> None:
@@ -120,8 +118,8 @@ def main() -> None:
             group.barrier().wait()
             seconds += timed(training, 1)
             training.note()
-        # No rounds: what share of the communication was hidden.
-        return seconds if rounds else [of_kind(True, **work).hidden()]
+        # No rounds: how much of the communication was hidden.
+        return seconds if rounds else of_kind(True, **work).overlap()
 
     def of_kind(wraps: bool, **work: Any) -> Training:
         key = repr(sorted({**work, "wraps": wraps}.items()))

@@ -131,7 +131,7 @@ class DistributedDataParallel(Module, Joinable):
         self._caster = None if mixed_precision is None else Caster(mixed_precision, module, leaves)
         self._timeline = Timeline()
         self._reducer = Reducer(leaves, specs, process_group, options, self._timeline, held_apart)
-        self._reducer.after.append(lambda _: self._buffers_of.wait())
+        self._reducer.after.append(self._buffers_of.wait_after)
         self._stepping = Stepping(self._reducer, mixed_precision is not None)
         self._forward_sync_buffers = forward_sync_buffers
         self._is_syncing = True

@@ -113,7 +113,7 @@ class Reducer:
             self._handles.append(leaf.register_post_accumulate_grad_hook(on_gradient(index)))
         if self.delayed is not None:
             self._handles += self.delayed.watch(ref)
-        weakref.finalize(self, _let_go, self._handles, self.layout)
+        weakref.finalize(self, _let_go, self._handles, self.layout).atexit = False
 
     def release(self) -> None:
         """Stop watching the parameters; their gradients stay as they are."""

@@ -1,5 +1,7 @@
 """The wrapper at work: averaged gradients, no_sync, failures, buffers."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -232,7 +234,10 @@ def test_a_dropped_wrapper_lets_go_of_the_module(world, inputs):
         module = net()
         ddp = DistributedDataParallel(module, process_group=group)
         ddp(inputs(group.rank, 0, 3, 4)).sum().backward()
+        gone = weakref.ref(ddp)
         del ddp
+        assert gone() is None
+        assert not module[0].weight.extras.post_hooks
         module.zero_grad()
         again = DistributedDataParallel(module, process_group=group)
         again(inputs(group.rank, 0, 3, 4)).sum().backward()
