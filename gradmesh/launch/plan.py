@@ -78,7 +78,9 @@ class ClusterPlan:
                 "coordinator.state_dir": folder.coordinator,
                 "coordinator.address_file": folder.address_file,
                 "coordinator.parameter_servers": self.parameter_servers,
-                "coordinator.trainers": self.trainers,
+                # Without trainers of its own a cluster may wait for a user's.
+                "coordinator.trainers": self.trainers
+                or self.settings.get("coordinator.trainers", 0),
             }
             arguments = flags(own, (CoordinatorConfig, *_SHARED))
             return command("coordinator", *arguments, config=self.config)
