@@ -17,6 +17,7 @@ _COMMANDS = {
     "up": "Start a local cluster and stay with it.",
     "status": "Show the members and the progress of a cluster.",
     "table": "List, inspect, save and restore tables.",
+    "checkpoint": "Save, list, inspect and restore checkpoints of runs.",
     "down": "End the local cluster that `up` started.",
     "coordinator": "Run a coordinator in the foreground.",
     "parameter-server": "Run a parameter server in the foreground.",

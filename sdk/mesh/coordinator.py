@@ -116,6 +116,23 @@ class Coordinator:
         request = status_pb2.ReportResultRequest(generation=generation, figures=figures)
         self._call("ReportResult", request, deadline)
 
+    def request_checkpoint(self, deadline: Deadline) -> int:
+        """Ask the trainers for a checkpoint; return the number of the request."""
+        request = status_pb2.RequestCheckpointRequest()
+        response: status_pb2.RequestCheckpointResponse = self._call(
+            "RequestCheckpoint", request, deadline
+        )
+        return response.request
+
+    def report_checkpoint(
+        self, name: str, incarnation: int, checkpoint: status_pb2.Checkpoint, deadline: Deadline
+    ) -> None:
+        """Tell of a checkpoint that was written, or could not be."""
+        request = status_pb2.ReportCheckpointRequest(
+            name=name, incarnation=incarnation, checkpoint=checkpoint
+        )
+        self._call("ReportCheckpoint", request, deadline)
+
     def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
         """Read everything at a glance."""
         request = status_pb2.GetStatusRequest()

@@ -14,7 +14,7 @@ from gradmesh.protos.coordinator.v1 import (
     status_pb2,
     table_pb2,
 )
-from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch
+from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch, ShardNotReady
 from gradmesh.protos.naming import check_name
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.board import Board
@@ -81,6 +81,7 @@ class Machine:
             lease_s=self.members.lease_s,
             generation=self.rounds.current,
             shard_epoch=self.shards.map.epoch,
+            checkpoint_request=self.board.requests,
         )
 
     def leave(self, name: str, incarnation: int) -> None:
@@ -186,6 +187,17 @@ class Machine:
         self.rounds.check(request.generation)
         self.board.finish(request.generation, dict(request.figures))
 
+    def request_checkpoint(self) -> int:
+        """Ask the trainers for a checkpoint; return the number of the request."""
+        if not self.rounds.formed:
+            raise NotMember("no trainers have formed a generation: nobody can write a checkpoint")
+        return self.board.request_checkpoint()
+
+    def report_checkpoint(self, request: status_pb2.ReportCheckpointRequest, now: float) -> None:
+        """Keep what a trainer says about a checkpoint."""
+        self.members.check(request.name, request.incarnation)
+        self.board.report_checkpoint(request.checkpoint, now)
+
     def status(self, now: float) -> status_pb2.GetStatusResponse:
         """Return everything at a glance."""
         response = status_pb2.GetStatusResponse(
@@ -194,6 +206,8 @@ class Machine:
             tables=[spec.name for spec in self.catalogue.all()],
             result=self.board.result,
             result_generation=self.board.result_generation,
+            checkpoint=self.board.checkpoint(now),
+            warnings=self._warnings(now),
         )
         for lease in self.members.leases():
             entry = response.members.add(member=lease.member, silence_s=now - lease.seen_at)
@@ -201,3 +215,25 @@ class Machine:
             if progress is not None:
                 entry.progress.CopyFrom(progress)
         return response
+
+    def _warnings(self, now: float) -> list[str]:
+        """Return what somebody should look at."""
+        found = [
+            f"{lease.member.name} was silent for {now - lease.seen_at:.0f} of "
+            f"{self.members.lease_s:g} s"
+            for lease in self.members.leases()
+            if now - lease.seen_at > self.members.lease_s / 2
+        ]
+        try:
+            self.shard_map()
+        except ShardNotReady as error:
+            found.append(error.message)
+        if self.rounds.world_size and not self.rounds.formed:
+            found.append(
+                f"{len(self.rounds.joined)} of {self.rounds.world_size} trainers have joined "
+                f"generation {self.rounds.current}"
+            )
+        checkpoint = self.board.checkpoint(now)
+        if checkpoint is not None and checkpoint.error:
+            found.append(f"the newest checkpoint failed: {checkpoint.error}")
+        return found

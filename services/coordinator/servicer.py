@@ -171,6 +171,22 @@ class CoordinatorServicer:
             self._machine.finish(request)
             return status_pb2.ReportResultResponse()
 
+    def request_checkpoint(
+        self, request: status_pb2.RequestCheckpointRequest, call: Call
+    ) -> status_pb2.RequestCheckpointResponse:
+        """Ask the trainers for a checkpoint."""
+        with self._changed:
+            number = self._machine.request_checkpoint()
+            return status_pb2.RequestCheckpointResponse(request=number)
+
+    def report_checkpoint(
+        self, request: status_pb2.ReportCheckpointRequest, call: Call
+    ) -> status_pb2.ReportCheckpointResponse:
+        """Keep what a trainer says about a checkpoint."""
+        with self._changed:
+            self._machine.report_checkpoint(request, self._clock())
+            return status_pb2.ReportCheckpointResponse()
+
     def get_status(
         self, request: status_pb2.GetStatusRequest, call: Call
     ) -> status_pb2.GetStatusResponse:

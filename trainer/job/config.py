@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, final
 
 from gradmesh.sdk.process.errors import Problem
@@ -58,6 +59,28 @@ class JobConfig(Section):
         50, "How often the run may begin again after a process was lost.", minimum=0
     )
 
+    checkpoint_path: Path | None = setting(
+        None, "Folder for checkpoints of the whole run; none writes none."
+    )
+    checkpoint_every_steps: int = setting(
+        0, "Steps between two checkpoints; 0 counts no steps.", minimum=0
+    )
+    checkpoint_every_s: float = setting(
+        0.0, "Seconds between two checkpoints; 0 looks at no clock.", minimum=0
+    )
+    checkpoint_keep: int = setting(3, "Newest checkpoints that are kept.", minimum=1)
+    checkpoint_chain: int = setting(
+        8, "How often a checkpoint only adds to the one before, until a full one.", minimum=0
+    )
+    checkpoint_timeout_s: float = setting(
+        3600.0, "Seconds that a checkpoint may take.", minimum=0.1, maximum=864000
+    )
+    resume: str = setting(
+        "never",
+        "Where a job begins whose trainers have nothing to go on with: at its first step (never), "
+        "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder.",
+    )
+
     def problems(self) -> Iterable[Problem]:
         """Yield what is wrong between the fields."""
         if not self.rows:
@@ -66,6 +89,9 @@ class JobConfig(Section):
             yield Problem("final_learning_rate", "must not exceed learning_rate; lower it")
         if self.row_bound <= 0:
             yield Problem("row_bound", "must be positive")
+        periodic = self.checkpoint_every_steps or self.checkpoint_every_s
+        if self.checkpoint_path is None and (periodic or self.resume == "auto"):
+            yield Problem("checkpoint_path", "must say where checkpoints are; set it")
 
     def clicks(self) -> ClickSpec:
         """Return what the job's data look like."""

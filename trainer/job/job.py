@@ -20,8 +20,10 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.process.config import section_as_dict
 from gradmesh.trainer.data import ClickData
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost, TrainersMissing
+from gradmesh.trainer.job.checkpoints import Checkpoints
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.dense import DenseState
 from gradmesh.trainer.job.run import Run
@@ -83,6 +85,7 @@ class Job:
         self._data = ClickData(config.clicks())
         # What a generation that ended left of the dense part.
         self._held: DenseState | None = None
+        self._checkpoints = Checkpoints(mesh, config, section_as_dict(config))
 
     def run(self) -> dict[str, float] | None:
         """Train; return the figures, or None when told to stop before the end.
@@ -95,7 +98,9 @@ class Job:
         restarts = 0
         while True:
             try:
-                return self._run_once()
+                figures = self._run_once()
+                self._checkpoints.finish()
+                return figures
             except Exception as error:
                 if not is_recoverable(error) or restarts >= self._config.max_restarts:
                     raise
@@ -129,6 +134,7 @@ class Job:
             self._endpoint,
             self._backend,
             held=self._held,
+            checkpoints=self._checkpoints,
         ) as run:
             try:
                 return run.train(self._is_stopping)

@@ -28,8 +28,16 @@ from gradmesh.sdk.process import fault
 from gradmesh.trainer.data import Batch, ClickData
 from gradmesh.trainer.ddp import DistributedDataParallel
 from gradmesh.trainer.job.agreement import Agreement, agree
+from gradmesh.trainer.job.checkpoints import Checkpoints
 from gradmesh.trainer.job.config import JobConfig
-from gradmesh.trainer.job.dense import DenseState, dense_arrays, load_dense, pack, unpack
+from gradmesh.trainer.job.dense import (
+    DenseState,
+    check_dense,
+    dense_arrays,
+    load_dense,
+    pack,
+    unpack,
+)
 from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.job.meter import Meter
 from gradmesh.trainer.job.model import build_model, create_tables
@@ -56,6 +64,7 @@ class Run:
         endpoint: Where this trainer listens for its peers.
         backend: How trainers exchange gradients.
         held: This trainer's dense part of the run in a former generation, if it was in one.
+        checkpoints: Where the run is written to, and restored from; none if None.
 
     Attributes:
         steps: Steps that this trainer has done, those of former generations included.
@@ -70,6 +79,7 @@ class Run:
         endpoint: Endpoint,
         backend: Backend = "auto",
         held: DenseState | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
@@ -88,13 +98,23 @@ class Run:
             undo.callback(self._group.close)
             tables = create_tables(mesh, config)
             names = [table.name for table in tables]
-            agreed = agree(mesh, membership, self._group, names, held)
-            self._origin, self.steps = agreed.run.origin, agreed.run.steps
-            # The averaged gradients of a step, until it is known that the step counts.
-            self._pending: dict[Any, Any] | None = None
             self._embeddings = RemoteEmbedding(tables, prefetch_depth=config.prefetch_depth)
             self.model = build_model(config, self._embeddings)
             self._optimizer = SGD(self.model.parameters(), lr=config.learning_rate)
+
+            def restore() -> DenseState | None:
+                if checkpoints is None:
+                    return None
+                return checkpoints.restore(lambda arrays: check_dense(self.model, arrays))
+
+            agreed, held = agree(mesh, membership, self._group, names, held, restore)
+            self._origin, self.steps = agreed.run.origin, agreed.run.steps
+            self._first_step, self._first_batch = agreed.run.steps, agreed.batches
+            self._checkpoints = checkpoints if membership.rank == 0 else None
+            if self._checkpoints is not None:
+                self._checkpoints.begin([table.spec for table in tables])
+            # The averaged gradients of a step, until it is known that the step counts.
+            self._pending: dict[Any, Any] | None = None
             self._take_over(agreed, held)
             self._replica = DistributedDataParallel(self.model, process_group=self._group)
             undo.pop_all()
@@ -128,7 +148,14 @@ class Run:
             names[id(p)]: np.array(grad) for p, grad in self._pending.items() if id(p) in names
         }
         arrays = dense_arrays(self.model, self._optimizer)
-        return DenseState(self._origin, self.steps, arrays, pending)
+        size = self._membership.world_size
+        return DenseState(
+            self._origin, self.steps, arrays, pending, self._batches_before(self.steps), size
+        )
+
+    def _batches_before(self, step: int) -> int:
+        """Return how many batches are behind a step: the position in the data."""
+        return self._first_batch + (step - self._first_step) * self._membership.world_size
 
     def train(self, is_stopping: Callable[[], bool]) -> dict[str, float] | None:
         """Take all steps and measure the result.
@@ -141,7 +168,11 @@ class Run:
         """
         config = self._config
         for step in range(self.steps, config.steps):
+            if self._checkpoints is not None:
+                self._checkpoints.before_step(step)
             loss = self.take_step(step)
+            if self._checkpoints is not None:
+                self._checkpoints.after_step(self.state, self._membership.world_size)
             done = step + 1
             self._meter.count(done)
             if done % config.log_every == 0 or done == config.steps:
@@ -177,8 +208,8 @@ class Run:
 
     def _draw(self, step: int) -> Batch:
         """Return this rank's batch of a step."""
-        rank, size = self._membership.rank, self._membership.world_size
-        return self._data.batch("train", step * size + rank, self._config.batch_size)
+        index = self._batches_before(step) + self._membership.rank
+        return self._data.batch("train", index, self._config.batch_size)
 
     def _prefetch(self, step: int) -> None:
         """Ask for the rows of the steps after this one."""
@@ -233,7 +264,7 @@ class Run:
         self._group.all_reduce(moved).wait()
         figures |= {
             "steps": float(config.steps),
-            "samples": float(config.steps * config.batch_size * self._membership.world_size),
+            "samples": float(self._batches_before(config.steps) * config.batch_size),
             "samples_per_s": self._meter.samples_per_s(),
             "seconds": self._meter.seconds(),
             "bytes_moved": float(moved[0]),

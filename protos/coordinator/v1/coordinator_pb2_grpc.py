@@ -99,6 +99,16 @@ class CoordinatorServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultResponse.FromString,
                 _registered_method=True)
+        self.RequestCheckpoint = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/RequestCheckpoint',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointResponse.FromString,
+                _registered_method=True)
+        self.ReportCheckpoint = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/ReportCheckpoint',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/gradmesh.coordinator.v1.CoordinatorService/GetStatus',
                 request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.GetStatusRequest.SerializeToString,
@@ -124,7 +134,8 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Extends a member's lease and tells it the current generation and shard map epoch.
+        """Extends a member's lease and tells it the news: the current generation, the shard map's epoch,
+        whether a checkpoint is wanted.
         Repeatable.
         Fails with FAILED_PRECONDITION (NOT_MEMBER) when the lease ran out: register again.
         """
@@ -224,6 +235,24 @@ class CoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RequestCheckpoint(self, request, context):
+        """Asks the trainers for a checkpoint of the run; rank 0 hears of it with its next lease renewal.
+        Repeatable: two requests before one is answered get one checkpoint.
+        Fails with FAILED_PRECONDITION (NOT_MEMBER) when no trainers have formed a generation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportCheckpoint(self, request, context):
+        """Tells of a checkpoint that was written, or could not be.
+        Repeatable: the newest is kept.
+        Fails with FAILED_PRECONDITION (NOT_MEMBER).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Reads the state of the whole cluster at a glance.
         Repeatable.
@@ -294,6 +323,16 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.ReportResult,
                     request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultResponse.SerializeToString,
+            ),
+            'RequestCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.RequestCheckpoint,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointResponse.SerializeToString,
+            ),
+            'ReportCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportCheckpoint,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -627,6 +666,60 @@ class CoordinatorService(object):
             '/gradmesh.coordinator.v1.CoordinatorService/ReportResult',
             gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultRequest.SerializeToString,
             gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RequestCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/RequestCheckpoint',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/ReportCheckpoint',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

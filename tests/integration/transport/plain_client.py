@@ -195,6 +195,9 @@ def report(ask, generation):
     progress = status_pb2.Progress(generation=generation, step=1, total_steps=1, loss=0.5)
     ask(status_pb2.ReportProgressRequest(name="plain", incarnation=5, progress=progress))
     ask(status_pb2.ReportResultRequest(generation=generation, figures={"auc": 0.75}))
+    wanted = ask(status_pb2.RequestCheckpointRequest()).request
+    written = status_pb2.Checkpoint(path="here", request=wanted)
+    ask(status_pb2.ReportCheckpointRequest(name="plain", incarnation=5, checkpoint=written))
     status = ask(status_pb2.GetStatusRequest())
     assert status.result["auc"] == 0.75
     assert list(status.tables) == ["users"]
