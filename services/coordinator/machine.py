@@ -33,13 +33,22 @@ class Machine:
 
     Args:
         parameter_servers: How many hold the tables.
-        trainers: How many form a generation.
+        trainers: How many form a generation, at most.
         lease_s: How long a silent member counts as alive.
         journal: Where facts are kept.
+        min_trainers: How many do when no more come; 0 for no fewer than all.
+        join_window_s: For how long no more must have come.
     """
 
     def __init__(
-        self, *, parameter_servers: int, trainers: int, lease_s: float, journal: Journal
+        self,
+        *,
+        parameter_servers: int,
+        trainers: int,
+        lease_s: float,
+        journal: Journal,
+        min_trainers: int = 0,
+        join_window_s: float = 3.0,
     ) -> None:
         self._journal = journal
         self._round = journal.fact("round")
@@ -47,7 +56,7 @@ class Machine:
         self._awaits_former = True
         self._awaited_until: float | None = None
         self.members = Members(lease_s)
-        self.rounds = Rounds(trainers, self._round)
+        self.rounds = Rounds(trainers, self._round, minimum=min_trainers, window_s=join_window_s)
         self.shards = Shards(parameter_servers, journal.fact("shard_map"))
         self.catalogue = Catalogue(journal.tables())
         self.board = Board()
@@ -93,7 +102,11 @@ class Machine:
             self._refresh_shards()
 
     def expire(self, now: float) -> bool:
-        """End the memberships whose lease ran out; return whether there were any."""
+        """End the memberships whose lease ran out, and waits for trainers who do not come.
+
+        Returns:
+            Whether anything changed.
+        """
         gone = [member.name for member in self.members.expire(now)]
         gone += self._never_came_back(now)
         for name in gone:
@@ -101,7 +114,11 @@ class Machine:
             self._on_gone(name)
         if gone:
             self._refresh_shards()
-        return bool(gone)
+        formed = self.rounds.settle(now)
+        if formed:
+            self._keep_round()
+            self._log_formed()
+        return bool(gone) or formed
 
     def _never_came_back(self, now: float) -> list[str]:
         """Return the trainers of a former coordinator that did not register here, once."""
@@ -112,7 +129,8 @@ class Machine:
         if now < self._awaited_until:
             return []
         self._awaits_former = False
-        return [name for name in self.rounds.joined if not self.members.has(name)]
+        known = {*self.rounds.joined, *self.rounds.awaited}
+        return sorted(name for name in known if not self.members.has(name))
 
     def _on_gone(self, name: str) -> None:
         self.board.forget(name)
@@ -135,22 +153,26 @@ class Machine:
                 self.rounds.close()
                 self._keep_round()
 
-    def join(self, request: rendezvous_pb2.JoinRoundRequest) -> bool:
+    def join(self, request: rendezvous_pb2.JoinRoundRequest, now: float = 0.0) -> bool:
         """Take a trainer into the round; return whether that formed a generation."""
         member = self.members.check(request.name, request.incarnation)
         if member.role != membership_pb2.ROLE_TRAINER:
             raise NotMember(f"{request.name!r} is no trainer", name=request.name)
-        formed = self.rounds.join(request.name, request.incarnation, request.after_generation)
+        formed = self.rounds.join(request.name, request.incarnation, request.after_generation, now)
         self._keep_round()
         if formed:
-            _log.info("generation formed", extra={"generation": self.rounds.current})
+            self._log_formed()
         return formed
+
+    def _log_formed(self) -> None:
+        extra = {"generation": self.rounds.current, "trainers": self.rounds.size}
+        _log.info("generation formed", extra=extra)
 
     def place(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         """Return the place of a trainer that joined."""
         generation, rank = self.rounds.place(request.name, request.incarnation)
         return rendezvous_pb2.JoinRoundResponse(
-            generation=generation, rank=rank, world_size=self.rounds.world_size
+            generation=generation, rank=rank, world_size=self.rounds.size
         )
 
     def put(self, request: rendezvous_pb2.PutKeyRequest) -> None:
@@ -237,3 +259,24 @@ class Machine:
         if checkpoint is not None and checkpoint.error:
             found.append(f"the newest checkpoint failed: {checkpoint.error}")
         return found
+
+    def check(self) -> None:
+        """Return if all that is promised in docs/coordinator.md holds; for tests, after each event.
+
+        Raises:
+            AssertionError: It does not.
+        """
+        self.rounds.check_invariants()
+        leases = {lease.member.name: lease.member for lease in self.members.leases()}
+        assert len(leases) == len(self.members.leases())
+        for name, incarnation in self.rounds.joined.items():
+            # One that is no member any more is one that a former coordinator knew.
+            assert name not in leases or leases[name].incarnation == incarnation
+        shards = [shard.name for shard in self.shards.map.shards]
+        assert len(shards) == len(set(shards))
+        assert bool(shards) == bool(self.shards.map.epoch)
+        # What others rely on is in the journal before they hear of it.
+        assert self._journal.fact("round") in (b"", self.rounds.remember())
+        assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
+        assert self._journal.tables() == self.catalogue.all()
+        assert self.board.requests >= 0

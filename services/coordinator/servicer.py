@@ -100,7 +100,7 @@ class CoordinatorServicer:
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         # Anew after each change: a trainer that waits for a gap takes it as soon as there is one.
-        if self._machine.join(request):
+        if self._machine.join(request, self._clock()):
             fault.point("formed", self._machine.rounds.current)
             self._changed.notify_all()
         return self._machine.place(request)
