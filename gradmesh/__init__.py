@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd.creation import tensor as tensor
     from gradmesh.launch.local import LocalCluster as LocalCluster
     from gradmesh.protos import errors as errors
+    from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
     from gradmesh.sdk.mesh.mesh import connect as connect
     from gradmesh.sdk.owner.registry import remote as remote
@@ -39,6 +40,7 @@ __all__ = [
     "DDP",
     "Admission",
     "BadGradients",
+    "DataShards",
     "DistributedDataParallel",
     "Eviction",
     "Initializer",
@@ -72,6 +74,7 @@ _HOMES = {
     "Admission": "gradmesh.sdk.table.lifetime",
     "BadGradients": "gradmesh.sdk.table.gradients",
     "DDP": "gradmesh.trainer.ddp",
+    "DataShards": "gradmesh.sdk.mesh.data_shards",
     "DistributedDataParallel": "gradmesh.trainer.ddp",
     "Eviction": "gradmesh.sdk.table.lifetime",
     "Initializer": "gradmesh.sdk.table.recipe",
