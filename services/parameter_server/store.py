@@ -82,10 +82,7 @@ class Store:
         self.steps = Steps(
             name,
             self.contexts,
-            note=self.writer.note,
-            change=self.writer.change,
-            apply_context=self.writer.apply_context,
-            wait=self.writer.wait,
+            writer=self.writer,
             max_waiters=max_waiters,
         )
         self.copies = Copies(self.steps, self.shelf.find, self._check_epoch, self.contexts, log)

@@ -52,7 +52,7 @@ def test_when_all_trainers_are_gone_the_newest_checkpoint_counts(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     settings = {
-        "job.checkpoint_path": tmp_path / "checkpoints",
+        "job.checkpoint_path": (tmp_path / "checkpoints").as_uri(),
         "job.checkpoint_every_steps": 4,
         "job.resume": "auto",
     }

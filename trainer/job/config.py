@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, final
 
 from gradmesh.sdk.process.errors import Problem
@@ -59,8 +58,8 @@ class JobConfig(Section):
         50, "How often the run may begin again after a process was lost.", minimum=0
     )
 
-    checkpoint_path: Path | None = setting(
-        None, "Folder for checkpoints of the whole run; none writes none."
+    checkpoint_path: str | None = setting(
+        None, "Folder or fsspec URL for checkpoints of the whole run; none writes none."
     )
     checkpoint_every_steps: int = setting(
         0, "Steps between two checkpoints; 0 counts no steps.", minimum=0
@@ -78,7 +77,7 @@ class JobConfig(Section):
     resume: str = setting(
         "never",
         "Where a job begins whose trainers have nothing to go on with: at its first step (never), "
-        "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder.",
+        "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder or URL.",
     )
 
     def problems(self) -> Iterable[Problem]:
