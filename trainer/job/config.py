@@ -55,7 +55,7 @@ class JobConfig(Section):
         30.0, "Seconds to wait for the other trainers in a step.", minimum=0.1, maximum=86400
     )
     max_restarts: int = setting(
-        50, "How often the run may begin again after a process was lost.", minimum=0
+        50, "How often the trainers may join again after a process was lost.", minimum=0
     )
 
     checkpoint_path: str | None = setting(

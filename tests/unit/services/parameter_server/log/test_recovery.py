@@ -1,5 +1,8 @@
 """A store that comes back from its log is, bit for bit, the store that wrote it."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -254,3 +257,35 @@ def test_the_keeper_shortens_a_log_that_has_grown(server, eventually):
     keeper.close()
 
     assert server.open() == 0
+
+
+@pytest.mark.timeout(60)
+def test_snapshots_under_load_stop_nobody_and_lose_nothing(server, make):
+    begun = time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
+
+        def push(worker):
+            done = 0
+            while time.monotonic() - begun < 1.5:
+                done += 1
+                ids, rows = np.arange(20), np.ones((20, 3), np.float32)
+                sender = (f"w{worker}", 1, done)
+                server.store.push(sender, ["lru"], [ids, rows], 1, make.deadline())
+                server.lookup("lru", [worker, done % 40])
+            return done
+
+        jobs = [pool.submit(push, worker) for worker in range(3)]
+        taken = 0
+        while not all(job.done() for job in jobs):
+            taken += take_snapshot(server.store)
+        done = [job.result(timeout=10) for job in jobs]
+    before = contents(server.store)
+    server.open()
+
+    assert taken > 0
+    assert contents(server.store) == before
+    assert server.store.shelf["lru"].steps == sum(done)
+    for worker, count in enumerate(done):
+        sender = (f"w{worker}", 1, count)
+        arrays = [np.arange(1), np.ones((1, 3), np.float32)]
+        assert not server.store.push(sender, ["lru"], arrays, 1, make.deadline())
