@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gradmesh.launch.local import LocalCluster as LocalCluster
     from gradmesh.protos import errors as errors
     from gradmesh.sdk.future import Future as Future
+    from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
     from gradmesh.sdk.mesh.mesh import connect as connect
     from gradmesh.sdk.owner.registry import async_execution as async_execution
@@ -48,6 +49,7 @@ __all__ = [
     "DDP",
     "Admission",
     "BadGradients",
+    "DataShards",
     "DistributedDataParallel",
     "Eviction",
     "Future",
@@ -93,6 +95,7 @@ _HOMES = {
     "Admission": "gradmesh.sdk.table.lifetime",
     "BadGradients": "gradmesh.sdk.table.gradients",
     "DDP": "gradmesh.trainer.ddp",
+    "DataShards": "gradmesh.sdk.mesh.data_shards",
     "DistributedDataParallel": "gradmesh.trainer.ddp",
     "Eviction": "gradmesh.sdk.table.lifetime",
     "Future": "gradmesh.sdk.future",
