@@ -57,7 +57,7 @@ class ShmProcessGroup(HostProcessGroup):
         self._rounds = Exchange(links, latch)
         names = [links[r].address if r in links else "here" for r in range(identity.world_size)]
         self._team = Team(identity.rank, memories, latch, self._look, names)
-        collectives = SharedCollectives(self._team, self._rounds.run, self._count)
+        collectives = SharedCollectives(self._team, self._rounds, self._count)
         super().__init__(identity.rank, identity.world_size, timeout_s, latch, collectives)
 
     @classmethod

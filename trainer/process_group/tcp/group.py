@@ -44,7 +44,7 @@ class TcpProcessGroup(HostProcessGroup):
         self._endpoint = endpoint
         latch = Latch()
         self._rounds = Exchange(links, latch)
-        collectives = Collectives(identity.rank, identity.world_size, self._rounds.run)
+        collectives = Collectives(identity.rank, identity.world_size, self._rounds)
         super().__init__(identity.rank, identity.world_size, timeout_s, latch, collectives)
 
     @classmethod
