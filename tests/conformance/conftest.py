@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +29,24 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Call, Server
 from gradmesh.trainer.process_group import (
     LocalProcessGroup,
+    NcclProcessGroup,
     ProcessGroup,
     ShmProcessGroup,
     TcpProcessGroup,
 )
 
 WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3), ("shm", 1), ("shm", 2), ("shm", 3)]
+WORLDS += [("nccl", 1), ("nccl", 2), ("nccl", 3)]
 CROWDS = [world for world in WORLDS if world[1] > 1]
+_PATH = Path(__file__).with_name("nccl_host.py")
+_SPEC = importlib.util.spec_from_file_location("nccl_host", _PATH)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+nccl_host = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(nccl_host)
+# NCCL does not tell when ranks disagree: only the timeout does.
+_NCCL_TIMEOUT_S = 2.0
+
 PARAMETER_SERVER = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 
@@ -64,6 +76,7 @@ class Ranks:
     def __init__(self, backend: str, groups: list[ProcessGroup], pool: ThreadPoolExecutor) -> None:
         self.backend = backend
         self.groups = groups
+        self.nccl = nccl_host
         self._pool = pool
 
     @property
@@ -88,6 +101,10 @@ def meet() -> Iterator[Callable[..., Ranks]]:
     pools: list[ThreadPoolExecutor] = []
 
     def build(backend: str, size: int, timeout_s: float = 20.0) -> Ranks:
+        if backend == "nccl":
+            if nccl_host.WHY_NOT is not None:
+                pytest.skip(nccl_host.WHY_NOT)
+            timeout_s = min(timeout_s, _NCCL_TIMEOUT_S)
         pool = ThreadPoolExecutor(size, thread_name_prefix="rank")
         pools.append(pool)
         shared = MemoryStore()
@@ -95,7 +112,11 @@ def meet() -> Iterator[Callable[..., Ranks]]:
         def connect(rank: int) -> ProcessGroup:
             if backend == "local":
                 return LocalProcessGroup()
-            kind = {"tcp": TcpProcessGroup, "shm": ShmProcessGroup}[backend]
+            kind: Any = {
+                "tcp": TcpProcessGroup,
+                "shm": ShmProcessGroup,
+                "nccl": nccl_host.NcclOnHost,
+            }[backend]
             return kind.connect(
                 shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s
             )
@@ -112,6 +133,26 @@ def meet() -> Iterator[Callable[..., Ranks]]:
         pool.shutdown()
     left = [thread.name for thread in threading.enumerate() if "process-group" in thread.name]
     assert not left
+
+
+@pytest.fixture
+def gpu_ranks() -> Iterator[Ranks]:
+    """Two ranks with a GPU each, as threads of this process."""
+    cupy = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available() or cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two CUDA devices; no GPU code has run here")
+    shared = MemoryStore()
+    with ThreadPoolExecutor(2, thread_name_prefix="rank") as pool:
+
+        def connect(rank: int) -> ProcessGroup:
+            return NcclProcessGroup.connect(
+                shared, rank=rank, world_size=2, timeout_s=10, device=rank
+            )
+
+        ranks = Ranks("nccl", list(pool.map(connect, range(2), timeout=60)), pool)
+        yield ranks
+        for group in ranks.groups:
+            group.close()
 
 
 @pytest.fixture(params=WORLDS, ids=lambda world: f"{world[0]}-w{world[1]}")

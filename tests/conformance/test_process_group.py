@@ -45,6 +45,8 @@ def test_rank_and_size_are_those_of_the_world(ranks):
     ids=lambda value: value if value in OPS else np.dtype(value).name,
 )
 def test_all_reduce_equals_rank_order_bit_for_bit(ranks, op, dtype):
+    if ranks.backend == "nccl" and np.dtype(dtype) in (np.int16, np.uint16):
+        pytest.skip("NCCL has no integers of 16 bits")
     arrays = [contribution(rank, 5003, dtype) for rank in range(ranks.size)]
 
     ranks.run(lambda group: group.all_reduce(arrays[group.rank], op).wait())
@@ -218,6 +220,8 @@ def test_calls_from_several_threads_do_not_mix(meet):
     ],
 )
 def test_bad_arguments_raise_at_the_call_and_change_nothing(ranks, array, op, error):
+    if ranks.backend == "nccl" and isinstance(array, np.ndarray) and not array.flags.writeable:
+        pytest.skip("cupy has no read-only arrays")
     for group in ranks.groups:
         with pytest.raises(error):
             group.all_reduce(array, op)

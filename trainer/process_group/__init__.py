@@ -6,6 +6,7 @@ Reductions are in rank order and bit-identical on all ranks. Errors are in train
 from gradmesh.trainer.process_group.connect import Backend as Backend
 from gradmesh.trainer.process_group.connect import connect as connect
 from gradmesh.trainer.process_group.local import LocalProcessGroup as LocalProcessGroup
+from gradmesh.trainer.process_group.nccl import NcclProcessGroup as NcclProcessGroup
 from gradmesh.trainer.process_group.process_group import ProcessGroup as ProcessGroup
 from gradmesh.trainer.process_group.process_group import ReduceOp as ReduceOp
 from gradmesh.trainer.process_group.shm import ShmProcessGroup as ShmProcessGroup
@@ -20,6 +21,7 @@ __all__ = [
     "Endpoint",
     "FileStore",
     "LocalProcessGroup",
+    "NcclProcessGroup",
     "ProcessGroup",
     "ReduceOp",
     "ShmProcessGroup",
