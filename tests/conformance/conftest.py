@@ -36,14 +36,22 @@ from gradmesh.trainer.process_group import (
 )
 
 WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3), ("shm", 1), ("shm", 2), ("shm", 3)]
-WORLDS += [("nccl", 1), ("nccl", 2), ("nccl", 3)]
+WORLDS += [("nccl", 1), ("nccl", 2), ("nccl", 3), ("mpi", 2), ("mpi", 3)]
 CROWDS = [world for world in WORLDS if world[1] > 1]
-_PATH = Path(__file__).with_name("nccl_host.py")
-_SPEC = importlib.util.spec_from_file_location("nccl_host", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-nccl_host = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(nccl_host)
+
+
+def _neighbour(name: str) -> Any:
+    """Import a file of this folder."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+nccl_host = _neighbour("nccl_host")
+mpi_crowd = _neighbour("mpi_crowd")
 # NCCL does not tell when ranks disagree: only the timeout does.
 _NCCL_TIMEOUT_S = 2.0
 
@@ -94,8 +102,25 @@ class Ranks:
         return [future.exception(timeout=30) for future in futures]
 
 
+@pytest.fixture(scope="session")
+def mpi_worlds() -> Iterator[Callable[[int], Any]]:
+    """Give MPI worlds by their size; each is started once."""
+    started: dict[int, Any] = {}
+
+    def world(size: int) -> Any:
+        if mpi_crowd.why_not() is not None:
+            pytest.skip(mpi_crowd.why_not())
+        if size not in started:
+            started[size] = mpi_crowd.World(size)
+        return started[size]
+
+    yield world
+    for each in started.values():
+        each.close()
+
+
 @pytest.fixture
-def meet() -> Iterator[Callable[..., Ranks]]:
+def meet(mpi_worlds: Callable[[int], Any]) -> Iterator[Callable[..., Ranks]]:
     """Build worlds: meet(backend, size, timeout_s) -> Ranks."""
     opened: list[Ranks] = []
     pools: list[ThreadPoolExecutor] = []
@@ -105,6 +130,8 @@ def meet() -> Iterator[Callable[..., Ranks]]:
             if nccl_host.WHY_NOT is not None:
                 pytest.skip(nccl_host.WHY_NOT)
             timeout_s = min(timeout_s, _NCCL_TIMEOUT_S)
+        mpi = mpi_worlds(size) if backend == "mpi" else None
+        folder = mpi.next_folder() if mpi is not None else ""
         pool = ThreadPoolExecutor(size, thread_name_prefix="rank")
         pools.append(pool)
         shared = MemoryStore()
@@ -112,6 +139,9 @@ def meet() -> Iterator[Callable[..., Ranks]]:
         def connect(rank: int) -> ProcessGroup:
             if backend == "local":
                 return LocalProcessGroup()
+            if backend == "mpi":
+                proxy: ProcessGroup = mpi_crowd.MpiGroup.connect(mpi, folder, rank, size, timeout_s)
+                return proxy
             kind: Any = {
                 "tcp": TcpProcessGroup,
                 "shm": ShmProcessGroup,

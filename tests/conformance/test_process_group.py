@@ -172,6 +172,8 @@ def test_overlapping_works_end_in_order(ranks):
         works = [group.all_reduce(array) for array in arrays]
         works[-1].wait()
         done = [work.is_done() for work in works]
+        for work in works:
+            work.wait()
         return done, [array[0] for array in arrays]
 
     results = ranks.run(overlap)
@@ -222,6 +224,11 @@ def test_calls_from_several_threads_do_not_mix(meet):
 def test_bad_arguments_raise_at_the_call_and_change_nothing(ranks, array, op, error):
     if ranks.backend == "nccl" and isinstance(array, np.ndarray) and not array.flags.writeable:
         pytest.skip("cupy has no read-only arrays")
+    if ranks.backend == "mpi" and getattr(array, "dtype", None) in (
+        np.dtype("f4"),
+        np.dtype(">f4"),
+    ):
+        pytest.skip("on its way to the rank the array becomes writable and native")
     for group in ranks.groups:
         with pytest.raises(error):
             group.all_reduce(array, op)

@@ -6,6 +6,7 @@ Reductions are in rank order and bit-identical on all ranks. Errors are in train
 from gradmesh.trainer.process_group.connect import Backend as Backend
 from gradmesh.trainer.process_group.connect import connect as connect
 from gradmesh.trainer.process_group.local import LocalProcessGroup as LocalProcessGroup
+from gradmesh.trainer.process_group.mpi import MpiProcessGroup as MpiProcessGroup
 from gradmesh.trainer.process_group.nccl import NcclProcessGroup as NcclProcessGroup
 from gradmesh.trainer.process_group.process_group import ProcessGroup as ProcessGroup
 from gradmesh.trainer.process_group.process_group import ReduceOp as ReduceOp
@@ -21,6 +22,7 @@ __all__ = [
     "Endpoint",
     "FileStore",
     "LocalProcessGroup",
+    "MpiProcessGroup",
     "NcclProcessGroup",
     "ProcessGroup",
     "ReduceOp",

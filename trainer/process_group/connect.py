@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 from gradmesh.sdk.transport.lane.handshake import host_identity
 from gradmesh.trainer.errors import CollectiveTimeout
 from gradmesh.trainer.process_group.local import LocalProcessGroup
+from gradmesh.trainer.process_group.mpi import MpiProcessGroup
 from gradmesh.trainer.process_group.nccl import NcclProcessGroup
 from gradmesh.trainer.process_group.process_group import ProcessGroup
 from gradmesh.trainer.process_group.shm import ShmProcessGroup
@@ -55,6 +56,8 @@ def connect(
         return ShmProcessGroup.connect(
             store, generation=generation, rank=rank, world_size=world_size, timeout_s=timeout_s
         )
+    if backend == "mpi":
+        return MpiProcessGroup.connect(store, rank=rank, world_size=world_size, timeout_s=timeout_s)
     if backend == "nccl":
         return NcclProcessGroup.connect(
             store, rank=rank, world_size=world_size, timeout_s=timeout_s
