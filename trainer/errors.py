@@ -16,8 +16,9 @@
                        UnfinishedReduction   the last backward pass did not end
                      InputsExhausted       a rank has no inputs left, and all shall stop
 
-After CollectiveTimeout and all down to GroupClosed, except DataError and BackendMissing, a group is spent:
-build a new one in the next generation. `exit_code` is what a process ends with that gives up on it.
+After CollectiveTimeout and all down to GroupClosed, except DataError and BackendMissing, a process
+group is spent: build a new one in the next generation. `exit_code` is what a process ends with that
+gives up on it.
 """
 
 from collections.abc import Sequence
