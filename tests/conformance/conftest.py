@@ -28,6 +28,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Call, Server
 from gradmesh.trainer.process_group import (
+    Endpoint,
     LocalProcessGroup,
     NcclProcessGroup,
     ProcessGroup,
@@ -35,7 +36,17 @@ from gradmesh.trainer.process_group import (
     TcpProcessGroup,
 )
 
-WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3), ("shm", 1), ("shm", 2), ("shm", 3)]
+WORLDS = [
+    ("local", 1),
+    ("tcp", 1),
+    ("tcp", 2),
+    ("tcp", 3),
+    ("shm", 1),
+    ("shm", 2),
+    ("shm", 3),
+    ("tcp+shm", 3),
+    ("tcp+shm", 5),
+]
 WORLDS += [("nccl", 1), ("nccl", 2), ("nccl", 3), ("mpi", 2), ("mpi", 3)]
 CROWDS = [world for world in WORLDS if world[1] > 1]
 
@@ -82,7 +93,8 @@ class Ranks:
     """The groups of all ranks of one world, and a thread for each."""
 
     def __init__(self, backend: str, groups: list[ProcessGroup], pool: ThreadPoolExecutor) -> None:
-        self.backend = backend
+        self.backend = backend.partition("+")[0]
+        self.is_chained = "+" in backend
         self.groups = groups
         self.nccl = nccl_host
         self._pool = pool
@@ -146,9 +158,13 @@ def meet(mpi_worlds: Callable[[int], Any]) -> Iterator[Callable[..., Ranks]]:
                 "tcp": TcpProcessGroup,
                 "shm": ShmProcessGroup,
                 "nccl": nccl_host.NcclOnHost,
-            }[backend]
+            }[backend.partition("+")[0]]
+            options: dict[str, Any] = {}
+            if backend == "tcp+shm":
+                # As if the ranks ran on hosts of two: 0 and 1, 2 and 3, 4.
+                options["endpoint"] = Endpoint(host=f"host {rank // 2}")
             return kind.connect(
-                shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s
+                shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s, **options
             )
 
         ranks = Ranks(backend, list(pool.map(connect, range(size), timeout=30)), pool)

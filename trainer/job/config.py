@@ -81,28 +81,6 @@ class JobConfig(Section):
         "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder or URL.",
     )
 
-    checkpoint_path: Path | None = setting(
-        None, "Folder for checkpoints of the whole run; none writes none."
-    )
-    checkpoint_every_steps: int = setting(
-        0, "Steps between two checkpoints; 0 counts no steps.", minimum=0
-    )
-    checkpoint_every_s: float = setting(
-        0.0, "Seconds between two checkpoints; 0 looks at no clock.", minimum=0
-    )
-    checkpoint_keep: int = setting(3, "Newest checkpoints that are kept.", minimum=1)
-    checkpoint_chain: int = setting(
-        8, "How often a checkpoint only adds to the one before, until a full one.", minimum=0
-    )
-    checkpoint_timeout_s: float = setting(
-        3600.0, "Seconds that a checkpoint may take.", minimum=0.1, maximum=864000
-    )
-    resume: str = setting(
-        "never",
-        "Where a job begins whose trainers have nothing to go on with: at its first step (never), "
-        "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder.",
-    )
-
     def problems(self) -> Iterable[Problem]:
         """Yield what is wrong between the fields."""
         if not self.rows:

@@ -3,8 +3,8 @@
 Reductions are in rank order and bit-identical on all ranks. Errors are in trainer/errors.py.
 """
 
-from gradmesh.trainer.process_group.connect import Backend as Backend
-from gradmesh.trainer.process_group.connect import connect as connect
+from gradmesh.trainer.process_group.backend import Backend as Backend
+from gradmesh.trainer.process_group.backend import connect as connect
 from gradmesh.trainer.process_group.local import LocalProcessGroup as LocalProcessGroup
 from gradmesh.trainer.process_group.mpi import MpiProcessGroup as MpiProcessGroup
 from gradmesh.trainer.process_group.nccl import NcclProcessGroup as NcclProcessGroup

@@ -14,7 +14,8 @@ import numpy as np
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
 from gradmesh.trainer.process_group.reduction import reduce_in_order, slices
 
-_ONE_ROUND_BYTES = 16 * 1024
+ONE_ROUND_BYTES = 16 * 1024
+"""Arrays up to this go whole from everybody to everybody."""
 _CHUNK_BYTES = 4 << 20
 _NOTHING = (memoryview(bytearray()),)
 
@@ -69,7 +70,7 @@ class Collectives:
 
         Returns the rest, for whoever waits; None if nothing was done.
         """
-        if array.nbytes > _ONE_ROUND_BYTES or not self._round.can_begin():
+        if array.nbytes > ONE_ROUND_BYTES or not self._round.can_begin():
             return None
         flat = flatten(array)
         contributions = self._begin_reduce(text, [flat] * self._size, flat)
@@ -90,7 +91,7 @@ class Collectives:
     def all_reduce(self, text: str, array: AnyArray, op: ReduceOp, deadline: float) -> None:
         """Combine `array` in place."""
         flat = flatten(array)
-        if flat.nbytes <= _ONE_ROUND_BYTES:
+        if flat.nbytes <= ONE_ROUND_BYTES:
             contributions = self._begin_reduce(text, [flat] * self._size, flat)
             self._finish_small(array, flat, contributions, op, deadline)
             return
