@@ -103,9 +103,7 @@ class Job:
         restarts = 0
         while True:
             try:
-                figures = self._run_once()
-                self._checkpoints.finish()
-                return figures
+                return self._run_once()
             except Exception as error:
                 if not is_recoverable(error) or restarts >= self._config.max_restarts:
                     raise
