@@ -3,7 +3,6 @@
 The callee is a `gradmesh worker` that imports this module for its functions.
 """
 
-import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +60,8 @@ def main(address: str, lanes: list[Any]) -> None:
 def _join(address: str, lane: Any) -> Agent:
     transport = TransportConfig(lane=lane)
     agent = gm.rpc.init(f"bench-{lane}", coordinator=address, transport=transport, install=False)
-    agent.caller.deadline(None)
+    current.here.set(agent)
+    gm.rpc.wait_for_workers(CALLEE)
     return agent
 
 
@@ -84,7 +84,4 @@ def _call(workload: str, count: int) -> Callable[[int], object]:
 
 
 if __name__ == "__main__":
-    # The functions must be registered once, under this module and not under __main__.
-    importlib.import_module("gradmesh.benchmarks.rpc_ours").main(
-        sys.argv[1], sys.argv[2].split(",")
-    )
+    main(sys.argv[1], sys.argv[2].split(","))

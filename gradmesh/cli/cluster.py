@@ -55,8 +55,8 @@ def listen_address(sections: Sections) -> str:
 
 
 def drain_s(sections: Sections) -> float:
-    """Return how long the orderly end of a whole cluster may take: three roles in a row."""
-    return 3 * (sections[LifecycleConfig].drain_s + 2.0) + 10.0
+    """Return how long the orderly end of a whole cluster may take: four roles in a row."""
+    return 4 * (sections[LifecycleConfig].drain_s + 2.0) + 10.0
 
 
 def _values(sections: Sections, keys: Iterable[str]) -> dict[str, Any]:

@@ -42,6 +42,9 @@ class Home(Protocol):
     def new_keys(self) -> Keys:
         """Return this worker's count of names."""
 
+    def await_creation(self, used: Used, timeout_s: float | None) -> None:
+        """Wait for the creation of a value, where that saves a thread."""
+
     def fetch(self, used: Used, timeout_s: float | None) -> Future[Any]:
         """Ask the owner for a copy of the value."""
 
@@ -127,6 +130,7 @@ class RRef(Generic[T]):
         if self._kept is not None:
             self._check_open()
             return cast(T, self._kept.outcome.result(timeout_s or None))
+        self._home.await_creation(self._usable(), timeout_s)
         return cast(T, self._home.fetch(self._usable(), timeout_s).result())
 
     def local_value(self) -> T:

@@ -115,7 +115,7 @@ def faults() -> Faults:
 
 @pytest.fixture
 def faulty(make_agent: Callable[..., Agent], as_agent: Any, faults: Faults) -> Iterator[Agent]:
-    agent = make_agent("faulty", transport=TransportConfig(lane="grpc"), threads=4)
+    agent = make_agent("faulty", transport=TransportConfig(lane="unary"), threads=4)
     dial = agent.peers._dial
     agent.peers._dial = lambda address, name: faults.spoil(dial(address, name))
     with as_agent(agent):
@@ -211,7 +211,7 @@ def test_answers_that_come_later_survive_lost_messages(faulty: Agent, faults: Fa
 def test_deliveries_are_repeated(
     make_agent: Callable[..., Agent], as_agent: Any, faults: Faults
 ) -> None:
-    giver = make_agent("giver", transport=TransportConfig(lane="grpc"))
+    giver = make_agent("giver", transport=TransportConfig(lane="unary"))
     dial = giver.peers._dial
     giver.peers._dial = lambda address, name: faults.spoil(dial(address, name))
     faults.lose["Deliver"] = 3

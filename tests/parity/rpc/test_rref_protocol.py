@@ -178,3 +178,19 @@ def test_use_rref_after_shutdown(make_agent: Callable[..., Agent], as_agent: Any
 @gm.remote(name="gradmesh.rpc-test.make")
 def make(value: Any) -> Any:
     return gm.RRef(value)
+
+
+def test_nothing_grows(make_agent: Callable[..., Agent], eventually: Any) -> None:
+    owner = make_agent("steady")
+    for n in range(300):
+        rref = gm.remote("steady", echo, (n,))
+        assert gm.rpc_sync("worker-1", fetch, (rref,)) == n
+        assert gm.rpc_sync("steady", echo, (gm.RRef(n),)).to_here() == n
+    del rref
+    gc.collect()
+
+    mine = gm.rpc.debug_info
+    eventually(lambda: all(owner.debug_info()[key] == 0 for key in QUIET))
+    eventually(lambda: all(mine()[key] == 0 for key in (*QUIET, "num_confirmed_users")))
+    assert mine()["agent.client_active_calls"] == 0
+    assert len(owner.exchange.owners._awaited) == 0

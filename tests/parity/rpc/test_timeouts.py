@@ -78,7 +78,7 @@ def test_rref_to_here_timeout() -> None:
 
 @pytest.mark.parametrize("way", ["rpc_sync", "rpc_async", "remote"])
 def test_rref_get_type_timeout(way: str) -> None:
-    rref = gm.remote("worker-0", slow_point, (0.5,))
+    rref = gm.remote("worker-0", slow_point, (2.0,))
 
     def use() -> None:
         getattr(rref, way)(timeout_s=0.05).get().wait()

@@ -44,6 +44,19 @@ def test_whoever_asks_before_the_creation_gets_the_same_room(owners: Owners) -> 
     assert first
 
 
+def test_a_fork_may_overtake_the_creation(owners: Owners) -> None:
+    child = Key("user", 2, 9)
+
+    owners.fork(KEY, child, OTHER)
+    kept, first = owners.begin(KEY, FORK, USER)
+    owners.delete(KEY, FORK)
+
+    assert first
+    assert owners.find(KEY) is kept
+    owners.delete(KEY, child)
+    assert len(owners) == 0
+
+
 def test_a_fork_that_was_deleted_does_not_come_back(owners: Owners) -> None:
     owners.begin(KEY, FORK, USER)
     child = Key("user", 2, 9)
