@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd import no_grad as no_grad
     from gradmesh.engine.autograd.creation import tensor as tensor
     from gradmesh.launch.local import LocalCluster as LocalCluster
+    from gradmesh.launch.training import train as train
     from gradmesh.protos import errors as errors
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
     from gradmesh.sdk.mesh.mesh import connect as connect
@@ -58,6 +59,7 @@ __all__ = [
     "optim",
     "remote",
     "tensor",
+    "train",
 ]
 
 _MODULES = {
@@ -86,6 +88,7 @@ _HOMES = {
     "no_grad": "gradmesh.engine.autograd",
     "remote": "gradmesh.sdk.owner.registry",
     "tensor": "gradmesh.engine.autograd.creation",
+    "train": "gradmesh.launch.training",
 }
 
 

@@ -14,7 +14,7 @@ from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.job import Job
 from gradmesh.trainer.process_group import Endpoint
 
@@ -24,9 +24,10 @@ _OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 _SERVER_THREADS = 4
 
 
-def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
+def run(config: TrainerConfig, assignment: Assignment, process: ProcessConfig) -> int:
     """Train until the job is done or the process is told to stop; return the exit code."""
-    with Process(config.name, process, config, job) as running:
+    parts = (assignment.job, assignment.data, assignment.model)
+    with Process(config.name, process, config, *parts) as running:
         life = running.life
         incarnation = time.time_ns()
         server = Server(
@@ -57,7 +58,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
         life.on_drain("membership", lambda _: mesh.close())
         figures = Job(
             mesh,
-            job,
+            assignment,
             endpoint=_endpoint(config),
             join_timeout_s=config.join_timeout_s,
             backend=config.backend,

@@ -11,13 +11,13 @@ from gradmesh.sdk.process.setting import Section, settings
 from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.assignment import JOB_SECTIONS
 
 CLUSTER_SECTIONS: tuple[type[Section], ...] = (
     CoordinatorConfig,
     ParameterServerConfig,
     TrainerConfig,
-    JobConfig,
+    *JOB_SECTIONS,
     *PROCESS_SECTIONS,
 )
 _COUNTS = ("coordinator.parameter_servers", "coordinator.trainers")

@@ -19,7 +19,7 @@ from gradmesh.sdk.process.transport import TransportConfig
 from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.assignment import JOB_SECTIONS
 
 _SHARED: tuple[type[Section], ...] = (
     SecurityConfig,
@@ -64,7 +64,7 @@ class ClusterPlan:
             for rank in range(self.parameter_servers)
         ]
         trainers = [
-            self._worker(folder, f"trainer-{rank}", (TrainerConfig, JobConfig), finite=True)
+            self._worker(folder, f"trainer-{rank}", (TrainerConfig, *JOB_SECTIONS), finite=True)
             for rank in range(self.trainers)
         ]
         return [self._coordinator(folder), *servers, *trainers]
