@@ -76,6 +76,14 @@ class Worker:
         self._signal(signal.SIGSTOP)
         return seconds
 
+    def pause(self) -> None:
+        """Stop the process until `resume`, whatever it does."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def wait_ready(self) -> None:
         """Wait until the worker takes commands."""
         self._read()
