@@ -23,7 +23,7 @@ def gradmesh(*arguments, **options):
         [sys.executable, "-m", "gradmesh", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         **options,
     )
 
@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_training_leaves_metrics_report_and_model(trained):
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     report = json.loads((trained / "report.json").read_text())
@@ -56,7 +56,7 @@ def test_training_leaves_metrics_report_and_model(trained):
     assert list((trained / "tensorboard").iterdir())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_eval_measures_what_training_measured(trained, tmp_path):
     done = gradmesh("eval", trained, "--json", tmp_path / "figures.json")
 
@@ -67,7 +67,8 @@ def test_eval_measures_what_training_measured(trained, tmp_path):
         assert figures[name] == pytest.approx(report[name], rel=1e-6)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_predict_answers_every_line_in_order(trained, tmp_path):
     lines = (EXAMPLE / "sample.txt").read_text().splitlines()
     bare = tmp_path / "bare.txt"
@@ -89,7 +90,8 @@ def test_predict_answers_every_line_in_order(trained, tmp_path):
     assert "bare.txt:1: column 1 is no number" in refused.stderr
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_export_writes_plain_files(trained, tmp_path):
     done = gradmesh("export", trained, tmp_path / "plain")
 
@@ -119,7 +121,7 @@ def test_wrong_job_names_every_problem_before_anything_starts(tmp_path):
         assert text in done.stderr
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_the_same_in_python():
     seen = []
     job = {
@@ -158,7 +160,8 @@ def test_python_says_what_is_wrong_at_once(tmp_path):
         gm.train({"data": {"format": "criteo", "train": [str(tmp_path / "gone")]}})
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_training_that_meets_bad_data_ends_with_the_line(tmp_path):
     lines = (EXAMPLE / "sample.txt").read_text().splitlines()
     lines[700] = "1\t2"
