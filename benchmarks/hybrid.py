@@ -1,8 +1,8 @@
 """The hybrid step, tables on servers and dense layers under DDP, against torch RPC and DDP.
 
 Both sides run the same batches through the same layers, in processes of one thread each. They take
-turns in small blocks, so that whatever else the machine does hits both; the processes of one side
-are stopped while the other works.
+turns in small blocks, so that whatever else the machine does hits both; the peer's processes, which
+spin when idle, are stopped while ours work.
 """
 
 import json
@@ -63,24 +63,24 @@ class Side:
 
     Args:
         trainers: They take the steps.
-        others: They serve.
+        spinning: Processes that work also when they have nothing to do, and are stopped then.
     """
 
     def __init__(
-        self, trainers: Sequence[worker.Worker], others: Sequence[worker.Worker] = ()
+        self, trainers: Sequence[worker.Worker], spinning: Sequence[worker.Worker] = ()
     ) -> None:
         self._trainers = trainers
-        self._all = [*trainers, *others]
+        self._spinning = spinning
         self.times: list[NDArray[np.float64]] = []
 
     def run(self, rounds: int) -> NDArray[np.float64]:
         """Let all trainers take steps; return [trainers, rounds, parts + samples]."""
-        for process in self._all:
+        for process in self._spinning:
             process.resume()
         for trainer in self._trainers:
             trainer.ask(rounds=rounds)
         found = np.array([trainer.answer() for trainer in self._trainers])
-        for process in self._all:
+        for process in self._spinning:
             process.pause()
         return found.reshape(len(self._trainers), rounds, _COLUMNS)
 
@@ -175,10 +175,10 @@ def peer_side(shape: Shape) -> Iterator[Side]:
         }
         for process in (*started["server"], *started["trainer"]):
             process.wait_ready()
-        side = Side(started["trainer"], started["server"])
-        for process in (*started["server"], *started["trainer"]):
+        everyone = [*started["server"], *started["trainer"]]
+        for process in everyone:
             process.pause()
-        yield side
+        yield Side(started["trainer"], everyone)
 
 
 def _row(shape: Shape, sides: Sequence[Side]) -> HybridRow:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, final
 
 Measure: TypeAlias = Callable[..., list[float]]
@@ -127,7 +127,8 @@ def start(
             worker.wait_ready()
         yield worker
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
