@@ -21,7 +21,9 @@ from gradmesh.benchmarks.hybrid_shape import Shape
 from gradmesh.launch import LocalCluster
 
 PARTS: Final = ("lookup", "forward", "backward", "step", "total")
-_COLUMNS: Final = len(PARTS) + 1
+TOTAL, SAMPLES, BYTES = 4, 5, 6
+"""Columns of a step's figures after those of its four parts; the peer does not count its bytes."""
+_COLUMNS: Final = 7
 _HOME: Final = "gradmesh.benchmarks"
 
 
@@ -74,7 +76,7 @@ class Side:
         self.times: list[NDArray[np.float64]] = []
 
     def run(self, rounds: int) -> NDArray[np.float64]:
-        """Let all trainers take steps; return [trainers, rounds, parts + samples]."""
+        """Let all trainers take steps; return [trainers, rounds, columns]."""
         for process in self._spinning:
             process.resume()
         for trainer in self._trainers:
@@ -122,7 +124,7 @@ def measure(sides: Sequence[Side], seconds: float, blocks: int) -> None:
     for side in sides:
         side.run(5)
         # Also the slowest first step must not decide on how many there are.
-        warm = float(np.median(side.run(5)[:, :, -2]))
+        warm = float(np.median(side.run(5)[:, :, TOTAL]))
         rounds.append(max(3, min(500, int(seconds / blocks / warm))))
     for _ in range(blocks):
         for side, count in zip(sides, rounds, strict=True):
@@ -193,8 +195,8 @@ def _row(shape: Shape, sides: Sequence[Side]) -> HybridRow:
         ratio=None if peer_parts is None else peer_parts["total"] / ours_parts["total"],
         ours_parts=ours_parts,
         peer_parts=peer_parts,
-        ours_samples_per_s=_rate(ours),
-        peer_samples_per_s=None if peer is None else _rate(peer),
+        ours_samples_per_s=rate(ours),
+        peer_samples_per_s=None if peer is None else rate(peer),
         steps=ours.shape[1],
     )
 
@@ -204,6 +206,6 @@ def _parts(times: NDArray[np.float64]) -> dict[str, float]:
     return dict(zip(PARTS, middle.tolist(), strict=True))
 
 
-def _rate(times: NDArray[np.float64]) -> float:
+def rate(times: NDArray[np.float64]) -> float:
     """Return the samples of all trainers in a second: each has its own, over its own time."""
-    return float((times[:, :, -1].sum(axis=1) / times[:, :, -2].sum(axis=1)).sum())
+    return float((times[:, :, SAMPLES].sum(axis=1) / times[:, :, TOTAL].sum(axis=1)).sum())

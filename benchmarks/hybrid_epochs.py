@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.benchmarks.hybrid import Side, our_side, peer_side
+from gradmesh.benchmarks.hybrid import SAMPLES, TOTAL, Side, our_side, peer_side
 from gradmesh.benchmarks.hybrid_shape import EPOCH, Shape
 
 _PERCENTILES: Final = (50, 75, 90, 95)
@@ -43,7 +43,7 @@ def run(
             if warmup:
                 side.run(warmup * EPOCH)
             steps = side.run(epochs * EPOCH).reshape(shape.trainers, epochs, EPOCH, -1)
-            found[name] = steps.sum(axis=2)[:, :, -2:]
+            found[name] = steps.sum(axis=2)[:, :, [TOTAL, SAMPLES]]
         return found
 
 

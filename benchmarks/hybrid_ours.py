@@ -36,7 +36,7 @@ def main(plain: str, address: str, number: str, lane: Any) -> None:
 
 
 def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
-    """Return a step: it gives the seconds of its parts, and its samples."""
+    """Return a step: it gives the seconds of its parts, its samples and its bytes."""
     place = mesh.join_trainers(60.0)
     group = connect(
         mesh.store(place.generation),
@@ -62,6 +62,7 @@ def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
     def step() -> list[float]:
         nonlocal done
         load, now = loads[done % VARIANTS], time.perf_counter
+        before = mesh.servers.bytes_moved() + group.bytes_moved
         begun = now()
         with gm.autograd.context(mesh, place.mark(done)) as ctx:
             rows = layer(*wanted[done % VARIANTS])
@@ -77,7 +78,8 @@ def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
         ended = now()
         done += 1
         parts = [looked_up - begun, scored - looked_up, returned - scored, ended - returned]
-        return [*parts, ended - begun, load.samples]
+        moved = mesh.servers.bytes_moved() + group.bytes_moved
+        return [*parts, ended - begun, load.samples, moved - before]
 
     return step
 
