@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gradmesh.launch.local import LocalCluster as LocalCluster
     from gradmesh.launch.training import train as train
     from gradmesh.protos import errors as errors
+    from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
     from gradmesh.sdk.mesh.mesh import connect as connect
     from gradmesh.sdk.owner.registry import remote as remote
@@ -40,6 +41,7 @@ __all__ = [
     "DDP",
     "Admission",
     "BadGradients",
+    "DataShards",
     "DistributedDataParallel",
     "Eviction",
     "Initializer",
@@ -74,6 +76,7 @@ _HOMES = {
     "Admission": "gradmesh.sdk.table.lifetime",
     "BadGradients": "gradmesh.sdk.table.gradients",
     "DDP": "gradmesh.trainer.ddp",
+    "DataShards": "gradmesh.sdk.mesh.data_shards",
     "DistributedDataParallel": "gradmesh.trainer.ddp",
     "Eviction": "gradmesh.sdk.table.lifetime",
     "Initializer": "gradmesh.sdk.table.recipe",

@@ -1,5 +1,6 @@
 """`gradmesh checkpoint save|ls|show|restore|prune|export`."""
 
+import contextlib
 import json
 import time
 from datetime import UTC, datetime
@@ -13,12 +14,13 @@ from gradmesh.cli.row_bar import RowBar
 from gradmesh.protos.errors import DeadlineExceeded
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.model import export_model
-from gradmesh.sdk.checkpoint.shelf import Kept, list_checkpoints, prune, sweep
+from gradmesh.sdk.checkpoint.place import open_one, open_place
+from gradmesh.sdk.checkpoint.shelf import Kept, sweep
 from gradmesh.sdk.mesh.mesh import Mesh
 
 _LONG_S = 3600.0
 _POLL_S = 0.2
-_folder = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+_folder = click.argument("folder")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -57,9 +59,10 @@ def save(mesh: Mesh, timeout_s: float) -> int:
 @checkpoint.command("ls")
 @_folder
 @_json
-def list_all(folder: Path, as_json: bool) -> int:
-    """List the complete checkpoints in FOLDER, the oldest first."""
-    found = [_line(kept) for kept in list_checkpoints(folder)]
+def list_all(folder: str, as_json: bool) -> int:
+    """List the complete checkpoints in FOLDER, which may be an fsspec URL; the oldest first."""
+    with contextlib.closing(open_place(folder)) as place:
+        found = [_line(kept) for kept in place.checkpoints()]
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return 0
@@ -98,10 +101,12 @@ def _line(kept: Kept) -> dict[str, Any]:
 @checkpoint.command("show")
 @_folder
 @_json
-def show(folder: Path, as_json: bool) -> int:
+def show(folder: str, as_json: bool) -> int:
     """Verify every byte of the checkpoint in FOLDER, and show what is in it."""
-    chain = chain_of(folder.absolute())
-    line = _line(Kept(folder.absolute(), chain[-1][1]))
+    place, kept = open_one(folder)
+    with contextlib.closing(place):
+        chain = chain_of(place.fetch(kept))
+    line = _line(kept)
     line["chain"] = [path.name for path, _ in chain]
     if as_json:
         click.echo(json.dumps(line, indent=2))
@@ -118,13 +123,14 @@ def show(folder: Path, as_json: bool) -> int:
 @checkpoint.command("restore")
 @_folder
 @with_mesh(_LONG_S)
-def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
+def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
     """Put the tables of a mesh back to the checkpoint in FOLDER; it is verified first.
 
     A job that shall go on from it, dense parameters included, is started with --resume FOLDER.
     """
-    with RowBar("restoring") as bar:
-        made: Manifest = mesh.restore(folder, progress=bar, timeout_s=timeout_s)
+    place, kept = open_one(folder)
+    with contextlib.closing(place), RowBar("restoring") as bar:
+        made: Manifest = mesh.restore(place.fetch(kept), progress=bar, timeout_s=timeout_s)
     count = len(mesh.servers.shard_map(mesh.deadline()).names)
     click.echo(f"{folder}: {made.rows:,} rows of step {made.step}, on {count} servers")
     return 0
@@ -136,23 +142,27 @@ def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
 @click.option(
     "--partial", is_flag=True, help="Remove what killed processes left; nobody may be writing."
 )
-def prune_old(folder: Path, keep: int, partial: bool) -> int:
+def prune_old(folder: str, keep: int, partial: bool) -> int:
     """Remove all but the newest checkpoints in FOLDER, and those that they add to."""
-    gone = prune(folder, keep)
-    gone += sweep(folder) if partial else []
-    for path in gone:
-        click.echo(f"removed {path.name}")
+    with contextlib.closing(open_place(folder)) as place:
+        gone = place.prune(keep)
+    if partial and "://" not in folder:
+        gone += [path.name for path in sweep(Path(folder))]
+    for name in gone:
+        click.echo(f"removed {name}")
     return 0
 
 
 @checkpoint.command("export")
 @_folder
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-def export(folder: Path, file: Path) -> int:
+def export(folder: str, file: Path) -> int:
     """Write the whole model of the checkpoint in FOLDER to one safetensors FILE.
 
     Parameters have torch's names, tables are embeddings.NAME.weight. Optimizer state stays behind.
     """
-    names = export_model(folder, file)
+    place, kept = open_one(folder)
+    with contextlib.closing(place):
+        names = export_model(place.fetch(kept), file)
     click.echo(f"{file}: {len(names)} arrays")
     return 0

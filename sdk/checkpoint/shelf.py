@@ -71,16 +71,25 @@ def prune(root: Path, keep: int) -> list[Path]:
         InvalidRequest: None would be kept.
         CheckpointCorrupt: One has a damaged manifest; nothing is removed then.
     """
-    if keep < 1:
-        raise InvalidRequest(f"keep {keep} checkpoints? Keep one at least", keep=keep)
-    found = list_checkpoints(root)
-    needed = _with_bases(found, found[-keep:])
-    gone = [kept.path for kept in found if kept.manifest.id not in needed]
-    # The newest first: what adds to another goes before it, so that no chain is ever broken.
-    for path in reversed(gone):
+    gone = [kept.path for kept in superfluous(list_checkpoints(root), keep)]
+    for path in gone:
         (path / COMPLETE).unlink()
         shutil.rmtree(path)
     return gone
+
+
+def superfluous(found: Sequence[Kept], keep: int) -> list[Kept]:
+    """Return the checkpoints that may go when so many of the newest are kept.
+
+    The newest come first: what adds to another goes before it, so that no chain is ever broken.
+
+    Raises:
+        InvalidRequest: None would be kept.
+    """
+    if keep < 1:
+        raise InvalidRequest(f"keep {keep} checkpoints? Keep one at least", keep=keep)
+    needed = _with_bases(found, found[-keep:])
+    return [kept for kept in reversed(found) if kept.manifest.id not in needed]
 
 
 def sweep(root: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from typing import Any, cast, final
 
 from gradmesh.protos.coordinator.v1 import (
     coordinator_pb2,
+    data_pb2,
     membership_pb2,
     rendezvous_pb2,
     status_pb2,
@@ -101,6 +102,25 @@ class Coordinator:
             "GetShardMap", table_pb2.GetShardMapRequest(), deadline
         )
         return response.map
+
+    def take_shard(
+        self, request: data_pb2.TakeShardRequest, deadline: Deadline
+    ) -> data_pb2.TakeShardResponse:
+        """Wait for a part of a data set."""
+        return cast(data_pb2.TakeShardResponse, self._call("TakeShard", request, deadline))
+
+    def get_data_position(self, dataset: str, deadline: Deadline) -> bytes:
+        """Read how far a data set was read."""
+        request = data_pb2.GetDataPositionRequest(dataset=dataset)
+        response: data_pb2.GetDataPositionResponse = self._call(
+            "GetDataPosition", request, deadline
+        )
+        return response.position
+
+    def set_data_position(self, dataset: str, position: bytes, deadline: Deadline) -> None:
+        """Put a data set back to a former position."""
+        request = data_pb2.SetDataPositionRequest(dataset=dataset, position=position)
+        self._call("SetDataPosition", request, deadline)
 
     def report_progress(
         self, name: str, incarnation: int, progress: status_pb2.Progress, deadline: Deadline

@@ -9,6 +9,7 @@ from typing import final
 
 from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import (
+    data_pb2,
     membership_pb2,
     rendezvous_pb2,
     status_pb2,
@@ -19,6 +20,7 @@ from gradmesh.protos.naming import check_name
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.board import Board
 from gradmesh.services.coordinator.catalogue import Catalogue
+from gradmesh.services.coordinator.data_sets import Cut, DataSets
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
 from gradmesh.services.coordinator.rounds import Rounds
@@ -60,6 +62,9 @@ class Machine:
         self.shards = Shards(parameter_servers, journal.fact("shard_map"))
         self.catalogue = Catalogue(journal.tables())
         self.board = Board()
+        self.data_sets = DataSets()
+        for name, position in journal.data_sets():
+            self.data_sets.restore(name, position)
 
     def register(
         self, request: membership_pb2.RegisterRequest, now: float
@@ -121,7 +126,7 @@ class Machine:
         return bool(gone) or formed
 
     def _never_came_back(self, now: float) -> list[str]:
-        """Return the trainers of a former coordinator that did not register here, once."""
+        """Return whom a former coordinator knew and who did not register here, once."""
         if not self._awaits_former:
             return []
         if self._awaited_until is None:
@@ -129,11 +134,13 @@ class Machine:
         if now < self._awaited_until:
             return []
         self._awaits_former = False
-        known = {*self.rounds.joined, *self.rounds.awaited}
+        known = {*self.rounds.joined, *self.rounds.awaited, *self.data_sets.workers()}
         return sorted(name for name in known if not self.members.has(name))
 
     def _on_gone(self, name: str) -> None:
         self.board.forget(name)
+        for dataset in self.data_sets.drop(name):
+            self._keep_data_set(dataset)
         if self.rounds.drop(name):
             _log.warning("generation over", extra={"lost": name, "next": self.rounds.current})
         self._keep_round()
@@ -198,6 +205,33 @@ class Machine:
     def shard_map(self) -> table_pb2.ShardMap:
         """Return the current shard map."""
         return self.shards.current(self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER))
+
+    def take_shard(self, request: data_pb2.TakeShardRequest) -> data_pb2.TakeShardResponse:
+        """Hand out a part of a data set."""
+        self.members.check(request.name, request.incarnation)
+        cut = Cut(request.samples, request.shard_samples, request.epochs)
+        worker = (request.name, request.incarnation)
+        try:
+            found = self.data_sets.take(
+                request.dataset, cut, worker, request.sequence, list(request.done)
+            )
+        finally:
+            # What was finished is finished, whether there is more to do or not.
+            self._keep_data_set(request.dataset)
+        if found is None:
+            return data_pb2.TakeShardResponse(is_over=True)
+        return data_pb2.TakeShardResponse(
+            epoch=found.epoch, shard=found.shard, begin=found.begin, end=found.end
+        )
+
+    def _keep_data_set(self, name: str) -> None:
+        if known := self.data_sets.remember(name):
+            self._journal.set_data_set(name, known)
+
+    def set_data_position(self, request: data_pb2.SetDataPositionRequest) -> None:
+        """Put a data set back to a former position."""
+        self.data_sets.restore(request.dataset, request.position)
+        self._keep_data_set(request.dataset)
 
     def report(self, request: status_pb2.ReportProgressRequest) -> None:
         """Keep a trainer's progress."""
@@ -267,6 +301,7 @@ class Machine:
             AssertionError: It does not.
         """
         self.rounds.check_invariants()
+        self.data_sets.check_invariants()
         leases = {lease.member.name: lease.member for lease in self.members.leases()}
         assert len(leases) == len(self.members.leases())
         for name, incarnation in self.rounds.joined.items():
@@ -279,4 +314,5 @@ class Machine:
         assert self._journal.fact("round") in (b"", self.rounds.remember())
         assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
         assert self._journal.tables() == self.catalogue.all()
+        assert all(held == self.data_sets.remember(n) for n, held in self._journal.data_sets())
         assert self.board.requests >= 0

@@ -25,6 +25,7 @@ from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradien
 from gradmesh.services.parameter_server.copies import Copies
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import RunBegun
+from gradmesh.services.parameter_server.run import MAX_TRAINERS
 from gradmesh.services.parameter_server.shelf import Shelf
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
@@ -81,10 +82,7 @@ class Store:
         self.steps = Steps(
             name,
             self.contexts,
-            note=self.writer.note,
-            change=self.writer.change,
-            apply_context=self.writer.apply_context,
-            wait=self.writer.wait,
+            writer=self.writer,
             max_waiters=max_waiters,
         )
         self.copies = Copies(self.steps, self.shelf.find, self._check_epoch, self.contexts, log)
@@ -131,9 +129,11 @@ class Store:
             RunLost: The run that shall go on is not here, or not at that step.
             InvalidRequest: It began with another number of trainers, or there are none.
         """
-        if world_size < 1 or generation < 1 or origin > generation:
+        sensible = 1 <= world_size <= MAX_TRAINERS and max(1, origin) <= generation
+        if not sensible:
             raise InvalidRequest(
-                f"a run of generation {generation} with {world_size} trainers; both begin at 1",
+                f"a run of generation {generation} with {world_size} trainers, begun in "
+                f"{origin}; generations and trainers begin at 1, there are at most {MAX_TRAINERS}",
                 generation=generation,
                 world_size=world_size,
             )

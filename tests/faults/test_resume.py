@@ -52,7 +52,7 @@ def test_when_all_trainers_are_gone_the_newest_checkpoint_counts(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     settings = {
-        "job.checkpoint_path": tmp_path / "checkpoints",
+        "job.checkpoint_path": (tmp_path / "checkpoints").as_uri(),
         "job.checkpoint_every_steps": 4,
         "job.resume": "auto",
     }
@@ -63,6 +63,19 @@ def test_when_all_trainers_are_gone_the_newest_checkpoint_counts(
     assert_same(found, undisturbed)
     assert found.began_at[0] == 0
     assert found.began_at[-1] in (4, 8, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_server_without_a_log_loses_its_rows_and_the_run_begins_again(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    settings = {"parameter_server.durability": "off"}
+
+    found = train(tmp_path / "run", ["parameter-server-1:prepared:9"], settings=settings)
+
+    assert_same(found, undisturbed)
+    assert found.began_at == (0, 0)
 
 
 @pytest.mark.timeout(200)

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, final
 
 from gradmesh.protos.coordinator.v1 import status_pb2, table_pb2
@@ -17,8 +16,9 @@ from gradmesh.protos.errors import BaseLost, CheckpointCorrupt, GradmeshError
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.parallel import Meter
+from gradmesh.sdk.checkpoint.place import Place, open_one, open_place
 from gradmesh.sdk.checkpoint.save import DENSE, RunArrays, write
-from gradmesh.sdk.checkpoint.shelf import Kept, free_path, newest_run, prune
+from gradmesh.sdk.checkpoint.shelf import Kept
 from gradmesh.sdk.checkpoint.snapshot import Snapshot
 from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.sdk.mesh.mesh import Mesh
@@ -57,6 +57,8 @@ class Checkpoints:
         self._last_at = clock()
         self._answered = mesh.checkpoint_request
         self._steps = config.steps
+        where = config.checkpoint_path
+        self._place = None if where is None else open_place(where)
         self._specs: list[table_pb2.TableSpec] = []
         # The newest checkpoint of this process, which the next may add to, and its chain's length.
         self._newest: Kept | None = None
@@ -77,7 +79,7 @@ class Checkpoints:
 
     def before_step(self, step: int) -> None:
         """Ask the servers to freeze after this step, if a checkpoint is due then."""
-        if self._config.checkpoint_path is None:
+        if self._place is None:
             self._refuse_requests()
             return
         if not self._is_due(step + 1):
@@ -148,14 +150,14 @@ class Checkpoints:
         self._thread.start()
 
     def _write(self, snapshot: Snapshot, kept: Kept | None, run: RunArrays, request: int) -> None:
-        root = self._config.checkpoint_path
-        assert root is not None
+        place = self._place
+        assert place is not None
         begun, deadline = time.monotonic(), Deadline.after(self._config.checkpoint_timeout_s)
         try:
             with snapshot:
                 snapshot.wait(deadline)
                 fault.point("checkpoint", snapshot.step)
-                path = free_path(root.absolute(), snapshot.step)
+                path = place.free_path(snapshot.step)
                 manifest = write(
                     snapshot,
                     self._specs,
@@ -165,6 +167,7 @@ class Checkpoints:
                     base=None if kept is None else kept.path,
                     run=run,
                 )
+            shown = place.publish(path)
         except (GradmeshError, OSError) as error:
             self._newest, self._chain = None, 0
             _log.warning("no checkpoint", extra={"error": str(error)})
@@ -175,11 +178,11 @@ class Checkpoints:
         seconds = time.monotonic() - begun
         _log.info(
             "checkpoint written",
-            extra={"path": str(path), "step": manifest.step, "seconds": round(seconds, 2)},
+            extra={"path": shown, "step": manifest.step, "seconds": round(seconds, 2)},
         )
-        self._report(_described(path, manifest, seconds, request))
+        self._report(_described(shown, manifest, seconds, request))
         try:
-            prune(root, self._config.checkpoint_keep)
+            place.prune(self._config.checkpoint_keep)
         except (GradmeshError, OSError) as error:
             _log.warning("old checkpoints not removed", extra={"error": str(error)})
 
@@ -202,6 +205,12 @@ class Checkpoints:
         if self._thread is not None:
             self._thread.join(self._config.checkpoint_timeout_s)
 
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written, and let go of the rest."""
+        self.finish()
+        if self._place is not None:
+            self._place.close()
+
     def _disarm(self) -> None:
         if self._armed is not None:
             self._armed[1].close()
@@ -217,44 +226,44 @@ class Checkpoints:
             CheckpointCorrupt: It is damaged, or of another model; the message names the file, and
                 nothing is changed.
         """
-        kept = self._find()
-        if kept is None:
+        found = self._find()
+        if found is None:
             return None
-        chain = chain_of(kept.path)
-        manifest = chain[-1][1]
+        place, kept = found
+        path = place.fetch(kept)
+        manifest = chain_of(path)[-1][1]
         if manifest.run is None:
             raise CheckpointCorrupt(
-                f"checkpoint {kept.path} holds tables only; a run cannot go on from it",
-                path=kept.path,
+                f"checkpoint {path} holds tables only; a run cannot go on from it", path=path
             )
-        arrays = {n: a.copy() for n, a in map_tensors(kept.path / DENSE).items()}
+        arrays = {n: a.copy() for n, a in map_tensors(path / DENSE).items()}
         try:
             check(arrays)
         except ValueError as error:
             raise CheckpointCorrupt(
-                f"checkpoint {kept.path / DENSE}: {error}", path=kept.path / DENSE
+                f"checkpoint {path / DENSE}: {error}", path=path / DENSE
             ) from error
-        self._mesh.restore(kept.path, timeout_s=self._config.checkpoint_timeout_s)
-        _log.info("restored", extra={"path": str(kept.path), "step": manifest.step})
+        self._mesh.restore(path, timeout_s=self._config.checkpoint_timeout_s)
+        _log.info("restored", extra={"path": str(path), "step": manifest.step})
         return DenseState(0, manifest.step, arrays, batches=manifest.run.batches)
 
-    def _find(self) -> Kept | None:
-        resume, root = self._config.resume, self._config.checkpoint_path
-        if self._newest is not None:
-            return self._newest
+    def _find(self) -> tuple[Place, Kept] | None:
+        resume, place = self._config.resume, self._place
+        if place is not None and self._newest is not None:
+            return place, self._newest
         if resume == "never":
             return None
         if resume == "auto":
-            return None if root is None else newest_run(root.absolute())
-        path = Path(resume).absolute()
-        return Kept(path, chain_of(path)[-1][1])
+            kept = None if place is None else place.newest_run()
+            return None if place is None or kept is None else (place, kept)
+        return open_one(resume)
 
 
 def _described(
-    path: Path, manifest: Manifest, seconds: float, request: int
+    path: str, manifest: Manifest, seconds: float, request: int
 ) -> status_pb2.Checkpoint:
     return status_pb2.Checkpoint(
-        path=str(path),
+        path=path,
         step=manifest.step,
         rows=manifest.rows,
         bytes=manifest.bytes,

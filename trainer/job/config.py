@@ -83,11 +83,11 @@ class JobConfig(Section):
         30.0, "Seconds to wait for the other trainers in a step.", minimum=0.1, maximum=86400
     )
     max_restarts: int = setting(
-        50, "How often the run may begin again after a process was lost.", minimum=0
+        50, "How often the trainers may join again after a process was lost.", minimum=0
     )
 
-    checkpoint_path: Path | None = setting(
-        None, "Folder for checkpoints of the whole run; none writes none."
+    checkpoint_path: str | None = setting(
+        None, "Folder or fsspec URL for checkpoints of the whole run; none writes none."
     )
     checkpoint_every_steps: int = setting(
         0, "Steps between two checkpoints; 0 counts no steps.", minimum=0
@@ -105,7 +105,7 @@ class JobConfig(Section):
     resume: str = setting(
         "never",
         "Where a job begins whose trainers have nothing to go on with: at its first step (never), "
-        "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder.",
+        "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder or URL.",
     )
 
     def problems(self) -> Iterable[Problem]:

@@ -4,6 +4,7 @@ When a peer or a server is lost, the trainer joins again with the dense part tha
 run goes on at the step that all servers have: not one step counts twice, none is left out.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -93,12 +94,14 @@ class Job:
             ConnectionError: Peers were lost too often.
             TimeoutError: Peers did not come, or were silent too often.
         """
+        with contextlib.closing(self._checkpoints):
+            return self._run_until_done()
+
+    def _run_until_done(self) -> dict[str, float] | None:
         restarts = 0
         while True:
             try:
-                figures = self._run_once()
-                self._checkpoints.finish()
-                return figures
+                return self._run_once()
             except Exception as error:
                 if not is_recoverable(error) or restarts >= self._assignment.job.max_restarts:
                     raise

@@ -103,7 +103,8 @@ def take_snapshot(store: "Store") -> bool:
     log = store.log
     assert log is not None
     name = uuid.uuid4().hex
-    with store.steps.changed, log.turn:
+    # In this order, as whoever changes rows takes them.
+    with store.steps.changed, store.writer.pushes.paused(), log.turn:
         tables = store.shelf.all()
         if _path(log.folder, log.next_number).exists():
             return False  # nothing has happened since
