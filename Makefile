@@ -66,6 +66,7 @@ protos: $(GEN)/.done $(VENV)/.dev  ## regenerate the stubs from the .proto files
 bench: $(VENV)/.dev  ## side-by-side figures; with torch where `make parity-setup` was run
 	$(BIN)/gradmesh bench dense
 	$(BIN)/gradmesh bench lookup
+	$(BIN)/gradmesh bench hybrid
 
 e2e render:  ## container scenario and manifests: not part of gradmesh yet
 	@echo "make $@: gradmesh has no images and manifests yet, so there is nothing to run"; exit 2

@@ -9,20 +9,20 @@ from gradmesh.benchmarks.worker import serve, timed
 from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.sdk.process.memory import keep_big_buffers
-from gradmesh.trainer.data import ClickData
+from gradmesh.trainer.data import DataConfig
+from gradmesh.trainer.data.progression import begin
+from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
-from gradmesh.trainer.job.model import build_model
+from gradmesh.trainer.job.model import make_model
+from gradmesh.trainer.models import ModelConfig
 
 # The job of the demo, whose steps are as short as they get, and one of a usual size.
 _JOBS = {
-    "small": JobConfig(),
-    "dlrm": JobConfig(
-        batch_size=2048,
-        rows=(100_000,) * 26,
-        dim=32,
-        dense_features=13,
-        bottom=(512, 256),
-        top=(512, 256),
+    "small": Assignment(),
+    "dlrm": Assignment(
+        job=JobConfig(batch_size=2048),
+        data=DataConfig(rows=(100_000,) * 26, dense_features=13),
+        model=ModelConfig(dim=32, bottom=(512, 256), top=(512, 256)),
     ),
 }
 _VARIANTS = 16
@@ -44,14 +44,16 @@ def main(workload: str, sides: list[str]) -> None:
 
 def _step(mesh: gm.Mesh, workload: str, coordinated: bool) -> Callable[[int], object]:
     config = _JOBS[workload]
-    data = ClickData(config.clicks())
-    batches = [data.batch("train", i, config.batch_size) for i in range(_VARIANTS)]
+    source = config.source()
+    stream = source.stream(begin(1), config.job.batch_size)
+    batches = [stream.next() for _ in range(_VARIANTS)]
     adagrad: Any = gm.optim.RowwiseAdagrad(lr=0.01)
     tables = [
-        mesh.table(f"{workload}-{i}", rows=rows, dim=config.dim, optimizer=adagrad)
-        for i, rows in enumerate(config.rows)
+        mesh.table(f"{workload}-{i}", rows=rows, dim=config.model.dim, optimizer=adagrad)
+        for i, rows in enumerate(source.fields.rows)
     ]
-    model = build_model(config, gm.nn.RemoteEmbedding(tables, prefetch_depth=0))
+    embeddings = gm.nn.RemoteEmbedding(tables, prefetch_depth=0)
+    model = make_model(config, source.fields, embeddings)
     optimizer = gm.optim.SGD(model.parameters(), lr=0.01)
     place = mesh.join_trainers(30.0) if coordinated else None
     if place is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd import no_grad as no_grad
     from gradmesh.engine.autograd.creation import tensor as tensor
     from gradmesh.launch.local import LocalCluster as LocalCluster
+    from gradmesh.launch.training import train as train
     from gradmesh.protos import errors as errors
     from gradmesh.sdk.future import Future as Future
     from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
@@ -78,6 +79,7 @@ __all__ = [
     "rpc_async",
     "rpc_sync",
     "tensor",
+    "train",
 ]
 
 _MODULES = {
@@ -116,6 +118,7 @@ _HOMES = {
     "rpc_async": "gradmesh.sdk.rpc.api",
     "rpc_sync": "gradmesh.sdk.rpc.api",
     "tensor": "gradmesh.engine.autograd.creation",
+    "train": "gradmesh.launch.training",
 }
 
 

@@ -5,23 +5,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gradmesh.trainer.data import ClickData
+from gradmesh.trainer.data import ClickData, DataConfig
+from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.job import Job
 from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.models import ModelConfig
 from gradmesh.trainer.process_group import Endpoint
 
 CONFIG = JobConfig(
-    steps=60,
-    batch_size=16,
-    rows=(40, 20),
-    dim=4,
-    dense_features=4,
-    bottom=(8,),
-    top=(8,),
-    eval_batches=2,
-    log_every=1000,
-    collective_timeout_s=20.0,
+    steps=60, batch_size=16, eval_batches=2, log_every=1000, collective_timeout_s=20.0
+)
+ASSIGNMENT = Assignment(
+    job=CONFIG,
+    data=DataConfig(rows=(40, 20), dense_features=4),
+    model=ModelConfig(dim=4, bottom=(8,), top=(8,)),
 )
 
 
@@ -64,7 +62,7 @@ def seen(monkeypatch):
 def start(pool, cluster, name, stop=None):
     mesh = cluster.connect(name, role="trainer", timeout_s=20.0)
     stop = stop or threading.Event()
-    job = Job(mesh, CONFIG, endpoint=Endpoint(), join_timeout_s=30.0, is_stopping=stop.is_set)
+    job = Job(mesh, ASSIGNMENT, endpoint=Endpoint(), join_timeout_s=30.0, is_stopping=stop.is_set)
 
     def run():
         try:

@@ -56,6 +56,7 @@ class Checkpoints:
         self._clock = clock
         self._last_at = clock()
         self._answered = mesh.checkpoint_request
+        self._steps = config.steps
         where = config.checkpoint_path
         self._place = None if where is None else open_place(where)
         self._specs: list[table_pb2.TableSpec] = []
@@ -65,9 +66,15 @@ class Checkpoints:
         self._armed: tuple[int, Snapshot, Kept | None] | None = None
         self._thread: threading.Thread | None = None
 
-    def begin(self, tables: list[table_pb2.TableSpec]) -> None:
-        """Take notice of a run with these tables; what an older one has armed is let go."""
+    def begin(self, tables: list[table_pb2.TableSpec], steps: int) -> None:
+        """Take notice of a run; what an older one has armed is let go.
+
+        Args:
+            tables: The run's tables.
+            steps: Of the whole job.
+        """
         self._specs = tables
+        self._steps = steps
         self._disarm()
 
     def before_step(self, step: int) -> None:
@@ -77,7 +84,7 @@ class Checkpoints:
             return
         if not self._is_due(step + 1):
             return
-        if step + 1 == self._config.steps:
+        if step + 1 == self._steps:
             self.finish()  # the last one is never left out
         if self.is_writing:
             return
@@ -107,7 +114,7 @@ class Checkpoints:
                 and self._clock() - self._last_at >= config.checkpoint_every_s
             )
             or self._mesh.checkpoint_request > self._answered
-            or steps == config.steps
+            or steps == self._steps
         )
 
     def _arm(self, step: int, kept: Kept | None) -> Snapshot:
