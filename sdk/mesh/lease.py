@@ -48,6 +48,7 @@ class Lease:
         self.member = member
         self.generation = 0
         self.shard_epoch = 0
+        self.checkpoint_request = 0
         self.lost = False
         self._coordinator = coordinator
         self._on_lost = on_lost
@@ -110,6 +111,7 @@ class Lease:
         else:
             self.generation = news.generation
             self.shard_epoch = news.shard_epoch
+            self.checkpoint_request = news.checkpoint_request
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Leave the mesh; may be called twice."""

@@ -62,14 +62,16 @@ class RenewLeaseRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
-    __slots__ = ("lease_s", "generation", "shard_epoch")
+    __slots__ = ("lease_s", "generation", "shard_epoch", "checkpoint_request")
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     lease_s: float
     generation: int
     shard_epoch: int
-    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ...) -> None: ...
+    checkpoint_request: int
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., checkpoint_request: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("name", "incarnation")
