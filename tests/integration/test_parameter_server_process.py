@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gradmesh.engine import optim
@@ -67,3 +68,40 @@ def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> 
                 job.result(timeout=10)
 
     assert max(took_s) < 4
+
+
+@pytest.mark.timeout(120)
+def test_kill_keeps_what_was_pushed_and_a_damaged_log_is_named(tmp_path: Path, eventually) -> None:
+    file, log = tmp_path / "address", tmp_path / "log"
+    with ExitStack() as stack:
+        stack.enter_context(
+            started("coordinator", "--listen", "127.0.0.1:0", "--address-file", str(file))
+        )
+        eventually(file.exists, 60)
+        address = file.read_text().strip()
+        server = (
+            "parameter-server",
+            *("--coordinator", address, "--state-dir", str(log), "--replace"),
+        )
+        first = stack.enter_context(started(*server))
+        mesh = stack.enter_context(connect(address, timeout_s=60.0))
+        table = mesh.table("user", rows=10, dim=2, optimizer=optim.SGD(lr=1.0))
+        table.push([3], np.ones((1, 2), np.float32))
+        before = table.lookup(np.arange(10))
+        first.kill()
+        first.wait(30)
+
+        second = stack.enter_context(started(*server))
+        after = table.lookup(np.arange(10), timeout_s=60.0)
+        second.kill()
+        second.wait(30)
+        (segment,) = log.glob("log-*")
+        damaged = bytearray(segment.read_bytes())
+        damaged[60] ^= 8
+        segment.write_bytes(damaged)
+        third = subprocess.run([*GRADMESH, *server], capture_output=True, timeout=60, check=False)
+
+    np.testing.assert_array_equal(after, before)
+    assert third.returncode == 4
+    assert str(segment).encode() in third.stderr
+    assert b"record 1 at byte 0 is damaged" in third.stderr
