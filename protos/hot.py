@@ -9,4 +9,12 @@ HOT: dict[str, int] = {
     "gradmesh.parameter_server.v1.ParameterServerService/Backward": 2,
     "gradmesh.parameter_server.v1.ParameterServerService/Apply": 3,
     "gradmesh.parameter_server.v1.ParameterServerService/Push": 4,
+    "gradmesh.owner.v1.OwnerService/Call": 5,
+    "gradmesh.owner.v1.OwnerService/CreateRef": 6,
+    "gradmesh.owner.v1.OwnerService/FetchRef": 7,
+    "gradmesh.owner.v1.OwnerService/DescribeRef": 8,
+    "gradmesh.owner.v1.OwnerService/ForkRef": 9,
+    "gradmesh.owner.v1.OwnerService/AcceptFork": 10,
+    "gradmesh.owner.v1.OwnerService/DeleteRef": 11,
+    "gradmesh.owner.v1.OwnerService/Deliver": 12,
 }

@@ -10,6 +10,10 @@ from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
 from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.config import RpcConfig
+from gradmesh.sdk.rpc.start import dialer
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
@@ -24,14 +28,30 @@ _OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 _SERVER_THREADS = 4
 
 
-def run(config: TrainerConfig, assignment: Assignment, process: ProcessConfig) -> int:
+def run(
+    config: TrainerConfig, assignment: Assignment, process: ProcessConfig, rpc: RpcConfig
+) -> int:
     """Train until the job is done or the process is told to stop; return the exit code."""
     parts = (assignment.job, assignment.data, assignment.model)
-    with Process(config.name, process, config, *parts) as running:
+    with Process(config.name, process, config, *parts, rpc) as running:
         life = running.life
+        rpc.import_modules()
         incarnation = time.time_ns()
+        metrics = RpcMetrics("client", running.registry)
+        agent = Agent(
+            config.name,
+            incarnation,
+            REGISTRY,
+            dialer(security=process.security, transport=process.transport, metrics=metrics),
+            threads=_SERVER_THREADS,
+            inline=_SERVER_THREADS // 2,
+            timeout_s=rpc.timeout_s,
+        )
+        current.install(agent)
+        life.on_drain("rpc", lambda _: agent.close())
+        owner = OwnerServicer(config.name, "trainer", incarnation, REGISTRY, NoContexts(), agent)
         server = Server(
-            {_OWNER: OwnerServicer(config.name, "trainer", incarnation, REGISTRY, NoContexts())},
+            {_OWNER: owner},
             listen=config.listen,
             setting="trainer.listen",
             security=process.security,
@@ -50,12 +70,13 @@ def run(config: TrainerConfig, assignment: Assignment, process: ProcessConfig) -
             replace=config.replace,
             security=process.security,
             lane=process.transport.lane,
-            metrics=RpcMetrics("client", running.registry),
+            metrics=metrics,
             table_metrics=TableMetrics(running.registry),
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
         life.on_drain("membership", lambda _: mesh.close())
+        agent.join(mesh)
         figures = Job(
             mesh,
             assignment,

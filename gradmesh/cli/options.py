@@ -26,6 +26,8 @@ SECTION_NAMES = (
     "job",
     "data",
     "model",
+    "worker",
+    "rpc",
     "security",
     "transport",
     "log",

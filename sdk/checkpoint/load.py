@@ -69,6 +69,14 @@ def load(
     sender.ask_all("EndRestore", pb.EndRestoreRequest(restore=sender.restore, steps=steps))
 
 
+def reset(servers: ParameterServers, tables: Sequence[str], deadline: Deadline) -> None:
+    """Put tables back to their first rows: a restore of nothing, which puts out any other."""
+    sender = Sender(servers, uuid.uuid4().hex, deadline, deadline.remaining_s())
+    sender.ask_all("BeginRestore", pb.BeginRestoreRequest(restore=sender.restore, tables=tables))
+    steps = [0] * len(tables)
+    sender.ask_all("EndRestore", pb.EndRestoreRequest(restore=sender.restore, steps=steps))
+
+
 def blocks_of(chain: Sequence[tuple[Path, Manifest]], table: int) -> Iterator[Block]:
     """Yield what a table of a chain holds, oldest first; what is kept for buckets comes last."""
     forgets = bool(chain[-1][1].tables[table].spec.get("eviction", {}).get("name"))

@@ -1,5 +1,6 @@
 """A call under way: first on a lane if there is one, then through gRPC, until it is answered."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from gradmesh.protos.method import Body, Method, from_wire, to_wire
 from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.link import Link, Received
-from gradmesh.sdk.transport.lane.stream import LaneBroken
+from gradmesh.sdk.transport.lane.stream import LaneBroken, SocketStream
 from gradmesh.sdk.transport.retry import may_repeat
 from gradmesh.sdk.transport.status import from_bytes, from_call
 
@@ -166,15 +167,14 @@ class Pending:
             raise self._trouble or DeadlineExceeded(f"{self._where()}: no time was left")
         try:
             received = link.receive(self._deadline.at)
-            if received.number != SUCCEEDED and received.call in (0, link.calls):
-                raise self._refused(received)
-            if received.call != link.calls:
+            refused = received.number != SUCCEEDED and received.call in (0, link.calls)
+            if received.call != link.calls and not refused:
                 raise LaneBroken("an answer to another call")
-            message = parse(received.head, self._method.response_type)
+            message = None if refused else parse(received.head, self._method.response_type)
         except (LaneBroken, TimeoutError, InvalidFrame) as error:
-            if isinstance(error, GradmeshError) and not isinstance(error, InvalidFrame):
-                raise  # what the worker answered; DeadlineExceeded is a TimeoutError, too
             raise self._break(link, error) from None
+        if refused:
+            raise self._refused(received)
         if self._method.bulk[1]:
             return Frame(message, received.arrays), received.size
         return message, received.size
@@ -216,6 +216,24 @@ class Pending:
         if self._given_up:
             self.cancel()
             raise Cancelled(f"{self._where()}: given up by the caller")
+
+    def on_answer(self, function: Callable[[], None]) -> bool:
+        """Call a function when gRPC has the answer; return False where somebody must wait for it.
+
+        That is on a lane, or where `result` was called.
+        """
+        if self._future is None:
+            return False
+        self._future.add_done_callback(lambda _: function())
+        return True
+
+    @property
+    def doorbell(self) -> socket.socket | None:
+        """What can be read when the answer has come, where the call occupies a socket."""
+        link = self._link
+        if link is not None and isinstance(link.stream, SocketStream):
+            return link.stream.sock
+        return None
 
     def release(self) -> None:
         """Give back what `borrow` lent; may be called twice."""

@@ -10,6 +10,10 @@ from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.config import RpcConfig
+from gradmesh.sdk.rpc.start import dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.parameter_server.config import ParameterServerConfig
@@ -36,10 +40,11 @@ _CONTEXT_IDLE_S = 3600.0
 _SNAPSHOT_IDLE_S = 60.0
 
 
-def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
+def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -> int:
     """Serve until told to stop; return the exit code."""
-    with Process(config.name, process, config) as running:
+    with Process(config.name, process, config, rpc) as running:
         life = running.life
+        rpc.import_modules()
         incarnation = time.time_ns()
         directory = Directory()
         log = None
@@ -61,11 +66,24 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             keeper = LogKeeper(store, config.snapshot_bytes)
             life.on_drain("log keeper", keeper.close)
         TableMetrics(store, running.registry)
-        owner = OwnerServicer(
-            config.name, "parameter-server", incarnation, REGISTRY, store.contexts
+        metrics = RpcMetrics("client", running.registry)
+        agent = Agent(
+            config.name,
+            incarnation,
+            REGISTRY,
+            dialer(security=process.security, transport=process.transport, metrics=metrics),
+            threads=config.server_threads,
+            inline=max(1, config.server_threads // 2),
+            timeout_s=rpc.timeout_s,
         )
+        current.install(agent)
+        life.on_drain("rpc", lambda _: agent.close())
+        owner = OwnerServicer(
+            config.name, "parameter-server", incarnation, REGISTRY, store.contexts, agent
+        )
+        rows = ParameterServerServicer(store, directory.check_generation)
         server = Server(
-            {_PARAMETER_SERVER: ParameterServerServicer(store), _OWNER: owner},
+            {_PARAMETER_SERVER: rows, _OWNER: owner},
             listen=config.listen,
             setting="parameter_server.listen",
             security=process.security,
@@ -87,7 +105,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             replace=config.replace,
             security=process.security,
             lane=process.transport.lane,
-            metrics=RpcMetrics("client", running.registry),
+            metrics=metrics,
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
@@ -95,6 +113,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
         # Before anybody is served: what the former process was part of is over.
         store.fence(mesh.generation)
         directory.join(mesh)
+        agent.join(mesh)
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)

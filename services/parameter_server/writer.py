@@ -5,7 +5,6 @@ from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.frame import Array
-from gradmesh.services.parameter_server.changes import Changes
 from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Slots
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import (
@@ -18,6 +17,7 @@ from gradmesh.services.parameter_server.log.record import (
 from gradmesh.services.parameter_server.pushes import Pushes
 from gradmesh.services.parameter_server.run import merge
 from gradmesh.services.parameter_server.shelf import Shelf
+from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.table import TableShard
 
 
@@ -28,17 +28,17 @@ class Writer:
     Args:
         shelf: The tables.
         contexts: Where gradients are until they are applied.
-        changes: Told of changed rows, for lookups made ahead.
+        stamps: Told of changed rows, for lookups made ahead.
         log: Where changes are written; None for nowhere.
 
     Attributes:
         pushes: Those that took effect.
     """
 
-    def __init__(self, shelf: Shelf, contexts: Contexts, changes: Changes, log: Log | None) -> None:
+    def __init__(self, shelf: Shelf, contexts: Contexts, stamps: Stamps, log: Log | None) -> None:
         self._shelf = shelf
         self._contexts = contexts
-        self._changes = changes
+        self._stamps = stamps
         self._log = log
         self.pushes = Pushes()
 
@@ -99,7 +99,7 @@ class Writer:
     def _apply(self, gradients: Sequence[Gradient], step: int | None) -> None:
         for gradient in gradients:
             self._shelf[gradient.table].apply(gradient.slots, gradient.rows, step)
-            self._changes.record(gradient.table, gradient.slots)
+            self._stamps.record(gradient.table, gradient.slots)
 
     def apply_context(
         self, context: context_pb2.ContextId, mark: context_pb2.StepMark | None = None

@@ -136,6 +136,23 @@ def test_rows_that_others_push_are_refreshed(cluster):
     assert (metrics.value("prefetched_rows"), metrics.value("refreshed_rows")) == (ids.size, 3)
 
 
+def test_rows_that_others_set_are_refreshed(cluster, tmp_path):
+    mesh = cluster.connect()
+    (table,) = make_tables(mesh, ["cold"])
+    layer = RemoteEmbedding(table)
+    ids = np.arange(0, 500, 7)
+    table.lookup(ids)
+    table.export(tmp_path / "rows.npz")
+    table.push(ids, np.ones((ids.size, 5), np.float32))
+
+    with autograd.context(mesh):
+        assert layer.prefetch(ids)
+        table.import_rows(tmp_path / "rows.npz")
+        rows = layer(ids)
+
+    np.testing.assert_array_equal(rows.data, table.lookup(ids))
+
+
 def test_other_ids_than_prefetched_are_looked_up(cluster):
     mesh = cluster.connect()
     (table,) = make_tables(mesh, ["cold"])

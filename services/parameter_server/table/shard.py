@@ -72,10 +72,12 @@ class TableShard:
         self._seed = table_seed(spec)
         # Guards rows, index, figures and steps.
         self._lock = threading.Lock()
-        account = Account(budget or Budget(1 << 40), spec.name)
+        budget = budget or Budget(1 << 40)
+        account = Account(budget, spec.name)
         home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
         self._index, self._rows = make_parts(spec, self._layout, Place.of(shards, shard), home)
-        self.changes = Changes(spec.name, self._lock, self._index, self._rows)
+        aside = Account(budget, spec.name)
+        self.changes = Changes(spec.name, self._lock, self._index, self._rows, aside)
 
     @property
     def row_count(self) -> int:

@@ -1,0 +1,87 @@
+"""Futures of calls: one thread for all, and only when it is needed."""
+
+import threading
+
+import pytest
+
+from gradmesh.protos.errors import DeadlineExceeded, IdOutOfRange
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future.waited import Resolver, Waited
+
+
+@pytest.fixture
+def resolver():
+    before = threading.active_count()
+    made = Resolver()
+    yield made
+    made.close()
+    assert threading.active_count() == before
+
+
+def fail():
+    raise IdOutOfRange("no such row")
+
+
+def test_whoever_asks_waits_without_another_thread(resolver):
+    threads = threading.active_count()
+    future = Future(Waited(lambda: threading.current_thread(), resolver))
+
+    assert future.result() is threading.current_thread()
+    assert future.done()
+    assert threading.active_count() == threads
+
+
+def test_it_is_finished_once(resolver):
+    times = []
+    future = Future(Waited(lambda: times.append(1), resolver))
+
+    threads = [threading.Thread(target=future.result) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+
+    assert times == [1]
+
+
+def test_an_error_keeps_its_type(resolver):
+    future = Future(Waited(fail, resolver))
+
+    assert isinstance(future.exception(), IdOutOfRange)
+    with pytest.raises(IdOutOfRange, match="no such row"):
+        future.result()
+    assert "failed" in repr(future)
+
+
+def test_a_short_wait_ends_and_the_next_one_succeeds(resolver):
+    go = threading.Event()
+    future = Future(Waited(lambda: go.wait(10), resolver))
+
+    with pytest.raises(DeadlineExceeded, match="still under way"):
+        future.result(timeout_s=0.01)
+    assert not future.done()
+    go.set()
+
+    assert future.result(timeout_s=10) is True
+
+
+def test_callbacks_run_though_nobody_asks(resolver):
+    heard: list = []
+    called = threading.Event()
+    future = Future(Waited(lambda: 5, resolver))
+
+    future.add_done_callback(lambda f: 1 / 0)
+    future.add_done_callback(lambda f: (heard.append(f.result()), called.set()))
+
+    assert called.wait(10)
+    future.add_done_callback(lambda f: heard.append(f.result()))
+    assert heard == [5, 5]
+
+
+def test_a_closed_resolver_still_ends_futures():
+    resolver = Resolver()
+    resolver.close()
+    future = Future(Waited(lambda: 5, resolver))
+
+    assert future.done()
+    assert future.result() == 5
