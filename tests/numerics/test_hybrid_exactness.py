@@ -143,6 +143,16 @@ def test_without_ddp_every_trainer_goes_its_own_way(start_cluster):
     assert apart[1] != averaged[1]
 
 
+def test_stale_rows_train_nearly_as_well(start_cluster):
+    # Each rank's gradients count in full, so half the rate for two ranks is the same on the whole.
+    sync = together(start_cluster(2, 2), variant(), 2)
+    stale = together(start_cluster(2, 2), variant(staleness=4, table_learning_rate=1.0), 2)
+
+    assert stale[0][0][0] == sync[0][0][0]
+    np.testing.assert_allclose(stale[0], sync[0], atol=0.05)
+    assert stale[2] != sync[2]
+
+
 def test_several_ids_of_a_feature_are_summed_on_both_sides_alike(start_cluster):
     data = DataConfig(shape="criteo", scale=1e-5, multi_hot=True)
     assignment = variant(data=data)

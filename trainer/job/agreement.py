@@ -47,6 +47,7 @@ def agree(
     tables: list[str],
     held: DenseState | None,
     restore: Callable[[], DenseState | None] = lambda: None,
+    staleness: int | None = None,
 ) -> tuple[Agreement, DenseState | None]:
     """Find out where to go on, and begin there on all servers; collective.
 
@@ -57,6 +58,7 @@ def agree(
         tables: Names of the run's tables.
         held: This trainer's dense part, if it has one.
         restore: Puts the tables back to a checkpoint and returns the dense part; None without one.
+        staleness: Steps that a trainer may be ahead of the slowest; None for a synchronous run.
 
     Returns:
         What was agreed on, and this trainer's dense part: what it held, or from the checkpoint.
@@ -68,7 +70,7 @@ def agree(
     group.all_gather(list(all_held), own).wait()
     decision = np.zeros(4, np.int64)
     if group.rank == 0:
-        decided, held = _decide(mesh, membership, tables, all_held, held, restore)
+        decided, held = _decide(mesh, membership, tables, all_held, held, restore, staleness)
         decision[:] = decided
     group.broadcast(decision, 0).wait()
     origin, steps, source, batches = decision.tolist()
@@ -85,6 +87,7 @@ def _decide(
     all_held: NDArray[np.int64],
     held: DenseState | None,
     restore: Callable[[], DenseState | None],
+    staleness: int | None,
 ) -> tuple[tuple[int, int, int, int], DenseState | None]:
     """Begin the run on all servers.
 
@@ -95,7 +98,7 @@ def _decide(
     if found is not None:
         sources = np.flatnonzero(_has(all_held, found.origin, found.steps))
         if sources.size:
-            begun = mesh.runs.begin(membership, tables, state=found)
+            begun = mesh.runs.begin(membership, tables, state=found, staleness=staleness)
             source = int(sources[0])
             _, behind, _, batches, more = all_held[source].tolist()
             _log.info("going on", extra={"step": begun.steps, "from_rank": source})
@@ -105,9 +108,10 @@ def _decide(
         _log.warning("the step that servers and trainers share is lost", extra={"run": str(found)})
     restored = restore()
     if restored is None:
-        begun = mesh.runs.begin(membership, tables)
+        begun = mesh.runs.begin(membership, tables, staleness=staleness)
         return (begun.origin, begun.steps, -1, 0), None
-    begun = mesh.runs.begin(membership, tables, state=RunState(0, restored.steps))
+    state = RunState(0, restored.steps)
+    begun = mesh.runs.begin(membership, tables, state=state, staleness=staleness)
     restored = replace(restored, origin=begun.origin)
     return (begun.origin, begun.steps, 0, restored.batches), restored
 

@@ -50,6 +50,13 @@ class JobConfig(Section):
     table_schedule: Shape = setting(
         "constant", "How the tables' learning rate goes from first to end."
     )
+    staleness: int = setting(
+        0,
+        "Steps that a trainer's rows may be ahead of the slowest one's, each applying its own"
+        " gradients in full; 0 is synchronous, and exact.",
+        minimum=0,
+        maximum=1000,
+    )
     wire_rows: WirePrecision = setting("float32", "Type of rows on their way to the trainers.")
     wire_grads: WirePrecision = setting("float32", "Type of gradients on their way to the servers.")
     ddp: Literal["whole", "dense", "none"] = setting(
@@ -116,6 +123,8 @@ class JobConfig(Section):
             yield Problem("table_final_learning_rate", "needs table_schedule linear or cosine")
         if self.patience and not self.eval_every:
             yield Problem("patience", "needs eval_every, which says when to look")
+        if self.staleness and self.checkpoint_path is not None:
+            yield Problem("staleness", "must be 0 where checkpoint_path is set: a cut needs steps")
         periodic = self.checkpoint_every_steps or self.checkpoint_every_s
         if self.checkpoint_path is None and (periodic or self.resume == "auto"):
             yield Problem("checkpoint_path", "must say where checkpoints are; set it")

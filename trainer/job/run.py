@@ -116,7 +116,9 @@ class Run:
                     return None
                 return checkpoints.restore(lambda arrays: check_dense(self.model, arrays))
 
-            agreed, held = agree(mesh, membership, self._group, names, held, restore)
+            # A run without staleness is synchronous: another way, not a staleness of 0.
+            staleness = config.staleness or None
+            agreed, held = agree(mesh, membership, self._group, names, held, restore, staleness)
             self._origin, self.steps = agreed.run.origin, agreed.run.steps
             self._first_step, self._first_batch = agreed.run.steps, agreed.batches
             self._checkpoints = checkpoints if membership.rank == 0 else None
