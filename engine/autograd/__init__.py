@@ -38,9 +38,13 @@ from gradmesh.engine.autograd.gradcheck import gradcheck as gradcheck
 from gradmesh.engine.autograd.hook import HookHandle as HookHandle
 from gradmesh.engine.autograd.row_grad import RowGrad as RowGrad
 from gradmesh.engine.autograd.tensor import grad_of as grad
+from gradmesh.engine.autograd.under_way import BackwardPart as BackwardPart
+from gradmesh.engine.autograd.under_way import gradient_map as gradient_map
+from gradmesh.engine.autograd.under_way import queue_callback as queue_callback
 
 __all__ = [
     "AnomalyError",
+    "BackwardPart",
     "Function",
     "GradientError",
     "GraphReleased",
@@ -57,10 +61,12 @@ __all__ = [
     "full",
     "grad",
     "gradcheck",
+    "gradient_map",
     "is_grad_enabled",
     "no_grad",
     "ones",
     "ones_like",
+    "queue_callback",
     "rand",
     "randint",
     "randn",

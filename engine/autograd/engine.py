@@ -20,6 +20,7 @@ from gradmesh.engine.autograd.function import RELEASED, Function, Output, releas
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
+from gradmesh.engine.autograd.under_way import run_part
 from gradmesh.engine.backend import Array, ShapeError, array_module, as_array
 
 _by_sequence = attrgetter("sequence")
@@ -38,15 +39,14 @@ def run_backward(
         grads: Gradient of each root, tensor or array; None means 1 for a root of one element.
         retain_graph: Keep the saved values, so that the graph can be used again.
         into: Where leaf gradients go: a map from leaf tensor to array or RowGrad, added to if the
-        leaf is
-            in it already. `.grad` stays untouched then. None means `.grad`.
+            leaf is in it already. `.grad` stays untouched then. None means `.grad`.
 
     Raises:
         GradientError: If a root carries no gradient, or has more than one element and no grad.
         GraphReleased: If the graph was used before without retain_graph.
         InplaceError: If a value that backward needs was changed in place.
     """
-    _Pass(retain_graph, into).run(roots, grads)
+    run_part(into, lambda: _Pass(retain_graph, into).run(roots, grads))
 
 
 def reachable_nodes(roots: Sequence[Any]) -> list[Function]:
