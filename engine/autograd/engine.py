@@ -116,7 +116,7 @@ class _Pass:
             raise used_before(node)
         for counter, version in node.versions:
             if counter[0] != version:
-                raise _changed(node)
+                raise changed(node)
         backward = type(node).backward
         results = backward(node, *grad) if node.outputs > 1 else backward(node, grad)
         if type(results) is not tuple:
@@ -124,7 +124,7 @@ class _Pass:
         if self.anomaly:
             check_backward(node, results)
         if len(results) != len(node.edges):
-            raise _miscounted(node, results)
+            raise miscounted(node, results)
         for place, edge in enumerate(node.edges):
             if edge is None:
                 continue
@@ -229,13 +229,15 @@ def _is_fresh(node: Function, grad: Any, result: Any, results: tuple[Any, ...]) 
     return copies == 1
 
 
-def _miscounted(node: Function, results: tuple[Any, ...]) -> GradientError:
+def miscounted(node: Function, results: tuple[Any, ...]) -> GradientError:
+    """Return the error for a backward that gave too few or too many gradients."""
     return GradientError(
         f"{node.name()}: backward returned {len(results)} gradients for {len(node.edges)} inputs"
     )
 
 
-def _changed(node: Function) -> InplaceError:
+def changed(node: Function) -> InplaceError:
+    """Return the error for a saved value that is no longer what it was."""
     return InplaceError(
         f"a value that the backward of {node.name()} needs was changed in place after the forward; "
         "use the op without the trailing underscore, or clone the tensor first"
