@@ -37,6 +37,7 @@ from gradmesh.engine.autograd.gradcheck import gradcheck as gradcheck
 from gradmesh.engine.autograd.hook import HookHandle as HookHandle
 from gradmesh.engine.autograd.partial_pass import Entry as Entry
 from gradmesh.engine.autograd.partial_pass import PartialPass as PartialPass
+from gradmesh.engine.autograd.received import Origin as Origin
 from gradmesh.engine.autograd.received import Received as Received
 from gradmesh.engine.autograd.received import receive as receive
 from gradmesh.engine.autograd.row_grad import RowGrad as RowGrad
@@ -54,6 +55,7 @@ __all__ = [
     "GraphReleased",
     "HookHandle",
     "InplaceError",
+    "Origin",
     "PartialPass",
     "Received",
     "RowGrad",

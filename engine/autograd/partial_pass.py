@@ -153,7 +153,7 @@ class PartialPass:
         came = self._came.pop(node, None)
         if came is None:
             if type(node) is Received:
-                node.on_grads([None] * node.outputs)
+                node.origin.give_back([None] * node.outputs)
             results: tuple[Any, ...] = (None,) * len(node.edges)
         elif type(node) is Output:
             grad, _ = _total(came)
@@ -193,14 +193,14 @@ class PartialPass:
         for counter, version in node.versions:
             if counter[0] != version:
                 raise changed(node)
-        results = type(node).backward(node, *grads)
+        results: Any = type(node).backward(node, *grads)
         if type(results) is not tuple:
             results = (results,)
         if self._anomaly:
             check_backward(node, results)
         if len(results) != len(node.edges):
             raise miscounted(node, results)
-        return results
+        return tuple(results)
 
 
 def _count_uses(entries: Sequence[Entry]) -> dict[Any, int]:

@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from gradmesh.engine.autograd.function import Function, link, link_parts
 from gradmesh.engine.autograd.tensor import Tensor
 from gradmesh.engine.backend import Array
 
 
+class Origin(Protocol):
+    """Where received tensors came from, and their gradients go."""
+
+    def give_back(self, grads: list[Any], /) -> None:
+        """Take the gradients of all tensors that arrived together.
+
+        Args:
+            grads: Complete, array or RowGrad; None for a tensor that none reached.
+        """
+
+
 class Received(Function):
-    """Be the graph's end on this process: hand complete gradients to a callback."""
+    """Be the graph's end on this process: hand complete gradients to their origin."""
 
-    __slots__ = ("on_grads",)
+    __slots__ = ("origin",)
 
-    on_grads: Callable[[list[Any]], None]
+    origin: Origin
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[()]:
         """Hand the gradients over."""
-        ctx.on_grads(list(grads))
+        ctx.origin.give_back(list(grads))
         return ()
 
 
-def receive(
-    arrays: Sequence[Array], on_grads: Callable[[list[Any]], None]
-) -> tuple[Received, list[Any]]:
+def receive(arrays: Sequence[Array], origin: Origin) -> tuple[Received, list[Any]]:
     """Return one node and a tensor for each array that arrived together.
 
     Args:
         arrays: What arrived, at least one.
-        on_grads: Given the gradients of all of them, complete, array or RowGrad; None for a tensor
-            that none reached. Called once a pass, and not at all by a pass that reaches none.
+        origin: Given the gradients of all of them, once a pass. A pass that reaches none of them
+            does so only if it was told to expect it, as a PartialPass is by its entries.
     """
     node = Received()
     node.saved_tensors = ()
-    node.on_grads = on_grads
+    node.origin = origin
     link(node, ())
     tensors = [Tensor(array) for array in arrays]
     for tensor in tensors:
