@@ -9,4 +9,6 @@ HOT: dict[str, int] = {
     "gradmesh.parameter_server.v1.ParameterServerService/Backward": 2,
     "gradmesh.parameter_server.v1.ParameterServerService/Apply": 3,
     "gradmesh.parameter_server.v1.ParameterServerService/Push": 4,
+    "gradmesh.autograd.v1.AutogradService/SendGradients": 16,
+    "gradmesh.autograd.v1.AutogradService/ReportParts": 17,
 }

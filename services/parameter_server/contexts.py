@@ -3,9 +3,11 @@
 A released context leaves a tombstone, so that a late message cannot bring it back to life.
 """
 
+import functools
+import operator
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
@@ -15,11 +17,10 @@ from numpy.typing import NDArray
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
-from gradmesh.services.parameter_server.newest import NewestWorkers
+from gradmesh.sdk.autograd.newest import NewestWorkers
+from gradmesh.sdk.autograd.tombstones import Tombstones
 
 Slots: TypeAlias = NDArray[np.int64]
-
-_TOMBSTONES = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +56,8 @@ class Context:
 
     lookups: dict[int, list[Part]] = field(default_factory=dict)
     ahead: dict[int, Ahead] = field(default_factory=dict)
-    returned: dict[int, list[Array]] = field(default_factory=dict)
+    returned: dict[int, dict[int, list[Array]]] = field(default_factory=dict)
+    """Gradients by lookup, then by backward pass."""
     used_at: float = 0.0
 
     def returned_parts(self) -> list[Part]:
@@ -67,8 +69,21 @@ class Context:
         return [
             Gradient(part.table, part.slots, rows)
             for number in sorted(self.returned)
-            for part, rows in zip(self.lookups[number], self.returned[number], strict=True)
+            for part, rows in zip(self.lookups[number], self._summed(number), strict=True)
         ]
+
+    def drop(self, failed: Collection[int]) -> None:
+        """Forget the gradients of passes that failed."""
+        for number in list(self.returned):
+            passes = self.returned[number]
+            self.returned[number] = {p: grads for p, grads in passes.items() if p not in failed}
+            if not self.returned[number]:
+                del self.returned[number]
+
+    def _summed(self, number: int) -> list[Array]:
+        """Return a lookup's gradients, those of several passes added in their order."""
+        by_pass = [grads for _, grads in sorted(self.returned[number].items())]
+        return [functools.reduce(operator.add, parts) for parts in zip(*by_pass, strict=True)]
 
 
 @final
@@ -83,8 +98,8 @@ class Contexts:
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
         self._open: dict[tuple[str, int, int], Context] = {}
-        self._buried = NewestWorkers(_Tombstones)
-        self._applied = NewestWorkers(_Tombstones)
+        self._buried = NewestWorkers(Tombstones)
+        self._applied = NewestWorkers(Tombstones)
 
     def remember(self, id_: context_pb2.ContextId, number: int, parts: list[Part]) -> None:
         """Keep the rows of a lookup; the same again changes nothing once gradients are here.
@@ -166,15 +181,21 @@ class Contexts:
                 raise _not_found(id_, number)
             return context.lookups[number]
 
-    def give_back(self, id_: context_pb2.ContextId, number: int, grads: list[Array]) -> None:
-        """Keep the gradients of a lookup; the same again change nothing."""
+    def give_back(
+        self, id_: context_pb2.ContextId, number: int, grads: list[Array], pass_number: int = 0
+    ) -> None:
+        """Keep the gradients of a lookup; the same again, of the same pass, change nothing."""
         with self._lock:
             context = self._find(id_, create=False)
             if number in context.lookups:
-                context.returned.setdefault(number, grads)
+                context.returned.setdefault(number, {}).setdefault(pass_number, grads)
 
-    def take(self, id_: context_pb2.ContextId) -> Context:
+    def take(self, id_: context_pb2.ContextId, failed: Collection[int] = ()) -> Context:
         """Bury a context to apply what was kept for it; empty if nothing was, or if it was applied.
+
+        Args:
+            id_: The context.
+            failed: Backward passes whose gradients do not count.
 
         Raises:
             ContextReleased: It was released without being applied.
@@ -187,7 +208,9 @@ class Contexts:
             self._check(id_)
             self._applied.touch(id_.worker).bury(id_.incarnation, id_.counter)
             self._bury(id_.worker, id_.incarnation, id_.counter)
-            return self._open.pop(_key(id_), Context())
+            taken = self._open.pop(_key(id_), Context())
+        taken.drop(failed)
+        return taken
 
     def release(self, context: context_pb2.ContextId) -> bool:
         """Bury a context; return whether anything was kept for it.
@@ -263,34 +286,6 @@ class Contexts:
 
     def _bury(self, worker: str, incarnation: int, counter: int) -> None:
         self._buried.touch(worker).bury(incarnation, counter)
-
-
-@final
-class _Tombstones:
-    """The contexts of one worker that are over, in bounded memory.
-
-    Kept one by one down to a floor; everything at or below the floor is over.
-    """
-
-    def __init__(self) -> None:
-        self._incarnation = 0
-        self._floor = 0
-        self._counters: set[int] = set()
-
-    def bury(self, incarnation: int, counter: int) -> None:
-        if incarnation > self._incarnation:
-            self._incarnation, self._floor, self._counters = incarnation, 0, set()
-        if incarnation < self._incarnation or counter <= self._floor:
-            return
-        self._counters.add(counter)
-        if len(self._counters) > _TOMBSTONES:
-            self._floor = sorted(self._counters)[_TOMBSTONES // 2]
-            self._counters = {c for c in self._counters if c > self._floor}
-
-    def has(self, incarnation: int, counter: int) -> bool:
-        if incarnation != self._incarnation:
-            return incarnation < self._incarnation
-        return counter <= self._floor or counter in self._counters
 
 
 def _not_found(id_: context_pb2.ContextId, number: int) -> LookupNotFound:

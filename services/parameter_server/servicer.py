@@ -67,13 +67,14 @@ class ParameterServerServicer:
         message = request.message
         grads = unpack_all(request.arrays, message.wire_grads)
         borrowed = call.borrowed and not message.wire_grads
-        self._store.backward(message.context, message.lookup, grads, borrowed)
+        self._store.backward(message.context, message.lookup, grads, borrowed, message.pass_number)
         return pb.BackwardResponse()
 
     def apply(self, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
         """Apply a context's gradients."""
         mark = request.mark if request.HasField("mark") else None
-        return pb.ApplyResponse(applied_steps=self._store.apply(request.context, mark))
+        steps = self._store.apply(request.context, mark, request.failed_passes)
+        return pb.ApplyResponse(applied_steps=steps)
 
     def push(self, request: Frame[pb.PushRequest], call: Call) -> pb.PushResponse:
         """Apply gradients at once."""

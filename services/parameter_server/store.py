@@ -6,7 +6,7 @@ changed. In a run, a lookup for step t waits until every step before t is applie
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import final
 
@@ -296,6 +296,7 @@ class Store:
         number: int,
         grads: Sequence[Array],
         borrowed: bool = False,
+        pass_number: int = 0,
     ) -> None:
         """Keep the gradients of a former lookup until they are applied.
 
@@ -304,6 +305,7 @@ class Store:
             number: Of the lookup.
             grads: For each of its tables.
             borrowed: Whether the arrays are gone when this returns, so that they must be copied.
+            pass_number: Of the backward pass within the context.
 
         Raises:
             LookupNotFound: The context made no such lookup here.
@@ -321,17 +323,18 @@ class Store:
             for part, rows in zip(parts, grads, strict=True)
         ]
         kept = [rows.copy() for rows in fitting] if borrowed else fitting
-        self.contexts.give_back(context, number, kept)
+        self.contexts.give_back(context, number, kept, pass_number)
 
-    def apply(self, context: context_pb2.ContextId, mark: context_pb2.StepMark | None) -> int:
-        """Apply a context's gradients: at once, or with those of the other ranks.
-
-        Returns:
-            How many steps of the run are applied here.
-        """
+    def apply(
+        self,
+        context: context_pb2.ContextId,
+        mark: context_pb2.StepMark | None,
+        failed: Collection[int] = (),
+    ) -> int:
+        """Apply a context's gradients but for failed passes, at once or with the other ranks'."""
         if mark is None:
             # One gradient a table: two lookups of a row make one step, as in one process.
-            taken = self.contexts.take(context)
+            taken = self.contexts.take(context, failed)
             for part in taken.returned_parts():
                 self._tables[part.table].note_staleness(part.steps)
             self._apply(merge(taken.gradients()))
@@ -340,7 +343,7 @@ class Store:
             self._check_mark(mark)
             if not self._run.has(mark):
                 self._run.check_ahead(mark)
-                self._run.stage(mark, self.contexts.take(context).gradients())
+                self._run.stage(mark, self.contexts.take(context, failed).gradients())
                 while (complete := self._run.next_complete()) is not None:
                     self._apply(complete, self._run.applied_steps)
                     self.copies.reach(self._run)
