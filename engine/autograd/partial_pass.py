@@ -80,6 +80,7 @@ class PartialPass:
 
     Attributes:
         left: Nodes and leaves that are not done; 0 when the pass is over.
+        received: The nodes of received tensors that the pass will reach.
         before: For each leaf that got a gradient, what `into` held before; None for nothing.
     """
 
@@ -89,7 +90,8 @@ class PartialPass:
         self._retain_graph = retain_graph
         self._into = into
         self._anomaly = state.anomaly
-        self._missing = _count_uses(entries)
+        self.received: list[Received] = []
+        self._missing = _count_uses(entries, self.received)
         # What came so far: (order of the giver, its edge, gradient, whether nobody else has it).
         self._came: dict[Any, list[tuple[int, int, Any, bool]]] = {}
         self._ready: list[tuple[int, Function]] = []
@@ -111,6 +113,13 @@ class PartialPass:
         ready = self._ready
         while ready:
             self._visit(heapq.heappop(ready)[1])
+
+    def forget(self) -> None:
+        """Let go of the graph; what `undo` needs stays."""
+        self._missing.clear()
+        self._came.clear()
+        self._ready.clear()
+        self.received.clear()
 
     def undo(self) -> None:
         """Take back what the pass added to the map."""
@@ -203,8 +212,8 @@ class PartialPass:
         return tuple(results)
 
 
-def _count_uses(entries: Sequence[Entry]) -> dict[Any, int]:
-    """Return how many contributions each reachable node and leaf will get."""
+def _count_uses(entries: Sequence[Entry], received: list[Received]) -> dict[Any, int]:
+    """Return how many contributions each reachable node and leaf will get; find the received."""
     uses: dict[Any, int] = {}
     stack: list[Any] = []
     for entry in entries:
@@ -216,7 +225,10 @@ def _count_uses(entries: Sequence[Entry]) -> dict[Any, int]:
                 if target.is_node:
                     stack.append(target)
     while stack:
-        for edge in stack.pop().edges:
+        node = stack.pop()
+        if type(node) is Received:
+            received.append(node)
+        for edge in node.edges:
             if edge is None:
                 continue
             if edge in uses:

@@ -1,0 +1,33 @@
+"""Apply: from gradients to changed rows on the servers."""
+
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.sdk.autograd.context import Context
+from gradmesh.sdk.mesh.servers import METHODS, call_all
+
+
+def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
+    """Let the servers change the rows by the context's gradients.
+
+    In a run, every server hears of every trainer's step, also the ones this batch did not touch:
+    a step is complete when all ranks have said so. Rows that other workers looked up in the context
+    count, too.
+
+    Args:
+        ctx: A context after its backward.
+        timeout_s: Deadline; the mesh's by default.
+
+    Raises:
+        ContextReleased: The context is over.
+        StaleGeneration: The trainers' group has moved on.
+    """
+    ctx.check()
+    deadline = ctx.mesh.deadline(timeout_s)
+    request = pb.ApplyRequest(context=ctx.id, mark=ctx.mark, failed_passes=ctx.failed)
+    # Those that have the gradients, where they were then: a server that restarted since has none.
+    channels = dict(ctx.tables.channels)
+    if ctx.mark is not None or ctx.messages.peers:
+        shards = ctx.mesh.servers.shard_map(deadline)
+        everywhere = [ctx.mesh.servers.channel(shards, i) for i in range(len(shards.names))]
+        channels |= {channel.address: channel for channel in everywhere}
+    call_all(METHODS["Apply"], [(channel, request) for channel in channels.values()], deadline)
+    ctx.applied = True
