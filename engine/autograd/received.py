@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from gradmesh.engine.autograd.function import Function, link, link_parts
 from gradmesh.engine.autograd.tensor import Tensor
-from gradmesh.engine.backend import Array
 
 
 class Origin(Protocol):
@@ -35,11 +34,11 @@ class Received(Function):
         return ()
 
 
-def receive(arrays: Sequence[Array], origin: Origin) -> tuple[Received, list[Any]]:
-    """Return one node and a tensor for each array that arrived together.
+def receive(tensors: Sequence[Tensor], origin: Origin) -> Received:
+    """Give tensors that arrived together a common node, through which their gradients go back.
 
     Args:
-        arrays: What arrived, at least one.
+        tensors: At least one; leaves that nobody has used yet.
         origin: Given the gradients of all of them, once a pass. A pass that reaches none of them
             does so only if it was told to expect it, as a PartialPass is by its entries.
     """
@@ -47,14 +46,12 @@ def receive(arrays: Sequence[Array], origin: Origin) -> tuple[Received, list[Any
     node.saved_tensors = ()
     node.origin = origin
     link(node, ())
-    tensors = [Tensor(array) for array in arrays]
-    for tensor in tensors:
-        tensor._requires_grad = True
     if len(tensors) == 1:
+        tensors[0]._requires_grad = True
         tensors[0].grad_fn = node
     else:
         link_parts(node, tensors)
-    return node, tensors
+    return node
 
 
 def find_received(tensors: Sequence[Any], since: int) -> list[Received]:

@@ -162,7 +162,7 @@ class Context:
             if held is not None and held.head.number > head.number:
                 raise BackwardAborted(f"{held.name} has followed", worker=self.worker)
             fresh = self._parts[initiator] = Part(self, head, deadline)
-        if held is not None and (not held.over or held.head.number in head.failed):
+        if held is not None and (not held.settled or held.head.number in head.failed):
             held.give_up(BackwardAborted(f"{fresh.name} has followed", worker=self.worker))
         return fresh
 
@@ -175,7 +175,7 @@ class Context:
     def active_passes(self) -> int:
         """Return how many backward passes are under way here."""
         with self._lock:
-            return sum(not part.over and part.error is None for part in self._parts.values())
+            return sum(not part.settled and part.error is None for part in self._parts.values())
 
     def close(self) -> set[str]:
         """End the context on this process; return the workers that know it. May be called twice."""
@@ -183,7 +183,7 @@ class Context:
             self.released = True
             parts, self._parts = self._parts, {}
         for part in parts.values():
-            if not part.over:
+            if not part.settled:
                 part.give_up(ContextReleased(f"{self} was released", context=self.name))
         self.tables.clear()
         return self.messages.clear() - {self.worker}

@@ -122,12 +122,11 @@ class Messages:
             raise InvalidFrame(f"a message of {sender} with a lineage but no gradients")
         like = [(tensor.shape, tensor.dtype) for tensor in wanted]
         origin = ReceivedMessage(self._ctx, sender, note.message, like)
-        node, wired = receive([tensor.data for tensor in wanted], origin)
+        node = receive(wanted, origin)
         with self._lock:
             self.received.append(node)
             self._since = min(self._since, node.sequence)
-        found = iter(wired)
-        return [next(found) if tensor.requires_grad else tensor for tensor in tensors]
+        return list(tensors)
 
     def _behind(self, tensors: Sequence[Tensor]) -> set[MessageId]:
         """Return the received messages that some tensors were made from."""

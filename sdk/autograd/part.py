@@ -88,6 +88,11 @@ class Part:
         self.engaged: set[str] = set()
 
     @property
+    def settled(self) -> bool:
+        """Whether the part is over, or has said that it is with its last gradient."""
+        return self.over or self._told
+
+    @property
     def is_mine(self) -> bool:
         """Whether this process began the pass."""
         return self.head.initiator.name == self.ctx.worker

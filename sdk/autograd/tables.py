@@ -92,7 +92,8 @@ class Lookups:
     def record(self, lookup: Lookup) -> list[Tensor]:
         """Remember a lookup; return its rows as tensors whose gradients go back to the servers."""
         recorded = RecordedLookup(self._ctx, lookup)
-        _, tensors = receive(lookup.rows, recorded)
+        tensors = [Tensor(rows) for rows in lookup.rows]
+        receive(tensors, recorded)
         servers = self._ctx.mesh.servers
         with self._lock:
             self.made.append(recorded)

@@ -16,6 +16,11 @@ class Origin:
         self.give_back = give_back
 
 
+def received(arrays, origin):
+    tensors = [ag.Tensor(array) for array in arrays]
+    return ag.receive(tensors, origin), tensors
+
+
 def leaf(*values: float, dtype: Any = np.float32) -> ag.Tensor:
     return ag.tensor(np.array(values, dtype), requires_grad=True)
 
@@ -102,7 +107,7 @@ def test_what_no_gradient_reaches_is_settled_without_a_key() -> None:
     x, y = leaf(1.0), leaf(2.0)
     used, unused = Entry([x * 2]), Entry([y * 3])
     got: list[Any] = []
-    _, (far,) = ag.receive([np.ones(1, np.float32)], Origin(got.append))
+    _, (far,) = received([np.ones(1, np.float32)], Origin(got.append))
     beyond = Entry([far * 2])
     into: dict[Any, Any] = {}
     part = PartialPass([used, unused, beyond], retain_graph=False, into=into)
@@ -119,7 +124,7 @@ def test_what_no_gradient_reaches_is_settled_without_a_key() -> None:
 
 def test_the_last_received_tensor_sees_that_nothing_is_left() -> None:
     left: list[int] = []
-    _, (far,) = ag.receive([np.ones(1, np.float32)], Origin(lambda grads: left.append(part.left)))
+    _, (far,) = received([np.ones(1, np.float32)], Origin(lambda grads: left.append(part.left)))
     w = leaf(3.0)
     entry = Entry([far * w])
     part = PartialPass([entry], retain_graph=False, into={})

@@ -13,13 +13,18 @@ class Origin:
         self.give_back = give_back
 
 
+def received(arrays, origin):
+    tensors = [ag.Tensor(array) for array in arrays]
+    return ag.receive(tensors, origin), tensors
+
+
 def ones(*shape: int) -> Any:
     return np.ones(shape, np.float32)
 
 
 def test_one_tensor_gets_its_complete_gradient() -> None:
     got: list[Any] = []
-    node, (x,) = ag.receive([ones(2)], Origin(lambda grads: got.append(grads[0].tolist())))
+    node, (x,) = received([ones(2)], Origin(lambda grads: got.append(grads[0].tolist())))
 
     (x * 2 + x * 3).sum().backward()
 
@@ -31,7 +36,7 @@ def test_one_tensor_gets_its_complete_gradient() -> None:
 
 def test_tensors_of_one_message_are_handed_over_together() -> None:
     got: list[Any] = []
-    node, (x, y, unused) = ag.receive([ones(2), ones(3), ones(1)], Origin(got.append))
+    node, (x, y, unused) = received([ones(2), ones(3), ones(1)], Origin(got.append))
 
     ((x * 2).sum() + (y * 3).sum()).backward()
 
@@ -43,7 +48,7 @@ def test_tensors_of_one_message_are_handed_over_together() -> None:
 
 def test_hooks_of_a_received_tensor_change_what_is_handed_over() -> None:
     got: list[Any] = []
-    _, (x,) = ag.receive([ones(2)], Origin(got.append))
+    _, (x,) = received([ones(2)], Origin(got.append))
     x.register_hook(lambda grad: grad * 2)
 
     (x * 3).sum().backward()
@@ -54,8 +59,8 @@ def test_hooks_of_a_received_tensor_change_what_is_handed_over() -> None:
 def test_find_received_sees_only_what_the_tensors_were_made_from() -> None:
     leaf = ag.tensor([1.0, 2.0], requires_grad=True)
     old = leaf * 2
-    first, (x,) = ag.receive([ones(2)], Origin(lambda grads: None))
-    second, (y, z) = ag.receive([ones(2), ones(2)], Origin(lambda grads: None))
+    first, (x,) = received([ones(2)], Origin(lambda grads: None))
+    second, (y, z) = received([ones(2), ones(2)], Origin(lambda grads: None))
     mixed = x * old + leaf
 
     assert find_received([mixed], first.sequence) == [first]
