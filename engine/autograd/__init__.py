@@ -40,6 +40,7 @@ from gradmesh.engine.autograd.partial_pass import PartialPass as PartialPass
 from gradmesh.engine.autograd.received import Origin as Origin
 from gradmesh.engine.autograd.received import Received as Received
 from gradmesh.engine.autograd.received import receive as receive
+from gradmesh.engine.autograd.renew import renew as renew
 from gradmesh.engine.autograd.row_grad import RowGrad as RowGrad
 from gradmesh.engine.autograd.tensor import grad_of as grad
 from gradmesh.engine.autograd.under_way import BackwardPart as BackwardPart
@@ -80,6 +81,7 @@ __all__ = [
     "randn",
     "reachable_nodes",
     "receive",
+    "renew",
     "run_backward",
     "set_grad_enabled",
     "tensor",
