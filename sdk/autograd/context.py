@@ -64,6 +64,8 @@ class Context:
         self.released = False
         # Numbers of the lookups whose gradients all their servers have.
         self.sent: set[int] = set()
+        # How many lookups have brought gradients to each server, by its address.
+        self.returned: dict[str, int] = {}
         self.map: dict[Any, Any] = {}
         self.channels: dict[str, Channel] = {}
         self._next = 0

@@ -57,6 +57,8 @@ def backward(
             )
     calls = [call for recorded, grads in returned for call in _calls(ctx, recorded, grads)]
     call_all(METHODS["Backward"], calls, deadline)
+    for channel, _ in calls:
+        ctx.returned[channel.address] = ctx.returned.get(channel.address, 0) + 1
     ctx.sent.update(recorded.lookup.first for recorded, _ in returned)
 
 
@@ -99,7 +101,8 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
     """Let the servers change the rows by the context's gradients.
 
     In a run, every server hears of every trainer's step, also the ones this batch did not touch:
-    a step is complete when all ranks have said so.
+    a step is complete when all ranks have said so. When this returns, the step is on every server
+    and cannot be lost; when it raises, the next generation knows whether it counts.
 
     Args:
         ctx: A context after its backward.
@@ -111,15 +114,23 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
     """
     ctx.check()
     deadline = ctx.mesh.deadline(timeout_s)
-    request = pb.ApplyRequest(context=ctx.id, mark=ctx.mark)
     # Those that have the gradients, where they were then: a server that restarted since has none.
     channels = dict(ctx.channels)
     if ctx.mark is not None:
         shards = ctx.mesh.servers.shard_map(deadline)
         everywhere = [ctx.mesh.servers.channel(shards, i) for i in range(len(shards.names))]
         channels |= {channel.address: channel for channel in everywhere}
-    call_all(METHODS["Apply"], [(channel, request) for channel in channels.values()], deadline)
+    calls = [
+        (
+            channel,
+            pb.ApplyRequest(context=ctx.id, mark=ctx.mark, returned=ctx.returned.get(address, 0)),
+        )
+        for address, channel in channels.items()
+    ]
+    call_all(METHODS["Apply"], calls, deadline)
     ctx.applied = True
+    if ctx.mark is not None:
+        ctx.mesh.servers.note_step(ctx.mark)
 
 
 def get_gradients(ctx: Context) -> dict[Any, Any]:

@@ -5,7 +5,7 @@ A released context leaves a tombstone, so that a late message cannot bring it ba
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
@@ -16,6 +16,7 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
 from gradmesh.services.parameter_server.newest import NewestWorkers
+from gradmesh.services.parameter_server.pushes import Marks
 
 Slots: TypeAlias = NDArray[np.int64]
 
@@ -173,6 +174,42 @@ class Contexts:
             if number in context.lookups:
                 context.returned.setdefault(number, grads)
 
+    def check_returned(self, id_: context_pb2.ContextId, count: int) -> None:
+        """Return if the gradients of so many lookups are here, or the context was applied.
+
+        Raises:
+            LookupNotFound: Some are gone: the server restarted since they came.
+        """
+        with self._lock:
+            self._check_id(id_)
+            held = self._open.get(_key(id_))
+            here = 0 if held is None else len(held.returned)
+            if here < count and not (held is None and self._is_buried(id_)):
+                raise LookupNotFound(
+                    f"context {_show(id_)} brought the gradients of {count} lookups here, {here} "
+                    "are left: this server restarted; run the step again",
+                    here=here,
+                    want=count,
+                )
+
+    def mark_applied(self, worker: str, incarnation: int, counter: int) -> None:
+        """Take notice of a context that was applied before this process began."""
+        with self._lock:
+            self._applied.touch(worker).bury(incarnation, counter)
+            self._bury(worker, incarnation, counter)
+
+    def applied_marks(self) -> list[Marks]:
+        """Return which contexts were applied, for a snapshot."""
+        with self._lock:
+            return [(worker, *found.marks()) for worker, found in self._applied.items()]
+
+    def load_applied(self, marks: Sequence[Marks]) -> None:
+        """Remember what `applied_marks` returned."""
+        with self._lock:
+            for worker, incarnation, floor, counters in marks:
+                for kept in (self._applied, self._buried):
+                    kept.touch(worker).load(incarnation, floor, counters)
+
     def take(self, id_: context_pb2.ContextId) -> Context:
         """Bury a context to apply what was kept for it; empty if nothing was, or if it was applied.
 
@@ -286,6 +323,12 @@ class _Tombstones:
         if len(self._counters) > _TOMBSTONES:
             self._floor = sorted(self._counters)[_TOMBSTONES // 2]
             self._counters = {c for c in self._counters if c > self._floor}
+
+    def marks(self) -> tuple[int, int, list[int]]:
+        return self._incarnation, self._floor, sorted(self._counters)
+
+    def load(self, incarnation: int, floor: int, counters: Sequence[int]) -> None:
+        self._incarnation, self._floor, self._counters = incarnation, floor, set(counters)
 
     def has(self, incarnation: int, counter: int) -> bool:
         if incarnation != self._incarnation:
