@@ -7,7 +7,7 @@
     ├── TableNotFound, FunctionNotFound, RefNotFound
     ├── TableConflict, NameTaken, KeyConflict
     ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, SendNotFound, LaneUnavailable,
-    │   BaseLost
+    │   BaseLost, RunLost, ShardMismatch
     ├── StaleGeneration, StaleShardMap, SnapshotLost, BackwardAborted, WorkerLost
     │                             repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable   repeat the call
@@ -172,6 +172,20 @@ class BaseLost(GradmeshError):
 
     code = "FAILED_PRECONDITION"
     reason = "BASE_LOST"
+
+
+class RunLost(GradmeshError):
+    """A server does not hold the run at the step it shall go on from; begin it again."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "RUN_LOST"
+
+
+class ShardMismatch(GradmeshError):
+    """A server's log holds other buckets than the shard map gives it; start as many as then."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "SHARD_MISMATCH"
 
 
 class StaleGeneration(GradmeshError):

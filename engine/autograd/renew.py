@@ -1,4 +1,4 @@
-"""Change a tensor's values without changing them for graphs that were recorded with the old ones."""
+"""Change a tensor without changing it for graphs that were recorded with its old values."""
 
 from __future__ import annotations
 

@@ -112,6 +112,8 @@ class ClusterPlan:
                 f"{own}.advertise": "none",
                 f"{own}.coordinator": reachable_address(folder),
             }
+            if own == ParameterServerConfig.section:
+                values[f"{own}.state_dir"] = folder.parameter_servers / name
             return command(role, *flags(values, (*sections, *_SHARED)), config=self.config)
 
         return ChildSpec(

@@ -4,6 +4,7 @@
 <state>/cluster.json          process ids and addresses, replaced as a whole
 <state>/coordinator.address   written by the coordinator once it serves
 <state>/coordinator/          what the coordinator keeps over its own restart
+<state>/parameter-servers/    the log of each parameter server
 <state>/logs/<name>.log       output of each process
 """
 
@@ -34,6 +35,7 @@ class StateFolder:
         self.path = path.absolute()
         self.logs = self.path / "logs"
         self.coordinator = self.path / "coordinator"
+        self.parameter_servers = self.path / "parameter-servers"
         self.address_file = self.path / "coordinator.address"
         self._record_file = self.path / "cluster.json"
         self._lock_file = self.path / "lock"
@@ -123,7 +125,8 @@ class StateFolder:
     def _clean(self) -> None:
         for file in (self._record_file, self.address_file):
             file.unlink(missing_ok=True)
-        shutil.rmtree(self.coordinator, ignore_errors=True)
+        for folder in (self.coordinator, self.parameter_servers):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def start_ticks(pid: int) -> int | None:

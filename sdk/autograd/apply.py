@@ -10,7 +10,8 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
 
     In a run, every server hears of every trainer's step, also the ones this batch did not touch:
     a step is complete when all ranks have said so. Rows that other workers looked up in the context
-    count, too.
+    count, too. When this returns, the step is on every server and cannot be lost; when it raises,
+    the next generation knows whether it counts.
 
     Args:
         ctx: A context after its backward.
@@ -22,12 +23,25 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
     """
     ctx.check()
     deadline = ctx.mesh.deadline(timeout_s)
-    request = pb.ApplyRequest(context=ctx.id, mark=ctx.mark, failed_passes=ctx.failed)
     # Those that have the gradients, where they were then: a server that restarted since has none.
     channels = dict(ctx.tables.channels)
     if ctx.mark is not None or ctx.messages.peers:
         shards = ctx.mesh.servers.shard_map(deadline)
         everywhere = [ctx.mesh.servers.channel(shards, i) for i in range(len(shards.names))]
         channels |= {channel.address: channel for channel in everywhere}
-    call_all(METHODS["Apply"], [(channel, request) for channel in channels.values()], deadline)
+    calls = [
+        (
+            channel,
+            pb.ApplyRequest(
+                context=ctx.id,
+                mark=ctx.mark,
+                returned=ctx.tables.returned(address),
+                failed_passes=ctx.failed,
+            ),
+        )
+        for address, channel in channels.items()
+    ]
+    call_all(METHODS["Apply"], calls, deadline)
     ctx.applied = True
+    if ctx.mark is not None:
+        ctx.mesh.servers.note_step(ctx.mark)

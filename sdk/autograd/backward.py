@@ -125,14 +125,15 @@ class _Backward:
             plan = self._plan(roots)
             if plan is not None and not plan.sends:
                 part.run_locally(lambda: run_backward(roots, None, part.head.retain_graph, ctx.map))
-                return
-            part.begin(plan, Entry(roots))
-            while not self._is_over():
-                part.work()
-                self._wait()
+            else:
+                part.begin(plan, Entry(roots))
+                while not self._is_over():
+                    part.work()
+                    self._wait()
         except BaseException as error:
             # Who raises here has not been told by anybody: others may not know.
             raise self._give_up(error) from error.__cause__
+        ctx.tables.note_returned(part.brought)
 
     def _plan(self, roots: Sequence[Tensor]) -> pb.Plan | None:
         """Return which sends take part; None for all."""

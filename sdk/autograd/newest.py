@@ -37,5 +37,9 @@ class NewestWorkers(Generic[V]):
         self._by_worker.move_to_end(worker)
         return self._by_worker[worker]
 
+    def items(self) -> list[tuple[str, V]]:
+        """Return all workers and what is remembered of them, the newest last."""
+        return list(self._by_worker.items())
+
     def __len__(self) -> int:
         return len(self._by_worker)

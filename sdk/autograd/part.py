@@ -64,6 +64,8 @@ class Part:
         changed: Notified when gradients or news came, or the part is over.
         error: Why the part was given up; None while it was not.
         over: Whether nothing is left to do here.
+        engaged: Workers that got gradients from here.
+        brought: Gradients of rows that left: address of the server, and number of the lookup.
         finished: Parts of others that are over, by worker, as far as this one has heard and has
             not told on.
     """
@@ -85,6 +87,7 @@ class Part:
         self._engine: PartialPass | None = None
         self._under_way = BackwardPart(ctx.map)
         self._calls: list[tuple[str | None, Pending]] = []
+        self.brought: list[tuple[str, int]] = []
         self.engaged: set[str] = set()
 
     @property
@@ -279,9 +282,15 @@ class Part:
         except GradmeshError as error:
             raise lost(worker, error) from error
 
-    def add_call(self, call: Pending) -> None:
-        """Look after a call to a table's server."""
+    def add_call(self, call: Pending, brought: tuple[str, int]) -> None:
+        """Look after a call to a table's server.
+
+        Args:
+            call: It brings gradients of rows.
+            brought: Address of the server, and number of the lookup.
+        """
         self._calls.append((None, call))
+        self.brought.append(brought)
 
     def _collect(self) -> None:
         """Wait until what was sent has arrived.

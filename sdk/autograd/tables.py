@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -61,7 +62,8 @@ class RecordedLookup:
                 for array in pack(filled[some.group][some.place], wire)
             ]
             channel = servers.channel(self.lookup.shards, piece.shard)
-            part.add_call(channel.start(METHODS["Backward"], Frame(request, arrays), part.deadline))
+            call = channel.start(METHODS["Backward"], Frame(request, arrays), part.deadline)
+            part.add_call(call, (channel.address, request.lookup))
 
 
 @final
@@ -81,6 +83,7 @@ class Lookups:
         self._next = 0
         self.made: list[RecordedLookup] = []
         self.channels: dict[str, Channel] = {}
+        self._returned: dict[str, set[int]] = {}
 
     def reserve(self, count: int) -> int:
         """Take numbers for so many messages of a lookup; return the first."""
@@ -101,6 +104,17 @@ class Lookups:
                 channel = servers.channel(lookup.shards, shard)
                 self.channels[channel.address] = channel
         return tensors
+
+    def note_returned(self, brought: Iterable[tuple[str, int]]) -> None:
+        """Take note of what a pass has brought that ended well: address and number of lookups."""
+        with self._lock:
+            for address, number in brought:
+                self._returned.setdefault(address, set()).add(number)
+
+    def returned(self, address: str) -> int:
+        """Return how many lookups have their gradients on a server."""
+        with self._lock:
+            return len(self._returned.get(address, ()))
 
     def add_all_servers(self) -> None:
         """Count every server as one that may keep something for the context."""

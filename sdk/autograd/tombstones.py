@@ -1,5 +1,6 @@
 """What is left of contexts that are over, so that late messages cannot bring them back."""
 
+from collections.abc import Sequence
 from typing import final
 
 _TOMBSTONES = 4096
@@ -27,6 +28,14 @@ class Tombstones:
         if len(self._counters) > _TOMBSTONES:
             self._floor = sorted(self._counters)[_TOMBSTONES // 2]
             self._counters = {c for c in self._counters if c > self._floor}
+
+    def marks(self) -> tuple[int, int, list[int]]:
+        """Return incarnation, floor and single counters, for `load`."""
+        return self._incarnation, self._floor, sorted(self._counters)
+
+    def load(self, incarnation: int, floor: int, counters: Sequence[int]) -> None:
+        """Remember what `marks` returned."""
+        self._incarnation, self._floor, self._counters = incarnation, floor, set(counters)
 
     def has(self, incarnation: int, counter: int) -> bool:
         """Tell whether a context is over."""

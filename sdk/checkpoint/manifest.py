@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import msgspec
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
@@ -18,6 +18,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import CheckpointCorrupt
 from gradmesh.sdk.checkpoint.tensors import checksum_of, read_header
+
+M = TypeVar("M")
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -111,13 +113,20 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(file.bytes for table in self.tables for file in table.files)
 
 
+@final
+class _Format(msgspec.Struct, frozen=True):
+    """The one field that every version has."""
+
+    format: int
+
+
 def spec_dict(spec: table_pb2.TableSpec) -> dict[str, Any]:
     """Return a specification as it stands in a manifest."""
     found: dict[str, Any] = MessageToDict(spec)
     return found
 
 
-def complete(folder: Path, manifest: Manifest) -> None:
+def seal(folder: Path, manifest: msgspec.Struct) -> None:
     """Write the manifest, then what says that all is there; data files are on disk before."""
     text = json.dumps(msgspec.to_builtins(manifest), indent=1).encode()
     _write(folder / MANIFEST, text)
@@ -131,16 +140,30 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         CheckpointCorrupt: It is not complete, or its manifest is damaged.
     """
-    seal, text = _read(folder / COMPLETE), _read(folder / MANIFEST)
-    if seal != _seal(text):
+    return read_sealed(folder, Manifest, FORMAT)
+
+
+def read_sealed(folder: Path, kind: type[M], version: int) -> M:
+    """Return what `seal` wrote into a folder.
+
+    Args:
+        folder: The folder.
+        kind: What its manifest is; it has a field `format`.
+        version: The one that is understood.
+
+    Raises:
+        CheckpointCorrupt: It is not complete, damaged, or of another version.
+    """
+    sealed, text = _read(folder / COMPLETE), _read(folder / MANIFEST)
+    if sealed != _seal(text):
         raise corrupt(folder / MANIFEST, f"its checksum is not the one in {COMPLETE}")
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
+        found = msgspec.json.decode(text, type=_Format).format
+        if found != version:
+            raise corrupt(folder / MANIFEST, f"format {found}; this version reads {version}")
+        return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
         raise corrupt(folder / MANIFEST, str(error)) from None
-    if manifest.format != FORMAT:
-        raise corrupt(folder / MANIFEST, f"format {manifest.format}; this version reads {FORMAT}")
-    return manifest
 
 
 def verify(folder: Path, manifest: Manifest) -> None:
@@ -155,18 +178,27 @@ def verify(folder: Path, manifest: Manifest) -> None:
         except ParseError as error:
             raise corrupt(folder / MANIFEST, str(error)) from None
         for file in table.files:
-            path = folder / file.path
-            try:
-                size, checksum = checksum_of(path)
-                if (size, checksum) != (file.bytes, file.crc32):
-                    raise corrupt(
-                        path,
-                        f"{size} bytes with CRC {checksum:08x}, {file.bytes} with "
-                        f"{file.crc32:08x} were written",
-                    )
-                read_header(path)
-            except (OSError, ValueError) as error:
-                raise corrupt(path, str(error)) from None
+            verify_file(folder, file)
+
+
+def verify_file(folder: Path, file: DataFile) -> None:
+    """Return if a data file is as it was written.
+
+    Raises:
+        CheckpointCorrupt: It is missing or damaged.
+    """
+    path = folder / file.path
+    try:
+        size, checksum = checksum_of(path)
+        if (size, checksum) != (file.bytes, file.crc32):
+            raise corrupt(
+                path,
+                f"{size} bytes with CRC {checksum:08x}, {file.bytes} with {file.crc32:08x} were "
+                "written",
+            )
+        read_header(path)
+    except (OSError, ValueError) as error:
+        raise corrupt(path, str(error)) from None
 
 
 def chain_of(folder: Path) -> list[tuple[Path, Manifest]]:

@@ -19,8 +19,8 @@ from gradmesh.sdk.checkpoint.manifest import (
     DataFile,
     Manifest,
     TableFiles,
-    complete,
     read_manifest,
+    seal,
     spec_dict,
     sync_folder,
 )
@@ -94,7 +94,7 @@ def save(
                     for spec in specs
                 ],
             )
-            complete(partial, manifest)
+            seal(partial, manifest)
             partial.rename(path)
             sync_folder(path.parent)
         finally:

@@ -58,6 +58,7 @@ class Snapshot:
         self._tables = list(tables)
         self._base = base
         deadline = Deadline.after(freeze_s)
+        servers.settle(deadline)
         self.shards: ShardMap = servers.refresh(deadline)
         self.name = ""
         try:

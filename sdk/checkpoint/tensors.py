@@ -3,6 +3,7 @@
 A file is the length of a JSON header, the header, then the arrays one after the other.
 """
 
+import io
 import json
 import math
 import zlib
@@ -74,17 +75,20 @@ def read_header(path: Path) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], i
     Raises:
         ValueError: The file is no safetensors file, or too short for what it says.
     """
-    size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
-            raise ValueError("no safetensors header")
-        try:
-            entries = json.loads(file.read(length))
-            entries.pop("__metadata__", None)
-            return {name: _entry(item, 8 + length, size) for name, item in entries.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"bad safetensors header: {error}") from None
+        return _header(file, path.stat().st_size)
+
+
+def _header(file: BinaryIO, size: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
+        raise ValueError("no safetensors header")
+    try:
+        entries = json.loads(file.read(length))
+        entries.pop("__metadata__", None)
+        return {name: _entry(item, 8 + length, size) for name, item in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"bad safetensors header: {error}") from None
 
 
 def _entry(item: Any, begin: int, size: int) -> tuple[np.dtype[Any], tuple[int, ...], int]:
@@ -95,6 +99,18 @@ def _entry(item: Any, begin: int, size: int) -> tuple[np.dtype[Any], tuple[int, 
     if begin + last > size:
         raise ValueError("the file is cut off")
     return dtype, shape, begin + first
+
+
+def parse_tensors(data: bytes) -> dict[str, Array]:
+    """Return the arrays of a file that is in memory; they own theirs.
+
+    Raises:
+        ValueError: It is no safetensors file.
+    """
+    return {
+        name: np.frombuffer(data, dtype, math.prod(shape), begin).reshape(shape).copy()
+        for name, (dtype, shape, begin) in _header(io.BytesIO(data), len(data)).items()
+    }
 
 
 def map_tensors(path: Path) -> dict[str, Array]:

@@ -1,5 +1,6 @@
 """A process's connection to the mesh: the object that users hold."""
 
+import contextlib
 import itertools
 import time
 import uuid
@@ -11,17 +12,15 @@ import numpy as np
 
 from gradmesh.engine.optim import Optimizer, lr_scheduler
 from gradmesh.protos import limits
-from gradmesh.protos.common.v1 import array_pb2, context_pb2
+from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import (
     membership_pb2,
     rendezvous_pb2,
     status_pb2,
     table_pb2,
 )
-from gradmesh.protos.dtype import wire_dtype
-from gradmesh.protos.errors import InvalidRequest, NotMember
+from gradmesh.protos.errors import GradmeshError, InvalidRequest, NotMember
 from gradmesh.protos.naming import check_name
-from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.checkpoint.load import check_specs, load
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.parallel import Meter
@@ -31,19 +30,23 @@ from gradmesh.sdk.mesh.coordinator import Coordinator
 from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
 from gradmesh.sdk.mesh.role import ROLES, Role
+from gradmesh.sdk.mesh.runs import Runs
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.table.gradients import BadGradients
-from gradmesh.sdk.table.lifetime import Admission, Eviction, lifetime_recipe
+from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.metrics import TableMetrics
-from gradmesh.sdk.table.recipe import Initializer, to_recipe
-from gradmesh.sdk.table.schedule import schedule_recipe
+from gradmesh.sdk.table.recipe import Initializer
+from gradmesh.sdk.table.spec import make_spec
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.wire import Precision, Wire, wire_of
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
+
+# Whoever leaves after an error may have lost a server: no reason to wait for long.
+_SETTLE_S = 2.0
 
 
 def connect(
@@ -133,6 +136,7 @@ class Mesh:
         incarnation: Distinguishes it from a former process of the same name.
         timeout_s: Default deadline of every call.
         servers: The parameter servers.
+        runs: The trainers' runs on them.
     """
 
     def __init__(
@@ -148,6 +152,7 @@ class Mesh:
         self._contexts = itertools.count(1)
         self.coordinator = coordinator
         self.servers = servers
+        self.runs = Runs(servers, timeout_s)
         self.name = lease.member.name
         self.incarnation = lease.member.incarnation
         self.timeout_s = timeout_s
@@ -200,31 +205,19 @@ class Mesh:
             TableConflict: The name belongs to a table with another specification.
             InvalidRequest: The specification makes no sense.
         """
-        numbers = [("dim", dim, 1), ("seed", seed, 0), ("max_bytes", max_bytes, 0)]
-        numbers += [("hot_bytes", hot_bytes, 0)]
-        if rows is not None:
-            numbers += [("rows", rows, 1)]
-        for what, value, least in numbers:
-            if not isinstance(value, int | np.integer) or not least <= value < 2**63:
-                raise InvalidRequest(
-                    f"table {name!r}: {what} must be a whole number from {least} on, not {value!r}",
-                    table=name,
-                )
-        spec = table_pb2.TableSpec(
-            name=check_name("table", name),
-            kind=None if rows is not None else table_pb2.TABLE_KIND_HASH,
-            rows=rows,
-            dim=dim,
-            dtype=array_pb2.ElementType.Name(wire_dtype(np.dtype(dtype))),
+        spec = make_spec(
+            name,
+            rows,
+            dim,
+            optimizer,
+            schedule=schedule,
+            initializer=initializer,
             seed=seed,
-            initializer=to_recipe(initializer or Initializer.uniform(dim**-0.5)),
-            optimizer=to_recipe(optimizer),
-            schedule=schedule_recipe(schedule),
-            admission=lifetime_recipe(admission),
-            eviction=lifetime_recipe(eviction),
+            dtype=dtype,
+            admission=admission,
+            eviction=eviction,
             max_bytes=max_bytes,
-            bad_gradients=bad_gradients
-            and table_pb2.Recipe(name=bad_gradients.name, settings=bad_gradients.settings),
+            bad_gradients=bad_gradients,
             hot_bytes=hot_bytes,
         )
         wire = wire_of(wire_rows, wire_grads)
@@ -299,17 +292,9 @@ class Mesh:
         """Begin a run on all parameter servers; called by rank 0 before the first step.
 
         The tables go back to their initial rows, and everything an older generation still sends is
-        refused from now on.
+        refused from now on. `runs` has more: going on with a run, and runs with staleness.
         """
-        request = parameter_server_pb2.StartRunRequest(
-            generation=membership.generation,
-            world_size=membership.world_size,
-            tables=[table.name for table in tables],
-        )
-        deadline = self.deadline()
-        shards = self.servers.refresh(deadline)
-        requests = dict.fromkeys(range(len(shards.names)), request)
-        self.servers.call_each(shards, "StartRun", requests, deadline)
+        self.runs.begin(membership, [table.name for table in tables])
 
     def checkpoint(
         self,
@@ -386,6 +371,8 @@ class Mesh:
 
     def close(self) -> None:
         """Leave the mesh; may be called twice."""
+        with contextlib.suppress(GradmeshError):
+            self.servers.settle(Deadline.after(_SETTLE_S))
         self._lease.close()
         self.servers.close()
         self._channel.close()

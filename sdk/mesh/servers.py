@@ -1,5 +1,6 @@
 """The parameter servers as a client sees them: the shard map and a channel to each server."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,8 +9,14 @@ from typing import Any, Protocol, TypeVar, final
 import numpy as np
 
 from gradmesh.protos import limits
+from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import DeadlineExceeded, StaleShardMap, Unreachable
+from gradmesh.protos.errors import (
+    DeadlineExceeded,
+    StaleGeneration,
+    StaleShardMap,
+    Unreachable,
+)
 from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
@@ -65,6 +72,8 @@ class ParameterServers:
         self._channels: dict[tuple[str, str], Channel] = {}
         self._closed_bytes = 0
         self._closed = False
+        # A step that the servers have prepared and may not have applied yet.
+        self._unsettled: context_pb2.StepMark | None = None
         # One fetch at a time: an answer that was overtaken must not replace a newer one.
         self._fetching = threading.Lock()
 
@@ -147,6 +156,12 @@ class ParameterServers:
         calls = [(self.channel(shards, shard), request) for shard, request in requests.items()]
         return dict(zip(requests, call_all(METHODS[name], calls, deadline), strict=True))
 
+    def ask_all(self, name: str, request: Body, deadline: Deadline) -> list[Any]:
+        """Ask every server the same, found anew; return the answers in the order of the shards."""
+        shards = self.refresh(deadline)
+        requests = dict.fromkeys(range(len(shards.names)), request)
+        return list(self.call_each(shards, name, requests, deadline).values())
+
     def with_map(self, attempt: Callable[[ShardMap], T], deadline: Deadline) -> T:
         """Do something with the shard map, again with a newer one when servers have moved.
 
@@ -167,6 +182,33 @@ class ParameterServers:
             if self.held_map() is shards:
                 time.sleep(pause_s)
             shards = self.refresh(deadline)
+
+    def note_step(self, mark: context_pb2.StepMark) -> None:
+        """Take notice that every server has prepared a step."""
+        self._unsettled = mark
+
+    def settle(self, deadline: Deadline) -> None:
+        """Have the newest step of this process applied everywhere; at once if it is.
+
+        In a run the servers learn of it with the next step; whoever reads outside of the run, or
+        ends it, does not wait for that.
+
+        Raises:
+            GradmeshError: A server could not be reached in time.
+        """
+        mark, self._unsettled = self._unsettled, None
+        if mark is None:
+            return
+        request = parameter_server_pb2.CommitStepRequest(mark=mark)
+
+        def commit(shards: ShardMap) -> None:
+            self.call_each(
+                shards, "CommitStep", dict.fromkeys(range(len(shards.names)), request), deadline
+            )
+
+        # A generation that is over settles its steps when the next one begins.
+        with contextlib.suppress(StaleGeneration):
+            self.with_map(commit, deadline)
 
     def bytes_moved(self) -> int:
         """Return the message bytes exchanged with all servers so far."""

@@ -81,6 +81,9 @@ class PendingLookup:
         self._deadline = deadline
         self._purpose = purpose or _READING
         self._sent: tuple[Lookup, Calls] | None = None
+        if self._purpose.mark is None:
+            # Whoever reads outside of a run sees the steps that this process has taken in it.
+            tables.servers.settle(deadline)
         try:
             self._sent = self._send(tables.servers.shard_map(deadline))
         except (StaleShardMap, Unreachable):

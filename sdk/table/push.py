@@ -68,6 +68,7 @@ class PendingPush:
     ) -> None:
         self._table = table
         self._deadline = deadline
+        table.servers.settle(deadline)
         shards = table.servers.shard_map(deadline)
         messages = self._cut(wanted, grads, shards)
         spec = table.tables[0].spec

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, final
+from typing import ClassVar, Literal, TypeAlias, final
 
 from gradmesh.sdk.process.address import listening, reachable
 from gradmesh.sdk.process.config import Sections
@@ -11,6 +11,9 @@ from gradmesh.sdk.process.errors import Problem
 from gradmesh.sdk.process.name import worker_name
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.setting import Section, setting
+
+Durability: TypeAlias = Literal["off", "os", "fsync"]
+"""What a change must have survived before it is acknowledged."""
 
 
 @final
@@ -49,6 +52,20 @@ class ParameterServerConfig(Section):
         8 << 30, "Memory that all tables of this server may take, in bytes.", minimum=1 << 20
     )
 
+    state_dir: Path | None = setting(
+        None, "Folder of this server's log, from which it recovers; none keeps rows in memory only."
+    )
+    durability: Durability = setting(
+        "os",
+        "When a change is acknowledged: when the operating system has it (os), when the disk has "
+        "it (fsync), or at once, without a log (off).",
+    )
+    snapshot_bytes: int = setting(
+        1 << 30,
+        "Size of the log at which all tables are written out and it begins anew; at least the size "
+        "of the tables.",
+        minimum=1 << 20,
+    )
     ssd_path: Path | None = setting(
         None, "Directory for the rows of tables with hot_bytes that are not in memory."
     )

@@ -7,7 +7,7 @@ import functools
 import operator
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
@@ -19,6 +19,7 @@ from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFou
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.autograd.newest import NewestWorkers
 from gradmesh.sdk.autograd.tombstones import Tombstones
+from gradmesh.services.parameter_server.pushes import Marks
 
 Slots: TypeAlias = NDArray[np.int64]
 
@@ -190,12 +191,51 @@ class Contexts:
             if number in context.lookups:
                 context.returned.setdefault(number, {}).setdefault(pass_number, grads)
 
-    def take(self, id_: context_pb2.ContextId, failed: Collection[int] = ()) -> Context:
-        """Bury a context to apply what was kept for it; empty if nothing was, or if it was applied.
+    def drop_passes(self, id_: context_pb2.ContextId, failed: Collection[int]) -> None:
+        """Forget the gradients of backward passes that failed elsewhere."""
+        with self._lock:
+            held = self._open.get(_key(id_))
+            if held is not None:
+                held.drop(failed)
 
-        Args:
-            id_: The context.
-            failed: Backward passes whose gradients do not count.
+    def check_returned(self, id_: context_pb2.ContextId, count: int) -> None:
+        """Return if the gradients of so many lookups are here, or the context was applied.
+
+        Raises:
+            LookupNotFound: Some are gone: the server restarted since they came.
+        """
+        with self._lock:
+            self._check_id(id_)
+            held = self._open.get(_key(id_))
+            here = 0 if held is None else len(held.returned)
+            if here < count and not (held is None and self._is_buried(id_)):
+                raise LookupNotFound(
+                    f"context {_show(id_)} brought the gradients of {count} lookups here, {here} "
+                    "are left: this server restarted; run the step again",
+                    here=here,
+                    want=count,
+                )
+
+    def mark_applied(self, worker: str, incarnation: int, counter: int) -> None:
+        """Take notice of a context that was applied before this process began."""
+        with self._lock:
+            self._applied.touch(worker).bury(incarnation, counter)
+            self._bury(worker, incarnation, counter)
+
+    def applied_marks(self) -> list[Marks]:
+        """Return which contexts were applied, for a snapshot."""
+        with self._lock:
+            return [(worker, *found.marks()) for worker, found in self._applied.items()]
+
+    def load_applied(self, marks: Sequence[Marks]) -> None:
+        """Remember what `applied_marks` returned."""
+        with self._lock:
+            for worker, incarnation, floor, counters in marks:
+                for kept in (self._applied, self._buried):
+                    kept.touch(worker).load(incarnation, floor, counters)
+
+    def take(self, id_: context_pb2.ContextId) -> Context:
+        """Bury a context to apply what was kept for it; empty if nothing was, or if it was applied.
 
         Raises:
             ContextReleased: It was released without being applied.
@@ -208,9 +248,7 @@ class Contexts:
             self._check(id_)
             self._applied.touch(id_.worker).bury(id_.incarnation, id_.counter)
             self._bury(id_.worker, id_.incarnation, id_.counter)
-            taken = self._open.pop(_key(id_), Context())
-        taken.drop(failed)
-        return taken
+            return self._open.pop(_key(id_), Context())
 
     def release(self, context: context_pb2.ContextId) -> bool:
         """Bury a context; return whether anything was kept for it.

@@ -1,6 +1,5 @@
 """Copies of tables out of a server and back into it: snapshots and restores."""
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
@@ -8,9 +7,17 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Contexts
+from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.record import (
+    AnyRecord,
+    RestoreBegun,
+    RestoreEnded,
+    RowsLoaded,
+)
 from gradmesh.services.parameter_server.restores import Restores
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.snapshots import Snapshots
+from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
 
 
@@ -19,27 +26,27 @@ class Copies:
     """The part of a store that snapshots and restores need.
 
     Args:
-        lock: Of the store; no step is applied while it is held.
+        steps: Of the store; no step is applied while their lock is held.
         find: Returns a table, whether it is being restored or not.
         check_epoch: Raises StaleShardMap unless the caller's map is current.
         contexts: Released when rows are replaced.
-
-    Attributes:
-        run: The store's current run.
+        log: Where restores are written; None for nowhere.
     """
 
     def __init__(
         self,
-        lock: threading.Condition,
+        steps: Steps,
         find: Callable[[str, Deadline], TableShard],
         check_epoch: Callable[[int, Deadline], None],
         contexts: Contexts,
+        log: Log | None = None,
     ) -> None:
-        self._changed = lock
+        self._steps = steps
+        self._changed = steps.changed
         self._find = find
         self._check_epoch = check_epoch
         self._contexts = contexts
-        self.run = Run()
+        self._log = log
         self.snapshots = Snapshots()
         self.restores = Restores()
 
@@ -63,17 +70,18 @@ class Copies:
         """
         held = [self._open_table(table, deadline) for table in tables]
         with self._changed:
-            found = self.snapshots.begin(name, held, step, base, self.run)
+            found = self.snapshots.begin(name, held, step, base, self._steps.run)
         found.open_contexts = self._contexts.open_count()
         return found
 
     def begin_restore(self, name: str, tables: Sequence[str], deadline: Deadline) -> None:
         """Empty tables and close them until `end_restore`."""
         held = [self._find(table, deadline) for table in tables]
-        with self._changed:
+        with self._changed, in_turn(self._log):
             if self.restores.has(name):
                 return
             self.restores.begin(name, tables)
+            self._note(RestoreBegun(name, list(tables)))
             self._contexts.release_all()
             for table in held:
                 table.reset()
@@ -92,7 +100,9 @@ class Copies:
             with self._changed:
                 self.restores.check_own(restore, name)
         table = self._find(name, deadline) if restore else self._open_table(name, deadline)
-        table.restore(arrays)
+        with in_turn(self._log):
+            table.restore(arrays)
+            self._note(RowsLoaded(name, list(arrays)), list(arrays.values()))
 
     def end_restore(self, name: str, steps: Sequence[int], deadline: Deadline) -> None:
         """Open restored tables again.
@@ -100,6 +110,13 @@ class Copies:
         Raises:
             SnapshotLost: There is no such restore.
         """
-        with self._changed:
-            for table, applied in zip(self.restores.end(name), steps, strict=False):
+        with self._changed, in_turn(self._log):
+            opened = self.restores.end(name)
+            if opened:
+                self._note(RestoreEnded(name, list(steps)))
+            for table, applied in zip(opened, steps, strict=False):
                 self._find(table, deadline).steps = applied
+
+    def _note(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> None:
+        if self._log is not None:
+            self._log.append(record, arrays)

@@ -14,6 +14,9 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.parameter_server.log import Log, Mode
+from gradmesh.services.parameter_server.log.keeper import LogKeeper
+from gradmesh.services.parameter_server.log.recovery import recover
 from gradmesh.services.parameter_server.metrics import TableMetrics
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import Store
@@ -39,6 +42,10 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
         life = running.life
         incarnation = time.time_ns()
         directory = Directory()
+        log = None
+        if config.state_dir is not None and config.durability != "off":
+            log = Log(config.state_dir, Mode(config.durability), owner=config.name)
+            life.on_drain("log", lambda _: log.close())
         store = Store(
             config.name,
             directory.describe,
@@ -47,7 +54,12 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             max_waiters=config.server_threads // 2,
             ssd_path=config.ssd_path,
             max_ssd_bytes=config.max_ssd_bytes,
+            log=log,
         )
+        if log is not None:
+            recover(store)
+            keeper = LogKeeper(store, config.snapshot_bytes)
+            life.on_drain("log keeper", keeper.close)
         TableMetrics(store, running.registry)
         owner = OwnerServicer(
             config.name, "parameter-server", incarnation, REGISTRY, store.contexts
@@ -80,6 +92,8 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
         life.on_drain("membership", lambda _: mesh.close())
+        # Before anybody is served: what the former process was part of is over.
+        store.fence(mesh.generation)
         directory.join(mesh)
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:

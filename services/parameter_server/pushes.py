@@ -1,14 +1,17 @@
 """Each push once: what a server remembers of the pushes it has applied."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import TypeAlias, final
 
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.sdk.autograd.newest import NewestWorkers
 
 _WINDOW = 4096
+
+Marks: TypeAlias = tuple[str, int, int, list[int]]
+"""What is remembered of a worker: its name and incarnation, the floor, numbers above it."""
 
 
 @dataclass(slots=True)
@@ -59,10 +62,37 @@ class Pushes:
                     sequence=number,
                 )
             effect()
-            if incarnation > seen.incarnation:
-                seen.incarnation, seen.floor, seen.numbers = incarnation, 0, set()
-            seen.numbers.add(number)
-            if len(seen.numbers) > _WINDOW:
-                seen.floor = sorted(seen.numbers)[_WINDOW // 2]
-                seen.numbers = {kept for kept in seen.numbers if kept > seen.floor}
+            self._add(seen, incarnation, number)
             return True
+
+    def remember(self, sender: tuple[str, int, int]) -> None:
+        """Take notice of a push that took effect before this process began."""
+        worker, incarnation, number = sender
+        with self._lock:
+            seen = self._seen.touch(worker)
+            if incarnation >= seen.incarnation:
+                self._add(seen, incarnation, number)
+
+    def marks(self) -> list[Marks]:
+        """Return all that is remembered, for a snapshot."""
+        with self._lock:
+            return [
+                (worker, seen.incarnation, seen.floor, sorted(seen.numbers))
+                for worker, seen in self._seen.items()
+            ]
+
+    def load(self, marks: Sequence[Marks]) -> None:
+        """Remember what `marks` returned."""
+        with self._lock:
+            for worker, incarnation, floor, numbers in marks:
+                seen = self._seen.touch(worker)
+                seen.incarnation, seen.floor, seen.numbers = incarnation, floor, set(numbers)
+
+    @staticmethod
+    def _add(seen: _Seen, incarnation: int, number: int) -> None:
+        if incarnation > seen.incarnation:
+            seen.incarnation, seen.floor, seen.numbers = incarnation, 0, set()
+        seen.numbers.add(number)
+        if len(seen.numbers) > _WINDOW:
+            seen.floor = sorted(seen.numbers)[_WINDOW // 2]
+            seen.numbers = {kept for kept in seen.numbers if kept > seen.floor}

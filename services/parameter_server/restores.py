@@ -32,6 +32,10 @@ class Restores:
         self.drop(tables)
         self._tables[restore] = tuple(tables)
 
+    def under_way(self) -> dict[str, list[str]]:
+        """Return the tables of each restore that has not ended."""
+        return {name: list(tables) for name, tables in self._tables.items()}
+
     def drop(self, tables: Sequence[str]) -> None:
         """Forget the restores of tables that begin anew."""
         for name in [n for n, held in self._tables.items() if set(held) & set(tables)]:

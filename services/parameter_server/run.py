@@ -1,8 +1,9 @@
-"""A synchronous run on one server: whose gradients of which step are here. Pure.
+"""A run on one server: whose gradients of which step are here. Pure.
 
-A step is complete when every rank has contributed, and steps are taken in order; a contribution
-that comes twice counts once. What ranks contributed is merged in rank order, so that the result
-does not depend on who was faster, nor on how many servers there are.
+A step is *prepared* when every rank has contributed, and applied when it is known that every server
+has prepared it. Steps are taken in order; a contribution that comes twice counts once. What ranks
+contributed is merged in rank order, so that the result does not depend on who was faster, nor on
+how many servers there are.
 """
 
 from typing import final
@@ -20,18 +21,44 @@ MAX_STEPS_AHEAD = 64
 
 @final
 class Run:
-    """The run of one generation.
+    """A run, in the generation that it is in.
 
     Args:
         generation: Of the trainers; 0 before the first run.
         world_size: How many contributions make a step.
+        origin: Generation in which the run began.
+        steps: Steps that it has behind it.
+        staleness: Steps that a rank may be ahead of the slowest one, each applying its own; None
+            for a synchronous run.
+
+    Attributes:
+        applied_steps: Steps that are in the rows.
+        prepared: The merged gradients of the next step, if all of them are here.
+        own_steps: In a run with staleness, the steps of each rank that are in the rows.
     """
 
-    def __init__(self, generation: int = 0, world_size: int = 0) -> None:
+    def __init__(
+        self,
+        generation: int = 0,
+        world_size: int = 0,
+        *,
+        origin: int = 0,
+        steps: int = 0,
+        staleness: int | None = None,
+    ) -> None:
         self.generation = generation
         self.world_size = world_size
-        self.applied_steps = 0
+        self.origin = origin
+        self.staleness = staleness
+        self.applied_steps = steps
+        self.prepared: list[Gradient] | None = None
+        self.own_steps = [steps] * world_size
         self._staged: dict[int, dict[int, list[Gradient]]] = {}
+
+    @property
+    def prepared_steps(self) -> int:
+        """Steps that this server can have in its rows without hearing from a trainer."""
+        return self.applied_steps + (self.prepared is not None)
 
     def check(self, mark: context_pb2.StepMark) -> None:
         """Return if the mark belongs to this run.
@@ -52,7 +79,15 @@ class Run:
 
     def has(self, mark: context_pb2.StepMark) -> bool:
         """Tell whether this contribution is here already."""
-        return mark.step < self.applied_steps or mark.rank in self._staged.get(mark.step, {})
+        if self.staleness is not None:
+            return mark.step < self.own_steps[mark.rank]
+        return mark.step < self.prepared_steps or mark.rank in self._staged.get(mark.step, {})
+
+    def may_begin(self, mark: context_pb2.StepMark) -> bool:
+        """Tell whether the rows are those that a rank's step begins with."""
+        if self.staleness is not None:
+            return min(self.own_steps) + self.staleness >= mark.step
+        return self.applied_steps >= mark.step
 
     def check_ahead(self, mark: context_pb2.StepMark) -> None:
         """Return if the step is near enough to what is applied to be kept.
@@ -73,17 +108,29 @@ class Run:
 
     @property
     def lag_steps(self) -> int:
-        """Steps begun by some rank and not complete yet."""
-        return max(self._staged, default=self.applied_steps - 1) + 1 - self.applied_steps
+        """Steps begun by some rank and not complete yet; between ranks, if each has its own."""
+        if self.staleness is not None:
+            return max(self.own_steps) - min(self.own_steps)
+        return max((0, *(step + 1 - self.prepared_steps for step in self._staged)))
 
-    def next_complete(self) -> list[Gradient] | None:
-        """Return the merged gradients of the next step if it is complete, and go past it."""
+    def prepare(self) -> list[Gradient] | None:
+        """Merge the gradients of the next step if all are here and the former one is applied."""
         ranks = self._staged.get(self.applied_steps, {})
-        if self.world_size == 0 or len(ranks) < self.world_size:
+        if self.prepared is not None or not self.world_size or len(ranks) < self.world_size:
             return None
-        del self._staged[self.applied_steps]
+        self.prepared = average([ranks[rank] for rank in range(self.world_size)])
+        return self.prepared
+
+    def commit(self) -> None:
+        """Go past the prepared step."""
+        self._staged.pop(self.applied_steps, None)
+        self.prepared = None
         self.applied_steps += 1
-        return average([ranks[rank] for rank in range(self.world_size)])
+
+    def advance(self, rank: int, steps: int) -> None:
+        """Note a rank's own step, in a run with staleness."""
+        self.own_steps[rank] = max(self.own_steps[rank], steps)
+        self.applied_steps = min(self.own_steps)
 
 
 def average(contributions: list[list[Gradient]]) -> list[Gradient]:

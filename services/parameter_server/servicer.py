@@ -26,8 +26,27 @@ class ParameterServerServicer:
 
     def start_run(self, request: pb.StartRunRequest, call: Call) -> pb.StartRunResponse:
         """Begin a run."""
-        self._store.start_run(request.generation, request.world_size, request.tables, call.deadline)
+        self._store.start_run(
+            request.generation,
+            request.world_size,
+            request.tables,
+            call.deadline,
+            origin=request.origin,
+            steps=request.steps,
+            keep_rows=request.keep_rows,
+            staleness=request.staleness if request.HasField("staleness") else None,
+        )
         return pb.StartRunResponse()
+
+    def inspect_run(self, request: pb.InspectRunRequest, call: Call) -> pb.InspectRunResponse:
+        """Tell how far the run is, with older generations shut out."""
+        run = self._store.steps.look(request.generation)
+        return pb.InspectRunResponse(
+            origin=run.origin,
+            generation=run.generation,
+            applied_steps=run.applied_steps,
+            prepared_steps=run.prepared_steps,
+        )
 
     def lookup(self, request: Frame[pb.LookupRequest], call: Call) -> Frame[pb.LookupResponse]:
         """Read rows."""
@@ -73,8 +92,15 @@ class ParameterServerServicer:
     def apply(self, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
         """Apply a context's gradients."""
         mark = request.mark if request.HasField("mark") else None
-        steps = self._store.apply(request.context, mark, request.failed_passes)
+        returned = request.returned if request.HasField("returned") else None
+        steps = self._store.apply(
+            request.context, mark, call.deadline, returned=returned, failed=request.failed_passes
+        )
         return pb.ApplyResponse(applied_steps=steps)
+
+    def commit_step(self, request: pb.CommitStepRequest, call: Call) -> pb.CommitStepResponse:
+        """Apply a step that all servers have prepared."""
+        return pb.CommitStepResponse(applied_steps=self._store.steps.commit(request.mark))
 
     def push(self, request: Frame[pb.PushRequest], call: Call) -> pb.PushResponse:
         """Apply gradients at once."""
@@ -131,7 +157,8 @@ class ParameterServerServicer:
     def load_rows(self, request: Frame[pb.LoadRowsRequest], call: Call) -> pb.LoadRowsResponse:
         """Set rows."""
         message = request.message
-        _check_count(len(request.arrays), len(set(message.names)), "one a name")
+        _check_count(len(request.arrays), len(message.names), "one a name")
+        _check_count(len(set(message.names)), len(message.names), "no name twice")
         arrays = dict(zip(message.names, request.arrays, strict=True))
         self._store.copies.load_rows(
             message.restore, message.table, message.shard_epoch, arrays, call.deadline

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
+import numpy as np
+
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import ShardNotReady, StaleShardMap
-from gradmesh.protos.sharding import ShardMap
+from gradmesh.protos.errors import ShardMismatch, ShardNotReady, StaleShardMap
+from gradmesh.protos.sharding import BUCKETS, ShardMap
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.record import TableMade
 from gradmesh.services.parameter_server.table import Budget, TableShard
 
 
@@ -23,6 +27,7 @@ class Shelf:
         max_bytes: Memory that the tables may take together.
         ssd_path: Directory for rows that are not hot; None for none.
         max_ssd_bytes: How much of it each table may take.
+        log: Where new tables are written; None for nowhere.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class Shelf:
         max_bytes: int,
         ssd_path: Path | None,
         max_ssd_bytes: int,
+        log: Log | None = None,
     ) -> None:
         self._name = name
         self._describe = describe
@@ -41,9 +47,11 @@ class Shelf:
         self._budget = Budget(max_bytes, name)
         self._ssd_path = ssd_path
         self._max_ssd_bytes = max_ssd_bytes
+        self._log = log
         # One table is made at a time, beside everything else that goes on; single reads need none.
         self._making = threading.Lock()
         self._tables: dict[str, TableShard] = {}
+        self.made: dict[str, TableMade] = {}
 
     def __getitem__(self, name: str) -> TableShard:
         """Return a table that was made."""
@@ -70,9 +78,7 @@ class Shelf:
             raise ShardNotReady(f"{self._name} is busy making other tables", table=name)
         try:
             # Only here are tables added, so the look is good for the whole block.
-            made = self._tables.get(name) or self._make(spec, shards)
-            self._tables[name] = made
-            return made
+            return self._tables.get(name) or self._make(spec, shards)
         finally:
             self._making.release()
 
@@ -82,11 +88,51 @@ class Shelf:
                 f"{self._name} holds no shard of map {shards.epoch}; fetch the shard map",
                 epoch=shards.epoch,
             )
-        return TableShard(
+        record = TableMade(spec.SerializeToString(deterministic=True), self._owned(shards))
+        with in_turn(self._log):
+            made = self.revive(record)
+            if self._log is not None:
+                self._log.append(record)
+        return made
+
+    def _owned(self, shards: ShardMap) -> bytes:
+        shard = list(shards.names).index(self._name)
+        return np.packbits(np.asarray(shards.bucket_shards) == shard).tobytes()
+
+    def revive(self, record: TableMade) -> TableShard:
+        """Make a table that a record describes, without rows, in place of one of its name."""
+        bits = np.unpackbits(np.frombuffer(record.owned, np.uint8), count=BUCKETS)
+        # To a table it matters only which buckets are here; the others are another shard's.
+        shards = ShardMap(0, [self._name], [""], np.where(bits, 0, 1).astype(np.int32))
+        spec = table_pb2.TableSpec.FromString(record.spec)
+        made = TableShard(
             spec,
             shards,
-            list(shards.names).index(self._name),
+            0,
             budget=self._budget,
             ssd_path=self._ssd_path,
             max_ssd_bytes=self._max_ssd_bytes,
         )
+        self._tables[spec.name] = made
+        self.made[spec.name] = record
+        return made
+
+    def check_owned(self, shards: ShardMap) -> None:
+        """Return if the tables that are here hold the buckets that a map gives this server.
+
+        Raises:
+            ShardMismatch: They hold others.
+        """
+        if self._name not in shards.names:
+            return
+        owned = self._owned(shards)
+        for name, record in self.made.items():
+            if record.owned != owned:
+                raise ShardMismatch(
+                    f"{self._name} holds other buckets of table {name!r} than shard map "
+                    f"{shards.epoch} gives it: its log is of a cluster with another number of "
+                    "parameter servers; start as many as then, or restore a checkpoint into an "
+                    "empty state folder",
+                    worker=self._name,
+                    table=name,
+                )

@@ -1,11 +1,11 @@
 """The rows of one server and the rules by which they change. No network in here.
 
 Lookups of different tables run side by side; a table's rows are locked while they are read or
-changed. In a run, a lookup for step t waits until every step before t is applied here.
+changed. In a run, a lookup for step t waits until every step before t is applied here. With a log,
+whatever changes rows does so in turn, and is written before anybody hears that it happened.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import final
@@ -15,13 +15,7 @@ import numpy as np
 from gradmesh.engine.kernels import unique_inverse
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import (
-    Draining,
-    InvalidRequest,
-    StaleGeneration,
-    StaleShardMap,
-    StepPending,
-)
+from gradmesh.protos.errors import InvalidRequest, StaleShardMap
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.call import Empty
@@ -29,15 +23,14 @@ from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.changes import Changes
 from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
 from gradmesh.services.parameter_server.copies import Copies
-from gradmesh.services.parameter_server.pushes import Pushes
-from gradmesh.services.parameter_server.run import Run, merge
+from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.record import RunBegun
 from gradmesh.services.parameter_server.shelf import Shelf
+from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
+from gradmesh.services.parameter_server.writer import Writer
 
 _log = logging.getLogger(__name__)
-
-# Time to send the answer before the caller's deadline passes.
-_MARGIN_S = 0.1
 
 
 @final
@@ -53,6 +46,7 @@ class Store:
             gradients out that they wait for.
         ssd_path: Directory for rows that are not hot; None for none.
         max_ssd_bytes: How much of it each table may take.
+        log: Where changes are written; None for nowhere.
     """
 
     def __init__(
@@ -65,28 +59,36 @@ class Store:
         max_waiters: int,
         ssd_path: Path | None = None,
         max_ssd_bytes: int = 1 << 36,
+        log: Log | None = None,
     ) -> None:
         self._name = name
         self._shard_map = shard_map
-        self._max_waiters = max_waiters
+        self.log = log
+        # The newest shard map that gives this server the buckets that it holds.
+        self._checked_epoch = 0
         self.contexts = Contexts()
-        self._pushes = Pushes()
         self._changes = Changes()
-        self._tables = Shelf(
+        self.shelf = Shelf(
             name,
             describe,
             shard_map,
             max_bytes=max_bytes,
             ssd_path=ssd_path,
             max_ssd_bytes=max_ssd_bytes,
+            log=log,
         )
-        # Guards all below; notified when a step is applied or a run ends.
-        self._changed = threading.Condition()
-        self._run = Run()
-        self.copies = Copies(self._changed, self._tables.find, self._check_epoch, self.contexts)
-        self._fence = 0
-        self._waiters = 0
-        self._closed = False
+        self.writer = Writer(self.shelf, self.contexts, self._changes, log)
+        self.steps = Steps(
+            name,
+            self.contexts,
+            note=self.writer.note,
+            change=self.writer.change,
+            apply_context=self.writer.apply_context,
+            wait=self.writer.wait,
+            max_waiters=max_waiters,
+        )
+        self.copies = Copies(self.steps, self.shelf.find, self._check_epoch, self.contexts, log)
+        self.steps.reached = self.copies.reach
 
     def table(self, name: str, deadline: Deadline) -> TableShard:
         """Return this server's shard of a table, made at first use.
@@ -97,69 +99,74 @@ class Store:
             ShardNotReady: It is being restored.
         """
         self.copies.restores.check_open(name)
-        return self._tables.find(name, deadline)
+        return self.shelf.find(name, deadline)
 
     def start_run(
-        self, generation: int, world_size: int, tables: Sequence[str], deadline: Deadline
+        self,
+        generation: int,
+        world_size: int,
+        tables: Sequence[str],
+        deadline: Deadline,
+        *,
+        origin: int = 0,
+        steps: int = 0,
+        keep_rows: bool = False,
+        staleness: int | None = None,
     ) -> None:
-        """Begin a run with the tables at their initial rows; once a generation.
+        """Begin a run, or go on with one; once a generation.
+
+        Args:
+            generation: Of the trainers.
+            world_size: How many they are.
+            tables: Tables of the run.
+            deadline: Of the call.
+            origin: Generation in which the run began that goes on; 0 for a new one, whose tables go
+                back to their initial rows.
+            steps: Steps that the run has behind it.
+            keep_rows: Whether a new run begins with the rows that are here.
+            staleness: Steps that a rank may be ahead; None for a synchronous run.
 
         Raises:
             StaleGeneration: A newer generation began.
+            RunLost: The run that shall go on is not here, or not at that step.
             InvalidRequest: It began with another number of trainers, or there are none.
         """
-        if world_size < 1 or generation < 1:
+        if world_size < 1 or generation < 1 or origin > generation:
             raise InvalidRequest(
                 f"a run of generation {generation} with {world_size} trainers; both begin at 1",
                 generation=generation,
                 world_size=world_size,
             )
-        if self._has_begun(generation, world_size):
-            return
-        reset = [self._tables.find(name, deadline) for name in tables]
-        with self._changed:
-            if self._has_begun(generation, world_size):
+        with self.steps.changed:
+            if self.steps.has_begun(generation, world_size):
                 return
+        held = [self.shelf.find(name, deadline) for name in tables]
+        alone = len(self._shard_map(None, deadline).names) == 1
+        reset = [] if origin or keep_rows else held
+        names = [table.spec.name for table in reset]
+        begun = RunBegun(origin or generation, generation, world_size, steps, names, staleness)
+        with self.steps.changed, in_turn(self.log):
+            if self.steps.has_begun(generation, world_size):
+                return
+            self.steps.alone = alone
+            self.steps.begin(begun)
             self.contexts.release_all()
-            self.copies.restores.drop(tables)
+            self.copies.restores.drop(names)
             for table in reset:
                 table.reset()
                 self._changes.forget(table.spec.name)
-            self._run = self.copies.run = Run(generation, world_size)
-            self._changed.notify_all()
-        _log.info("run started", extra={"generation": generation, "tables": len(reset)})
-
-    def _has_begun(self, generation: int, world_size: int) -> bool:
-        with self._changed:
-            current = max(self._run.generation, self._fence)
-            if generation < current:
-                raise StaleGeneration(
-                    f"generation {generation} is over, {current} is current; join again",
-                    generation=generation,
-                    current=current,
-                )
-            if generation != self._run.generation:
-                return False
-            if world_size != self._run.world_size:
-                raise InvalidRequest(
-                    f"generation {generation} began with {self._run.world_size} trainers, not "
-                    f"{world_size}",
-                    generation=generation,
-                )
-            return True
+        _log.info(
+            "run started",
+            extra={"generation": generation, "origin": begun.origin, "step": begun.steps},
+        )
 
     def fence(self, generation: int) -> None:
         """Take notice of the trainers' current generation; waits of an older run end."""
-        with self._changed:
-            if generation > self._fence:
-                self._fence = generation
-                self._changed.notify_all()
+        self.steps.fence(generation)
 
     def close(self) -> None:
         """End all waits, so that the process can end."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self.steps.close()
 
     def lookup(
         self,
@@ -190,7 +197,7 @@ class Store:
         elif ahead:
             raise InvalidRequest("a lookup ahead of its step takes a context; set one")
         if mark is not None:
-            self._wait_for(mark, deadline, ahead)
+            self.steps.wait_to_begin(mark, deadline, ahead)
         tables = [self.table(name, deadline) for name in names]
         # Before the rows are read: what changes in between comes with the refresh.
         count = self._changes.watch(names) if ahead else 0
@@ -200,8 +207,11 @@ class Store:
         ]
         # What is read ahead is used when its step comes.
         rows = [
-            table.read(
-                part.slots, empty((part.slots.size, table.spec.dim), table.dtype), peek=ahead
+            self.writer.read(
+                table,
+                part.slots,
+                empty((part.slots.size, table.spec.dim), table.dtype),
+                peek=ahead,
             )
             for table, part in zip(tables, parts, strict=True)
         ]
@@ -235,59 +245,31 @@ class Store:
         """
         self._check_epoch(epoch, deadline)
         if mark is not None:
-            self._wait_for(mark, deadline)
+            self.steps.wait_to_begin(mark, deadline)
         ahead = self.contexts.adopt(source, source_number, context, number)
         return [array for part in ahead.parts for array in self._changed_rows(part, ahead.count)]
 
     def _changed_rows(self, part: Part, count: int) -> tuple[Array, Array]:
         """Return the places of rows that changed after a count, and these rows."""
-        table = self._tables[part.table]
+        table = self.shelf[part.table]
         if table.spec.HasField("admission") or table.spec.HasField("eviction"):
             # Rows come and go there without a step: all are read as if for the first time.
-            return np.arange(part.slots.size), table.read(part.slots)
+            return np.arange(part.slots.size), self.writer.read(table, part.slots)
         table.prepare(part.slots)
         places = self._changes.since(count, part.table, part.slots)
         return places, table.read(part.slots[places], peek=True)
 
     def _check_epoch(self, epoch: int, deadline: Deadline) -> None:
-        current = self._shard_map(epoch, deadline).epoch
+        shards = self._shard_map(epoch, deadline)
+        current = shards.epoch
+        if current != self._checked_epoch:
+            self.shelf.check_owned(shards)
+            self._checked_epoch = current
         if epoch != current:
             raise StaleShardMap(
                 f"the ids were routed with shard map {epoch}, {current} is current on {self._name}",
                 epoch=epoch,
                 current=current,
-            )
-
-    def _wait_for(
-        self, mark: context_pb2.StepMark, deadline: Deadline, ahead: bool = False
-    ) -> None:
-        with self._changed:
-            self._waiters += 1
-            try:
-                while True:
-                    self._check_mark(mark)
-                    if ahead or self._run.applied_steps >= mark.step:
-                        return
-                    if self._closed:
-                        raise Draining(f"{self._name} is leaving; ask again", worker=self._name)
-                    remaining_s = deadline.remaining_s() - _MARGIN_S
-                    if remaining_s <= 0 or self._waiters > self._max_waiters:
-                        raise StepPending(
-                            f"{self._name} has applied {self._run.applied_steps} steps, step "
-                            f"{mark.step} needs {mark.step}: some trainer's gradients are missing",
-                            applied_steps=self._run.applied_steps,
-                        )
-                    self._changed.wait(remaining_s)
-            finally:
-                self._waiters -= 1
-
-    def _check_mark(self, mark: context_pb2.StepMark) -> None:
-        self._run.check(mark)
-        if mark.generation < self._fence:
-            raise StaleGeneration(
-                f"generation {mark.generation} is over, {self._fence} is current; join again",
-                generation=mark.generation,
-                current=self._fence,
             )
 
     def backward(
@@ -319,7 +301,7 @@ class Store:
                 want=len(parts),
             )
         fitting = [
-            self._tables[part.table].check_grads(part.slots, rows)
+            self.shelf[part.table].check_grads(part.slots, rows)
             for part, rows in zip(parts, grads, strict=True)
         ]
         kept = [rows.copy() for rows in fitting] if borrowed else fitting
@@ -329,31 +311,37 @@ class Store:
         self,
         context: context_pb2.ContextId,
         mark: context_pb2.StepMark | None,
+        deadline: Deadline | None = None,
+        *,
+        returned: int | None = None,
         failed: Collection[int] = (),
     ) -> int:
-        """Apply a context's gradients but for failed passes, at once or with the other ranks'."""
-        if mark is None:
-            # One gradient a table: two lookups of a row make one step, as in one process.
-            taken = self.contexts.take(context, failed)
-            for part in taken.returned_parts():
-                self._tables[part.table].note_staleness(part.steps)
-            self._apply(merge(taken.gradients()))
-            return self._run.applied_steps
-        with self._changed:
-            self._check_mark(mark)
-            if not self._run.has(mark):
-                self._run.check_ahead(mark)
-                self._run.stage(mark, self.contexts.take(context, failed).gradients())
-                while (complete := self._run.next_complete()) is not None:
-                    self._apply(complete, self._run.applied_steps)
-                    self.copies.reach(self._run)
-                self._changed.notify_all()
-            return self._run.applied_steps
+        """Apply a context's gradients: at once, or with those of the other ranks.
 
-    def _apply(self, gradients: Sequence[Gradient], step: int | None = None) -> None:
-        for gradient in gradients:
-            self._tables[gradient.table].apply(gradient.slots, gradient.rows, step)
-            self._changes.record(gradient.table, gradient.slots)
+        Args:
+            context: The context.
+            mark: Its place in a run; None to apply it at once.
+            deadline: Until when to wait until the step cannot be lost here; None does not wait.
+            returned: How many lookups must have their gradients here; None does not check.
+            failed: Backward passes whose gradients do not count.
+
+        Returns:
+            How many steps of the run are prepared here.
+
+        Raises:
+            LookupNotFound: Gradients that were brought here are gone.
+        """
+        if failed:
+            self.contexts.drop_passes(context, failed)
+        if returned is not None:
+            self.contexts.check_returned(context, returned)
+        if mark is None:
+            self.writer.wait(self.writer.apply_context(context))
+            return self.steps.run.applied_steps
+        prepared = self.steps.contribute(context, mark)
+        if deadline is not None:
+            self.steps.wait_prepared(mark, deadline)
+        return prepared
 
     def push(
         self,
@@ -376,24 +364,18 @@ class Store:
             if unique_inverse(slots)[0].size != slots.size:
                 raise InvalidRequest(f"table {name!r}: ids must not repeat in a push", table=name)
             gradients.append(Gradient(name, slots, table.check_grads(slots, rows)))
-        return self._pushes.once(sender, lambda: self._apply_new(gradients))
-
-    def _apply_new(self, gradients: Sequence[Gradient]) -> None:
-        """Apply gradients whose rows may not exist yet; none of them when memory is short."""
-        for gradient in gradients:
-            self._tables[gradient.table].prepare(gradient.slots)
-        self._apply(gradients)
+        return self.writer.push(sender, gradients)
 
     def note_asked(self, names: Sequence[str], asked: Sequence[int]) -> None:
         """Count ids that callers wanted, before they removed repeated ones; wrong ones are left."""
         for name, count in zip(names, asked, strict=False):
-            self._tables[name].figures.asked += count
+            self.shelf[name].figures.asked += count
 
     def lag_steps(self) -> int:
         """Return how many steps of the run have begun here and are not applied yet."""
-        with self._changed:
-            return self._run.lag_steps
+        with self.steps.changed:
+            return self.steps.run.lag_steps
 
     def tables(self) -> list[TableShard]:
         """Return all tables that this server has made."""
-        return self._tables.all()
+        return self.shelf.all()

@@ -11,7 +11,9 @@ from gradmesh.engine import optim
 from gradmesh.engine.autograd import no_grad
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import DeadlineExceeded, KeyConflict, StaleGeneration
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk import autograd
+from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.table.recipe import Initializer
 
@@ -58,6 +60,11 @@ def make_trainers(cluster, pool, count=2, **options):
     return trainers
 
 
+def step_together(pool, trainers, number):
+    for stepped in [pool.submit(trainer.step, number) for trainer in trainers]:
+        stepped.result(timeout=15)
+
+
 def test_ranks_are_by_name_and_one_generation(make_cluster, pool):
     cluster = make_cluster(trainers=3)
 
@@ -71,14 +78,15 @@ def test_ranks_are_by_name_and_one_generation(make_cluster, pool):
 def test_a_step_waits_for_the_gradients_of_all_ranks(make_cluster, pool):
     cluster = make_cluster(trainers=2)
     fast, slow = make_trainers(cluster, pool)
-    fast.step(0)
 
-    second = pool.submit(fast.step, 1)
+    first = pool.submit(fast.step, 0)
     unchanged = slow.table.lookup(np.arange(20))
-    waited = not second.done()
+    waited = not first.done()
     slow.step(0)
-    second.result(timeout=10)
+    first.result(timeout=10)
+    second = pool.submit(fast.step, 1)
     slow.step(1)
+    second.result(timeout=10)
 
     assert waited
     assert (unchanged == 1).all()
@@ -88,7 +96,6 @@ def test_a_step_waits_for_the_gradients_of_all_ranks(make_cluster, pool):
 def test_reading_without_gradients_waits_for_the_step_too(make_cluster, pool):
     cluster = make_cluster(trainers=2)
     fast, slow = make_trainers(cluster, pool, timeout_s=1.0)
-    fast.step(0)
 
     def read():
         with autograd.context(fast.mesh, fast.place.mark(1)), no_grad():
@@ -96,7 +103,7 @@ def test_reading_without_gradients_waits_for_the_step_too(make_cluster, pool):
 
     with pytest.raises(DeadlineExceeded, match="some trainer's gradients are missing"):
         read()
-    slow.step(0)
+    step_together(pool, [fast, slow], 0)
 
     assert (read() == 0).all()
 
@@ -119,8 +126,7 @@ def test_waiting_lookups_do_not_keep_gradients_out(make_cluster, pool, threads):
 def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, pool, eventually):
     cluster = make_cluster(trainers=2, lease_s=1.0)
     fast, slow = make_trainers(cluster, pool, timeout_s=30.0)
-    fast.step(0)
-    waiting = pool.submit(fast.step, 1)
+    waiting = pool.submit(fast.step, 0)
 
     begun = time.monotonic()
     slow.mesh.close()
@@ -158,11 +164,10 @@ def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool
         node.store.fence(2)
 
 
-def test_the_next_generation_starts_from_the_initial_rows(make_cluster, pool):
+def test_a_new_run_starts_from_the_initial_rows(make_cluster, pool):
     cluster = make_cluster(trainers=2)
     first, second = make_trainers(cluster, pool)
-    first.step(0)
-    second.step(0)
+    step_together(pool, [first, second], 0)
     lost = second.mesh
     lost.close()
 
@@ -172,13 +177,84 @@ def test_the_next_generation_starts_from_the_initial_rows(make_cluster, pool):
         joined.result(timeout=15)
     first.start_run()
     rows = first.table.lookup(np.arange(20))
-    first.step(0)
-    returned.step(0)
+    step_together(pool, [first, returned], 0)
 
     assert (first.place.generation, first.place.rank) == (2, 0)
     assert (returned.place.generation, returned.place.rank) == (2, 1)
     assert (rows == 1).all()
     assert (first.table.lookup(np.arange(20)) == 0).all()
+
+
+def test_the_next_generation_goes_on_where_all_servers_are(make_cluster, pool):
+    cluster = make_cluster(trainers=2)
+    first, second = make_trainers(cluster, pool)
+    step_together(pool, [first, second], 0)
+    step_together(pool, [first, second], 1)
+    waiting = pool.submit(first.step, 2)  # only half of it comes
+    second.mesh.close()
+    with pytest.raises(StaleGeneration):
+        waiting.result(timeout=15)
+
+    returned = Trainer(cluster, "trainer-1")
+    for joined in [pool.submit(trainer.join) for trainer in (first, returned)]:
+        joined.result(timeout=15)
+    state = first.mesh.runs.find(first.place)
+    begun = first.mesh.runs.begin(first.place, ["user"], state=state)
+    rows = first.table.lookup(np.arange(20))
+    step_together(pool, [first, returned], 2)
+
+    assert (state.origin, state.steps) == (1, 2)
+    assert begun == state
+    assert (rows == -1).all()
+    assert (first.table.lookup(np.arange(20)) == -2).all()
+
+
+def test_a_step_is_dropped_unless_all_servers_have_prepared_it(make_cluster):
+    cluster = make_cluster(trainers=1)
+    trainer = Trainer(cluster, "trainer-0")
+    trainer.join()
+    trainer.start_run()
+    trainer.step(0)
+    shards = trainer.mesh.servers.held_map()
+    channels = [trainer.mesh.servers.channel(shards, i) for i in range(2)]
+    with autograd.context(trainer.mesh, trainer.place.mark(1)) as ctx:
+        autograd.backward(ctx, [trainer.layer(np.arange(20)).sum()])
+        # One server hears of it, the other one does not.
+        request = parameter_server_pb2.ApplyRequest(context=ctx.id, mark=ctx.mark)
+        channels[0].call(METHODS["Apply"], request, trainer.mesh.deadline())
+    prepared = [s.steps.run.prepared_steps for s in cluster.stores]
+
+    trainer.join()
+    state = trainer.mesh.runs.find(trainer.place)
+    trainer.mesh.runs.begin(trainer.place, ["user"], state=state)
+    rows = trainer.table.lookup(np.arange(20))
+    trainer.step(1)
+
+    assert sorted(prepared) == [1, 2]
+    assert state.steps == 1
+    assert (rows == 0).all()
+    assert (trainer.table.lookup(np.arange(20)) == -1).all()
+
+
+def test_with_staleness_a_rank_may_be_ahead_so_far_and_no_further(make_cluster, pool):
+    cluster = make_cluster(trainers=2)
+    trainers = [Trainer(cluster, f"trainer-{i}", timeout_s=1.0) for i in range(2)]
+    for joined in [pool.submit(trainer.join) for trainer in trainers]:
+        joined.result(timeout=15)
+    fast, slow = sorted(trainers, key=lambda trainer: trainer.place.rank)
+    fast.mesh.runs.begin(fast.place, ["user"], staleness=2)
+
+    for step in range(3):
+        fast.step(step)
+    with pytest.raises(DeadlineExceeded, match="some trainer's gradients are missing"):
+        fast.step(3)
+    lag = [store.lag_steps() for store in cluster.stores]
+    slow.step(0)
+    fast.step(3)
+
+    assert lag == [3, 3]
+    assert (slow.table.lookup(np.arange(20)) == -4).all()
+    assert (fast.table.lookup(np.arange(20)) == -4).all()
 
 
 def test_what_an_old_generation_still_sends_is_refused(make_cluster):

@@ -1,7 +1,7 @@
-"""The job: run after run until one comes to its end.
+"""The job: generation after generation of trainers until the last step.
 
-When a peer, a server or the coordinator is lost, the trainer joins again and the run begins
-from its first step, with tables at their seeded initial rows: exact, though not yet quick.
+When a peer or a server is lost, the trainer joins again with the dense part that it has, and the
+run goes on at the step that all servers have: not one step counts twice, none is left out.
 """
 
 import logging
@@ -16,12 +16,14 @@ from gradmesh.protos.errors import (
     LookupNotFound,
     NotMember,
     Retry,
+    RunLost,
 )
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.trainer.data import ClickData
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost, TrainersMissing
 from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.dense import DenseState
 from gradmesh.trainer.job.run import Run
 from gradmesh.trainer.process_group import Endpoint
 
@@ -38,6 +40,7 @@ _LOST = (
     ContextReleased,
     LookupNotFound,
     DeadlineExceeded,
+    RunLost,
 )
 
 
@@ -75,6 +78,8 @@ class Job:
         self._join_timeout_s = join_timeout_s
         self._is_stopping = is_stopping
         self._data = ClickData(config.clicks())
+        # What a generation that ended left of the dense part.
+        self._held: DenseState | None = None
 
     def run(self) -> dict[str, float] | None:
         """Train; return the figures, or None when told to stop before the end.
@@ -93,7 +98,7 @@ class Job:
                     raise
                 restarts += 1
                 _log.warning(
-                    "run lost, joining again",
+                    "generation lost, joining again",
                     extra={
                         "error": str(error),
                         "kind": type(error).__name__,
@@ -113,8 +118,14 @@ class Job:
                 "world_size": membership.world_size,
             },
         )
-        with Run(self._mesh, membership, self._config, self._data, self._endpoint) as run:
-            return run.train(self._is_stopping)
+        with Run(
+            self._mesh, membership, self._config, self._data, self._endpoint, self._held
+        ) as run:
+            try:
+                return run.train(self._is_stopping)
+            except Exception:
+                self._held = run.state()
+                raise
 
     def _join(self) -> Membership | None:
         """Wait for a place in a new generation; None when told to stop."""

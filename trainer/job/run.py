@@ -1,4 +1,4 @@
-"""One attempt at the job: the trainers of one generation, from the first step to the last.
+"""The job in one generation of trainers, from where the former one ended to the last step.
 
 Synchronous: all ranks look up rows of step t when step t - 1 is applied everywhere, and both
 sides average in rank order. So N trainers give, bit for bit, what one process gives that runs
@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn.remote_embedding import RemoteEmbedding
 from gradmesh.trainer.data import Batch, ClickData
 from gradmesh.trainer.ddp import Reducer
+from gradmesh.trainer.job.agreement import Agreement, agree
 from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.dense import DenseState, dense_arrays, load_dense, pack, unpack
 from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.job.meter import Meter
 from gradmesh.trainer.job.model import build_model, create_tables
@@ -45,7 +47,8 @@ _REPORT_S = 1.0
 class Run:
     """A run in one generation; a context manager that leaves the group at its end.
 
-    Construction is collective: tables go back to their initial rows, parameters are made equal.
+    Construction is collective: the ranks agree on the step to go on from, and parameters are made
+    equal. A run that nobody has a part of begins with initial rows and parameters.
 
     Args:
         mesh: The mesh.
@@ -53,6 +56,10 @@ class Run:
         config: The job.
         data: Where samples come from.
         endpoint: Where this trainer listens for its peers.
+        held: This trainer's dense part of the run in a former generation, if it was in one.
+
+    Attributes:
+        steps: Steps that this trainer has done, those of former generations included.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class Run:
         config: JobConfig,
         data: ClickData,
         endpoint: Endpoint,
+        held: DenseState | None = None,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
@@ -71,18 +79,48 @@ class Run:
         with contextlib.ExitStack() as undo:
             undo.callback(self._group.close)
             tables = create_tables(mesh, config)
-            if membership.rank == 0:
-                mesh.start_run(membership, tables)
-            self._group.barrier().wait()
+            names = [table.name for table in tables]
+            agreed = agree(mesh, membership, self._group, names, held)
+            self._origin, self.steps = agreed.run.origin, agreed.run.steps
+            # The averaged gradients of a step, until it is known that the step counts.
+            self._pending: dict[Any, Any] | None = None
             self._embeddings = RemoteEmbedding(tables, prefetch_depth=config.prefetch_depth)
             self.model = build_model(config, self._embeddings)
+            self._optimizer = SGD(self.model.parameters(), lr=config.learning_rate)
+            self._take_over(agreed, held)
             self._reducer = Reducer(self._group, self.model.named_parameters())
             undo.pop_all()
-        self._optimizer = SGD(self.model.parameters(), lr=config.learning_rate)
         self._meter = Meter(config.batch_size * membership.world_size)
         self._bytes_before = mesh.servers.bytes_moved()
         # Drawn ahead of their step, for their rows to be fetched.
         self._batches: dict[int, Batch] = {}
+
+    def _take_over(self, agreed: Agreement, held: DenseState | None) -> None:
+        """Bring the dense part to the agreed step: from what is held, or from another rank."""
+        if agreed.source is None:
+            return
+        if held is not None and held.origin == self._origin:
+            load_dense(self.model, self._optimizer, held.arrays)
+            if held.pending is not None and held.steps == self.steps - 1:
+                named = dict(self.model.named_parameters())
+                self._learn(held.steps, {named[n]: array for n, array in held.pending.items()})
+        if agreed.lacking:
+            is_source = self._group.rank == agreed.source
+            data = pack(dense_arrays(self.model, self._optimizer)) if is_source else None
+            size = np.array([0 if data is None else data.size], np.int64)
+            self._group.broadcast(size, agreed.source).wait()
+            sent = np.empty(size[0], np.uint8) if data is None else data.copy()
+            self._group.broadcast(sent, agreed.source).wait()
+            load_dense(self.model, self._optimizer, unpack(sent))
+
+    def state(self) -> DenseState:
+        """Return the dense part as it is, for the next generation."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        pending = self._pending and {
+            names[id(p)]: np.array(grad) for p, grad in self._pending.items() if id(p) in names
+        }
+        arrays = dense_arrays(self.model, self._optimizer)
+        return DenseState(self._origin, self.steps, arrays, pending)
 
     def train(self, is_stopping: Callable[[], bool]) -> dict[str, float] | None:
         """Take all steps and measure the result.
@@ -94,7 +132,7 @@ class Run:
             The figures of `finish`, or None when stopped before the end.
         """
         config = self._config
-        for step in range(config.steps):
+        for step in range(self.steps, config.steps):
             loss = self.take_step(step)
             done = step + 1
             self._meter.count(done)
@@ -118,10 +156,16 @@ class Run:
             backward(ctx, [loss])
             gradients = ctx.gradients()
             self._reducer.reduce(gradients)
+            self._pending = gradients
             apply(ctx)
+        self._learn(step, gradients)
+        self.steps, self._pending = step + 1, None
+        return float(loss.item())
+
+    def _learn(self, step: int, gradients: dict[Any, Any]) -> None:
+        """Change the dense parameters by the averaged gradients of a step."""
         self._optimizer.param_groups[0]["lr"] = self._config.learning_rate_at(step)
         self._optimizer.step(gradients)
-        return float(loss.item())
 
     def _draw(self, step: int) -> Batch:
         """Return this rank's batch of a step."""
@@ -170,8 +214,8 @@ class Run:
         Returns:
             The figures; the same on every rank but for the time it took.
         """
-        # A server applies the last step when the last rank has sent its part: past the barrier
-        # every rank has, and rows are final.
+        # The last step is on all servers; what is read from now on has it.
+        self._mesh.servers.settle(self._mesh.deadline())
         self._group.barrier().wait()
         config = self._config
         figures = evaluate(
@@ -206,7 +250,7 @@ class Run:
     ) -> None:
         self._group.close()
         if kind is None:
-            # Otherwise a server is lost, or about to forget: the next run lets it begin anew.
+            # Otherwise a server is lost, or about to forget: the next generation releases all.
             self._embeddings.discard_prefetched()
 
 

@@ -10,18 +10,44 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StartRunRequest(_message.Message):
-    __slots__ = ("generation", "world_size", "tables")
+    __slots__ = ("generation", "world_size", "tables", "origin", "steps", "keep_rows", "staleness")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     world_size: int
     tables: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, generation: _Optional[int] = ..., world_size: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
+    origin: int
+    steps: int
+    keep_rows: bool
+    staleness: int
+    def __init__(self, generation: _Optional[int] = ..., world_size: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ..., origin: _Optional[int] = ..., steps: _Optional[int] = ..., keep_rows: bool = ..., staleness: _Optional[int] = ...) -> None: ...
 
 class StartRunResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class InspectRunRequest(_message.Message):
+    __slots__ = ("generation",)
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    def __init__(self, generation: _Optional[int] = ...) -> None: ...
+
+class InspectRunResponse(_message.Message):
+    __slots__ = ("origin", "generation", "applied_steps", "prepared_steps")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    origin: int
+    generation: int
+    applied_steps: int
+    prepared_steps: int
+    def __init__(self, origin: _Optional[int] = ..., generation: _Optional[int] = ..., applied_steps: _Optional[int] = ..., prepared_steps: _Optional[int] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
     __slots__ = ("context", "lookup", "mark", "shard_epoch", "tables", "wire_rows", "ahead", "asked", "arrays")
@@ -92,16 +118,30 @@ class BackwardResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("context", "mark", "failed_passes")
+    __slots__ = ("context", "mark", "returned", "failed_passes")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
     FAILED_PASSES_FIELD_NUMBER: _ClassVar[int]
     context: _context_pb2.ContextId
     mark: _context_pb2.StepMark
+    returned: int
     failed_passes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., failed_passes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., returned: _Optional[int] = ..., failed_passes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ApplyResponse(_message.Message):
+    __slots__ = ("applied_steps",)
+    APPLIED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    applied_steps: int
+    def __init__(self, applied_steps: _Optional[int] = ...) -> None: ...
+
+class CommitStepRequest(_message.Message):
+    __slots__ = ("mark",)
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    mark: _context_pb2.StepMark
+    def __init__(self, mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ...) -> None: ...
+
+class CommitStepResponse(_message.Message):
     __slots__ = ("applied_steps",)
     APPLIED_STEPS_FIELD_NUMBER: _ClassVar[int]
     applied_steps: int

@@ -40,6 +40,11 @@ class ParameterServerServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StartRunRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StartRunResponse.FromString,
                 _registered_method=True)
+        self.InspectRun = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/InspectRun',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectRunRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectRunResponse.FromString,
+                _registered_method=True)
         self.Lookup = channel.unary_unary(
                 '/gradmesh.parameter_server.v1.ParameterServerService/Lookup',
                 request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LookupRequest.SerializeToString,
@@ -59,6 +64,11 @@ class ParameterServerServiceStub(object):
                 '/gradmesh.parameter_server.v1.ParameterServerService/Apply',
                 request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ApplyRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ApplyResponse.FromString,
+                _registered_method=True)
+        self.CommitStep = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/CommitStep',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.CommitStepRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.CommitStepResponse.FromString,
                 _registered_method=True)
         self.Push = channel.unary_unary(
                 '/gradmesh.parameter_server.v1.ParameterServerService/Push',
@@ -107,11 +117,22 @@ class ParameterServerServiceServicer(object):
     """
 
     def StartRun(self, request, context):
-        """Begins a run: puts the named tables back to their initial rows and fences out every mark of an
-        older generation.
+        """Begins a run: puts the named tables back to their initial rows, or goes on with a run where all
+        servers are, and fences out every mark of an older generation.
         Repeatable: a generation begins once.
         Fails with ABORTED (STALE_GENERATION) when a newer generation began,
-        NOT_FOUND (TABLE_NOT_FOUND).
+        NOT_FOUND (TABLE_NOT_FOUND), FAILED_PRECONDITION (RUN_LOST) when the run that shall go on is
+        not here at that step.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InspectRun(self, request, context):
+        """Tells how far the run of this server is, after fencing out every mark of a generation before
+        the caller's: from then on nothing but the caller's StartRun changes the answer.
+        Repeatable.
+        Fails with ABORTED (STALE_GENERATION) when a newer generation began.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,10 +174,24 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Apply(self, request, context):
-        """Applies a context's gradients. Without a mark at once; with a mark when the whole group's
-        gradients of that step are here, averaged in rank order.
+        """Applies a context's gradients. Without a mark at once. With a mark of a synchronous run, waits
+        until the whole group's gradients of that step are here, averaged in rank order, and written to
+        the server's log: the step is prepared. It is applied when the server learns that all servers
+        have prepared it: a rank that every server has answered says so with its next mark, which is of
+        a later step, or by CommitStep. In a run with staleness each rank's step is applied at once.
         Repeatable: a context, and a rank's place in a step, count once.
-        Fails with ABORTED (STALE_GENERATION), FAILED_PRECONDITION (CONTEXT_RELEASED).
+        Fails with ABORTED (STALE_GENERATION), UNAVAILABLE (STEP_PENDING) while gradients are missing,
+        FAILED_PRECONDITION (CONTEXT_RELEASED, LOOKUP_NOT_FOUND), RESOURCE_EXHAUSTED (STORE_FULL) when
+        the log's disk is full.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitStep(self, request, context):
+        """Applies a step that every server has prepared, as the answers to Apply have shown.
+        Repeatable: a step is applied once.
+        Fails with ABORTED (STALE_GENERATION), UNAVAILABLE (STEP_PENDING) when it is not prepared here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -248,6 +283,11 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
                     request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StartRunRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StartRunResponse.SerializeToString,
             ),
+            'InspectRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.InspectRun,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectRunRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectRunResponse.SerializeToString,
+            ),
             'Lookup': grpc.unary_unary_rpc_method_handler(
                     servicer.Lookup,
                     request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.LookupRequest.FromString,
@@ -267,6 +307,11 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
                     servicer.Apply,
                     request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ApplyRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ApplyResponse.SerializeToString,
+            ),
+            'CommitStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitStep,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.CommitStepRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.CommitStepResponse.SerializeToString,
             ),
             'Push': grpc.unary_unary_rpc_method_handler(
                     servicer.Push,
@@ -337,6 +382,33 @@ class ParameterServerService(object):
             '/gradmesh.parameter_server.v1.ParameterServerService/StartRun',
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StartRunRequest.SerializeToString,
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StartRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InspectRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/InspectRun',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectRunRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.InspectRunResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -445,6 +517,33 @@ class ParameterServerService(object):
             '/gradmesh.parameter_server.v1.ParameterServerService/Apply',
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ApplyRequest.SerializeToString,
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.ApplyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitStep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/CommitStep',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.CommitStepRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.CommitStepResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -119,6 +119,17 @@ class TableShard:
         """
         return self._index.handles_of(ids)
 
+    @property
+    def counts_uses(self) -> bool:
+        """Whether a lookup changes which rows there are, or will be, beyond making its own."""
+        spec = self.spec
+        bounded = spec.HasField("admission") or spec.HasField("eviction") or spec.max_bytes > 0
+        return self.kind == "hash" and bounded
+
+    def ids_of(self, handles: Handles) -> Ids:
+        """Return the ids of handles."""
+        return self._index.ids_of(handles)
+
     def read(self, handles: Handles, out: Array | None = None, *, peek: bool = False) -> Array:
         """Return a copy of rows; those that are not there are made, or read as they would begin.
 

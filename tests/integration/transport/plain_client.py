@@ -89,6 +89,7 @@ def table(ask):
 
 def train(ask, generation, epoch):
     ask(ps_pb2.StartRunRequest(generation=generation, world_size=1, tables=["users"]))
+    assert ask(ps_pb2.InspectRunRequest(generation=generation)).origin == generation
     context = context_pb2.ContextId(worker="plain", incarnation=5, counter=1)
     mark = context_pb2.StepMark(generation=generation, step=0, rank=0)
     asked = ps_pb2.LookupRequest(
@@ -105,6 +106,7 @@ def train(ask, generation, epoch):
     grads = [rows(2, 0, 0, 2)]
     ask(ps_pb2.BackwardRequest(context=context, lookup=1, arrays=grads))
     assert ask(ps_pb2.ApplyRequest(context=context, mark=mark)).applied_steps == 1
+    assert ask(ps_pb2.CommitStepRequest(mark=mark)).applied_steps == 1
     ahead = context_pb2.ContextId(worker="plain", incarnation=5, counter=2)
     early = ps_pb2.LookupRequest(
         context=ahead,

@@ -24,12 +24,15 @@ def test_a_step_is_merged_in_rank_order_whoever_comes_first(make, order):
     run = Run(1, 3)
 
     for rank in order:
-        assert run.next_complete() is None
+        assert run.prepare() is None
         run.stage(make.mark(0, rank), [gradient([7], values[rank])])
-    (merged,) = run.next_complete()
+    (merged,) = run.prepare()
+    prepared = run.applied_steps, run.prepared_steps
+    run.commit()
 
     assert by_slot(merged) == {7: 0.0}
-    assert run.applied_steps == 1
+    assert prepared == (0, 1)
+    assert (run.applied_steps, run.prepared_steps) == (1, 1)
 
 
 def test_steps_are_taken_in_order(make):
@@ -37,11 +40,13 @@ def test_steps_are_taken_in_order(make):
     run.stage(make.mark(1), [gradient([1], [1.0])])
     run.stage(make.mark(2), [gradient([2], [2.0])])
 
-    early = run.next_complete()
+    early = run.prepare()
     run.stage(make.mark(0), [gradient([0], [0.0])])
     taken = []
-    while (complete := run.next_complete()) is not None:
+    while (complete := run.prepare()) is not None:
         taken.append(complete[0].slots.tolist())
+        assert run.prepare() is None  # one at a time
+        run.commit()
 
     assert early is None
     assert taken == [[0], [1], [2]]
@@ -55,11 +60,25 @@ def test_a_contribution_is_known_before_and_after_its_step(make):
     run.stage(make.mark(0, 0), [])
     staged = run.has(make.mark(0, 0)), run.has(make.mark(0, 1))
     run.stage(make.mark(0, 1), [])
-    run.next_complete()
+    run.prepare()
 
     assert not before
     assert staged == (True, False)
     assert run.has(make.mark(0, 1))
+
+
+def test_with_staleness_each_rank_has_its_own_steps(make):
+    run = Run(1, 2, staleness=2)
+
+    may = [run.may_begin(make.mark(step, 0)) for step in range(4)]
+    run.advance(0, 3)
+    ahead = run.lag_steps, run.applied_steps, run.has(make.mark(2, 0)), run.has(make.mark(0, 1))
+    run.advance(1, 1)
+
+    assert may == [True, True, True, False]
+    assert ahead == (3, 0, True, False)
+    assert run.may_begin(make.mark(3, 0))
+    assert not run.may_begin(make.mark(4, 0))
 
 
 def test_marks_of_others_are_refused(make):
@@ -114,4 +133,4 @@ def test_nothing_merges_to_nothing(make):
     run.stage(make.mark(0, 0), [])
     run.stage(make.mark(0, 1), [])
 
-    assert run.next_complete() == []
+    assert run.prepare() == []

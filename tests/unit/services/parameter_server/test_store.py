@@ -218,7 +218,7 @@ def test_waiters_are_limited_and_others_told_to_ask_again(make, pool, max_waiter
         for _ in range(max_waiters)
     ]
     deadline = time.monotonic() + 5
-    while store._waiters < max_waiters and time.monotonic() < deadline:
+    while store.steps.waiters < max_waiters and time.monotonic() < deadline:
         threading.Event().wait(0.001)
 
     begun = time.monotonic()

@@ -1,0 +1,227 @@
+"""Appending to a log: one writer at a time, one flush for all who wait."""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import final
+
+from gradmesh.protos.errors import StoreFull
+from gradmesh.protos.frame import Array
+from gradmesh.sdk.checkpoint.manifest import sync_folder
+from gradmesh.services.parameter_server.log.errors import LogCorrupt
+from gradmesh.services.parameter_server.log.record import AnyRecord, encode
+from gradmesh.services.parameter_server.log.segment import path_of, segments_of
+
+_SEGMENT_BYTES = 64 << 20
+# The most parts that one system call takes.
+_MAX_PARTS = 1024
+
+
+class Mode(Enum):
+    """When a record counts as written."""
+
+    OFF = "off"
+    """Never: nothing is written."""
+    OS = "os"
+    """When the operating system has it: survives the process, not the machine."""
+    FSYNC = "fsync"
+    """When the disk has it."""
+
+
+@final
+class Log:
+    """The log of one server.
+
+    Args:
+        folder: Where it is; made if need be.
+        mode: When a record counts as written.
+        owner: Name of the server; the folder of another one is refused.
+        segment_bytes: Size at which a new file begins.
+
+    Attributes:
+        turn: Held while rows change, so that the order of records is the order of changes.
+        bytes_since_snapshot: What a restart would have to read.
+
+    Raises:
+        LogCorrupt: The folder is another server's, or in use.
+    """
+
+    def __init__(
+        self, folder: Path, mode: Mode, *, owner: str, segment_bytes: int = _SEGMENT_BYTES
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._lock = _take(folder, owner)
+        self.mode = mode
+        self.turn = threading.RLock()  # guards all below but what the flush has
+        self._segment_bytes = segment_bytes
+        self._next = 1
+        self._file = -1
+        self._size = 0
+        self._broken = ""
+        self.bytes_since_snapshot = sum(path.stat().st_size for _, path in segments_of(folder))
+        self._flushed = threading.Condition()  # guards _durable and _flushing
+        self._durable = 0
+        self._flushing = False
+
+    @property
+    def next_number(self) -> int:
+        """Number of the next record."""
+        return self._next
+
+    def go_on(self, number: int) -> None:
+        """Begin to append after the records that were found."""
+        with self.turn, self._flushed:
+            self._next, self._durable = number, number - 1
+
+    def append(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> int:
+        """Write a record; return its number. Called in turn.
+
+        Raises:
+            StoreFull: The disk takes no more; nothing is written then.
+        """
+        if self._broken:
+            raise StoreFull(self._broken)
+        if self._file < 0 or self._size >= self._segment_bytes:
+            self._begin_segment()
+        number = self._next
+        parts = encode(number, record, arrays)
+        try:
+            self._size += _write(self._file, parts)
+        except OSError as error:
+            self._undo(error)
+        self._next += 1
+        self.bytes_since_snapshot += sum(len(part) for part in parts)
+        return number
+
+    def _undo(self, error: OSError) -> None:
+        """Take a record back that did not fit, or write no more if that fails, too."""
+        why = f"the log in {self.folder} cannot be written: {error.strerror}; free its disk"
+        try:
+            os.ftruncate(self._file, self._size)
+        except OSError:
+            self._broken = why + ", then restart this server"
+        raise StoreFull(why) from error
+
+    def _begin_segment(self) -> None:
+        self._close_file()
+        path = path_of(self.folder, self._next)
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise StoreFull(
+                f"no log file {path} can be made: {error.strerror}; free its disk"
+            ) from error
+        self._size = os.fstat(self._file).st_size
+        if self.mode is Mode.FSYNC:
+            sync_folder(self.folder)
+
+    def wait(self, number: int) -> None:
+        """Return when a record counts as written; one flush serves all who wait."""
+        if self.mode is not Mode.FSYNC:
+            return
+        while True:
+            with self._flushed:
+                while self._flushing and self._durable < number:
+                    self._flushed.wait()
+                if self._durable >= number:
+                    return
+                self._flushing = True
+            reached = self._durable
+            try:
+                reached = self._flush()
+            finally:
+                with self._flushed:
+                    self._durable = max(self._durable, reached)
+                    self._flushing = False
+                    self._flushed.notify_all()
+
+    def _flush(self) -> int:
+        with self.turn:
+            newest = self._next - 1
+            if self._file < 0:
+                return newest  # flushed when it was closed
+            file = os.dup(self._file)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+        return newest
+
+    def forget_before(self, number: int) -> None:
+        """Remove the files whose records all come before a number."""
+        with self.turn:
+            found = segments_of(self.folder)
+            for (_, path), (following, _) in itertools.pairwise(found):
+                if following <= number:
+                    path.unlink()
+            self.bytes_since_snapshot = sum(p.stat().st_size for _, p in segments_of(self.folder))
+
+    def begin_anew(self) -> int:
+        """Let the next record begin a file; return its number. Called in turn."""
+        self._close_file()
+        return self._next
+
+    def _close_file(self) -> None:
+        if self._file >= 0:
+            if self.mode is Mode.FSYNC:
+                os.fsync(self._file)
+                with self._flushed:
+                    self._durable = self._next - 1
+            os.close(self._file)
+        self._file = -1
+
+    def close(self) -> None:
+        """Write no more; may be called twice."""
+        with self.turn:
+            self._close_file()
+            self._broken = "this server is leaving"
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+
+def _take(folder: Path, owner: str) -> int:
+    """Lock a folder for a server; return the handle that holds it."""
+    path = folder / "SERVER"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise LogCorrupt(path, "another process has it in use; end that one first") from None
+    held = os.read(handle, 4096).decode(errors="replace")
+    if not held:
+        os.write(handle, owner.encode())
+    elif held != owner:
+        os.close(handle)
+        raise LogCorrupt(path, f"it is the log of {held!r}, not of {owner!r}")
+    return handle
+
+
+def _write(file: int, parts: Sequence[bytes | memoryview]) -> int:
+    """Write all parts; return how many bytes that were."""
+    left = [memoryview(part) for part in parts if len(part)]
+    total = sum(len(part) for part in left)
+    while left:
+        written = os.writev(file, left[:_MAX_PARTS])
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if written:
+            left[0] = left[0][written:]
+    return total
+
+
+@contextlib.contextmanager
+def in_turn(log: Log | None) -> Iterator[None]:
+    """Hold the log's turn, if there is a log."""
+    if log is None:
+        yield
+    else:
+        with log.turn:
+            yield

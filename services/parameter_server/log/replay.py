@@ -1,0 +1,100 @@
+"""Doing again what the records of a log say, in their order: the same rows come out, to the bit."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from gradmesh.protos.frame import Array
+from gradmesh.services.parameter_server.contexts import Gradient
+from gradmesh.services.parameter_server.log import record as kinds
+from gradmesh.services.parameter_server.run import Run
+
+if TYPE_CHECKING:
+    from gradmesh.services.parameter_server.store import Store
+
+
+@final
+class Replay:
+    """Brings a store to where its log ends; nobody else uses the store meanwhile.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._shelf = store.shelf
+        self._steps = store.steps
+        self._actions: dict[type, Callable[[Any, Sequence[Array]], object]] = {
+            kinds.TableMade: lambda record, arrays: self._shelf.revive(record),
+            kinds.RunBegun: self._begin_run,
+            kinds.StepPrepared: self._prepare,
+            kinds.StepCommitted: self._commit,
+            kinds.StepAborted: self._abort,
+            kinds.ContextApplied: self._apply_context,
+            kinds.Pushed: self._push,
+            kinds.Used: self._use,
+            kinds.RestoreBegun: self._begin_restore,
+            kinds.RowsLoaded: self._load,
+            kinds.RestoreEnded: self._end_restore,
+        }
+
+    def do(self, record: kinds.AnyRecord, arrays: Sequence[Array]) -> None:
+        """Do what one record says."""
+        self._actions[type(record)](record, arrays)
+
+    def _gradients(self, tables: Sequence[str], arrays: Sequence[Array]) -> list[Gradient]:
+        pairs = zip(tables, arrays[::2], arrays[1::2], strict=True)
+        return [Gradient(t, self._shelf[t].slots_of(ids), rows) for t, ids, rows in pairs]
+
+    def _apply(self, gradients: Sequence[Gradient], step: int | None = None) -> None:
+        for gradient in gradients:
+            self._shelf[gradient.table].apply(gradient.slots, gradient.rows, step)
+
+    def _begin_run(self, record: kinds.RunBegun, arrays: Sequence[Array]) -> None:
+        self._steps.run = Run(
+            record.generation,
+            record.world_size,
+            origin=record.origin,
+            steps=record.steps,
+            staleness=record.staleness,
+        )
+        self._store.copies.restores.drop(record.reset)
+        for name in record.reset:
+            self._shelf[name].reset()
+
+    def _prepare(self, record: kinds.StepPrepared, arrays: Sequence[Array]) -> None:
+        self._steps.run.prepared = self._gradients(record.tables, arrays)
+
+    def _commit(self, record: kinds.StepCommitted, arrays: Sequence[Array]) -> None:
+        run = self._steps.run
+        self._apply(run.prepared or (), record.step + 1)
+        run.commit()
+
+    def _abort(self, record: kinds.StepAborted, arrays: Sequence[Array]) -> None:
+        self._steps.run.prepared = None
+
+    def _apply_context(self, record: kinds.ContextApplied, arrays: Sequence[Array]) -> None:
+        self._apply(self._gradients(record.tables, arrays))
+        self._store.contexts.mark_applied(*record.context)
+        if record.rank >= 0:
+            self._steps.run.advance(record.rank, record.steps)
+
+    def _push(self, record: kinds.Pushed, arrays: Sequence[Array]) -> None:
+        self._apply(self._gradients(record.tables, arrays))
+        self._store.writer.pushes.remember(record.sender)
+
+    def _use(self, record: kinds.Used, arrays: Sequence[Array]) -> None:
+        self._shelf[record.table].prepare(arrays[0])
+
+    def _begin_restore(self, record: kinds.RestoreBegun, arrays: Sequence[Array]) -> None:
+        self._store.copies.restores.begin(record.restore, record.tables)
+        for name in record.tables:
+            self._shelf[name].reset()
+
+    def _load(self, record: kinds.RowsLoaded, arrays: Sequence[Array]) -> None:
+        self._shelf[record.table].restore(dict(zip(record.names, arrays, strict=True)))
+
+    def _end_restore(self, record: kinds.RestoreEnded, arrays: Sequence[Array]) -> None:
+        opened = self._store.copies.restores.end(record.restore)
+        for name, steps in zip(opened, record.steps, strict=False):
+            self._shelf[name].steps = steps

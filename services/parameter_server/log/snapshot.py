@@ -1,0 +1,252 @@
+"""All tables of a server at one record of its log, so that what came before can be forgotten.
+
+A folder `snapshot-N` holds what the records before N have made: safetensors files, a manifest with
+their checksums, and `COMPLETE`, written last.
+"""
+
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import msgspec
+import numpy as np
+
+from gradmesh.protos.errors import CheckpointCorrupt, ShardNotReady
+from gradmesh.sdk.checkpoint.manifest import DataFile, read_sealed, seal, sync_folder, verify_file
+from gradmesh.sdk.checkpoint.tensors import map_tensors, write_tensors
+from gradmesh.services.parameter_server.log.errors import LogCorrupt
+from gradmesh.services.parameter_server.log.record import StepPrepared, TableMade
+from gradmesh.services.parameter_server.pushes import Marks
+from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.table import TableShard
+from gradmesh.services.parameter_server.table.cut import Block
+
+if TYPE_CHECKING:
+    from gradmesh.services.parameter_server.store import Store
+
+_log = logging.getLogger(__name__)
+
+_PREFIX, _PARTIAL = "snapshot-", ".partial"
+_FILE_BYTES = 64 << 20
+_FORMAT = 1
+_OF_BUCKETS = ("buckets", "clocks", "counters", "uses")
+
+
+@final
+class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table.
+
+    Attributes:
+        made: What it is, and which buckets are here.
+        steps: Steps applied to it.
+        files: Its rows.
+    """
+
+    made: TableMade
+    steps: int
+    files: list[DataFile]
+
+
+@final
+class RunState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run.
+
+    Attributes:
+        origin: Generation in which it began.
+        generation: Of its trainers.
+        world_size: How many they are.
+        steps: Steps that are in the rows.
+        staleness: As in the record of its beginning.
+        own_steps: Of each rank, in a run with staleness.
+    """
+
+    origin: int
+    generation: int
+    world_size: int
+    steps: int
+    staleness: int | None
+    own_steps: list[int]
+
+
+@final
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a server holds.
+
+    Attributes:
+        format: Version of this layout.
+        number: Of the first record that is not in it.
+        run: The run.
+        restores: Tables of each restore under way.
+        pushes: Which pushes took effect.
+        contexts: Which contexts were applied.
+        tables: All tables.
+    """
+
+    format: int
+    number: int
+    run: RunState
+    restores: dict[str, list[str]]
+    pushes: list[Marks]
+    contexts: list[Marks]
+    tables: list[TableState]
+
+
+def take_snapshot(store: "Store") -> bool:
+    """Write a snapshot and forget the records before it; return False if it is not the moment.
+
+    Lookups and changes go on meanwhile.
+    """
+    log = store.log
+    assert log is not None
+    name = uuid.uuid4().hex
+    with store.steps.changed, log.turn:
+        tables = store.shelf.all()
+        if _path(log.folder, log.next_number).exists():
+            return False  # nothing has happened since
+        try:
+            for table in tables:
+                table.changes.check(name, "")
+        except ShardNotReady:
+            return False  # a checkpoint is being read
+        for table in tables:
+            table.freeze(name, "")
+        number = log.begin_anew()
+        run = store.steps.run
+        if run.prepared is not None:
+            store.writer.note(
+                StepPrepared(run.applied_steps, [g.table for g in run.prepared]), run.prepared
+            )
+        state = State(
+            format=_FORMAT,
+            number=number,
+            run=RunState(
+                run.origin,
+                run.generation,
+                run.world_size,
+                run.applied_steps,
+                run.staleness,
+                list(run.own_steps),
+            ),
+            restores=store.copies.restores.under_way(),
+            pushes=store.writer.pushes.marks(),
+            contexts=store.contexts.applied_marks(),
+            tables=[
+                TableState(store.shelf.made[table.spec.name], table.steps, []) for table in tables
+            ],
+        )
+    path = _path(log.folder, number)
+    partial = path.with_name(path.name + _PARTIAL)
+    try:
+        _write(state, tables, name, partial)
+        partial.rename(path)
+        sync_folder(log.folder)
+    finally:
+        for table in tables:
+            table.changes.thaw(name, stored=False)
+        shutil.rmtree(partial, ignore_errors=True)
+    log.forget_before(number)
+    for old in _snapshots(log.folder)[:-1]:
+        shutil.rmtree(old, ignore_errors=True)
+    _log.info("log shortened", extra={"record": number, "tables": len(tables)})
+    return True
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{_PREFIX}{number:020}"
+
+
+def _write(state: State, tables: list[TableShard], name: str, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    written = []
+    for number, (table, described) in enumerate(zip(tables, state.tables, strict=True)):
+        files = [
+            _write_file(folder, f"{number:04}-{place:06}.safetensors", block)
+            for place, block in enumerate(_blocks(table, name))
+        ]
+        written.append(TableState(described.made, described.steps, files))
+    seal(folder, msgspec.structs.replace(state, tables=written))
+
+
+def _blocks(table: TableShard, name: str) -> Iterator[Block]:
+    held: list[Block] = []
+    piece = 0
+    while (block := table.changes.read(name, piece)) is not None:
+        piece += 1
+        if block:
+            held.append(block)
+        if sum(a.nbytes for b in held for a in b.values()) >= _FILE_BYTES:
+            yield _joined(held)
+            held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    names = dict.fromkeys(name for block in blocks for name in block)
+    return {name: np.concatenate([b[name] for b in blocks if name in b]) for name in names}
+
+
+def _write_file(folder: Path, path: str, block: Block) -> DataFile:
+    with (folder / path).open("wb") as file:
+        size, checksum = write_tensors(file, block)
+        file.flush()
+        os.fsync(file.fileno())
+    return DataFile(path, size, checksum, block["ids"].size if "ids" in block else 0)
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    found = [p for p in folder.iterdir() if p.name.startswith(_PREFIX) and p.is_dir()]
+    return sorted(p for p in found if not p.name.endswith(_PARTIAL))
+
+
+def load_snapshot(store: "Store", folder: Path) -> int:
+    """Bring an empty store to the newest snapshot; return the first record that is not in it.
+
+    Raises:
+        LogCorrupt: A file of it is damaged.
+    """
+    for path in folder.iterdir():
+        if path.name.startswith(_PREFIX) and path.name.endswith(_PARTIAL):
+            shutil.rmtree(path, ignore_errors=True)
+    found = _snapshots(folder)
+    if not found:
+        return 1
+    try:
+        state = read_sealed(found[-1], State, _FORMAT)
+        for table in state.tables:
+            for file in table.files:
+                verify_file(found[-1], file)
+    except CheckpointCorrupt as error:
+        raise LogCorrupt(found[-1], error.message) from error
+    run = state.run
+    store.steps.run = Run(
+        run.generation,
+        run.world_size,
+        origin=run.origin,
+        steps=run.steps,
+        staleness=run.staleness,
+    )
+    store.steps.run.own_steps = list(run.own_steps)
+    store.writer.pushes.load(state.pushes)
+    store.contexts.load_applied(state.contexts)
+    for table in state.tables:
+        _load_table(store.shelf.revive(table.made), table, found[-1])
+    for name, tables in state.restores.items():
+        store.copies.restores.begin(name, tables)
+    return state.number
+
+
+def _load_table(shard: TableShard, state: TableState, folder: Path) -> None:
+    shard.steps = state.steps
+    for file in state.files:
+        arrays = map_tensors(folder / file.path)
+        rows = {n: a for n, a in arrays.items() if n not in _OF_BUCKETS}
+        if rows:
+            shard.restore(rows)
+        if "buckets" in arrays:
+            shard.restore({n: arrays[n] for n in _OF_BUCKETS if n in arrays})

@@ -1,0 +1,329 @@
+"""The run on a server: calls that wait for it, and steps on every server or on none.
+
+A rank's `Apply` is answered when the step is *prepared* here: every rank's gradients are merged and
+in the log. So whoever has the answers of all servers knows that the step cannot be lost, and with
+its next message, which names a later step, every server learns that too and applies it before it
+serves. A step that not all servers have prepared was seen by nobody, and is dropped when the next
+generation begins: not one byte has changed for it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, final
+
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import (
+    Draining,
+    InvalidRequest,
+    RunLost,
+    StaleGeneration,
+    StepPending,
+)
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.contexts import Contexts, Gradient
+from gradmesh.services.parameter_server.log.record import (
+    AnyRecord,
+    RunBegun,
+    StepAborted,
+    StepCommitted,
+    StepPrepared,
+)
+from gradmesh.services.parameter_server.run import Run
+
+_log = logging.getLogger(__name__)
+
+# Time to send the answer before the caller's deadline passes.
+_MARGIN_S = 0.1
+
+Change: TypeAlias = Callable[[AnyRecord, Sequence[Gradient], int | None], int]
+"""Writes a record and changes rows by gradients, as the given step; returns its number."""
+
+
+@final
+class Steps:
+    """The run of one server.
+
+    Args:
+        name: Name of this server.
+        contexts: Where gradients are until their step.
+        note: Writes a record with the gradients that belong to it; returns its number.
+        change: As `note`, and changes the rows.
+        apply_context: Applies a context as a rank's own step.
+        wait: Returns when a record counts as written.
+        max_waiters: Calls that may wait at once, so that they cannot keep the very gradients out
+            that they wait for.
+
+    Attributes:
+        changed: Guards the run; notified when a step is prepared or applied, or a run ends.
+        run: The current one.
+        waiters: Calls that wait.
+        reached: Told of the run after each step.
+        alone: Whether no other server has to prepare a step.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        contexts: Contexts,
+        *,
+        note: Callable[[AnyRecord, Sequence[Gradient]], int],
+        change: Change,
+        apply_context: Callable[[context_pb2.ContextId, context_pb2.StepMark], object],
+        wait: Callable[[int], None],
+        max_waiters: int,
+    ) -> None:
+        self._name = name
+        self._contexts = contexts
+        self._note = note
+        self._change = change
+        self._apply_context = apply_context
+        self._wait = wait
+        self._max_waiters = max_waiters
+        self.reached: Callable[[Run], object] = lambda run: None
+        self.changed = threading.Condition()
+        self.run = Run()
+        self.waiters = 0
+        self.alone = True
+        self._prepared_number = 0
+        self._fence = 0
+        self._closed = False
+
+    def fence(self, generation: int) -> None:
+        """Take notice of the trainers' current generation; waits of an older run end."""
+        with self.changed:
+            self._raise_fence(generation)
+
+    def _raise_fence(self, generation: int) -> None:
+        if generation > self._fence:
+            self._fence = generation
+            self.changed.notify_all()
+
+    def resume_after_restart(self) -> None:
+        """Shut out the generation that the former process was part of.
+
+        Gradients that were brought to it and not prepared are gone, so its steps cannot go on: a
+        newer generation begins where all servers are.
+        """
+        with self.changed:
+            if self.run.generation:
+                self._raise_fence(self.run.generation + 1)
+
+    def close(self) -> None:
+        """End all waits, so that the process can end."""
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+
+    def look(self, generation: int) -> Run:
+        """Return the run after shutting out every generation before the caller's.
+
+        Raises:
+            StaleGeneration: A newer generation began.
+        """
+        with self.changed:
+            self.check_generation(generation)
+            self._raise_fence(generation)
+            return self.run
+
+    def check_generation(self, generation: int) -> None:
+        """Return if a generation may begin a run; called under the lock.
+
+        Raises:
+            StaleGeneration: A newer one began.
+        """
+        current = max(self.run.generation, self._fence)
+        if generation < current:
+            raise StaleGeneration(
+                f"generation {generation} is over, {current} is current; join again",
+                generation=generation,
+                current=current,
+            )
+
+    def has_begun(self, generation: int, world_size: int) -> bool:
+        """Tell whether a generation's run has begun; called under the lock.
+
+        Raises:
+            StaleGeneration: A newer one began.
+            InvalidRequest: It began with another number of trainers.
+        """
+        self.check_generation(generation)
+        if generation != self.run.generation:
+            return False
+        if world_size != self.run.world_size:
+            raise InvalidRequest(
+                f"generation {generation} began with {self.run.world_size} trainers, not "
+                f"{world_size}",
+                generation=generation,
+            )
+        return True
+
+    def begin(self, begun: RunBegun) -> None:
+        """Begin a run, or go on with one in a new generation; called under the lock.
+
+        Raises:
+            RunLost: The run that shall go on is not here, or not at that step.
+        """
+        goes_on = begun.origin != begun.generation
+        if goes_on:
+            self._settle(begun)
+        self._note(begun, ())
+        self.run = Run(
+            begun.generation,
+            begun.world_size,
+            origin=begun.origin,
+            steps=begun.steps,
+            staleness=begun.staleness,
+        )
+        self.changed.notify_all()
+
+    def _settle(self, begun: RunBegun) -> None:
+        """Bring the rows to the step that all servers have prepared."""
+        run, steps = self.run, begun.steps
+        if run.origin != begun.origin or not run.applied_steps <= steps <= run.prepared_steps:
+            raise RunLost(
+                f"{self._name} does not hold run {begun.origin} at step {steps}: it holds run "
+                f"{run.origin} from {run.applied_steps} to {run.prepared_steps}; begin again from "
+                "a checkpoint or from the first step",
+                worker=self._name,
+                origin=begun.origin,
+                steps=steps,
+            )
+        if steps > run.applied_steps:
+            self._commit()
+        elif run.prepared is not None:
+            self._note(StepAborted(run.applied_steps), ())
+            run.prepared = None
+
+    def wait_to_begin(
+        self, mark: context_pb2.StepMark, deadline: Deadline, ahead: bool = False
+    ) -> None:
+        """Return when the rows are those that a step begins with; at once if ahead of it.
+
+        Raises:
+            StaleGeneration: The mark is of another generation.
+            StepPending: An earlier step did not complete in time.
+        """
+        self._wait_until(lambda: ahead or self.run.may_begin(mark), mark, deadline)
+
+    def wait_prepared(self, mark: context_pb2.StepMark, deadline: Deadline) -> None:
+        """Return when a step cannot be lost here.
+
+        Raises:
+            StaleGeneration: The generation is over; whether the step counts, the next one knows.
+            StepPending: Gradients are missing.
+        """
+        if self.run.staleness is None:
+            self._wait_until(lambda: self.run.prepared_steps > mark.step, mark, deadline)
+            self._wait(self._prepared_number)
+
+    def _wait_until(
+        self, is_true: Callable[[], bool], mark: context_pb2.StepMark, deadline: Deadline
+    ) -> None:
+        with self.changed:
+            self.waiters += 1
+            try:
+                while True:
+                    self.check(mark)
+                    self._learn(mark)
+                    if is_true():
+                        return
+                    if self._closed:
+                        raise Draining(f"{self._name} is leaving; ask again", worker=self._name)
+                    remaining_s = deadline.remaining_s() - _MARGIN_S
+                    if remaining_s <= 0 or self.waiters > self._max_waiters:
+                        raise StepPending(
+                            f"{self._name} has applied {self.run.applied_steps} steps, step "
+                            f"{mark.step} needs {mark.step}: some trainer's gradients are missing",
+                            applied_steps=self.run.applied_steps,
+                        )
+                    self.changed.wait(remaining_s)
+            finally:
+                self.waiters -= 1
+
+    def check(self, mark: context_pb2.StepMark) -> None:
+        """Return if a mark is of the current run and generation; called under the lock.
+
+        Raises:
+            StaleGeneration: It is not.
+        """
+        self.run.check(mark)
+        if mark.generation < self._fence:
+            raise StaleGeneration(
+                f"generation {mark.generation} is over, {self._fence} is current; join again",
+                generation=mark.generation,
+                current=self._fence,
+            )
+
+    def _learn(self, mark: context_pb2.StepMark) -> None:
+        """Apply what is prepared if a mark shows that all servers have prepared it."""
+        if mark.step > self.run.applied_steps and self.run.prepared is not None:
+            self._commit()
+
+    def contribute(self, context: context_pb2.ContextId, mark: context_pb2.StepMark) -> int:
+        """Take a rank's gradients of a step; return how many steps are prepared here.
+
+        Raises:
+            StaleGeneration: The mark is of another generation.
+            StepPending: The step is too far ahead.
+        """
+        with self.changed:
+            self.check(mark)
+            self._learn(mark)
+            if self.run.staleness is not None:
+                return self._contribute_own(context, mark)
+            if not self.run.has(mark):
+                self.run.check_ahead(mark)
+                self.run.stage(mark, self._contexts.take(context).gradients())
+            self._prepare()
+            return self.run.prepared_steps
+
+    def _contribute_own(self, context: context_pb2.ContextId, mark: context_pb2.StepMark) -> int:
+        """Apply a rank's step by itself, once, in a run with staleness."""
+        if not self.run.has(mark):
+            self._apply_context(context, mark)
+            self.run.advance(mark.rank, mark.step + 1)
+            self.reached(self.run)
+            self.changed.notify_all()
+        return self.run.own_steps[mark.rank]
+
+    def _prepare(self) -> None:
+        while (merged := self.run.prepare()) is not None:
+            record = StepPrepared(self.run.applied_steps, [g.table for g in merged])
+            try:
+                self._prepared_number = self._note(record, merged)
+            except BaseException:
+                self.run.prepared = None  # the ranks ask again
+                raise
+            if self.alone:
+                self._commit()
+            self.changed.notify_all()
+
+    def commit(self, mark: context_pb2.StepMark) -> int:
+        """Apply a step that all servers have prepared; return how many are applied.
+
+        Raises:
+            StaleGeneration: The mark is of another generation.
+            StepPending: The step is not prepared here.
+        """
+        with self.changed:
+            self.check(mark)
+            if self.run.staleness is not None:
+                return self.run.applied_steps  # each step is applied when it comes
+            if mark.step >= self.run.prepared_steps:
+                raise StepPending(
+                    f"{self._name} has not prepared step {mark.step}: some trainer's gradients "
+                    "are missing",
+                    applied_steps=self.run.applied_steps,
+                )
+            if mark.step >= self.run.applied_steps:
+                self._commit()
+            return self.run.applied_steps
+
+    def _commit(self) -> None:
+        step, gradients = self.run.applied_steps, self.run.prepared
+        assert gradients is not None
+        self._change(StepCommitted(step), gradients, step + 1)
+        self.run.commit()
+        self.reached(self.run)
+        self.changed.notify_all()

@@ -1,0 +1,130 @@
+"""Whatever changes rows: in turn, each with a record in the log."""
+
+from collections.abc import Sequence
+from typing import final
+
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.frame import Array
+from gradmesh.services.parameter_server.changes import Changes
+from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Slots
+from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.record import AnyRecord, ContextApplied, Pushed, Used
+from gradmesh.services.parameter_server.pushes import Pushes
+from gradmesh.services.parameter_server.run import merge
+from gradmesh.services.parameter_server.shelf import Shelf
+from gradmesh.services.parameter_server.table import TableShard
+
+
+@final
+class Writer:
+    """Changes the rows of a store.
+
+    Args:
+        shelf: The tables.
+        contexts: Where gradients are until they are applied.
+        changes: Told of changed rows, for lookups made ahead.
+        log: Where changes are written; None for nowhere.
+
+    Attributes:
+        pushes: Those that took effect.
+    """
+
+    def __init__(self, shelf: Shelf, contexts: Contexts, changes: Changes, log: Log | None) -> None:
+        self._shelf = shelf
+        self._contexts = contexts
+        self._changes = changes
+        self._log = log
+        self.pushes = Pushes()
+
+    def note(self, record: AnyRecord, gradients: Sequence[Gradient]) -> int:
+        """Write a record with the gradients that belong to it; return its number.
+
+        Raises:
+            StoreFull: The log's disk is full.
+        """
+        if self._log is None:
+            return 0
+        arrays: list[Array] = []
+        for gradient in gradients:
+            arrays += [self._shelf[gradient.table].ids_of(gradient.slots), gradient.rows]
+        with self._log.turn:
+            return self._log.append(record, arrays)
+
+    def wait(self, number: int) -> None:
+        """Return when a record counts as written."""
+        if self._log is not None:
+            self._log.wait(number)
+
+    def read(
+        self, table: TableShard, slots: Slots, out: Array | None = None, *, peek: bool = False
+    ) -> Array:
+        """Read rows; where that changes which rows there are, in turn and with a record."""
+        if self._log is None or peek or not table.counts_uses:
+            return table.read(slots, out, peek=peek)
+        with self._log.turn:
+            self._log.append(Used(table.spec.name), [slots])
+            return table.read(slots, out)
+
+    def change(self, record: AnyRecord, gradients: Sequence[Gradient], step: int | None) -> int:
+        """Write a record and change rows by gradients; return the record's number.
+
+        Args:
+            record: What happened. That of a step carries no gradients: they were written when it
+                was prepared.
+            gradients: One a table.
+            step: Number of the step in a run, from 1; None outside.
+        """
+        with in_turn(self._log):
+            number = self.note(record, () if step is not None else gradients)
+            for gradient in gradients:
+                self._shelf[gradient.table].apply(gradient.slots, gradient.rows, step)
+                self._changes.record(gradient.table, gradient.slots)
+        return number
+
+    def apply_context(
+        self, context: context_pb2.ContextId, mark: context_pb2.StepMark | None = None
+    ) -> int:
+        """Apply a context by itself; return the number of its record.
+
+        Args:
+            context: The context.
+            mark: Whose step it is, in a run without common steps.
+        """
+        # One gradient a table: two lookups of a row make one step, as in one process.
+        taken = self._contexts.take(context)
+        for part in taken.returned_parts():
+            self._shelf[part.table].note_staleness(part.steps)
+        merged = merge(taken.gradients())
+        if not merged and mark is None:
+            return 0
+        key = (context.worker, context.incarnation, context.counter)
+        names = [gradient.table for gradient in merged]
+        rank, steps = (-1, 0) if mark is None else (mark.rank, mark.step + 1)
+        return self.change(ContextApplied(key, names, rank, steps), merged, None)
+
+    def push(self, sender: tuple[str, int, int], gradients: Sequence[Gradient]) -> bool:
+        """Apply gradients outside any context, unless that was done before.
+
+        Raises:
+            StoreFull: New rows do not fit; nothing is applied.
+        """
+        number = 0
+
+        def effect() -> None:
+            nonlocal number
+            number = self._apply_new(sender, gradients)
+
+        applied = self.pushes.once(sender, effect)
+        self.wait(number)
+        return applied
+
+    def _apply_new(self, sender: tuple[str, int, int], gradients: Sequence[Gradient]) -> int:
+        """Apply gradients whose rows may not exist yet; none of them when memory is short."""
+        with in_turn(self._log):
+            for gradient in gradients:
+                table = self._shelf[gradient.table]
+                if self._log is not None and table.counts_uses:
+                    self._log.append(Used(gradient.table), [gradient.slots])
+                table.prepare(gradient.slots)
+            names = [gradient.table for gradient in gradients]
+            return self.change(Pushed(sender, names), gradients, None)
