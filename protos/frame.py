@@ -9,7 +9,7 @@ writes the same bytes. Why not plain protobuf: its `bytes` fields cost two to th
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
@@ -31,7 +31,8 @@ ARRAYS_FIELD = 15
 """Number of `arrays` in every bulk message."""
 
 Array: TypeAlias = NDArray[Any]
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound="Message | Serialized")
+Received = TypeVar("Received", bound=Message)
 
 _ARRAY_KEY = bytes([ARRAYS_FIELD << 3 | LENGTH])
 _DTYPE, _SHAPE, _PADDING, _DATA = 1, 2, 3, 4
@@ -54,6 +55,28 @@ class Frame(Generic[M]):
 
     message: M
     arrays: list[Array] = field(default_factory=list)
+
+
+@final
+class Serialized:
+    """A message as its bytes, for requests that repeat: it is sent as any message is.
+
+    Args:
+        data: The bytes.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def SerializeToString(self) -> bytes:  # noqa: N802  # as protobuf calls it
+        """Return the bytes."""
+        return self.data
+
+    def ByteSize(self) -> int:  # noqa: N802  # as protobuf calls it
+        """Return how many there are."""
+        return len(self.data)
 
 
 def is_bulk(message: type[Message] | Message) -> bool:
@@ -123,7 +146,9 @@ def _prefix(number: int, shape: tuple[int, ...], size: int, at: int) -> bytes:
     return _ARRAY_KEY + varint(body + pad) + fixed + padding + length
 
 
-def decode(data: bytes, message_type: type[M], max_bytes: int = limits.MAX_FRAME_BYTES) -> Frame[M]:
+def decode(
+    data: bytes, message_type: type[Received], max_bytes: int = limits.MAX_FRAME_BYTES
+) -> Frame[Received]:
     """Read a frame; its arrays are views of `data`.
 
     Raises:
@@ -155,7 +180,7 @@ def decode(data: bytes, message_type: type[M], max_bytes: int = limits.MAX_FRAME
     return Frame(parse(b"".join(head), message_type), arrays)
 
 
-def parse(data: bytes, message_type: type[M]) -> M:
+def parse(data: bytes, message_type: type[Received]) -> Received:
     """Read a message without arrays.
 
     Raises:

@@ -164,9 +164,14 @@ def read_arrays(layout: Layout, buffer: Any, base: int, body_bytes: int) -> list
     """
     if layout.end > body_bytes:
         raise InvalidFrame(f"an array ends at {layout.end} of a body of {body_bytes} bytes")
-    arrays: list[Array] = [
-        np.ndarray(shape, dtype, buffer, base + offset) for shape, dtype, offset in layout.entries
-    ]
+    entries = layout.entries
+    if len(entries) == 1:
+        shape, dtype, offset = entries[0]
+        arrays: list[Array] = [np.ndarray(shape, dtype, buffer, base + offset)]
+    else:
+        arrays = [
+            np.ndarray(shape, dtype, buffer, base + offset) for shape, dtype, offset in entries
+        ]
     for index in layout.bools:
         if arrays[index].size and arrays[index].view(np.uint8).max() > 1:
             raise InvalidFrame(f"array {index}: a truth value other than 0 and 1", index=index)

@@ -9,19 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
+from numpy import generic
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_backward
-from gradmesh.engine.autograd.errors import GradientError, InplaceError
-from gradmesh.engine.autograd.function import RELEASED, Function, Output, release, used_before
+from gradmesh.engine.autograd.errors import GradientError
+from gradmesh.engine.autograd.function import (
+    RELEASED,
+    Function,
+    Output,
+    check_versions,
+    release,
+    used_before,
+)
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 from gradmesh.engine.autograd.under_way import run_part
-from gradmesh.engine.backend import Array, ShapeError, array_module, as_array
+from gradmesh.engine.backend import Array, ShapeError, as_array
 
 _by_sequence = attrgetter("sequence")
 
@@ -58,19 +67,20 @@ def reachable_nodes(roots: Sequence[Any]) -> list[Function]:
 def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
     """Return the reachable nodes, latest first, and how often each leaf is used."""
     seen = set(starts)
-    stack = list(seen)
+    # A list that grows while it is walked: the cheapest queue there is.
+    nodes = list(seen)
     uses: dict[Any, int] = {}
-    while stack:
-        for edge in stack.pop().edges:
+    for node in nodes:
+        for edge in node.edges:
             if edge is None:
                 continue
-            if edge.is_node:
-                if edge not in seen:
-                    seen.add(edge)
-                    stack.append(edge)
-            else:
+            if not edge.is_node:
                 uses[edge] = uses.get(edge, 0) + 1
-    return sorted(seen, key=_by_sequence, reverse=True), uses
+            elif edge not in seen:
+                seen.add(edge)
+                nodes.append(edge)
+    nodes.sort(key=_by_sequence, reverse=True)
+    return nodes, uses
 
 
 class _Pass:
@@ -88,10 +98,11 @@ class _Pass:
 
     def run(self, roots: Sequence[Any], grads: Sequence[Any] | None) -> None:
         seeds = _seeds(roots, grads)
-        nodes, self.uses = _explore([r.grad_fn for r, _ in seeds if r.grad_fn is not None])
+        nodes, uses = _explore([r.grad_fn for r, _ in seeds if r.grad_fn is not None])
+        self.uses = uses
         for root, _ in seeds:
             if root.grad_fn is None:
-                self.uses[root] = self.uses.get(root, 0) + 1
+                uses[root] = uses.get(root, 0) + 1
         for root, grad in seeds:
             if root.grad_fn is not None:
                 self._add(root.grad_fn, grad)
@@ -114,29 +125,37 @@ class _Pass:
             return
         if node.saved_tensors is RELEASED:
             raise used_before(node)
-        for counter, version in node.versions:
+        for counter, version, _ in node.versions:
             if counter[0] != version:
-                raise changed(node)
-        backward = type(node).backward
-        results = backward(node, *grad) if node.outputs > 1 else backward(node, grad)
+                check_versions(node)
+                break
+        results = node.backward(node, *grad) if node.outputs > 1 else node.backward(node, grad)
         if type(results) is not tuple:
             results = (results,)
         if self.anomaly:
             check_backward(node, results)
-        if len(results) != len(node.edges):
+        edges = node.edges
+        if len(results) != len(edges):
             raise miscounted(node, results)
-        for place, edge in enumerate(node.edges):
+        for place, edge in enumerate(edges):
             if edge is None:
                 continue
             result = results[place]
-            if result is None:
-                if not edge.is_node:
-                    self._settle(edge)
-            elif edge.is_node:
-                self._add(edge, result)
+            if edge.is_node:
+                if result is not None:
+                    self._add(edge, result)
+            elif result is None:
+                self._settle(edge)
             else:
-                self._add_leaf(edge, result, _is_fresh(node, grad, result, results))
-        if not self.retain_graph:
+                # Three: the tuple, this name, and the count's own argument. Nobody else refers to
+                # the array then, and it may be kept without a copy.
+                alone = getrefcount(result) == 3 and type(result) is not RowGrad
+                owned = alone and result.base is None
+                if self.uses[edge] == 1 and edge not in self.pending:
+                    accumulate_leaf(edge, as_array(result), owned, self.into)
+                else:
+                    self._add_leaf(edge, result, owned)
+        if not self.retain_graph and node.saved_tensors:
             release(node)
 
     def _skip(self, node: Function) -> None:
@@ -145,23 +164,17 @@ class _Pass:
             if edge is not None and not edge.is_node:
                 self._settle(edge)
 
-    def _add_leaf(self, leaf: Any, grad: Any, fresh: bool) -> None:
-        """Add a gradient to a leaf; what is used once needs no bookkeeping."""
-        if leaf in self.pending:
-            self._add(leaf, grad)
-        elif self.uses[leaf] == 1:
-            accumulate_leaf(leaf, as_array(grad), fresh, self.into)
-            return
-        else:
-            self._add(leaf, grad)
-            if fresh:
-                self.owned.add(leaf)
+    def _add_leaf(self, leaf: Any, grad: Any, owned: bool) -> None:
+        """Add a gradient to a leaf that is used more than once."""
+        if owned and leaf not in self.pending:
+            self.owned.add(leaf)
+        self._add(leaf, grad)
         self._settle(leaf)
 
     def _add(self, target: Any, grad: Any) -> None:
         """Add a gradient to what waits for a node or leaf."""
         pending = self.pending
-        if isinstance(grad, np.generic):
+        if isinstance(grad, generic):
             grad = np.asarray(grad)
         held = pending.get(target)
         if held is None:
@@ -196,15 +209,18 @@ def _seeds(roots: Sequence[Any], grads: Sequence[Any] | None) -> list[tuple[Any,
 
 
 def _seed(root: Any, grad: Any) -> Array:
-    if not root.requires_grad:
+    if not root._requires_grad:
         raise GradientError("this tensor has no gradient: nothing it was made from requires one")
     if grad is None:
-        if root.data.size != 1:
+        data = root.data
+        if data.size != 1:
             raise GradientError(
                 f"a gradient must be given to start from a tensor of shape {root.shape}; "
                 "only a tensor of one element starts from 1"
             )
-        return array_module(root.data).ones(root.data.shape, dtype=root.data.dtype)
+        start = data.copy()
+        start.fill(1)
+        return start
     data = grad.data if isinstance(grad, tensor_module.Tensor) else grad
     if tuple(data.shape) != root.shape:
         raise ShapeError(
@@ -213,32 +229,8 @@ def _seed(root: Any, grad: Any) -> Array:
     return data if data.dtype == root.data.dtype else data.astype(root.data.dtype)
 
 
-def _is_fresh(node: Function, grad: Any, result: Any, results: tuple[Any, ...]) -> bool:
-    """Tell whether nobody but the caller refers to an array that a backward returned."""
-    if type(result) is RowGrad or result is grad or result.base is not None:
-        return False
-    if node.outputs > 1:
-        return False
-    for kept in node.saved_tensors:
-        if kept is result:
-            return False
-    copies = 0
-    for other in results:
-        if other is result:
-            copies += 1
-    return copies == 1
-
-
 def miscounted(node: Function, results: tuple[Any, ...]) -> GradientError:
     """Return the error for a backward that gave too few or too many gradients."""
     return GradientError(
         f"{node.name()}: backward returned {len(results)} gradients for {len(node.edges)} inputs"
-    )
-
-
-def changed(node: Function) -> InplaceError:
-    """Return the error for a saved value that is no longer what it was."""
-    return InplaceError(
-        f"a value that the backward of {node.name()} needs was changed in place after the forward; "
-        "use the op without the trailing underscore, or clone the tensor first"
     )

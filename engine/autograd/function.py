@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_forward
-from gradmesh.engine.autograd.errors import GraphReleased
+from gradmesh.engine.autograd.errors import GraphReleased, InplaceError
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.backend import DeviceError
 
@@ -53,7 +54,8 @@ class Function:
     outputs: int
     saved_tensors: tuple[Any, ...]
     sequence: int
-    versions: tuple[tuple[list[int], int], ...]
+    # Of the op's tensors: counter of in-place changes, its count at forward, identity of the array.
+    versions: Sequence[tuple[list[int], int, int]]
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **options: Any) -> Any:
@@ -82,22 +84,20 @@ class Function:
     def apply(cls, *args: Any, **options: Any) -> Any:
         """Run the op on tensors and other arguments, recording it if gradients may be asked for."""
         tensor_class = tensor_module.Tensor
-        kind: Any = None
-        wanted = False
         node = cls()
         node.saved_tensors = _NOTHING
         values: list[Any] = []
         edges: list[Any] = []
         tensors: list[Any] = []
+        wanted = False
+        kind: Any = None
         for arg in args:
             edge = None
             if isinstance(arg, tensor_class):
                 tensors.append(arg)
                 if arg._requires_grad:
                     wanted = True
-                    edge = arg.grad_fn
-                    if edge is None:
-                        edge = arg
+                    edge = arg.grad_fn or arg
                 arg = arg.data
                 if type(arg) is not kind:
                     if kind is not None:
@@ -110,10 +110,11 @@ class Function:
         result = cls.forward(node, *values, **options)
         if state.anomaly:
             check_forward(node, result)
-        if type(result) is tuple:
-            return _wrap_many(node, result, tensors, recorded)
-        if isinstance(result, np.generic):
-            result = np.asarray(result)
+        if type(result) is not ndarray:
+            if type(result) is tuple:
+                return _wrap_many(node, result, tensors, recorded)
+            if isinstance(result, np.generic):
+                result = np.asarray(result)
         out = tensor_class(result)
         if cls.is_view:
             out.version = tensors[0].version
@@ -126,7 +127,7 @@ class Function:
             out.grad_fn = node
             if node.saved_tensors:
                 tensors.append(out)
-                _note_versions(node, tensors)
+                node.versions = [(t.version, t.version[0], id(t.data)) for t in tensors]
             else:
                 node.versions = _NOTHING
         return out
@@ -160,7 +161,7 @@ def _wrap_many(node: Function, results: Any, tensors: list[Any], recorded: bool)
     if recorded:
         link(node, node.edges)
         link_parts(node, outs)
-        _note_versions(node, [*tensors, *outs])
+        node.versions = [(t.version, t.version[0], id(t.data)) for t in (*tensors, *outs)]
     return outs
 
 
@@ -181,12 +182,6 @@ def next_sequence() -> int:
     return next(_sequence)
 
 
-def _note_versions(node: Function, tensors: list[Any]) -> None:
-    """Note the version of every saved array that belongs to a tensor of this op."""
-    saved = {id(array) for array in node.saved_tensors}
-    node.versions = tuple([(t.version, t.version[0]) for t in tensors if id(t.data) in saved])
-
-
 RELEASED: tuple[Any, ...] = ("released",)
 """Stands in a node for saved values that are gone."""
 
@@ -195,7 +190,17 @@ def release(node: Function) -> None:
     """Drop what a node saved; a second backward through it is refused then."""
     if node.saved_tensors:
         node.saved_tensors = RELEASED
-        node.versions = ()
+        node.versions = _NOTHING
+
+
+def check_versions(node: Function) -> None:
+    """Raise InplaceError if an array that the node saved was changed since."""
+    for counter, version, array in node.versions:
+        if counter[0] != version and array in map(id, node.saved_tensors):
+            raise InplaceError(
+                f"a value that the backward of {node.name()} needs was changed in place after the "
+                "forward; use the op without the trailing underscore, or clone the tensor first"
+            )
 
 
 def used_before(node: Function) -> GraphReleased:

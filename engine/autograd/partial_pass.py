@@ -17,12 +17,13 @@ from sys import getrefcount
 from typing import Any, final
 
 from gradmesh.engine.autograd.anomaly import check_backward
-from gradmesh.engine.autograd.engine import changed, miscounted
+from gradmesh.engine.autograd.engine import miscounted
 from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.function import (
     RELEASED,
     Function,
     Output,
+    check_versions,
     next_sequence,
     release,
     used_before,
@@ -199,9 +200,7 @@ class PartialPass:
                 grads = [_hooked(node, grads[0])]
         if node.saved_tensors is RELEASED:
             raise used_before(node)
-        for counter, version in node.versions:
-            if counter[0] != version:
-                raise changed(node)
+        check_versions(node)
         results: Any = type(node).backward(node, *grads)
         if type(results) is not tuple:
             results = (results,)

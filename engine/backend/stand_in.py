@@ -99,6 +99,10 @@ class StandInArray:
         """Copy from host memory."""
         self.host[...] = host
 
+    def fill(self, value: Any) -> None:
+        """Set every element."""
+        self.host.fill(_open(value))
+
     def item(self) -> Any:
         """Return the only element."""
         return self.host.item()

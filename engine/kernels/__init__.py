@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.id_map import IdMap as IdMap
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
-    from gradmesh.engine.kernels.route import first_outside as first_outside
     from gradmesh.engine.kernels.route import route_ids as route_ids
     from gradmesh.engine.kernels.rows import check_index as check_index
     from gradmesh.engine.kernels.rows import coalesce as coalesce
@@ -53,7 +52,6 @@ _HOMES = {
     "copy_in": "rows",
     "copy_out": "rows",
     "erf": "special",
-    "first_outside": "route",
     "gather": "rows",
     "init_normal": "initializer",
     "init_uniform": "initializer",
@@ -83,7 +81,6 @@ __all__ = [
     "copy_in",
     "copy_out",
     "erf",
-    "first_outside",
     "fused",
     "gather",
     "init_normal",

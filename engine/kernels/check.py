@@ -17,6 +17,10 @@ _EXPONENTS = {
 }
 
 
+# The above by dtype, whose name takes numpy longer than the check of a row.
+_by_dtype: dict[Any, Any] = {}
+
+
 @jit
 def _any_has_all(bits: Any, mask: Any) -> Any:
     found = False
@@ -28,7 +32,10 @@ def _any_has_all(bits: Any, mask: Any) -> Any:
 
 def all_finite(array: Any) -> bool:
     """Tell whether an array of floating-point numbers has no NaN and no infinity."""
-    known = _EXPONENTS.get(array.dtype.name)
-    if known is None or not array.flags.c_contiguous or not array.dtype.isnative:
+    dtype = array.dtype
+    known = _by_dtype.get(dtype)
+    if known is None:
+        known = _by_dtype[dtype] = _EXPONENTS.get(dtype.name) if dtype.isnative else None
+    if known is None or not array.flags.c_contiguous:
         return bool(np.isfinite(array).all())
     return not _any_has_all(array.reshape(-1).view(known[0]), known[1])

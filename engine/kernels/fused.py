@@ -40,8 +40,21 @@ def relu_backward(grad: Any, out: Any, masked: Any, bias_grad: Any) -> None:
 
 
 @jit
-def bce_with_logits(x: Any, target: Any, slope: Any) -> Any:
-    """Return the summed loss, in float64, and put sigmoid(x) - target into slope."""
+def column_sum(rows: Any, total: Any) -> None:
+    """Put the sum over rows [n, dim] into total, row by row."""
+    total[:] = rows.dtype.type(0)
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        for j in range(row.shape[0]):
+            total[j] += row[j]
+
+
+@jit
+def bce_with_logits(x: Any, target: Any, slope: Any, count: Any, out: Any) -> None:
+    """Put sigmoid(x) - target into slope, and the loss, summed and divided by count, into out.
+
+    The sum is taken in float64; out has no axes.
+    """
     total = 0.0
     for i in range(x.shape[0]):
         v = np.float64(x[i])
@@ -49,15 +62,18 @@ def bce_with_logits(x: Any, target: Any, slope: Any) -> Any:
         e = math.exp(-abs(v))
         total += (v if v > 0 else 0.0) - v * t + math.log1p(e)
         slope[i] = (1.0 / (1.0 + e) if v >= 0 else e / (1.0 + e)) - t
-    return total
+    out[()] = total / count
 
 
 @jit
-def mse(x: Any, target: Any, error: Any) -> Any:
-    """Return the summed squared error, in float64, and put x - target into error."""
+def mse(x: Any, target: Any, error: Any, count: Any, out: Any) -> None:
+    """Put x - target into error, and the sum of its squares divided by count into out.
+
+    The sum is taken in float64.
+    """
     total = 0.0
     for i in range(x.shape[0]):
         d = x[i] - target[i]
         error[i] = d
         total += np.float64(d) * np.float64(d)
-    return total
+    out[()] = total / count

@@ -1,4 +1,4 @@
-"""Dedupe the ids of many tables and sort them by owner, in one pass and without a sort."""
+"""Check, dedupe and sort the ids of many tables by owner, in one pass and without a sort."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _BUCKET_SHIFT = np.uint64(52)
 def _route(
     ids: Any,
     starts: Any,
+    bounds: Any,
     bucket_owners: Any,
     groups: Any,
     order: Any,
@@ -26,20 +27,30 @@ def _route(
     layout: Any,
     totals: Any,
 ) -> Any:
-    """Fill inverse, distinct, layout and totals; return how many distinct ids there are."""
+    """Fill inverse, distinct, layout and totals; return how many distinct ids there are.
+
+    Below 0 stands -1 - the place of an id that is no row of its table.
+    """
     tables = groups.shape[0]
-    unique, owners, places = scratch[0], scratch[1], scratch[2]
     begins, counts = layout[0], layout[1]
+    # One owner and one matrix: in order of first appearance they stand where they belong.
+    alone = scratch.shape[0] == 0
+    unique = distinct if alone else scratch[0]
     found = 0
     for table in range(tables):
         begin, end = starts[table], starts[table + 1]
+        first, last = bounds[0, table], bounds[1, table]
         size = 16
-        while size < 2 * (end - begin):
+        # A quarter full, so that most searches end where they begin.
+        while size < 4 * (end - begin):
             size *= 2
         mask = np.uint64(size - 1)
         slots[:size] = -1
+        before = found
         for i in range(begin, end):
             key = ids[i]
+            if key < first or key > last:
+                return -1 - i
             mixed = spread(key)
             h = mixed & mask
             while slots[h] >= 0 and unique[slots[h]] != key:
@@ -47,13 +58,21 @@ def _route(
             if slots[h] < 0:
                 slots[h] = found
                 unique[found] = key
-                owner = bucket_owners[mixed >> _BUCKET_SHIFT]
-                owners[found] = owner
-                # Its number among those of the same owner and table.
-                places[found] = counts[owner, table]
-                counts[owner, table] += 1
+                if not alone:
+                    owner = bucket_owners[mixed >> _BUCKET_SHIFT]
+                    scratch[1, found] = owner
+                    # Its number among those of the same owner and table.
+                    scratch[2, found] = counts[owner, table]
+                    counts[owner, table] += 1
                 found += 1
             inverse[i] = slots[h]
+        if alone:
+            begins[0, table] = before
+            counts[0, table] = found - before
+    if alone:
+        totals[0] = found
+        return found
+    owners, places = scratch[1], scratch[2]
     first = 0
     while first < tables:
         group = groups[order[first]]
@@ -82,43 +101,31 @@ def _route(
     return found
 
 
-@jit
-def _outside(ids: Any, starts: Any, firsts: Any, lasts: Any) -> Any:
-    for table in range(firsts.shape[0]):
-        first, last = firsts[table], lasts[table]
-        for i in range(starts[table], starts[table + 1]):
-            if ids[i] < first or ids[i] > last:
-                return i
-    return -1
-
-
-def first_outside(ids: Any, starts: Any, firsts: Any, lasts: Any) -> int:
-    """Return the place of the first id that none of its table's rows has, or -1.
-
-    Args:
-        ids: int64 [n], table after table.
-        starts: int64 [tables + 1], where the ids of each table begin.
-        firsts: int64 [tables], the least id of each table.
-        lasts: int64 [tables], the greatest.
-    """
-    return int(_outside(ids, starts, firsts, lasts))
-
-
 def route_ids(
-    ids: Any, starts: Any, bucket_owners: Any, owner_count: int, groups: Any, order: Any
-) -> tuple[Any, Any, Any, Any]:
+    ids: Any,
+    starts: Any,
+    bounds: Any,
+    bucket_owners: Any,
+    owner_count: int,
+    groups: Any,
+    order: Any,
+    group_count: int,
+) -> tuple[int, Any, Any, Any, Any]:
     """Return the distinct ids of several tables, those of one owner side by side.
 
     Args:
         ids: int64 [n], the ids of the first table, then those of the second, and so on.
         starts: int64 [tables + 1], where the ids of each table begin.
+        bounds: int64 [2, tables], the least and the greatest id of each table.
         bucket_owners: int32 [4096], the owner of each bucket; a bucket is the upper 12 bits of
             the mixed id.
         owner_count: How many owners there are.
         groups: int64 [tables], numbers from 0 on without a gap; tables of a group stand together.
         order: int64 [tables], the tables by group.
+        group_count: How many groups there are.
 
     Returns:
+        -1, or the place of the first id that is no row of its table: the rest means nothing then;
         distinct, int64 [m], by group, then owner, then table, then first appearance;
         inverse, int64 [n], where each id stands among those of its group;
         layout, int64 [2, owners, tables], where the distinct ids of each owner and table begin
@@ -127,15 +134,17 @@ def route_ids(
     """
     tables, count = len(groups), len(ids)
     # Only as much of it is used as the biggest table needs.
-    slots = np.empty(1 << max(4, (2 * count - 1).bit_length()), np.int32)
-    scratch = np.empty((3, count), np.int64)
+    slots = np.empty(1 << max(4, (4 * count - 1).bit_length()), np.int32)
+    alone = owner_count == 1 and group_count == 1
+    scratch = np.empty((0 if alone else 3, count), np.int64)
     inverse = np.empty(count, np.int64)
     distinct = np.empty(count, np.int64)
     layout = np.zeros((2, owner_count, tables), np.int64)
-    totals = np.zeros(tables, np.int64)
+    totals = np.zeros(group_count, np.int64)
     found = _route(
         ids,
         starts,
+        bounds,
         bucket_owners,
         groups,
         order,
@@ -146,4 +155,6 @@ def route_ids(
         layout,
         totals,
     )
-    return distinct[:found], inverse, layout, totals
+    if found < 0:
+        return -1 - found, distinct, inverse, layout, totals
+    return -1, distinct[:found], inverse, layout, totals

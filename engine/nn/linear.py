@@ -108,8 +108,12 @@ class MLP(Module):
 
     def forward(self, x: Any) -> Any:
         """Return the last layer's result, [..., sizes[-1]]."""
-        last = len(self.layers) - 1
+        last = -1 if self.final_relu else len(self.layers) - 1
         for place, layer in enumerate(self.layers):
-            op = ops.linear if place == last and not self.final_relu else ops.linear_relu
-            x = op(x, layer.weight, layer.bias)
+            if place == last:
+                x = layer(x)
+            elif layer.has_hooks():
+                x = ops.relu(layer(x))
+            else:
+                x = layer.forward_fused(x)
         return x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from gradmesh.engine import kernels
@@ -43,21 +43,18 @@ class AdagradRule(Rule):
         total += change * change
         weights -= self._rate(lr, step) * change / (xp.sqrt(total) + self.eps)
 
-    def kernel(
-        self,
-        weights: Array,
-        slots: Mapping[str, Array],
-        index: Array,
-        grads: Array,
-        lr: float,
-        step: int,
-    ) -> bool:
-        """Change weights and slots in one compiled pass."""
-        kind = weights.dtype.type
-        rate = kind(self._rate(lr, step))
-        decay, eps = kind(self.weight_decay), kind(self.eps)
-        kernels.update.adagrad(weights, slots["sum"], index, grads, rate, decay, eps)
-        return True
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.adagrad
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate, decay and eps."""
+        return kind(self._rate(lr, step)), kind(self.weight_decay), kind(self.eps)
+
+    @property
+    def is_steady(self) -> bool:
+        """Tell that the rate falls with the steps if it decays."""
+        return not self.lr_decay
 
     def _rate(self, lr: float, step: int) -> float:
         return lr / (1 + (step - 1) * self.lr_decay)
@@ -94,20 +91,13 @@ class RowwiseAdagradRule(Rule):
         total += (change * change).mean(axis=1, keepdims=True)
         weights -= change * (lr / (xp.sqrt(total) + self.eps))
 
-    def kernel(
-        self,
-        weights: Array,
-        slots: Mapping[str, Array],
-        index: Array,
-        grads: Array,
-        lr: float,
-        step: int,
-    ) -> bool:
-        """Change weights and slots in one compiled pass."""
-        kind = weights.dtype.type
-        decay, eps = kind(self.weight_decay), kind(self.eps)
-        kernels.update.rowwise_adagrad(weights, slots["sum"], index, grads, kind(lr), decay, eps)
-        return True
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.rowwise_adagrad
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate, decay and eps."""
+        return kind(lr), kind(self.weight_decay), kind(self.eps)
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from gradmesh.engine import kernels
@@ -58,36 +58,21 @@ class AdamRule(Rule):
             second = largest
         weights -= (lr / correction1) * first / (xp.sqrt(second) / correction2 + self.eps)
 
-    def kernel(
-        self,
-        weights: Array,
-        slots: Mapping[str, Array],
-        index: Array,
-        grads: Array,
-        lr: float,
-        step: int,
-    ) -> bool:
-        """Change weights and slots in one compiled pass."""
-        if self.amsgrad:
-            return False
-        kind = weights.dtype.type
+    def kernel(self) -> Callable[..., None] | None:
+        """Return the update as one compiled pass; amsgrad has none."""
+        return None if self.amsgrad else kernels.update.adam
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate, decays, shares, eps and the correction of this step."""
         decay, shrink, correction1, correction2 = self._numbers(lr, step)
-        kernels.update.adam(
-            weights,
-            slots["exp_avg"],
-            slots["exp_avg_sq"],
-            index,
-            grads,
-            kind(lr / correction1),
-            kind(decay),
-            kind(shrink),
-            kind(1 - self.betas[0]),
-            kind(self.betas[1]),
-            kind(1 - self.betas[1]),
-            kind(self.eps),
-            kind(correction2),
-        )
-        return True
+        first, second = self.betas
+        plain = (lr / correction1, decay, shrink, 1 - first, second, 1 - second, self.eps)
+        return (*[kind(number) for number in plain], kind(correction2))
+
+    @property
+    def is_steady(self) -> bool:
+        """Tell that the corrections change with every step."""
+        return False
 
     def _numbers(self, lr: float, step: int) -> tuple[float, float, float, float]:
         decay = 0.0 if self.decoupled else self.weight_decay

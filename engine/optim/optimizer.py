@@ -100,7 +100,12 @@ class Optimizer(ABC):
                 if grad is None:
                     continue
                 bound = bounds.get(param)
-                if bound is not None and type(grad) is Tensor and bound.fits(rule, param.data):
+                if (
+                    bound is not None
+                    and bound.weight is param.data
+                    and bound.rule is rule
+                    and type(grad) is Tensor
+                ):
                     bound.step(grad.data, lr)
                     param.version[0] += 1
                 else:

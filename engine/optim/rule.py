@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -58,17 +58,22 @@ class Rule(ABC):
     ) -> None:
         """Change weights [n, dim] and slots [n, width] in place, in array operations."""
 
-    def kernel(
-        self,
-        weights: Array,
-        slots: Mapping[str, Array],
-        index: Array,
-        grads: Array,
-        lr: float,
-        step: int,
-    ) -> bool:
-        """Do the update compiled, on host arrays; return False if the rule has no kernel."""
-        return False
+    def kernel(self) -> Callable[..., None] | None:
+        """Return the compiled form of the formula, or None if there is none.
+
+        It takes weights [m, dim], the slots' arrays in the order of `slots`, the rows to change,
+        their gradients [n, dim], and `numbers`.
+        """
+        return None
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return what the kernel takes besides arrays, floats as the dtype's `kind`."""
+        return (kind(lr),)
+
+    @property
+    def is_steady(self) -> bool:
+        """Tell whether `numbers` are the same for every step."""
+        return True
 
     def allocate(self, rows: int, dim: int, dtype: Any, xp: Any = np) -> dict[str, Array]:
         """Return fresh slot arrays for a table of rows; float32 for half precision."""
@@ -166,9 +171,15 @@ class Rule(ABC):
         if not is_plain(weights):
             return False
         kernels.check_index(index, weights.shape[0])
+        run = self.kernel()
+        if run is None:
+            return False
+        kind = weights.dtype.type
+        state = [slots[slot.name] for slot in self.slots(weights.shape[1])]
         if grads.dtype != weights.dtype:
             grads = grads.astype(weights.dtype)
-        return self.kernel(weights, slots, index, grads, lr, step)
+        run(weights, *state, index, grads, *self.numbers(kind, lr, step))
+        return True
 
 
 def _is_half(dtype: Any) -> bool:
@@ -194,28 +205,32 @@ class BoundRule:
         "_dtype",
         "_index",
         "_kept",
-        "_kernel",
+        "_lr",
         "_matrix",
-        "_rule",
+        "_numbers",
+        "_run",
         "_seen",
-        "_weight",
+        "_shape",
+        "_state",
+        "rule",
+        "weight",
     )
 
     def __init__(self, rule: Rule, weight: Array, kept: dict[str, Any]) -> None:
         rows, dim = rule.rows_of(weight)
-        self._rule, self._weight, self._kept = rule, weight, kept
+        self.rule, self.weight, self._kept = rule, weight, kept
         # A weight of half precision is updated in float32 and rounded once.
         self._direct = bool(weight.flags.c_contiguous) and not _is_half(weight.dtype)
         self._dtype = _state_dtype(weight.dtype)
-        self._matrix = weight.reshape(rows, dim)
+        self._shape = (rows, dim)
+        self._matrix = weight.reshape(self._shape)
         # Row gradients may have made the slots; they are the same memory as one long row.
         self._seen = {name: array.reshape(rows, -1) for name, array in kept["slots"].items()}
+        self._state = [self._seen[slot.name] for slot in rule.slots(dim)]
         self._index = np.arange(rows)
-        self._kernel = isinstance(weight, np.ndarray)
-
-    def fits(self, rule: Rule, weight: Array) -> bool:
-        """Tell whether this is still the same rule and the same array."""
-        return rule is self._rule and weight is self._weight
+        self._run = rule.kernel() if isinstance(weight, np.ndarray) else None
+        self._lr: float | None = None
+        self._numbers: tuple[Any, ...] = ()
 
     def step(self, grad: Array, lr: float) -> None:
         """Count one step and update the parameter in place.
@@ -223,21 +238,23 @@ class BoundRule:
         Raises:
             ShapeError: If the gradient has another shape; nothing is changed then.
         """
-        weight = self._weight
+        weight = self.weight
         if grad.shape != weight.shape:
             raise ShapeError(f"gradient {tuple(grad.shape)} for a parameter {tuple(weight.shape)}")
-        if grad.dtype != self._dtype:
+        if grad.dtype is not self._dtype and grad.dtype != self._dtype:
             grad = grad.astype(self._dtype)
-        self._kept["step"] += 1
+        step = self._kept["step"] + 1
+        self._kept["step"] = step
         if not self._direct:
-            self._matrix = weight.astype(self._dtype).reshape(self._matrix.shape)
-        given = grad.reshape(self._matrix.shape)
-        self._apply(given, lr, self._kept["step"])
+            self._matrix = weight.astype(self._dtype).reshape(self._shape)
+        given = grad.reshape(self._shape)
+        if self._run is None:
+            rule, matrix = self.rule, self._matrix
+            rule.formula(array_module(matrix), matrix, self._seen, given, lr, step)
+        else:
+            if lr != self._lr:
+                self._numbers = self.rule.numbers(self._dtype.type, lr, step)
+                self._lr = lr if self.rule.is_steady else None
+            self._run(self._matrix, *self._state, self._index, given, *self._numbers)
         if not self._direct:
             weight[...] = self._matrix.reshape(weight.shape)
-
-    def _apply(self, given: Array, lr: float, step: int) -> None:
-        matrix, seen = self._matrix, self._seen
-        if self._kernel and self._rule.kernel(matrix, seen, self._index, given, lr, step):
-            return
-        self._rule.formula(array_module(matrix), matrix, seen, given, lr, step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from gradmesh.engine import kernels
@@ -50,32 +50,21 @@ class SGDRule(Rule):
             change = change + self.momentum * buffer if self.nesterov else buffer
         weights -= lr * change
 
-    def kernel(
-        self,
-        weights: Array,
-        slots: Mapping[str, Array],
-        index: Array,
-        grads: Array,
-        lr: float,
-        step: int,
-    ) -> bool:
-        """Change weights and slots in one compiled pass."""
-        kind = weights.dtype.type
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.momentum if self.momentum else kernels.update.sgd
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate, decay, and what the running sum needs."""
+        plain = (kind(lr), kind(self.weight_decay))
         if not self.momentum:
-            kernels.update.sgd(weights, index, grads, kind(lr), kind(self.weight_decay))
-            return True
-        kernels.update.momentum(
-            weights,
-            slots["momentum_buffer"],
-            index,
-            grads,
-            kind(lr),
-            kind(self.weight_decay),
-            kind(self.momentum),
-            kind(self._share(step)),
-            self.nesterov,
-        )
-        return True
+            return plain
+        return (*plain, kind(self.momentum), kind(self._share(step)), self.nesterov)
+
+    @property
+    def is_steady(self) -> bool:
+        """Tell that only dampening makes the first step another."""
+        return not self.dampening
 
     def _share(self, step: int) -> float:
         # As in torch, the first gradient enters the running sum undamped.

@@ -274,6 +274,10 @@ class Calls:
         finally:
             self.cancel()
 
+    def only(self) -> Pending:
+        """Hand over the only call, to wait for it without more ado."""
+        return self._pending.pop()
+
     def cancel(self) -> None:
         """Give up what is still under way."""
         for call in self._pending:

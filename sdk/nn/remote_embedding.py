@@ -89,4 +89,4 @@ class RemoteEmbedding(Module):
                 f"ids of shape {ids.shape} for {count} tables; expected [batch, {count}]"
             )
         starts = np.arange(count + 1, dtype=np.int64) * len(ids)
-        return self._set.want(ids.T.reshape(-1), starts)
+        return WantedIds(ids.T.reshape(-1), starts)

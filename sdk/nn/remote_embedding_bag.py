@@ -119,7 +119,7 @@ class RemoteEmbeddingBag(Module):
         return read_bags(ids, offsets, self._set.names, include_last_offset=last)
 
     def _want(self, bags: Bags) -> WantedIds:
-        return self._set.want(bags.ids, bags.table_starts)
+        return WantedIds(bags.ids, bags.table_starts)
 
     def _pool(
         self, rows: Tensor, inverse: NDArray[Any], bags: Bags, weights: Any, members: list[int]

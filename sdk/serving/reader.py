@@ -21,10 +21,10 @@ from gradmesh.sdk.serving.cache import RowCache
 from gradmesh.sdk.serving.coordinators import Coordinators
 from gradmesh.sdk.serving.errors import ReadOnly
 from gradmesh.sdk.serving.pandas_frame import is_frame, like_ids, side_by_side
-from gradmesh.sdk.table.lookup import look_up
+from gradmesh.sdk.table.lookup import PendingLookup, look_up
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.table import Table
-from gradmesh.sdk.table.table_set import TableSet, as_ids
+from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
@@ -161,7 +161,6 @@ class TableReader:
         ]
 
     def _read_cached(self, tables: TableSet, flat: list[Ids], deadline: Deadline) -> list[Array]:
-        tables.want(*_joined(flat))
         caches = [self._cache(table) for table in tables.tables]
         distinct = [unique_inverse(ids) for ids in flat]
         rows = [
@@ -230,7 +229,10 @@ def _joined(flat: list[Ids]) -> tuple[Ids, Ids]:
 def _look_up(tables: TableSet, flat: list[Ids], deadline: Deadline) -> list[Array]:
     """Return the row of each id, table by table."""
     ids, starts = _joined(flat)
-    found = look_up(tables, tables.want(ids, starts), deadline)
+    wanted = WantedIds(ids, starts)
+    if len(flat) == 1:
+        return [PendingLookup(tables, wanted, deadline).gather()]
+    found = look_up(tables, wanted, deadline)
     inverses = np.split(found.route.inverse, starts[1:-1])
     return [
         gather(found.rows[group], inverse)

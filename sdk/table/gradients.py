@@ -6,7 +6,7 @@ because a client may not be ours.
 
 import math
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -66,22 +66,43 @@ class BadGradients:
         """Return the rule that a recipe names; rejection if it names none."""
         return cls(recipe.name or "reject", dict(recipe.settings))
 
+    def clean(self, grads: Array, table: str) -> Array:
+        """Return gradients by this rule; the same array if nothing is to do.
 
-def clean_grads(grads: Array, spec: table_pb2.TableSpec) -> Array:
-    """Return gradients by the rule of their table; the same array if nothing is to do.
-
-    Raises:
-        InvalidRequest: One is NaN or infinite, and the table rejects that.
-    """
-    rule = spec.bad_gradients.name
-    if rule == "allow":
-        return grads
-    if rule == "clip":
-        limit = spec.bad_gradients.settings["limit"]
+        Raises:
+            InvalidRequest: One is NaN or infinite, and the rule is to reject that.
+        """
+        if self.name == "reject":
+            if not all_finite(grads):
+                raise InvalidRequest(f"table {table!r}: a gradient is NaN or infinite", table=table)
+            return grads
+        if self.name == "allow":
+            return grads
+        limit = self.settings["limit"]
         wide = grads.astype(np.float32) if grads.dtype.itemsize == 2 else grads
         finite = np.nan_to_num(wide, nan=0.0, posinf=limit, neginf=-limit)
         clipped: Array = np.clip(finite, -limit, limit).astype(grads.dtype)
         return clipped
-    if not all_finite(grads):
-        raise InvalidRequest(f"table {spec.name!r}: a gradient is NaN or infinite", table=spec.name)
-    return grads
+
+
+def fit_grads(grads: object, shape: tuple[int, ...], table: str, dtype: np.dtype[Any]) -> Array:
+    """Return gradients of a table in the type of its rows.
+
+    Raises:
+        InvalidRequest: Another shape, or no numbers.
+    """
+    array = np.asarray(grads)
+    if array.shape != shape or array.dtype != dtype:
+        if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+            raise InvalidRequest(
+                f"table {table!r}: gradients must be {dtype}, not {array.dtype}", table=table
+            )
+        if array.shape != shape:
+            raise InvalidRequest(
+                f"table {table!r}: gradients of shape {array.shape} for ids of shape "
+                f"{shape[:-1]}; expected {shape}",
+                table=table,
+            )
+        with np.errstate(over="ignore"):
+            array = array.astype(dtype)
+    return array

@@ -2,21 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.protos.errors import StaleShardMap, Unreachable
-from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.errors import InvalidFrame, StaleShardMap, Unreachable
+from gradmesh.protos.frame import Array, Frame, Serialized
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.protos.precision import unpack_all
+from gradmesh.protos.precision import EXACT, unpack_all
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.mesh.servers import METHODS, Calls
+from gradmesh.sdk.table.heads import asked_field
 from gradmesh.sdk.table.routing import Part, Route, route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.table.wire import Wire
 from gradmesh.sdk.transport.deadline import Deadline
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,14 @@ class Purpose:
 _READING = Purpose(None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lookup:
+class Lookup(NamedTuple):
     """Rows that were read.
 
     Args:
         shards: The map they were routed with.
         route: Where each came from.
-        rows: For each group of tables [total, dim], each id once; ours to change.
+        rows: For each group of tables [total, dim], each id once; ours to change. Empty until
+            they are there.
         first: Number of the first message to each server within the context.
         wire: Precision of rows and gradients on the wire.
     """
@@ -69,17 +72,19 @@ class PendingLookup:
         purpose: What for.
     """
 
+    __slots__ = ("_deadline", "_purpose", "_sent", "_tables", "_wanted")
+
     def __init__(
         self,
         tables: TableSet,
         wanted: WantedIds,
         deadline: Deadline,
-        purpose: Purpose | None = None,
+        purpose: Purpose = _READING,
     ) -> None:
         self._tables = tables
         self._wanted = wanted
         self._deadline = deadline
-        self._purpose = purpose or _READING
+        self._purpose = purpose
         self._sent: tuple[Lookup, Calls] | None = None
         if self._purpose.mark is None:
             # Whoever reads outside of a run sees the steps that this process has taken in it.
@@ -92,46 +97,56 @@ class PendingLookup:
             # `finish` tries again, with a newer map.
 
     def _send(self, shards: ShardMap) -> tuple[Lookup, Calls]:
-        servers = self._tables.servers
-        plan = route(self._tables, self._wanted, shards, servers.max_frame_bytes)
-        first = self._purpose.reserve(plan.depth)
-        rows = [
-            np.empty((total, dim), dtype)
-            for total, (dim, dtype) in zip(plan.totals, self._tables.groups, strict=True)
-        ]
-        asked = self._asked(plan)
+        tables = self._tables
+        servers = tables.servers
+        plan = route(tables, self._wanted, shards, servers.max_frame_bytes)
+        purpose = self._purpose
+        first = 0 if purpose is _READING else purpose.reserve(plan.depth)
+        repeats = self._wanted.ids.size != plan.distinct.size
+        shares = self._shares(plan) if repeats else []
         calls = [
-            (servers.channel(shards, part.shard), self._request(part, shards.epoch, first, asked))
+            (
+                servers.channel(shards, part.shard),
+                Frame(
+                    self._head(part, shards.epoch, first, shares),
+                    [piece.ids for piece in part.pieces],
+                ),
+            )
             for part in plan.parts
         ]
-        lookup = Lookup(shards, plan, rows, first, self._tables.wire)
+        lookup = Lookup(shards, plan, [], first, tables.wire)
         return lookup, Calls(METHODS["Lookup"], calls, self._deadline)
 
-    def _asked(self, plan: Route) -> list[float]:
+    def _shares(self, plan: Route) -> list[float]:
         """Return for each table how many ids were wanted for each that travels."""
-        wanted = np.diff(self._wanted.starts)
-        distinct = np.zeros_like(wanted)
+        distinct = [0] * len(self._tables.names)
         for part in plan.parts:
             for piece in part.pieces:
                 distinct[piece.table] += piece.ids.size
-        shares: list[float] = (wanted / np.maximum(distinct, 1)).tolist()
-        return shares
+        starts = self._wanted.starts.tolist()
+        wanted = zip(starts[1:], starts[:-1], strict=True)
+        return [
+            (end - begin) / max(count, 1)
+            for (end, begin), count in zip(wanted, distinct, strict=True)
+        ]
 
-    def _request(
-        self, part: Part, epoch: int, first: int, asked: list[float]
-    ) -> Frame[pb.LookupRequest]:
-        names, purpose = self._tables.names, self._purpose
-        message = pb.LookupRequest(
-            shard_epoch=epoch,
-            tables=[names[piece.table] for piece in part.pieces],
-            mark=purpose.mark,
-            context=purpose.context,
-            lookup=first + part.number,
-            ahead=purpose.ahead,
-            wire_rows=self._tables.wire.rows,
-            asked=[round(asked[piece.table] * piece.ids.size) for piece in part.pieces],
-        )
-        return Frame(message, [piece.ids for piece in part.pieces])
+    def _head(self, part: Part, epoch: int, first: int, shares: list[float]) -> Serialized:
+        head = self._tables.heads.lookup(epoch, *[piece.table for piece in part.pieces])
+        purpose = self._purpose
+        if purpose is _READING and not shares:
+            return head
+        rest = b""
+        if purpose is not _READING:
+            rest = pb.LookupRequest(
+                mark=purpose.mark,
+                context=purpose.context,
+                lookup=first + part.number,
+                ahead=purpose.ahead,
+            ).SerializeToString()
+        if shares:
+            pieces = part.pieces
+            rest += asked_field([round(shares[piece.table] * piece.ids.size) for piece in pieces])
+        return Serialized(head.data + rest)
 
     def finish(self) -> Lookup:
         """Wait for the rows; a server that moved is found again, until the deadline.
@@ -139,24 +154,70 @@ class PendingLookup:
         Raises:
             GradmeshError: A server refused, or could not be reached in time.
         """
+        return self._finish(self._assemble)
 
-        def read(shards: ShardMap) -> Lookup:
+    def gather(self) -> Array:
+        """Wait for the rows as `finish` does; return that of each id wanted, [n, dim].
+
+        For tables of one dim and type. What comes in one piece is copied once.
+        """
+        return self._finish(self._gather)
+
+    def _finish(self, read: Callable[[Lookup, Calls], tuple[T, int]]) -> T:
+        servers = self._tables.servers
+
+        def attempt(shards: ShardMap) -> tuple[T, int, Lookup]:
             sent, self._sent = self._sent or self._send(shards), None
-            lookup, calls = sent
-            for part, reply in zip(lookup.route.parts, calls.borrowed(), strict=True):
-                arrays = unpack_all(reply.arrays, lookup.wire.rows)
-                for piece, rows in zip(part.pieces, arrays, strict=True):
-                    lookup.rows[piece.group][piece.place] = rows
-            return lookup
+            return (*read(*sent), sent[0])
 
-        found = self._tables.servers.with_map(read, self._deadline)
-        self._tables.servers.metrics.add(
-            lookups=1,
-            lookup_ids=self._wanted.ids.size,
-            lookup_rows=sum(found.route.totals),
-            lookup_bytes=sum(rows.nbytes for rows in found.rows),
-        )
+        found, size, lookup = servers.with_map(attempt, self._deadline)
+        servers.metrics.note_lookup(self._wanted.ids.size, lookup.route.distinct.size, size)
         return found
+
+    def _assemble(self, sent: Lookup, calls: Calls) -> tuple[Lookup, int]:
+        """Return all distinct rows, and their size."""
+        rows = [
+            np.empty((total, dim), dtype)
+            for total, (dim, dtype) in zip(sent.route.totals, self._tables.groups, strict=True)
+        ]
+        for part, reply in zip(sent.route.parts, calls.borrowed(), strict=True):
+            arrays = self._rows_of(part, reply)
+            for piece, array in zip(part.pieces, arrays, strict=True):
+                rows[piece.group][piece.begin : piece.begin + len(array)] = array
+        return sent._replace(rows=rows), sum(matrix.nbytes for matrix in rows)
+
+    def _gather(self, sent: Lookup, calls: Calls) -> tuple[Array, int]:
+        """Return the row of each id, and the size of the distinct ones."""
+        parts = sent.route.parts
+        inverse = sent.route.inverse
+        if len(parts) != 1 or len(parts[0].pieces) != 1:
+            lookup, size = self._assemble(sent, calls)
+            return lookup.rows[0].take(inverse, 0, None, "clip"), size
+        call = calls.only()
+        (rows,) = self._rows_of(parts[0], call.borrow())
+        # The places are our own: none lies outside.
+        found = rows.take(inverse, 0, None, "clip")
+        size = rows.nbytes
+        call.release()
+        return found, size
+
+    def _rows_of(self, part: Part, reply: Any) -> list[Array]:
+        """Return the rows of an answer, table by table.
+
+        Raises:
+            InvalidFrame: They are not what was asked for.
+        """
+        wire = self._tables.wire.rows
+        arrays: list[Array] = reply.arrays if wire == EXACT else unpack_all(reply.arrays, wire)
+        groups = self._tables.groups
+        if len(arrays) == len(part.pieces):
+            for piece, array in zip(part.pieces, arrays, strict=True):
+                dim, dtype = groups[piece.group]
+                if array.shape != (piece.ids.size, dim) or array.dtype != dtype:
+                    break
+            else:
+                return arrays
+        raise InvalidFrame("the rows that came are not those asked for; do both ends run the same?")
 
     def cancel(self) -> None:
         """Give it up."""
@@ -165,7 +226,7 @@ class PendingLookup:
 
 
 def look_up(
-    tables: TableSet, wanted: WantedIds, deadline: Deadline, purpose: Purpose | None = None
+    tables: TableSet, wanted: WantedIds, deadline: Deadline, purpose: Purpose = _READING
 ) -> Lookup:
     """Read rows of tables, all servers in one round.
 

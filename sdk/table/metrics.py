@@ -49,6 +49,15 @@ class TableMetrics(Collector):
             for name, amount in amounts.items():
                 self._values[name] += amount
 
+    def note_lookup(self, ids: int, rows: int, size: int) -> None:
+        """Count one request for rows: ids with repetitions, distinct rows and their bytes."""
+        with self._lock:
+            values = self._values
+            values["lookups"] += 1
+            values["lookup_ids"] += ids
+            values["lookup_rows"] += rows
+            values["lookup_bytes"] += size
+
     def value(self, name: str) -> int:
         """Return a figure."""
         return self._values[name]

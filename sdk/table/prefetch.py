@@ -6,7 +6,6 @@ them: what a layer sees is the same with and without prefetching, to the bit.
 """
 
 import contextlib
-from dataclasses import replace
 from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
@@ -81,7 +80,7 @@ class Prefetched:
         self._tables.servers.metrics.add(
             prefetch_hits=1, prefetched_rows=sum(ahead.route.totals), refreshed_rows=changed
         )
-        return replace(ahead, first=first)
+        return ahead._replace(first=first)
 
     def _bring_up_to_date(
         self, ahead: Lookup, purpose: Purpose, first: int, deadline: Deadline

@@ -6,8 +6,7 @@ it already does nothing; a confirmed part is never sent again.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -18,15 +17,14 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import pack
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import METHODS
-from gradmesh.sdk.table.routing import check_grads, route
+from gradmesh.sdk.table.routing import route
 from gradmesh.sdk.table.schedule import counts_steps
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.transport.channel import Pending
 from gradmesh.sdk.transport.deadline import Deadline
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Message:
+class _Message(NamedTuple):
     """Gradients of distinct rows that fit in one message to one server."""
 
     shard: int
@@ -34,8 +32,7 @@ class _Message:
     rows: Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _Part(NamedTuple):
     """A message as it was cut with a map, and its number: (worker, incarnation, sequence)."""
 
     message: _Message
@@ -83,8 +80,13 @@ class PendingPush:
 
     def _cut(self, wanted: WantedIds, grads: Array, shards: ShardMap) -> list[_Message]:
         plan = route(self._table, wanted, shards, self._table.servers.max_frame_bytes)
+        table = self._table.tables[0]
+        if table.bad_gradients.name == "clip":
+            grads = table.bad_gradients.clean(grads, table.name)
         rows = coalesce(plan.inverse, grads, plan.totals[0])
-        rows = check_grads(rows, rows.shape, self._table.tables[0].spec)
+        # Here, too, though each server looks again: one server's refusal cannot undo another's
+        # push. A sum is finite only if all that it is made of is.
+        rows = table.bad_gradients.clean(rows, table.name)
         return [
             _Message(part.shard, piece.ids, rows[piece.place])
             for part in plan.parts

@@ -5,7 +5,6 @@ gets is one run of rows for each table: nothing is gathered or scattered, only c
 """
 
 import itertools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +12,7 @@ from numpy.typing import NDArray
 
 from gradmesh.engine.kernels import route_ids
 from gradmesh.protos import limits
-from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.dtype import numpy_dtype
-from gradmesh.protos.errors import InvalidRequest
-from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, ShardMap
-from gradmesh.sdk.table.gradients import clean_grads
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 
 # What a message takes beside ids and rows: its fields, and for each table its name and shapes.
@@ -47,8 +41,7 @@ class Piece(NamedTuple):
         return slice(self.begin, self.begin + self.ids.size)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """One message to one server.
 
     Args:
@@ -62,19 +55,20 @@ class Part:
     pieces: list[Piece]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Route:
+class Route(NamedTuple):
     """A request for rows of several tables.
 
     Args:
         parts: The messages; servers that hold nothing get none.
         inverse: For each id asked, where its row stands in the matrix of its group, int64 [n].
         totals: How many rows the matrix of each group has.
+        distinct: The ids that travel, int64 [m]: all of one matrix, then those of the next.
     """
 
     parts: list[Part]
     inverse: NDArray[np.int64]
     totals: list[int]
+    distinct: Ids
 
     @property
     def depth(self) -> int:
@@ -100,33 +94,49 @@ def route(
         wanted: The ids.
         shards: Who holds which.
         max_bytes: Largest message; what would exceed it is cut into several.
+
+    Raises:
+        IdOutOfRange: An id is no row of its table.
     """
     count = len(shards.names)
-    distinct, inverse, layout, counted = route_ids(
-        wanted.ids, wanted.starts, shards.bucket_shards, count, tables.group_of, tables.order
+    group_count = len(tables.groups)
+    wrong, distinct, inverse, layout, counted = route_ids(
+        wanted.ids,
+        wanted.starts,
+        tables.bounds,
+        shards.bucket_shards,
+        count,
+        tables.group_of,
+        tables.order,
+        group_count,
     )
-    totals = counted[: len(tables.groups)].tolist()
-    before = list(itertools.accumulate(totals, initial=0))
+    if wrong >= 0:
+        raise tables.refuse(wanted, wrong)
+    totals = counted.tolist()
+    before = list(itertools.accumulate(totals, initial=0)) if group_count > 1 else (0,)
     begins, sizes = layout.tolist()
+    groups, row_bytes = tables.group_list, tables.row_bytes
     parts: list[Part] = []
     for shard in range(count):
-        pieces = [
-            Piece(table, group, begin, distinct[(at := before[group] + begin) : at + size])
-            for table, (group, begin, size) in enumerate(
-                zip(tables.group_list, begins[shard], sizes[shard], strict=True)
-            )
-            if size
-        ]
-        cut = _cut(pieces, tables.row_bytes, max_bytes)
-        parts += [Part(shard, number, some) for number, some in enumerate(cut)]
-    return Route(parts, inverse, totals)
+        pieces: list[Piece] = []
+        need = _HEAD_BYTES
+        for table, size in enumerate(sizes[shard]):
+            if size:
+                group, begin = groups[table], begins[shard][table]
+                at = before[group] + begin
+                pieces.append(Piece(table, group, begin, distinct[at : at + size]))
+                need += _TABLE_BYTES + size * (8 + row_bytes[table])
+        if need <= max_bytes and len(pieces) <= limits.MAX_ARRAYS // 2:
+            if pieces:
+                parts.append(Part(shard, 0, pieces))
+        else:
+            cut = _cut(pieces, row_bytes, max_bytes)
+            parts += [Part(shard, number, some) for number, some in enumerate(cut)]
+    return Route(parts, inverse, totals, distinct)
 
 
 def _cut(pieces: list[Piece], row_bytes: list[int], max_bytes: int) -> list[list[Piece]]:
     """Cut what goes to one server into messages that fit, with ids and rows in one."""
-    total = sum(_TABLE_BYTES + p.ids.size * (8 + row_bytes[p.table]) for p in pieces)
-    if pieces and total + _HEAD_BYTES <= max_bytes and len(pieces) <= limits.MAX_ARRAYS // 2:
-        return [pieces]
     messages: list[list[Piece]] = []
     left = 0
     for piece in pieces:
@@ -142,27 +152,3 @@ def _cut(pieces: list[Piece], row_bytes: list[int], max_bytes: int) -> list[list
             at += ids.size
             left -= _TABLE_BYTES + ids.size * each
     return messages
-
-
-def check_grads(grads: object, shape: tuple[int, ...], spec: table_pb2.TableSpec) -> Array:
-    """Return gradients of a table in the type of its rows.
-
-    Raises:
-        InvalidRequest: Another shape, or no finite numbers where the table wants them.
-    """
-    table, dtype = spec.name, numpy_dtype(spec.dtype)
-    array = np.asarray(grads)
-    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
-        raise InvalidRequest(
-            f"table {table!r}: gradients must be {dtype}, not {array.dtype}", table=table
-        )
-    if array.shape != shape:
-        raise InvalidRequest(
-            f"table {table!r}: gradients of shape {array.shape} for ids of shape {shape[:-1]}; "
-            f"expected {shape}",
-            table=table,
-        )
-    with np.errstate(over="ignore"):
-        fitting: Array = array.astype(dtype, copy=False)
-    # Here, too, though each server looks again: one server's refusal cannot undo another's push.
-    return clean_grads(fitting, spec)

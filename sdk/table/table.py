@@ -6,7 +6,6 @@ from typing import Any, final
 
 import numpy as np
 
-from gradmesh.engine.kernels import gather
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest
@@ -16,9 +15,9 @@ from gradmesh.sdk.checkpoint.snapshot import Progress
 from gradmesh.sdk.checkpoint.transfer import export_rows, import_rows
 from gradmesh.sdk.mesh.future import Future
 from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.table.gradients import BadGradients, fit_grads
 from gradmesh.sdk.table.lookup import PendingLookup
 from gradmesh.sdk.table.push import PendingPush
-from gradmesh.sdk.table.routing import check_grads
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.table.wire import EXACTLY, Wire
 from gradmesh.sdk.transport.deadline import Deadline
@@ -67,6 +66,7 @@ class Table:
                 "precision",
                 table=spec.name,
             )
+        self.bad_gradients = BadGradients.of(spec.bad_gradients)
         self._alone = TableSet([self])
 
     @property
@@ -105,16 +105,10 @@ class Table:
     def _start(self, ids: object, timeout_s: float | None) -> Callable[[], Array]:
         """Send a request for rows; return what waits for them."""
         shaped = as_ids(ids, self.name)
-        wanted = self._want(shaped)
-        pending = PendingLookup(self._alone, wanted, self._deadline(timeout_s))
-
-        def finish() -> Array:
-            found = pending.finish()
-            rows = gather(found.rows[0], found.route.inverse)
-            shape: Array = rows.reshape(*shaped.shape, self.dim)
-            return shape
-
-        return finish
+        pending = PendingLookup(self._alone, _want(shaped), self._deadline(timeout_s))
+        if shaped.ndim == 1:
+            return pending.gather
+        return lambda: pending.gather().reshape(*shaped.shape, self.dim)
 
     def push(self, ids: object, grads: object, *, timeout_s: float | None = None) -> None:
         """Send gradients that the servers apply at once, each exactly once.
@@ -143,14 +137,10 @@ class Table:
 
     def _start_push(self, ids: object, grads: object, timeout_s: float | None) -> PendingPush:
         shaped = as_ids(ids, self.name)
-        wanted = self._want(shaped)
-        rows = check_grads(grads, (*shaped.shape, self.dim), self.spec)
+        rows = fit_grads(grads, (*shaped.shape, self.dim), self.name, self.dtype)
         flat = np.ascontiguousarray(rows.reshape(-1, self.dim))
-        return PendingPush(self._alone, wanted, flat, self._next_push, self._deadline(timeout_s))
-
-    def _want(self, shaped: Ids) -> WantedIds:
-        starts = np.array([0, shaped.size], np.int64)
-        return self._alone.want(shaped.reshape(-1), starts)
+        wanted, deadline = _want(shaped), self._deadline(timeout_s)
+        return PendingPush(self._alone, wanted, flat, self._next_push, deadline)
 
     def export(
         self,
@@ -212,3 +202,7 @@ class Table:
     def __repr__(self) -> str:
         rows = self.spec.rows or "any"
         return f"Table({self.name!r}, rows={rows}, dim={self.dim})"
+
+
+def _want(shaped: Ids) -> WantedIds:
+    return WantedIds(shaped.reshape(-1), np.array((0, shaped.size), np.int64))

@@ -2,27 +2,25 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.engine.autograd import Tensor
-from gradmesh.engine.kernels import first_outside
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
 from gradmesh.protos.sharding import Ids
+from gradmesh.sdk.table.heads import Heads
 
 if TYPE_CHECKING:
     from gradmesh.sdk.table.table import Table
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WantedIds:
-    """Ids of several tables, table after table.
+class WantedIds(NamedTuple):
+    """Ids of several tables, table after table; whether they are rows of them is not known yet.
 
     Args:
-        ids: int64 [n], in the range of their tables.
+        ids: int64 [n].
         starts: int64 [tables + 1], where the ids of each table begin.
     """
 
@@ -66,29 +64,20 @@ class TableSet:
         self.order = np.argsort(self.group_of, kind="stable")
         self.group_list: list[int] = self.group_of.tolist()
         self.row_bytes = [table.dim * table.dtype.itemsize for table in self.tables]
-        self._firsts = np.array([table.first_id for table in self.tables], np.int64)
-        self._lasts = np.array([table.last_id for table in self.tables], np.int64)
+        self.bounds = np.array(
+            [[t.first_id for t in self.tables], [t.last_id for t in self.tables]], np.int64
+        )
+        self.heads = Heads(self.names, self.wire)
 
-    def want(self, ids: Ids, starts: NDArray[np.int64]) -> WantedIds:
-        """Return ids that were checked.
-
-        Args:
-            ids: int64 [n], table after table.
-            starts: int64 [tables + 1].
-
-        Raises:
-            IdOutOfRange: One of them is no row of its table.
-        """
-        place = first_outside(ids, starts, self._firsts, self._lasts)
-        if place >= 0:
-            table = int(np.searchsorted(starts, place, side="right")) - 1
-            name, bad = self.names[table], int(ids[place])
-            raise IdOutOfRange(
-                f"table {name!r}: id {bad} is not among its rows 0 to {self._lasts[table]}",
-                table=name,
-                id=bad,
-            )
-        return WantedIds(ids, starts)
+    def refuse(self, wanted: WantedIds, place: int) -> IdOutOfRange:
+        """Return the error for an id that is no row of its table."""
+        table = int(np.searchsorted(wanted.starts, place, side="right")) - 1
+        name, bad = self.names[table], int(wanted.ids[place])
+        return IdOutOfRange(
+            f"table {name!r}: id {bad} is not among its rows 0 to {self.bounds[1, table]}",
+            table=name,
+            id=bad,
+        )
 
 
 def as_ids(ids: object, table: str) -> Ids:
@@ -102,6 +91,8 @@ def as_ids(ids: object, table: str) -> Ids:
         InvalidRequest: They are no integers.
         IdOutOfRange: One is beyond int64.
     """
+    if type(ids) is np.ndarray and ids.dtype == np.int64 and ids.flags.c_contiguous:
+        return ids
     array = np.asarray(ids.data if isinstance(ids, Tensor) else _plain(ids))
     if not array.size:
         return np.empty(array.shape, np.int64)

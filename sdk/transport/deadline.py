@@ -2,12 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(NamedTuple):
     """A point on a monotonic clock.
 
     Args:
@@ -25,7 +23,8 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Return the seconds left, never below zero."""
-        return max(0.0, self.at - self.clock())
+        left_s = self.at - self.clock()
+        return left_s if left_s > 0.0 else 0.0
 
     @property
     def passed(self) -> bool:

@@ -58,8 +58,9 @@ class RpcMetrics(Collector):
         figures = self._found.get((rpc, status, lane))
         if figures is None:
             figures = self._found.setdefault((rpc, status, lane), _Figures())
+        place = bisect_left(_SECONDS, seconds)
         with figures.lock:
-            figures.buckets[bisect_left(_SECONDS, seconds)] += 1
+            figures.buckets[place] += 1
             figures.seconds += seconds
             figures.sent += sent
             figures.received += received

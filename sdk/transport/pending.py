@@ -70,7 +70,7 @@ class Pending:
     def __init__(
         self, channel: "Channel", method: Method, request: Body | Writer, deadline: Deadline
     ) -> None:
-        self._begun = time.perf_counter()
+        self._begun = time.monotonic()
         self._channel = channel
         self._method = method
         self._deadline = deadline
@@ -82,38 +82,33 @@ class Pending:
         self._sent = 0
         self._lane = "grpc"
         self._link: Link | None = None
-        self._link = link = self._take() if method.number else None
+        left_s = deadline.remaining_s()
+        link = channel.lanes.take(left_s) if method.number and left_s > 0 else None
+        self._link = link
         try:
-            if link is not None:
-                link.arena.begin()
-            if callable(request):
-                request = request(link.arena.empty if link is not None else np.empty)
-            self._request = request
-            if link is not None:
-                self._send(link)
-            else:
+            if link is None:
+                self._request = request(np.empty) if callable(request) else request
                 self._send_through_grpc()
+            else:
+                link.arena.begin()
+                self._request = request(link.arena.empty) if callable(request) else request
+                self._send(link, left_s)
         except BaseException:
             # Nothing was sent, so the connection is as good as before.
             self.release()
             raise
 
-    def _take(self) -> Link | None:
-        """Return a connection of the lane if there is one, and time to use it."""
-        left_s = self._deadline.remaining_s()
-        return self._channel.lanes.take(left_s) if left_s > 0 else None
-
-    def _send(self, link: Link) -> None:
+    def _send(self, link: Link, left_s: float) -> None:
         """Send the request over the lane; trouble is dealt with when the answer is wanted."""
         request = self._request
         arrays: Sequence[Array] = ()
         if isinstance(request, Frame):
             arrays = request.arrays
             request = request.message
-        head = request.SerializeToString()
         self._lane = link.kind
         link.calls = call = (link.calls + 1) & 0xFFFFFFFF
-        left_ms = min(int(self._deadline.remaining_s() * 1000), 0xFFFFFFFF)
+        left_ms = min(int(left_s * 1000), 0xFFFFFFFF)
+        head = request.SerializeToString()
         try:
             self._sent = link.send(
                 self._method.number, call, left_ms, head, arrays, self._deadline.at
@@ -266,14 +261,14 @@ class Pending:
     def _exhausted(self, error: GradmeshError, pause_s: float) -> bool:
         if self._deadline.remaining_s() <= pause_s:
             return True
-        waited_s = time.perf_counter() - self._begun
+        waited_s = time.monotonic() - self._begun
         return isinstance(error, Unreachable) and waited_s > self._channel.patience_s
 
     def _where(self) -> str:
         return f"{self._channel.worker} at {self._channel.address}, {self._method.name}"
 
     def _observe(self, status: str, received: int) -> None:
-        seconds = time.perf_counter() - self._begun
+        seconds = time.monotonic() - self._begun
         channel = self._channel
         sent = self._sent
         channel.bytes_moved += sent + received

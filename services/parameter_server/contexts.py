@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from gradmesh.services.parameter_server.pushes import Marks
 Slots: TypeAlias = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """The rows of one table that a lookup read, by the handles that the table gave."""
 
     table: str
@@ -34,8 +33,7 @@ class Part:
     """Steps applied to the table when it was read."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Gradient:
+class Gradient(NamedTuple):
     """Gradients of rows of one table; no slot twice."""
 
     table: str

@@ -63,7 +63,7 @@ class ParameterServerServicer:
             ahead=message.ahead,
             empty=np.empty if message.wire_rows else call.empty,
         )
-        self._store.note_asked(message.tables, message.asked)
+        self._store.note_asked(message.tables, request.arrays, message.asked)
         if message.wire_rows:
             rows = [array for part in rows for array in pack(part, message.wire_rows)]
         return Frame(pb.LookupResponse(), rows)
@@ -158,7 +158,7 @@ class ParameterServerServicer:
         """Set rows."""
         message = request.message
         _check_count(len(request.arrays), len(message.names), "one a name")
-        _check_count(len(set(message.names)), len(message.names), "no name twice")
+        _check_count(len(set(message.names)), len(message.names), "each name once")
         arrays = dict(zip(message.names, request.arrays, strict=True))
         self._store.copies.load_rows(
             message.restore, message.table, message.shard_epoch, arrays, call.deadline

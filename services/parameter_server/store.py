@@ -366,9 +366,13 @@ class Store:
             gradients.append(Gradient(name, slots, table.check_grads(slots, rows)))
         return self.writer.push(sender, gradients)
 
-    def note_asked(self, names: Sequence[str], asked: Sequence[int]) -> None:
-        """Count ids that callers wanted, before they removed repeated ones; wrong ones are left."""
-        for name, count in zip(names, asked, strict=False):
+    def note_asked(self, names: Sequence[str], ids: Sequence[Array], asked: Sequence[int]) -> None:
+        """Count ids that callers wanted, before they removed repeated ones.
+
+        Who says nothing had none; who says too little is believed for what it says.
+        """
+        counts = asked or [wanted.size for wanted in ids]
+        for name, count in zip(names, counts, strict=False):
             self.shelf[name].figures.asked += count
 
     def lag_steps(self) -> int:

@@ -56,7 +56,8 @@ class MemoryStore:
 class Ranks:
     """The groups of all ranks of one world, and a thread for each."""
 
-    def __init__(self, groups: list[ProcessGroup], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, backend: str, groups: list[ProcessGroup], pool: ThreadPoolExecutor) -> None:
+        self.backend = backend
         self.groups = groups
         self._pool = pool
 
@@ -93,7 +94,7 @@ def meet() -> Iterator[Callable[..., Ranks]]:
                 shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s
             )
 
-        ranks = Ranks(list(pool.map(connect, range(size), timeout=30)), pool)
+        ranks = Ranks(backend, list(pool.map(connect, range(size), timeout=30)), pool)
         opened.append(ranks)
         return ranks
 

@@ -12,16 +12,16 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _OPS = get_args(ReduceOp)
 
 
-def check_reduce(array: AnyArray, op: str) -> None:
+def check_reduce(array: AnyArray, op: str, collective: str = "all_reduce") -> None:
     """Raise unless `array` can be reduced in place with `op`."""
-    check_target(array, "all_reduce")
+    check_target(array, collective)
     if op not in _OPS:
         raise ValueError(f"unknown reduce op {op!r}; use one of {', '.join(_OPS)}")
     kind = "f" if array.dtype == _BFLOAT16 else array.dtype.kind
     if kind == "b" and op in ("max", "min"):
         return
     if kind not in "iuf":
-        raise TypeError(f"all_reduce({op}) takes numbers, not {array.dtype}; cast the array")
+        raise TypeError(f"{collective}({op}) takes numbers, not {array.dtype}; cast the array")
     if op == "avg" and kind != "f":
         raise TypeError(f"avg of {array.dtype} is not a whole number; use sum, or cast to a float")
 
@@ -32,32 +32,112 @@ def check_root(root: int, size: int) -> None:
         raise ValueError(f"root {root} is not a rank; the group has ranks 0 to {size - 1}")
 
 
-def check_gather(outputs: Sequence[AnyArray], array: AnyArray, rank: int, size: int) -> None:
+def check_peer(peer: int, rank: int, size: int) -> None:
+    """Raise unless `peer` is another rank of the group."""
+    if not 0 <= peer < size:
+        raise ValueError(f"rank {peer} does not exist; the group has ranks 0 to {size - 1}")
+    if peer == rank:
+        raise ValueError(f"rank {rank} cannot send to itself or receive from itself")
+
+
+def check_ranks(ranks: Sequence[int], size: int) -> list[int]:
+    """Return the ranks of a sub-group in order, or raise."""
+    ordered = sorted(ranks)
+    if not ordered:
+        raise ValueError("a sub-group needs at least one rank")
+    if len(set(ordered)) < len(ordered):
+        raise ValueError(f"the ranks of a sub-group must differ, not {list(ranks)}")
+    if not 0 <= ordered[0] <= ordered[-1] < size:
+        raise ValueError(f"the group has ranks 0 to {size - 1}, not {list(ranks)}")
+    return ordered
+
+
+def check_gather(
+    outputs: Sequence[AnyArray],
+    array: AnyArray,
+    rank: int,
+    size: int,
+    collective: str = "all_gather",
+) -> None:
     """Raise unless `outputs` can take one array of each rank."""
-    _check_dtype(array, "all_gather")
-    if len(outputs) != size:
-        raise ValueError(f"all_gather needs {size} outputs, one for each rank, not {len(outputs)}")
+    check_source(array, collective)
+    _check_count(outputs, size, "outputs", collective)
     for output in outputs:
-        check_target(output, "all_gather")
-        if output.dtype != array.dtype:
-            raise TypeError(f"all_gather of {array.dtype} cannot go into {output.dtype}")
-    if outputs[rank].shape != array.shape:
-        raise ValueError(
-            f"outputs[{rank}] has shape {outputs[rank].shape}, this rank's array {array.shape}"
-        )
+        check_target(output, collective)
+        _check_same(array, output, collective)
+    _check_shape(f"outputs[{rank}]", outputs[rank], "this rank's array", array)
+
+
+def check_scatter(
+    array: AnyArray, inputs: Sequence[AnyArray] | None, rank: int, root: int, size: int
+) -> None:
+    """Raise unless `array` can take this rank's share of `inputs`."""
+    check_root(root, size)
+    check_target(array, "scatter")
+    if rank != root:
+        return
+    if inputs is None:
+        raise ValueError(f"rank {root} scatters: it must pass one input for each rank")
+    _check_count(inputs, size, "inputs", "scatter")
+    for given in inputs:
+        check_source(given, "scatter")
+        _check_same(given, array, "scatter")
+    _check_shape(f"inputs[{rank}]", inputs[rank], "this rank's array", array)
+
+
+def check_reduce_scatter(
+    output: AnyArray, inputs: Sequence[AnyArray], op: str, rank: int, size: int
+) -> None:
+    """Raise unless the shares of `inputs` can be reduced into `output`."""
+    check_reduce(output, op, "reduce_scatter")
+    _check_count(inputs, size, "inputs", "reduce_scatter")
+    for given in inputs:
+        check_source(given, "reduce_scatter")
+        _check_same(given, output, "reduce_scatter")
+    _check_shape(f"inputs[{rank}]", inputs[rank], "the output", output)
+
+
+def check_all_to_all(
+    outputs: Sequence[AnyArray], inputs: Sequence[AnyArray], rank: int, size: int
+) -> None:
+    """Raise unless every input and output has its rank."""
+    _check_count(inputs, size, "inputs", "all_to_all")
+    _check_count(outputs, size, "outputs", "all_to_all")
+    for given, output in zip(inputs, outputs, strict=True):
+        check_source(given, "all_to_all")
+        check_target(output, "all_to_all")
+        _check_same(inputs[0], given, "all_to_all")
+        _check_same(inputs[0], output, "all_to_all")
+    _check_shape(f"inputs[{rank}]", inputs[rank], f"outputs[{rank}]", outputs[rank])
 
 
 def check_target(array: AnyArray, collective: str) -> None:
     """Raise unless `array` can receive a result."""
-    _check_dtype(array, collective)
+    check_source(array, collective)
     if not array.flags.writeable:
         raise ValueError(f"{collective} writes in place; this array is read-only, pass a copy")
 
 
-def _check_dtype(array: AnyArray, collective: str) -> None:
+def check_source(array: AnyArray, collective: str) -> None:
+    """Raise unless the values of `array` can travel."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{collective} takes numpy arrays, not {type(array).__name__}")
     if array.dtype.hasobject:
         raise TypeError(f"{collective} takes plain values, not {array.dtype}")
     if not array.dtype.isnative:
         raise TypeError(f"{collective} takes the native byte order, not {array.dtype.str!r}")
+
+
+def _check_count(arrays: Sequence[AnyArray], size: int, what: str, collective: str) -> None:
+    if len(arrays) != size:
+        raise ValueError(f"{collective} needs {size} {what}, one for each rank, not {len(arrays)}")
+
+
+def _check_same(array: AnyArray, output: AnyArray, collective: str) -> None:
+    if output.dtype != array.dtype:
+        raise TypeError(f"{collective} of {array.dtype} cannot go into {output.dtype}")
+
+
+def _check_shape(name: str, array: AnyArray, other: str, peer: AnyArray) -> None:
+    if array.shape != peer.shape:
+        raise ValueError(f"{name} has shape {array.shape}, {other} {peer.shape}")

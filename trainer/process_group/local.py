@@ -5,9 +5,14 @@ from typing import final
 
 from gradmesh.trainer.errors import GroupAborted, GroupClosed
 from gradmesh.trainer.process_group.argument import (
+    check_all_to_all,
     check_gather,
+    check_peer,
+    check_ranks,
     check_reduce,
+    check_reduce_scatter,
     check_root,
+    check_scatter,
     check_target,
 )
 from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup, ReduceOp
@@ -20,6 +25,12 @@ class LocalProcessGroup(ProcessGroup):
 
     def __init__(self) -> None:
         self._spent: RuntimeError | None = None
+        self._children: list[ProcessGroup] = []
+
+    @property
+    def backend(self) -> str:
+        """Return "local"."""
+        return "local"
 
     @property
     def rank(self) -> int:
@@ -56,17 +67,73 @@ class LocalProcessGroup(ProcessGroup):
         outputs[0][...] = array
         return FinishedWork()
 
+    def reduce_scatter(
+        self, output: AnyArray, inputs: Sequence[AnyArray], op: ReduceOp = "sum"
+    ) -> Work:
+        """Copy `inputs[0]` into `output`: the reduction of one rank."""
+        self._check_usable()
+        check_reduce_scatter(output, inputs, op, self.rank, self.size)
+        output[...] = inputs[0]
+        return FinishedWork()
+
+    def all_to_all(self, outputs: Sequence[AnyArray], inputs: Sequence[AnyArray]) -> Work:
+        """Copy `inputs[0]` into `outputs[0]`."""
+        self._check_usable()
+        check_all_to_all(outputs, inputs, self.rank, self.size)
+        outputs[0][...] = inputs[0]
+        return FinishedWork()
+
+    def gather(self, outputs: Sequence[AnyArray] | None, array: AnyArray, root: int) -> Work:
+        """Copy `array` into `outputs[0]`."""
+        self._check_usable()
+        check_root(root, self.size)
+        check_gather(outputs or (), array, self.rank, self.size, "gather")
+        assert outputs is not None  # for the type checker: it was counted
+        outputs[0][...] = array
+        return FinishedWork()
+
+    def scatter(self, array: AnyArray, inputs: Sequence[AnyArray] | None, root: int) -> Work:
+        """Copy `inputs[0]` into `array`."""
+        self._check_usable()
+        check_scatter(array, inputs, self.rank, root, self.size)
+        assert inputs is not None  # for the type checker: it was counted
+        array[...] = inputs[0]
+        return FinishedWork()
+
+    def send(self, array: AnyArray, to: int) -> Work:
+        """Refuse: there is nobody to send to."""
+        self._check_usable()
+        check_peer(to, self.rank, self.size)
+        raise AssertionError("one rank has no peers")
+
+    def recv(self, array: AnyArray, source: int) -> Work:
+        """Refuse: there is nobody to receive from."""
+        self._check_usable()
+        check_peer(source, self.rank, self.size)
+        raise AssertionError("one rank has no peers")
+
     def barrier(self) -> Work:
         """Return at once: everybody is here."""
         self._check_usable()
         return FinishedWork()
 
+    def sub_group(self, ranks: Sequence[int]) -> ProcessGroup | None:
+        """Return another group of this one rank."""
+        self._check_usable()
+        check_ranks(ranks, self.size)
+        self._children.append(LocalProcessGroup())
+        return self._children[-1]
+
     def abort(self) -> None:
         """Refuse every later call."""
+        for child in self._children:
+            child.abort()
         self._spent = self._spent or GroupAborted("the process group was aborted; build a new one")
 
     def close(self) -> None:
         """Refuse every later call."""
+        for child in self._children:
+            child.close()
         self._spent = GroupClosed("the process group is closed; build a new one")
 
     def _check_usable(self) -> None:

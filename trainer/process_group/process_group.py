@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from gradmesh.trainer.process_group.work import Work
@@ -24,7 +25,14 @@ class ProcessGroup(ABC):
     dtypes. Calls return at once with a `Work`; works end in the order of the calls. Arrays
     may be non-contiguous; they MUST be writable where a result goes, and stay untouched
     by the caller until the work is done. Bad arguments raise at the call and change nothing.
+
+    Where a call takes one array for each rank, an array [size, ...] will do.
     """
+
+    @property
+    @abstractmethod
+    def backend(self) -> str:
+        """The backend's name, as the setting spells it: local, shm, tcp, mpi or nccl."""
 
     @property
     @abstractmethod
@@ -60,13 +68,87 @@ class ProcessGroup(ABC):
 
         Args:
             outputs: One array for each rank, shaped like that rank's `array`; shapes may
-                differ between ranks, the dtype may not. An array [size, ...] will do.
+                differ between ranks, the dtype may not.
             array: What this rank contributes.
         """
 
     @abstractmethod
+    def reduce_scatter(
+        self, output: AnyArray, inputs: Sequence[AnyArray], op: ReduceOp = "sum"
+    ) -> Work:
+        """Combine `inputs[r]` over all ranks, in rank order, into `output` of rank r.
+
+        Args:
+            output: Receives this rank's share, shaped like `inputs[rank]`.
+            inputs: One array for each rank; shapes may differ between them, but not between
+                the ranks that call. They are not changed.
+            op: How to combine, as in all_reduce.
+        """
+
+    @abstractmethod
+    def all_to_all(self, outputs: Sequence[AnyArray], inputs: Sequence[AnyArray]) -> Work:
+        """Copy `inputs[r]` of this rank into `outputs[rank]` of rank r, for all pairs.
+
+        Args:
+            outputs: One array for each rank; `outputs[r]` is shaped like what rank r sends here.
+            inputs: One array for each rank; shapes may differ, the dtype may not.
+        """
+
+    @abstractmethod
+    def gather(self, outputs: Sequence[AnyArray] | None, array: AnyArray, root: int) -> Work:
+        """Copy each rank's `array` into `outputs[rank]` on rank `root`.
+
+        Args:
+            outputs: On `root` as in all_gather; None on the others.
+            array: What this rank contributes.
+            root: Who receives.
+        """
+
+    @abstractmethod
+    def scatter(self, array: AnyArray, inputs: Sequence[AnyArray] | None, root: int) -> Work:
+        """Copy `inputs[r]` of rank `root` into `array` of rank r.
+
+        Args:
+            array: Receives this rank's share.
+            inputs: On `root` one array for each rank; None on the others.
+            root: Who sends.
+        """
+
+    @abstractmethod
+    def send(self, array: AnyArray, to: int) -> Work:
+        """Send `array` to the rank `to`, which MUST call recv for it.
+
+        Messages between two ranks arrive in the order of the calls. Ranks may send to one
+        another before they receive.
+        """
+
+    @abstractmethod
+    def recv(self, array: AnyArray, source: int) -> Work:
+        """Replace `array` by what the rank `source` sends."""
+
+    @abstractmethod
     def barrier(self) -> Work:
         """End once every rank has come here."""
+
+    @abstractmethod
+    def sub_group(self, ranks: Sequence[int]) -> "ProcessGroup | None":
+        """Return a group of some of the ranks, None where this rank is not among them.
+
+        Every rank of this group MUST call it, in the same order with the same ranks, also
+        those outside. Blocks until the members have met. The members keep their order:
+        the lowest becomes rank 0. Closing or aborting this group does the same to the other.
+
+        Raises:
+            CollectiveTimeout: A member did not come in time.
+        """
+
+    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> AnyArray:
+        """Return memory, not yet filled, that this group reduces in place fastest.
+
+        Any other array works as well, perhaps with a copy more. It belongs to the caller and
+        outlives the group.
+        """
+        return np.empty(shape, dtype)
 
     @abstractmethod
     def abort(self) -> None:

@@ -4,7 +4,7 @@ A protocol rather than a base class, so that the coordinator's client fits witho
 importing this room. A store belongs to one generation: keys of an older one are not seen.
 """
 
-from typing import Protocol
+from typing import Protocol, final
 
 
 class Store(Protocol):
@@ -19,3 +19,25 @@ class Store(Protocol):
         Raises:
             TimeoutError: Nobody published the key in time.
         """
+
+
+@final
+class PrefixStore:
+    """A part of another store, where keys begin with a prefix.
+
+    Args:
+        store: The whole store.
+        prefix: What all keys begin with.
+    """
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def set(self, key: str, value: bytes) -> None:
+        """Publish a value."""
+        self._store.set(f"{self._prefix}/{key}", value)
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        """Return the value of a key, waiting for it."""
+        return self._store.get(f"{self._prefix}/{key}", timeout_s)

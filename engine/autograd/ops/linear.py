@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
@@ -25,9 +27,7 @@ class _Linear(Function):
     def backward(ctx: Any, grad: Array) -> Any:
         x, weight = ctx.saved_tensors
         flat = grad if grad.ndim == 2 else grad.reshape(-1, weight.shape[0])
-        grad_bias = None
-        if ctx.edges[2] is not None:
-            grad_bias = array_module(flat).add.reduce(flat, axis=0)
+        grad_bias = None if ctx.edges[2] is None else _column_sum(flat)
         return *_products(ctx.edges, flat, x, weight), grad_bias
 
 
@@ -75,16 +75,24 @@ def _products(edges: Any, grad: Array, x: Array, weight: Array) -> tuple[Any, An
     return grad_x, grad_weight
 
 
+def _column_sum(grad: Array) -> Array:
+    """Return the sum over the rows of [n, dim]."""
+    if not is_plain(grad) or not grad.flags.c_contiguous:
+        return array_module(grad).add.reduce(grad, axis=0)
+    total = np.empty(grad.shape[1], dtype=grad.dtype)
+    kernels.fused.column_sum(grad, total)
+    return total
+
+
 def _through_relu(grad: Array, out: Array) -> tuple[Array, Array]:
     """Return the gradient before ReLU, [n, dim], and its sum over the rows."""
-    xp = array_module(grad)
     if is_plain(grad) and grad.flags.c_contiguous:
-        masked = xp.empty(grad.shape, dtype=grad.dtype)
-        total = xp.empty(grad.shape[1], dtype=grad.dtype)
+        masked = np.empty(grad.shape, dtype=grad.dtype)
+        total = np.empty(grad.shape[1], dtype=grad.dtype)
         kernels.fused.relu_backward(grad, out, masked, total)
         return masked, total
     masked = grad * (out > 0)
-    return masked, xp.add.reduce(masked, axis=0)
+    return masked, array_module(grad).add.reduce(masked, axis=0)
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:

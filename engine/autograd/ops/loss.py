@@ -47,11 +47,10 @@ class _MseLoss(Function):
     def forward(ctx: Any, x: Array, target: Array, reduction: str) -> Array:
         _check_same_shape("mse_loss", x, target)
         ctx.reduction = reduction
-        if reduction != "none" and x.dtype == target.dtype and _has_kernel(x, target):
-            error = np.empty(x.shape, dtype=x.dtype)
-            total = kernels.fused.mse(x.reshape(-1), target.reshape(-1), error.reshape(-1))
+        if reduction != "none" and _has_kernel(x, target):
+            error, total = _run(kernels.fused.mse, x, target, reduction)
             ctx.save_for_backward(error)
-            return _total(total, reduction, x)
+            return total
         error = x - target
         ctx.save_for_backward(error)
         return _reduce(error * error, reduction, x.dtype.type(error.size))
@@ -70,16 +69,19 @@ class _Bce(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, target: Array, reduction: str) -> Array:
-        slope = np.empty(x.shape, dtype=x.dtype)
-        total = kernels.fused.bce_with_logits(x.reshape(-1), target.reshape(-1), slope.reshape(-1))
+        slope, total = _run(kernels.fused.bce_with_logits, x, target, reduction)
         ctx.reduction = reduction
         ctx.save_for_backward(slope)
-        return _total(total, reduction, x)
+        return total
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         (slope,) = ctx.saved_tensors
-        return slope * _scaled(grad, ctx.reduction, slope.size), None, None
+        # A Python number takes the array's dtype and costs half of an array without axes.
+        scale = float(grad)
+        if ctx.reduction == "mean" and slope.size:
+            scale /= slope.size
+        return slope * scale, None, None
 
 
 class _BceWithLogits(Function):
@@ -114,13 +116,22 @@ class _BceWithLogits(Function):
 
 
 def _has_kernel(x: Array, target: Array) -> bool:
-    return is_plain(x) and is_plain(target) and x.flags.c_contiguous and target.flags.c_contiguous
+    # Of one dtype, so that asking for one is enough.
+    return (
+        is_plain(x)
+        and target.dtype is x.dtype
+        and x.flags.c_contiguous
+        and target.flags.c_contiguous
+    )
 
 
-def _total(total: float, reduction: str, like: Array) -> Array:
-    if reduction == "mean":
-        total = total / like.size if like.size else float("nan")
-    return np.asarray(total, dtype=like.dtype)
+def _run(kernel: Any, x: Array, target: Array, reduction: str) -> tuple[Array, Array]:
+    """Return what a loss kernel leaves per element, and the loss; an empty mean is NaN."""
+    part = np.empty(x.shape, dtype=x.dtype)
+    total = np.empty((), dtype=x.dtype)
+    count = x.size if reduction == "mean" else 1
+    kernel(x.reshape(-1), target.reshape(-1), part.reshape(-1), count, total)
+    return part, total
 
 
 class _NllLoss(Function):
@@ -247,13 +258,10 @@ def binary_cross_entropy_with_logits(
 ) -> Any:
     """Return the cross-entropy of sigmoid(x) against targets in [0, 1]."""
     _check_reduction(reduction)
-    _check_same_shape("binary_cross_entropy_with_logits", x, target)
-    if (
-        weight is None
-        and pos_weight is None
-        and reduction != "none"
-        and _has_kernel(x.data, target.data)
-    ):
+    values, wanted = x.data, target.data
+    _check_same_shape("binary_cross_entropy_with_logits", values, wanted)
+    is_simple = weight is None and pos_weight is None and reduction != "none"
+    if is_simple and _has_kernel(values, wanted):
         return _Bce.apply(x, target, reduction)
     return _BceWithLogits.apply(x, target, weight, pos_weight, reduction)
 

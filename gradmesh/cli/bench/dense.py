@@ -39,14 +39,21 @@ def dense(
     The row of MKL is left out where gradmesh[mkl] is not installed.
     """
     # Imported here, so that --help stays quick.
-    from gradmesh.engine import bench
+    from gradmesh.benchmarks import dense as benchmark
+    from gradmesh.benchmarks.dense_torch import TorchMissing
+    from gradmesh.benchmarks.report import HEADING, show_line, write_json
 
-    chosen = workloads or WORKLOADS
+    click.echo(HEADING)
     try:
-        rows = bench.bench_dense(against, rows=chosen, seconds=seconds, threads=threads)
-    except bench.TorchMissing as error:
+        rows = benchmark.run(
+            against,
+            workloads=workloads or WORKLOADS,
+            seconds=seconds,
+            threads=threads,
+            on_row=lambda row: click.echo(show_line(row)),
+        )
+    except TorchMissing as error:
         raise click.UsageError(str(error)) from None
-    click.echo(bench.table(rows))
     if file is not None:
-        bench.write_json(rows, file)
+        write_json(rows, file)
     return 0

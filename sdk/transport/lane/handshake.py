@@ -15,7 +15,13 @@ from typing import Any
 from gradmesh.protos.lane import VERSION
 from gradmesh.sdk.transport.lane.arena import Arena, map_peer
 from gradmesh.sdk.transport.lane.link import Link, ShmLink, TcpLink
-from gradmesh.sdk.transport.lane.stream import LaneBroken, PlainStream, Stream, TlsStream
+from gradmesh.sdk.transport.lane.stream import (
+    Eagerness,
+    LaneBroken,
+    PlainStream,
+    Stream,
+    TlsStream,
+)
 
 SECRET_BYTES = 32
 HELLO_S = 5.0
@@ -66,7 +72,9 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
         welcome, fd = _receive_fd(sock, _WELCOME.size)
         try:
             _check(_WELCOME.unpack(welcome))
-            return ShmLink(stream_of(sock), arena, map_peer(fd), max_frame_bytes)
+            # On a single core only the server's own turn can bring the answer.
+            eager = Eagerness() if len(os.sched_getaffinity(0)) > 1 else None
+            return ShmLink(PlainStream(sock, eager), arena, map_peer(fd), max_frame_bytes)
         finally:
             os.close(fd)
     finally:

@@ -34,6 +34,7 @@ _FRAME_S = 30.0
 _SLOWEST_BYTES_S = 2e6
 # Most requests and answers on a doorbell are smaller.
 _SMALL = 8192
+_HEADER_BYTES = HEADER.size
 _PADS = [bytes(size) for size in range(64)]
 
 
@@ -109,12 +110,12 @@ class Link(ABC):
                 size=len(head) + body,
                 max_bytes=self._max,
             )
-        prefix = HEADER.pack(MAGIC, number, call, deadline_ms, len(head), len(table), 0, body)
+        header = HEADER.pack(MAGIC, number, call, deadline_ms, len(head), len(table), 0, body)
+        prefix = b"".join((header, table, head))
         if parts:
-            prefix = b"".join((prefix, table, head))
             self.stream.send([prefix, _PADS[-len(prefix) % 64], *parts], deadline)
         else:
-            self.stream.send((b"".join((prefix, table, head)),), deadline)
+            self.stream.send((prefix,), deadline)
         return len(head) + body
 
     @abstractmethod
@@ -198,6 +199,7 @@ class ShmLink(Link):
         super().__init__("shm", stream, arena, inbox, max_frame_bytes)
         self._peer = peer
         self._peer_bytes = len(peer)
+        self._most = min(max_frame_bytes, len(peer))
 
     def _lay_out(self, arrays: Sequence[Array]) -> tuple[bytes, int, list[Any]]:
         arena = self.arena
@@ -210,18 +212,18 @@ class ShmLink(Link):
     def receive(self, deadline: float) -> Received:
         """Wait for the next frame, as Link does; small ones are read without a buffer between."""
         data = self.stream.receive_bytes(_SMALL, deadline)
-        if len(data) < HEADER.size or len(data) == _SMALL:
+        size = len(data)
+        if size < _HEADER_BYTES or size == _SMALL:
             return self._receive_large(data, deadline)
         magic, number, call, deadline_ms, head_bytes, table_bytes, _, body = HEADER.unpack_from(
             data
         )
-        end = HEADER.size + table_bytes + head_bytes
-        if magic != MAGIC or len(data) != end or body > self._max or body > self._peer_bytes:
+        split = _HEADER_BYTES + table_bytes
+        if magic != MAGIC or size != split + head_bytes or body > self._most:
             return self._receive_large(data, deadline)
         arrays: list[Array] = []
-        split = HEADER.size + table_bytes
         if table_bytes:
-            layout = read_table(data[HEADER.size : split])
+            layout = read_table(data[_HEADER_BYTES:split])
             arrays = read_arrays(layout, self._peer, 0, body)
         return Received(number, call, deadline_ms, data[split:], arrays, head_bytes + body)
 

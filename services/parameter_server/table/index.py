@@ -6,8 +6,7 @@ operation are handles turned into slots. That is why a late gradient can never r
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ Slots: TypeAlias = NDArray[np.int64]
 _NONE: Slots = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class Found(NamedTuple):
     """Where rows are.
 
     Args:
@@ -35,8 +33,8 @@ class Found:
 
     slots: Slots
     missing: int = 0
-    fresh_ids: Ids = field(default_factory=lambda: _NONE)
-    fresh_slots: Slots = field(default_factory=lambda: _NONE)
+    fresh_ids: Ids = _NONE
+    fresh_slots: Slots = _NONE
 
 
 class Index(ABC):

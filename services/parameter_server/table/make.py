@@ -115,7 +115,7 @@ def _make_rows(
     spec: table_pb2.TableSpec, layout: Layout, capacity: int, place: Place, home: Home
 ) -> Rows:
     if not spec.hot_bytes:
-        return MemoryRows(layout, capacity, fills=is_hash(spec))
+        return MemoryRows(layout, capacity)
     if home.ssd_path is None:
         raise InvalidRequest(
             f"table {spec.name!r} keeps {spec.hot_bytes} bytes in memory and the rest on disk, but "

@@ -95,10 +95,15 @@ class Rows(ABC):
     def close(self) -> None:
         """Let go of what is not memory."""
 
-    def read(self, slots: Slots, out: Array) -> None:
-        """Put rows into out; where a slot is -1, out stays."""
+    def read(self, slots: Slots, out: Array, *, whole: bool = False) -> None:
+        """Put rows into out; where a slot is -1, out stays. Whole says that there is none such."""
         for part in self._parts(slots.size):
-            copy_out(self._arrays()[0], self._place(slots[part]), out[part])
+            places, target = self._place(slots[part]), out[part]
+            if whole:
+                # Without numpy's own check of places, which would go through a buffer.
+                self._arrays()[0].take(places, 0, target, "clip")
+            else:
+                copy_out(self._arrays()[0], places, target)
 
     def state(self, slots: Slots) -> dict[str, Array]:
         """Return copies of the optimizer state of rows."""
@@ -167,15 +172,13 @@ class MemoryRows(Rows):
     Args:
         layout: Of a row.
         capacity: Slots for which address space is reserved.
-        fills: Whether slots are used from the beginning on, so that huge pages pay.
     """
 
-    def __init__(self, layout: Layout, capacity: int, *, fills: bool) -> None:
+    def __init__(self, layout: Layout, capacity: int) -> None:
         self.layout = layout
-        huge = _HUGE_FROM if fills else None
-        self._rows = Reserved((capacity, layout.dim), layout.dtype, huge_from=huge)
+        self._rows = Reserved((capacity, layout.dim), layout.dtype, huge_from=_HUGE_FROM)
         self._state = {
-            slot.name: Reserved((capacity, slot.width), layout.wide, huge_from=huge)
+            slot.name: Reserved((capacity, slot.width), layout.wide, huge_from=_HUGE_FROM)
             for slot in layout.slots
         }
         self._views = {name: held.array for name, held in self._state.items()}

@@ -13,7 +13,7 @@ from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest, StoreFull
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, ShardMap
-from gradmesh.sdk.table.gradients import clean_grads
+from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.recipe import initializer_of, rule_of
 from gradmesh.sdk.table.schedule import schedule_of
 from gradmesh.services.parameter_server.table.budget import Account, Budget
@@ -61,6 +61,7 @@ class TableShard:
         self.kind = "hash" if is_hash(spec) else "dense"
         self.steps = 0
         self.figures = Figures()
+        self._bad_gradients = BadGradients.of(spec.bad_gradients)
         self._initializer = initializer_of(spec.initializer)
         rule, self._lr = rule_of(spec.optimizer)
         self._rate = schedule_of(spec.schedule)
@@ -150,7 +151,7 @@ class TableShard:
             else:
                 slots, missing = self._use(handles, counts=True)
             self.figures.note_lookup(handles.size, missing)
-            self._rows.read(slots, out)
+            self._rows.read(slots, out, whole=not missing)
             if missing:
                 absent = np.flatnonzero(slots < 0)
                 if absent.size:
@@ -186,7 +187,7 @@ class TableShard:
                 f"{grads.shape}",
                 table=name,
             )
-        return clean_grads(grads, self.spec)
+        return self._bad_gradients.clean(grads, name)
 
     def prepare(self, handles: Handles) -> None:
         """Make the rows that gradients outside any context are for; counts as a use.

@@ -89,8 +89,8 @@ class Exchange:
         poll = select.poll()
         poll.register(self._latch, select.POLLIN)
         for link in busy:
-            wanted = select.POLLIN if link.is_receiving() else 0
-            poll.register(link, wanted | (select.POLLOUT if link.is_sending() else 0))
+            # Also where nothing is expected: the peer may have to send before it can receive.
+            poll.register(link, select.POLLIN | (select.POLLOUT if link.is_sending() else 0))
         ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready or time.monotonic() >= deadline:
             self._listen_once_more(busy)
@@ -120,6 +120,8 @@ def _move(link: Link) -> bool:
         link.send_some()
     if link.is_receiving():
         link.receive_some()
+    elif link.is_sending():
+        link.receive_early()
     return link.is_sending() or link.is_receiving()
 
 

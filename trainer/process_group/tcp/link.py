@@ -9,6 +9,7 @@ import fcntl
 import socket
 import sys
 import termios
+from collections import deque
 from typing import final
 
 from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
@@ -42,7 +43,10 @@ class Link:
         self._received_frames = 0
         self._header = bytearray(HEADER_BYTES)
         self._incoming: list[memoryview] = []
-        self._expected = Header(Kind.DATA, 0, 0, "")
+        self._expected: Header | None = None
+        # Frames that came while we could only send: whole ones, and the one under way.
+        self._early: deque[tuple[Header, memoryview]] = deque()
+        self._early_part: tuple[Header, memoryview] | None = None
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -56,17 +60,33 @@ class Link:
 
     def start_receive(self, text: str, payload: memoryview) -> None:
         """Expect a frame for `payload`; `receive_some` moves it."""
-        self._expected = Header(Kind.DATA, self._received_frames, payload.nbytes, text)
+        expected = Header(Kind.DATA, self._received_frames, payload.nbytes, text)
         self._received_frames += 1
-        self._incoming = [memoryview(self._header), payload]
+        if self._early:
+            header, early = self._early.popleft()
+            self._check(header, expected)
+            payload[:] = early
+            return
+        self._expected = expected
+        if self._early_part is not None:
+            header, early = self._early_part
+            self._early_part = None
+            self._check(header, expected)
+            got = early.nbytes - self._incoming[0].nbytes
+            payload[:got] = early[:got]
+            self._incoming = [payload[got:]]
+        elif self._incoming:
+            self._incoming.append(payload)
+        else:
+            self._incoming = [memoryview(self._header), payload]
 
     def is_sending(self) -> bool:
         """Tell whether a part of the frame is still here."""
         return bool(self._outgoing)
 
     def is_receiving(self) -> bool:
-        """Tell whether a part of the frame is still to come."""
-        return bool(self._incoming)
+        """Tell whether a part of the expected frame is still to come."""
+        return self._expected is not None
 
     def send_some(self) -> None:
         """Send what the kernel takes without waiting."""
@@ -83,6 +103,19 @@ class Link:
 
     def receive_some(self) -> None:
         """Receive what the kernel has, up to the end of the expected frame."""
+        if self._expected is not None:
+            self._receive()
+
+    def receive_early(self) -> None:
+        """Receive what the peer sends before we expect it.
+
+        Without this, two ranks that send big frames to each other would wait for ever.
+        """
+        if self._expected is None:
+            self._incoming = self._incoming or [memoryview(self._header)]
+            self._receive()
+
+    def _receive(self) -> None:
         while self._incoming:
             try:
                 received = self._socket.recv_into(self._incoming[0])
@@ -151,20 +184,33 @@ class Link:
 
     def _advance(self, received: int) -> None:
         self.bytes_moved += received
-        was_header = len(self._incoming) == 2
+        had_header = self._early_part is not None or (
+            self._expected is not None and len(self._incoming) < 2
+        )
         self._incoming = _without(self._incoming, received)
-        if was_header and len(self._incoming) < 2:
-            self._check_header()
+        if not had_header and len(self._incoming) < (1 if self._expected is None else 2):
+            self._read_header()
+        if not self._incoming:
+            if self._early_part is not None:
+                self._early.append(self._early_part)
+            self._early_part = self._expected = None
 
-    def _check_header(self) -> None:
+    def _read_header(self) -> None:
         try:
             header = unpack_header(self._header)
         except ValueError as error:
             raise self._lost(f"it sent bytes that are no frame ({error})") from error
+        if self._expected is not None or header.kind is not Kind.DATA:
+            self._check(header, self._expected)
+            return
+        early = memoryview(bytearray(header.payload_bytes))
+        self._early_part = (header, early)
+        self._incoming = [early] if early.nbytes else []
+
+    def _check(self, header: Header, expected: Header | None) -> None:
         if header.kind is not Kind.DATA:
             raise self._left(header)
-        expected = self._expected
-        if header != expected:
+        if expected is not None and header != expected:
             raise CollectiveMismatch(
                 f"rank {self.rank} ({self.address}) called {header.text} with"
                 f" {header.payload_bytes} bytes as frame {header.number}, this rank expects"

@@ -99,3 +99,23 @@ def test_gradcheck_finds_a_wrong_gradient() -> None:
 
     with pytest.raises(ag.GradientError, match="off by"):
         ag.gradcheck(Wrong.apply, [x])
+
+
+def test_an_array_that_a_node_keeps_is_not_handed_out_as_gradient() -> None:
+    class Keeps(ag.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.slope = np.ones_like(x)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return ctx.slope
+
+    x = ag.tensor([1.0, 2.0], requires_grad=True)
+    y = Keeps.apply(x)
+
+    y.sum().backward()
+    x.grad.data[...] = 7
+
+    assert y.grad_fn.slope.tolist() == [1.0, 1.0]

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from gradmesh.engine import autograd as ag
@@ -74,3 +75,15 @@ def test_copy_and_fill() -> None:
     assert x.copy_(ag.tensor([1, 2])).tolist() == [1.0, 2.0]
     assert x.fill_(3).tolist() == [3.0, 3.0]
     assert x.zero_().tolist() == [0.0, 0.0]
+
+
+def test_change_of_an_input_that_was_not_saved_is_allowed() -> None:
+    x = ag.tensor([1.0, -2.0], requires_grad=True)
+    y = x * 1
+    z = y.sigmoid()  # keeps its result, not y
+
+    y.add_(1.0)
+    z.sum().backward()
+
+    expected = 1 / (1 + np.exp(-np.array([1.0, -2.0])))
+    np.testing.assert_allclose(x.grad.data, expected * (1 - expected), rtol=1e-6)

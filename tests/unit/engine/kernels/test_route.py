@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradmesh.engine.kernels import first_outside, route_ids
+from gradmesh.engine.kernels import route_ids
 from gradmesh.protos.sharding import buckets_of, even_buckets
 
 TABLES = {
@@ -29,9 +29,13 @@ def test_each_id_finds_itself_where_its_owner_keeps_it(lists, owners, groups):
     group_of = np.arange(len(lists)) % 2 if groups == "apart" else np.zeros(len(lists), np.int64)
 
     order = np.argsort(group_of, kind="stable")
-    distinct, inverse, (begins, counts), totals = route_ids(
-        ids, starts, bucket_owners, owners, group_of, order
+    bounds = np.array([[-(2**63)] * len(lists), [2**63 - 1] * len(lists)])
+    count = int(group_of.max()) + 1
+    wrong, distinct, inverse, (begins, counts), totals = route_ids(
+        ids, starts, bounds, bucket_owners, owners, group_of, order, count
     )
+
+    assert wrong == -1
 
     before = np.concatenate([[0], np.cumsum(totals)])
     table_of = np.repeat(np.arange(len(lists)), np.diff(starts))
@@ -55,7 +59,14 @@ def test_the_first_id_outside_its_table_is_found():
     ids, starts = flatten([[0, 4], [], [9, 3, -1]])
 
     firsts, lasts = np.zeros(3, np.int64), np.array([4, 0, 9])
+    groups = np.zeros(3, np.int64)
 
-    assert first_outside(ids, starts, firsts, lasts) == 4
-    assert first_outside(ids, starts, firsts, lasts - 1) == 1
-    assert first_outside(ids, starts, firsts - 1, lasts) == -1
+    def wrong(firsts, lasts, owners):
+        buckets = np.asarray(even_buckets(owners), np.int32)
+        bounds = np.stack([firsts, lasts])
+        return route_ids(ids, starts, bounds, buckets, owners, groups, np.arange(3), 1)[0]
+
+    for owners in (1, 2):
+        assert wrong(firsts, lasts, owners) == 4
+        assert wrong(firsts, lasts - 1, owners) == 1
+        assert wrong(firsts - 1, lasts, owners) == -1

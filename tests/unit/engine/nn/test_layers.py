@@ -88,9 +88,9 @@ def test_gradients_of_composed_layers(layer: nn.Module, shape: tuple[int, ...]) 
 @pytest.mark.slow
 def test_resnet50_equals_torchs() -> None:
     torch = pytest.importorskip("torch")
-    from gradmesh.engine.bench.torch_peer import _resnet
+    from gradmesh.benchmarks.dense_torch import resnet50_model
 
-    mine, peer = nn.resnet.resnet50(), _resnet(torch)
+    mine, peer = nn.resnet.resnet50(), resnet50_model(torch)
     with torch.no_grad():
         for p, q in zip(mine.parameters(), peer.parameters(), strict=True):
             q.copy_(torch.tensor(p.data))

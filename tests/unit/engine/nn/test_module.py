@@ -125,3 +125,17 @@ def test_fused_relu_gives_the_same_and_respects_hooks() -> None:
 
     assert fused.tolist() == watched.tolist() == expected
     assert seen[0] < 0
+
+
+def test_hooks_of_the_layers_of_an_mlp_are_called() -> None:
+    model = nn.MLP([3, 2, 1])
+    x = ag.randn(4, 3)
+    plain = model(x)
+    seen: list[tuple[int, ...]] = []
+    for layer in model.layers:
+        layer.register_forward_hook(lambda module, args, result: seen.append(result.shape))
+
+    hooked = model(x)
+
+    assert seen == [(4, 2), (4, 1)]
+    assert (hooked.data == plain.data).all()

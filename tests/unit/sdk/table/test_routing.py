@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.errors import IdOutOfRange
 from gradmesh.protos.sharding import ShardMap, even_buckets
-from gradmesh.sdk.table.routing import check_grads, route
+from gradmesh.sdk.table.routing import route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.table.wire import EXACTLY
 
@@ -86,11 +86,8 @@ def test_no_ids_make_no_messages():
     assert (plan.parts, plan.depth, plan.totals) == ([], 0, [0, 0])
 
 
-def test_gradients_take_the_type_of_the_rows():
-    given = np.ones((2, 3), np.float32)
-
-    wide = table_pb2.TableSpec(name="t", dtype="ELEMENT_TYPE_FLOAT32")
-    half = table_pb2.TableSpec(name="t", dtype="ELEMENT_TYPE_FLOAT16")
-
-    assert check_grads(given, (2, 3), wide) is given
-    assert check_grads([[1, 2]], (1, 2), half).dtype == np.float16
+@pytest.mark.parametrize("bad", [1000, -1])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_bad_id_is_named_with_its_table(bad, shards):
+    with pytest.raises(IdOutOfRange, match=rf"'t1': id {bad} is not among its rows 0 to 999"):
+        route(make_set(4, 4), wanted_of([1, 2], [3, bad]), make_map(shards))

@@ -53,14 +53,6 @@ def test_an_id_beyond_int64_is_named_as_it_was_given():
         as_ids(np.array([2**63 + 5], np.uint64), "t")
 
 
-@pytest.mark.parametrize("bad", [10, -1])
-def test_a_bad_id_is_named_with_its_table(bad):
-    tables = TableSet([table("t0"), table("t1")])
-
-    with pytest.raises(IdOutOfRange, match=rf"'t1': id {bad} is not among its rows 0 to 9"):
-        tables.want(np.array([1, 2, bad]), np.array([0, 2, 3]))
-
-
 def test_tables_of_one_dim_and_type_form_a_group():
     tables = TableSet([table("a"), table("b", 8), table("c"), table("d", dtype=np.float64)])
 

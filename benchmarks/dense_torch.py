@@ -1,13 +1,12 @@
-"""The workloads on torch's side. Only this file imports torch, and only when asked to compare."""
+"""Torch's side of the dense benchmark; torch is imported only when asked to compare."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradmesh.engine.bench import workload
-from gradmesh.engine.bench.timing import Step
+from gradmesh.benchmarks import dense_ours as load
 
 
 class TorchMissing(RuntimeError):
@@ -28,7 +27,7 @@ def load_torch(threads: int) -> Any:
     return torch
 
 
-def mlp(torch: Any, sizes: Sequence[int], batch: int, optimizer_name: str = "Adagrad") -> Step:
+def mlp(torch: Any, sizes: Sequence[int], batch: int, optimizer_name: str) -> Callable[[], None]:
     """Return a step of an MLP: forward, loss, backward, optimizer."""
     layers: list[Any] = []
     for m, n in itertools.pairwise(sizes):
@@ -36,7 +35,7 @@ def mlp(torch: Any, sizes: Sequence[int], batch: int, optimizer_name: str = "Ada
     model = torch.nn.Sequential(*layers[:-1])
     optimizer = getattr(torch.optim, optimizer_name)(model.parameters(), lr=0.01)
     x = torch.randn(batch, sizes[0])
-    y = torch.from_numpy(workload.labels(batch))
+    y = torch.from_numpy(load.labels(batch))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -46,19 +45,19 @@ def mlp(torch: Any, sizes: Sequence[int], batch: int, optimizer_name: str = "Ada
     return step
 
 
-def embedding_bag(torch: Any) -> Step:
+def embedding_bag(torch: Any) -> Callable[[], None]:
     """Return a step of a big table: pooled lookup, backward, sparse Adagrad."""
     layer = torch.nn.EmbeddingBag(
-        workload.BAG_ROWS,
-        workload.BAG_DIM,
+        load.BAG_ROWS,
+        load.BAG_DIM,
         mode="sum",
         sparse=True,
-        _weight=torch.zeros(workload.BAG_ROWS, workload.BAG_DIM),
+        _weight=torch.zeros(load.BAG_ROWS, load.BAG_DIM),
     )
     optimizer = torch.optim.Adagrad(layer.parameters(), lr=0.01)
-    shape = (workload.BAG_BATCH, workload.BAG_LENGTH)
-    ids = torch.from_numpy(workload.zipf_ids(workload.BAG_ROWS, shape))
-    seed = torch.ones(workload.BAG_BATCH, workload.BAG_DIM)
+    shape = (load.BAG_BATCH, load.BAG_LENGTH)
+    ids = torch.from_numpy(load.zipf_ids(load.BAG_ROWS, shape))
+    seed = torch.ones(load.BAG_BATCH, load.BAG_DIM)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -68,9 +67,9 @@ def embedding_bag(torch: Any) -> Step:
     return step
 
 
-def resnet50(torch: Any, batch: int = 4) -> Step:
+def resnet50(torch: Any, batch: int = 4) -> Callable[[], None]:
     """Return forward and backward of a ResNet-50 on images of 224 x 224."""
-    model = _resnet(torch)
+    model = resnet50_model(torch)
     x = torch.randn(batch, 3, 224, 224)
     y = torch.arange(batch)
 
@@ -81,7 +80,8 @@ def resnet50(torch: Any, batch: int = 4) -> Step:
     return step
 
 
-def _resnet(torch: Any) -> Any:
+def resnet50_model(torch: Any) -> Any:
+    """Return a ResNet-50 whose parameters come in the order of ours."""
     nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]

@@ -1,15 +1,14 @@
-"""The workloads on our side; `torch_peer` has the same ones under the same names."""
+"""Our side of the dense benchmark; `dense_torch` has the same workloads under the same names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradmesh.engine import autograd, nn, optim
 from gradmesh.engine.backend import Generator
-from gradmesh.engine.bench.timing import Step
 
 BAG_ROWS = 1_000_000
 BAG_DIM = 64
@@ -29,10 +28,10 @@ def labels(batch: int) -> Any:
     return (np.arange(batch) % 2).astype(np.float32).reshape(-1, 1)
 
 
-def mlp(sizes: Sequence[int], batch: int) -> Step:
-    """Return a step of an MLP: forward, loss, backward, Adagrad."""
+def mlp(sizes: Sequence[int], batch: int, optimizer_name: str) -> Callable[[], None]:
+    """Return a step of an MLP: forward, loss, backward, optimizer."""
     model = nn.MLP(sizes, generator=Generator(0))
-    optimizer = optim.Adagrad(model.parameters(), lr=0.01)
+    optimizer = getattr(optim, optimizer_name)(model.parameters(), lr=0.01)
     x = autograd.randn(batch, sizes[0], generator=Generator(1))
     y = autograd.from_numpy(labels(batch))
 
@@ -44,22 +43,7 @@ def mlp(sizes: Sequence[int], batch: int) -> Step:
     return step
 
 
-def small_mlp() -> Step:
-    """Return a step of a tiny model, where calls and not numbers cost: 16 → 8 → 1, batch 8, SGD."""
-    model = nn.MLP([16, 8, 1], generator=Generator(0))
-    optimizer = optim.SGD(model.parameters(), lr=0.01)
-    x = autograd.randn(8, 16, generator=Generator(1))
-    y = autograd.from_numpy(labels(8))
-
-    def step() -> None:
-        optimizer.zero_grad()
-        nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
-        optimizer.step()
-
-    return step
-
-
-def embedding_bag() -> Step:
+def embedding_bag() -> Callable[[], None]:
     """Return a step of a big table: pooled lookup, backward, sparse Adagrad."""
     table = np.zeros((BAG_ROWS, BAG_DIM), dtype=np.float32)
     layer = nn.EmbeddingBag(
@@ -77,7 +61,7 @@ def embedding_bag() -> Step:
     return step
 
 
-def resnet50(batch: int = 4) -> Step:
+def resnet50(batch: int = 4) -> Callable[[], None]:
     """Return forward and backward of a ResNet-50 on images of 224 x 224."""
     model = nn.resnet.resnet50(generator=Generator(0))
     x = autograd.randn(batch, 3, 224, 224, generator=Generator(1))

@@ -1,0 +1,53 @@
+"""The parts of requests that repeat from call to call, serialized once.
+
+Protobuf messages that are written one after the other are one message, so what changes is added to
+what does not: a lookup of one row must not pay for building and serializing its request.
+"""
+
+from collections.abc import Sequence
+from typing import final
+
+from gradmesh.protos.frame import Serialized
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.wireformat import LENGTH, varint
+from gradmesh.sdk.table.wire import Wire
+
+# Subsets of the tables that some server was asked for; in practice it is all of them, or a few.
+_MAX_KEPT = 64
+_ASKED = bytes([pb.LookupRequest.DESCRIPTOR.fields_by_name["asked"].number << 3 | LENGTH])
+
+
+@final
+class Heads:
+    """Requests for a set of tables.
+
+    Args:
+        names: Of the tables.
+        wire: Precision on the wire.
+    """
+
+    def __init__(self, names: Sequence[str], wire: Wire) -> None:
+        self._names = names
+        self._wire = wire
+        self._lookups: dict[tuple[int, ...], Serialized] = {}
+
+    def lookup(self, epoch: int, *tables: int) -> Serialized:
+        """Return a request for rows of some tables, by their index, outside any context."""
+        key = (epoch, *tables)
+        head = self._lookups.get(key)
+        if head is None:
+            message = pb.LookupRequest(
+                shard_epoch=epoch,
+                tables=[self._names[table] for table in tables],
+                wire_rows=self._wire.rows,
+            )
+            if len(self._lookups) >= _MAX_KEPT:
+                self._lookups.clear()
+            head = self._lookups[key] = Serialized(message.SerializeToString())
+        return head
+
+
+def asked_field(counts: Sequence[int]) -> bytes:
+    """Return what says how many ids of each table were wanted before repeated ones were removed."""
+    packed = b"".join(map(varint, counts))
+    return b"".join((_ASKED, varint(len(packed)), packed))
