@@ -33,6 +33,7 @@ class Contexts:
             self._peers = peers
             self._mesh = mesh
             self._releaser = Releaser(peers)
+        mesh.watch_contexts(self)
 
     def detach(self, timeout_s: float = 2.0) -> None:
         """Tell others of what was released, then reach nobody any more."""

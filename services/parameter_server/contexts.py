@@ -279,6 +279,20 @@ class Contexts:
                 del self._open[key]
             return len(idle)
 
+    def openers(self) -> set[tuple[str, int]]:
+        """Return name and incarnation of every process whose contexts are open here."""
+        with self._lock:
+            return {key[:2] for key in self._open}
+
+    def drop_worker(self, name: str, incarnation: int) -> int:
+        """Bury the contexts of a process that is gone; return how many."""
+        with self._lock:
+            gone = [key for key in self._open if key[:2] == (name, incarnation)]
+            for key in gone:
+                self._bury(*key)
+                del self._open[key]
+            return len(gone)
+
     def open_count(self) -> int:
         """Return how many contexts are open here."""
         with self._lock:

@@ -94,6 +94,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
         life.on_drain("membership", lambda _: mesh.close())
         # Before anybody is served: what the former process was part of is over.
         store.fence(mesh.generation)
+        mesh.watch_contexts(store.contexts)
         directory.join(mesh)
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:

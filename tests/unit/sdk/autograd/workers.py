@@ -46,6 +46,7 @@ class Worker:
                 worker=name, incarnation=self.incarnation, counter=next(counter)
             ),
             servers=SimpleNamespace(held_map=lambda: None),
+            watch_contexts=lambda contexts: None,
         )
         self.contexts.attach(self, self.mesh)
 
