@@ -11,17 +11,25 @@ from gradmesh.protos.version import VERSION
 
 if TYPE_CHECKING:
     from gradmesh import autograd as autograd
+    from gradmesh import futures as futures
     from gradmesh import nn as nn
+    from gradmesh import rpc as rpc
     from gradmesh.engine import optim as optim
     from gradmesh.engine.autograd import Tensor as Tensor
     from gradmesh.engine.autograd import no_grad as no_grad
     from gradmesh.engine.autograd.creation import tensor as tensor
     from gradmesh.launch.local import LocalCluster as LocalCluster
     from gradmesh.protos import errors as errors
+    from gradmesh.sdk.future import Future as Future
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
     from gradmesh.sdk.mesh.mesh import connect as connect
-    from gradmesh.sdk.owner.registry import remote as remote
+    from gradmesh.sdk.owner.registry import async_execution as async_execution
+    from gradmesh.sdk.owner.registry import remote_exception as remote_exception
     from gradmesh.sdk.process.security import SecurityConfig as SecurityConfig
+    from gradmesh.sdk.rpc.api import remote as remote
+    from gradmesh.sdk.rpc.api import rpc_async as rpc_async
+    from gradmesh.sdk.rpc.api import rpc_sync as rpc_sync
+    from gradmesh.sdk.rref.rref import RRef as RRef
     from gradmesh.sdk.serving import TableReader as TableReader
     from gradmesh.sdk.table.gradients import BadGradients as BadGradients
     from gradmesh.sdk.table.lifetime import Admission as Admission
@@ -35,44 +43,60 @@ __all__ = [
     "Admission",
     "BadGradients",
     "Eviction",
+    "Future",
     "Initializer",
     "LocalCluster",
     "Mesh",
+    "RRef",
     "SecurityConfig",
     "Table",
     "TableReader",
     "Tensor",
+    "async_execution",
     "autograd",
     "connect",
     "errors",
+    "futures",
     "nn",
     "no_grad",
     "optim",
     "remote",
+    "remote_exception",
+    "rpc",
+    "rpc_async",
+    "rpc_sync",
     "tensor",
 ]
 
 _MODULES = {
     "autograd": "gradmesh.autograd",
     "errors": "gradmesh.protos.errors",
+    "futures": "gradmesh.futures",
     "nn": "gradmesh.nn",
     "optim": "gradmesh.engine.optim",
+    "rpc": "gradmesh.rpc",
 }
 
 _HOMES = {
     "Admission": "gradmesh.sdk.table.lifetime",
     "BadGradients": "gradmesh.sdk.table.gradients",
     "Eviction": "gradmesh.sdk.table.lifetime",
+    "Future": "gradmesh.sdk.future",
     "Initializer": "gradmesh.sdk.table.recipe",
     "LocalCluster": "gradmesh.launch.local",
     "Mesh": "gradmesh.sdk.mesh.mesh",
+    "RRef": "gradmesh.sdk.rref.rref",
     "SecurityConfig": "gradmesh.sdk.process.security",
     "Table": "gradmesh.sdk.table.table",
     "TableReader": "gradmesh.sdk.serving",
     "Tensor": "gradmesh.engine.autograd",
+    "async_execution": "gradmesh.sdk.owner.registry",
     "connect": "gradmesh.sdk.mesh.mesh",
     "no_grad": "gradmesh.engine.autograd",
-    "remote": "gradmesh.sdk.owner.registry",
+    "remote": "gradmesh.sdk.rpc.api",
+    "remote_exception": "gradmesh.sdk.owner.registry",
+    "rpc_async": "gradmesh.sdk.rpc.api",
+    "rpc_sync": "gradmesh.sdk.rpc.api",
     "tensor": "gradmesh.engine.autograd.creation",
 }
 

@@ -4,14 +4,15 @@
     ├── InvalidRequest            the caller's bug; do not repeat
     │   └── InvalidFrame
     ├── IdOutOfRange
-    ├── TableNotFound, FunctionNotFound, RefNotFound
+    ├── TableNotFound, FunctionNotFound, RefNotFound, WorkerNotFound
     ├── TableConflict, NameTaken, KeyConflict
     ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, SendNotFound, LaneUnavailable,
     │   BaseLost, RunLost, ShardMismatch
     ├── StaleGeneration, StaleShardMap, SnapshotLost, BackwardAborted, WorkerLost
     │                             repeat from a higher level
-    ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable   repeat the call
-    ├── StoreFull
+    ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable,
+    │     Overloaded                                           repeat the call
+    ├── StoreFull, NestedTooDeep
     ├── CheckpointCorrupt
     ├── Unauthenticated
     ├── RemoteFailure             a registered function raised
@@ -100,6 +101,15 @@ class RefNotFound(GradmeshError, KeyError):
 
     code = "NOT_FOUND"
     reason = "REF_NOT_FOUND"
+
+    __str__ = Exception.__str__
+
+
+class WorkerNotFound(GradmeshError, KeyError):
+    """No process of that name or rank is a member; start it, or wait until it has joined."""
+
+    code = "NOT_FOUND"
+    reason = "WORKER_NOT_FOUND"
 
     __str__ = Exception.__str__
 
@@ -276,11 +286,26 @@ class Unreachable(GradmeshError, ConnectionError):
     retry = Retry.CALL
 
 
+class Overloaded(GradmeshError):
+    """Too many calls run on the worker at once; it did not begin this one."""
+
+    code = "UNAVAILABLE"
+    reason = "OVERLOADED"
+    retry = Retry.CALL
+
+
 class StoreFull(GradmeshError):
     """The rows do not fit into the memory allowed; add memory or parameter servers."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "STORE_FULL"
+
+
+class NestedTooDeep(GradmeshError, RecursionError):
+    """Calls that wait for calls, deeper than the limit; they would go on for ever."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "NESTED_TOO_DEEP"
 
 
 class CheckpointCorrupt(GradmeshError):

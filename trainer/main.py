@@ -4,12 +4,17 @@ import logging
 import time
 
 from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.sdk.autograd.contexts import CONTEXTS
+from gradmesh.sdk.autograd.station import Station
 from gradmesh.sdk.mesh.mesh import connect
 from gradmesh.sdk.owner.registry import REGISTRY
-from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
+from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.start import dialer
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
@@ -29,8 +34,22 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
     with Process(config.name, process, config, job) as running:
         life = running.life
         incarnation = time.time_ns()
+        metrics = RpcMetrics("client", running.registry)
+        agent = Agent(
+            config.name,
+            incarnation,
+            REGISTRY,
+            dialer(security=process.security, transport=process.transport, metrics=metrics),
+            threads=_SERVER_THREADS,
+            inline=_SERVER_THREADS // 2,
+        )
+        current.install(agent)
+        life.on_drain("rpc", lambda _: agent.close())
+        station = Station(agent)
+        agent.before_close(station.close)
+        owner = OwnerServicer(config.name, "trainer", incarnation, REGISTRY, CONTEXTS, agent)
         server = Server(
-            {_OWNER: OwnerServicer(config.name, "trainer", incarnation, REGISTRY, NoContexts())},
+            {_OWNER: owner, **station.services},
             listen=config.listen,
             setting="trainer.listen",
             security=process.security,
@@ -49,12 +68,14 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             replace=config.replace,
             security=process.security,
             lane=process.transport.lane,
-            metrics=RpcMetrics("client", running.registry),
+            metrics=metrics,
             table_metrics=TableMetrics(running.registry),
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
         life.on_drain("membership", lambda _: mesh.close())
+        agent.join(mesh)
+        station.join(mesh)
         figures = Job(
             mesh,
             job,

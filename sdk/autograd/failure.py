@@ -9,6 +9,7 @@ from gradmesh.protos.errors import (
     SendNotFound,
     Unreachable,
     WorkerLost,
+    WorkerNotFound,
     from_reason,
 )
 
@@ -53,7 +54,7 @@ def from_failure(failure: pb.Failure, what: str) -> GradmeshError:
 
 def lost(worker: str, error: GradmeshError) -> GradmeshError:
     """Return what it means for a pass that a worker could not be told something."""
-    if isinstance(error, Unreachable | SendNotFound):
+    if isinstance(error, Unreachable | WorkerNotFound | SendNotFound):
         found = WorkerLost(
             f"{worker} is gone, or has restarted: {error.message}; go on in a new context",
             worker=worker,

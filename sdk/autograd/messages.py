@@ -110,12 +110,12 @@ class Messages:
 
     def receive(
         self, note: autograd_pb2.AutogradNote, tensors: Sequence[Tensor], sender: str
-    ) -> list[Tensor]:
-        """Record a message that arrived; return its tensors, wired to where they came from."""
+    ) -> None:
+        """Record a message that arrived; wire its tensors to where they came from."""
         with self._lock:
             self.peers.add(sender)
             if not note.message:
-                return list(tensors)
+                return
             self._lineage.learn(note.lineage, sender)
         wanted = [tensor for tensor in tensors if tensor.requires_grad]
         if not wanted:
@@ -126,7 +126,6 @@ class Messages:
         with self._lock:
             self.received.append(node)
             self._since = min(self._since, node.sequence)
-        return list(tensors)
 
     def _behind(self, tensors: Sequence[Tensor]) -> set[MessageId]:
         """Return the received messages that some tensors were made from."""

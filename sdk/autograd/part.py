@@ -50,6 +50,9 @@ class Peers(Protocol):
             WorkerNotFound: There is no such worker.
         """
 
+    def suspect(self, worker: str) -> None:
+        """Ask anew where a worker is before the next message: it did not answer."""
+
 
 @final
 class Part:

@@ -40,13 +40,13 @@ class ContextRecorder:
         ctx.check()
         return ctx.messages.send(wanted, worker)
 
-    def incoming(self, note: AutogradNote, tensors: Sequence[Tensor], worker: str) -> list[Tensor]:
+    def incoming(self, note: AutogradNote, tensors: Sequence[Tensor], worker: str) -> None:
         """Note a message that arrived, and wire its tensors to where they came from.
 
         Raises:
             ContextReleased: The context is over.
         """
-        return self._contexts.adopt(note.context).messages.receive(note, tensors, worker)
+        self._contexts.adopt(note.context).messages.receive(note, tensors, worker)
 
     def handling(self, note: AutogradNote) -> AbstractContextManager[object]:
         """Work in the context of a request; it begins to exist here with the first one.

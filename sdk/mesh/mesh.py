@@ -56,6 +56,8 @@ def connect(
     role: Role = "client",
     address: str = "",
     incarnation: int | None = None,
+    rank: int | None = None,
+    world_size: int = 0,
     replace: bool = False,
     security: SecurityConfig | None = None,
     metrics: RpcMetrics | None = None,
@@ -73,6 +75,8 @@ def connect(
         role: What this process does.
         address: Where others reach this process; clients serve nothing.
         incarnation: Greater than that of any former process of the name; the time by default.
+        rank: Place among the workers, if it has one.
+        world_size: How many workers wait for each other at their start; 0 for none.
         replace: Whether the former holder of the name is known to be gone.
         security: Certificates and token.
         metrics: Where calls are counted.
@@ -95,6 +99,8 @@ def connect(
         role=ROLES[role],
         address=address,
         incarnation=time.time_ns() if incarnation is None else incarnation,
+        rank=rank,
+        world_size=world_size,
     )
     metrics = metrics or RpcMetrics("client")
     channel = Channel(coordinator, "coordinator", security=security, metrics=metrics)

@@ -4,11 +4,12 @@ from typing import Literal, TypeAlias
 
 from gradmesh.protos.coordinator.v1 import membership_pb2
 
-Role: TypeAlias = Literal["client", "trainer", "parameter-server"]
+Role: TypeAlias = Literal["client", "trainer", "parameter-server", "worker"]
 
 ROLES: dict[Role, membership_pb2.Role] = {
     "client": membership_pb2.ROLE_CLIENT,
     "trainer": membership_pb2.ROLE_TRAINER,
     "parameter-server": membership_pb2.ROLE_PARAMETER_SERVER,
+    "worker": membership_pb2.ROLE_WORKER,
 }
 """The wire's number of each."""

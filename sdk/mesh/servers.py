@@ -21,7 +21,8 @@ from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.mesh.future import Future, Resolver
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future.waited import Resolver, Waited
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Channel, Pending, Writer
 from gradmesh.sdk.transport.deadline import Deadline
@@ -84,7 +85,7 @@ class ParameterServers:
 
     def future(self, finish: Callable[[], T]) -> Future[T]:
         """Return a future of something that is under way and that `finish` waits for."""
-        return Future(finish, self._resolver)
+        return Future(Waited(finish, self._resolver))
 
     def held_map(self) -> ShardMap | None:
         """Return the map in use, if one was fetched."""

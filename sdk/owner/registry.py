@@ -1,4 +1,7 @@
-"""Functions that peers may call, by name. Nothing else can be called from outside."""
+"""What peers may call, by name: functions, classes and their methods. Nothing else can be called.
+
+A function is called by the name it was registered under, on both ends: code never travels.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, final, overload
@@ -7,17 +10,24 @@ from gradmesh.protos.errors import FunctionNotFound, InvalidRequest
 from gradmesh.protos.naming import check_name
 
 F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E", bound=type[Exception])
+
+_ASYNC = "__gradmesh_async__"
 
 
 @final
 class Registry:
-    """Functions by name."""
+    """Functions, classes and exceptions by name."""
 
     def __init__(self) -> None:
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._names: dict[Any, str] = {}
+        self._methods: dict[type, frozenset[str]] = {}
+        self._exceptions: dict[str, type[Exception]] = {}
+        self._exception_names: dict[type[BaseException], str] = {}
 
     def register(self, name: str, function: Callable[..., Any]) -> None:
-        """Let peers call a function.
+        """Let peers call a function, or make objects of a class and call their public methods.
 
         Raises:
             InvalidRequest: The name is none, or belongs to another function.
@@ -29,25 +39,112 @@ class Registry:
                 f"two functions want to be called {name!r}; give one another name", name=name
             )
         self._functions[name] = function
+        self._names.setdefault(function, name)
+
+    def register_exception(self, name: str, cls: type[Exception]) -> None:
+        """Let an exception keep its type on the way to a caller.
+
+        Raises:
+            InvalidRequest: The name is none, or belongs to another class.
+        """
+        check_name("exception", name)
+        if self._exceptions.setdefault(name, cls) is not cls:
+            raise InvalidRequest(f"two exceptions want to be called {name!r}", name=name)
+        self._exception_names.setdefault(cls, name)
 
     def find(self, name: str, worker: str) -> Callable[..., Any]:
-        """Return a function.
+        """Return a function; `Class.method` finds static and class methods of registered classes.
 
         Raises:
             FunctionNotFound: Nobody registered it here.
         """
-        if name not in self._functions:
+        found = self._functions.get(name)
+        if found is not None:
+            return found
+        owner, _, method = name.rpartition(".")
+        cls = self._functions.get(owner)
+        if isinstance(cls, type) and method in self.methods(cls):
+            bound: Callable[..., Any] = getattr(cls, method)
+            return bound
+        raise FunctionNotFound(
+            f"{worker} has no function {name!r}; decorate it with @gm.remote and import its "
+            "module there: code does not travel",
+            function=name,
+            worker=worker,
+        )
+
+    def method(self, obj: object, name: str, worker: str) -> Callable[..., Any]:
+        """Return a method of an object whose class is registered.
+
+        Raises:
+            FunctionNotFound: The class is not registered, or has no such public method.
+        """
+        if name not in self.methods(type(obj)):
             raise FunctionNotFound(
-                f"{worker} has no function {name!r}; decorate it with @gm.remote and import its "
-                "module there",
+                f"{worker} cannot call {name!r} of a {type(obj).__name__}; only public methods of "
+                "classes decorated with @gm.remote can be called",
                 function=name,
+                type=type(obj).__name__,
                 worker=worker,
             )
-        return self._functions[name]
+        bound: Callable[..., Any] = getattr(obj, name)
+        return bound
+
+    def methods(self, cls: type) -> frozenset[str]:
+        """Return the names of the methods that peers may call; none if it is not registered."""
+        known = self._methods.get(cls)
+        if known is None:
+            if cls not in self._names:
+                return frozenset()
+            known = frozenset(filter(lambda name: _is_method(cls, name), dir(cls)))
+            self._methods[cls] = known
+        return known
+
+    def name_of(self, function: Callable[..., Any] | str) -> str:
+        """Return the name under which peers know a function.
+
+        Raises:
+            InvalidRequest: It is not registered here.
+        """
+        if isinstance(function, str):
+            return function
+        try:
+            name = self._names.get(function)
+        except TypeError:  # not hashable
+            name = None
+        if name is not None:
+            return name
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, type) and owner in self._names:
+            return f"{self._names[owner]}.{function.__name__}"
+        # A static method does not know its class.
+        method = getattr(function, "__name__", "")
+        for cls, held in self._names.items():
+            if isinstance(cls, type) and getattr(cls, method, None) is function:
+                return f"{held}.{method}"
+        shown = getattr(function, "__qualname__", type(function).__name__)
+        raise InvalidRequest(
+            f"{shown} is not registered; decorate it, or its class, with @gm.remote",
+            function=shown,
+        )
+
+    def exception(self, name: str) -> type[Exception] | None:
+        """Return a registered exception, if there is one of that name."""
+        return self._exceptions.get(name)
+
+    def exception_name(self, cls: type[BaseException]) -> str | None:
+        """Return the name under which an exception is registered, if it is."""
+        return self._exception_names.get(cls)
 
     def names(self) -> list[str]:
-        """Return all names."""
+        """Return the names of all functions and classes."""
         return sorted(self._functions)
+
+
+def _is_method(cls: type, name: str) -> bool:
+    if name.startswith("_") and name != "__call__":
+        return False
+    return callable(getattr(cls, name, None)) and not isinstance(getattr(cls, name), type)
 
 
 REGISTRY = Registry()
@@ -59,10 +156,13 @@ def remote(function: F, /) -> F: ...
 @overload
 def remote(*, name: str) -> Callable[[F], F]: ...
 def remote(function: F | None = None, /, *, name: str | None = None) -> F | Callable[[F], F]:
-    """Let peers call a function, as `@gm.remote` or `@gm.remote(name="…")`.
+    """Let peers call a function or a class, as `@gm.remote` or `@gm.remote(name="…")`.
+
+    Of a class, peers may make objects, call static and class methods, and call the public methods
+    of objects they have a reference to.
 
     Args:
-        function: The function.
+        function: The function or class.
         name: What peers call it; by default its module and qualified name.
     """
 
@@ -71,3 +171,45 @@ def remote(function: F | None = None, /, *, name: str | None = None) -> F | Call
         return function
 
     return register(function) if function is not None else register
+
+
+@overload
+def remote_exception(cls: E, /) -> E: ...
+@overload
+def remote_exception(*, name: str) -> Callable[[E], E]: ...
+def remote_exception(cls: E | None = None, /, *, name: str | None = None) -> E | Callable[[E], E]:
+    """Let an exception keep its type on the way to a caller; it is made from one text there.
+
+    Args:
+        cls: The exception's class.
+        name: Its name on both ends; by default its module and qualified name.
+    """
+
+    def register(cls: E) -> E:
+        REGISTRY.register_exception(name or f"{cls.__module__}.{cls.__qualname__}", cls)
+        return cls
+
+    return register(cls) if cls is not None else register
+
+
+def async_execution(function: F) -> F:
+    """Mark a function that returns a Future: its caller gets the future's result, when it is there.
+
+    No thread waits meanwhile. Below `@gm.remote`, `@staticmethod` and `@classmethod`:
+
+        @gm.remote
+        @gm.async_execution
+        def later(): ...
+    """
+    if not callable(function):
+        raise TypeError(
+            f"async_execution marks functions, not a {type(function).__name__}; put it below "
+            "@staticmethod and @classmethod"
+        )
+    setattr(function, _ASYNC, True)
+    return function
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Tell whether a function answers with a future."""
+    return bool(getattr(function, _ASYNC, False))

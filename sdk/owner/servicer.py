@@ -1,17 +1,21 @@
 """The rpcs that every process serves."""
 
-import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, final
+from collections.abc import Callable
+from typing import Protocol, final
 
 from gradmesh.protos.common.v1 import context_pb2, value_pb2
-from gradmesh.protos.errors import InvalidRequest, RefNotFound, RemoteFailure
-from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.protos.value import from_value, to_value
 from gradmesh.protos.version import VERSION
-from gradmesh.sdk.owner.refs import RefKey, Refs
+from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.answers import Answers
+from gradmesh.sdk.rpc.reply import Reply
+from gradmesh.sdk.rref.ids import Worker, fork_of, key_of, worker_of
+from gradmesh.sdk.rref.owners import Kept
+from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.server import Call
 
 
@@ -48,69 +52,137 @@ class OwnerServicer:
         incarnation: Of this worker.
         functions: What may be called.
         contexts: What is kept for contexts.
+        agent: Runs functions and keeps values; by default one that knows no other workers.
     """
 
     def __init__(
-        self, name: str, role: str, incarnation: int, functions: Registry, contexts: ContextHolder
+        self,
+        name: str,
+        role: str,
+        incarnation: int,
+        functions: Registry,
+        contexts: ContextHolder,
+        agent: Agent | None = None,
     ) -> None:
-        self._name = name
+        self._agent = agent = agent or Agent(name, incarnation, functions, Channel)
+        self._me = agent.me
         self._role = role
-        self._incarnation = incarnation
-        self._functions = functions
         self._contexts = contexts
-        self._refs = Refs()
+        self._execution = agent.execution
+        self._exchange = agent.exchange
+        self._answers: Answers = agent.answers
 
     def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
         """Tell who answers here."""
         return pb.DescribeResponse(
-            name=self._name,
+            name=self._me.name,
             role=self._role,
-            incarnation=self._incarnation,
+            incarnation=self._me.incarnation,
             version=VERSION,
-            functions=self._functions.names(),
+            functions=self._agent.functions.names(),
             open_contexts=self._contexts.open_count(),
-            kept_refs=len(self._refs),
+            kept_refs=len(self._exchange.owners),
         )
 
     def call(self, request: Frame[pb.CallRequest], call: Call) -> Frame[pb.CallResponse]:
         """Run a function and return its result."""
-        message = request.message
-        result = self._run(message.function, message.args, message.kwargs, request.arrays)
-        arrays: list[Array] = []
-        try:
-            return Frame(pb.CallResponse(result=to_value(result, arrays)), arrays)
-        except InvalidRequest as error:
-            raise self._failure(message.function, "returned what cannot be sent,", error) from None
+        message, arrays = request.message, request.arrays
+        execution = self._execution
+        return execution.answer(
+            message, call, lambda: execution.call(message, arrays, call)
+        ).called()
 
     def create_ref(self, request: Frame[pb.CreateRefRequest], call: Call) -> pb.CreateRefResponse:
         """Run a function and keep its result, once for each reference."""
         message = request.message
-        self._refs.create(
-            self._key(message.ref),
-            lambda: self._run(message.function, message.args, message.kwargs, request.arrays),
-            call.deadline,
-        )
-        return pb.CreateRefResponse()
+        self._check(message.ref)
+        holder = worker_of(message.caller) if message.HasField("caller") else _creator(message.ref)
+        kept, first = self._exchange.owners.begin(key_of(message.ref), fork_of(message.ref), holder)
+
+        def work() -> Future[Reply]:
+            if first:
+                self._make(kept, request, call)
+            return kept.outcome.then(lambda _: Reply())
+
+        reply = self._execution.answer(message, call, work)
+        return pb.CreateRefResponse(deferred=reply.deferred)
+
+    def _make(self, kept: Kept, request: Frame[pb.CreateRefRequest], call: Call) -> None:
+        try:
+            outcome = self._execution.run(request.message, request.arrays, call)
+        except BaseException as error:
+            self._exchange.owners.give_up(kept)
+            kept.outcome.set_exception(error)
+            raise
+        assert isinstance(outcome, Future)
+        outcome.add_done_callback(lambda done: _settle(kept, done))
 
     def fetch_ref(self, request: pb.FetchRefRequest, call: Call) -> Frame[pb.FetchRefResponse]:
         """Read a kept value."""
-        try:
-            value = self._refs.fetch(self._key(request.ref), call.deadline)
-        except KeyError:
-            raise RefNotFound(
-                f"{self._name} keeps nothing for {request.ref.creator}'s reference "
-                f"{request.ref.counter}; it was deleted, or {self._name} restarted",
-                worker=self._name,
-                creator=request.ref.creator,
-                counter=request.ref.counter,
-            ) from None
-        arrays: list[Array] = []
-        return Frame(pb.FetchRefResponse(value=to_value(value, arrays)), arrays)
+        execution = self._execution
+
+        def read(done: Future[object]) -> Reply:
+            return execution.reply(done, request, f"{request.ref.creator}'s reference")
+
+        return self._when_made(request, call, read).fetched()
+
+    def describe_ref(self, request: pb.DescribeRefRequest, call: Call) -> pb.DescribeRefResponse:
+        """Tell the class of a kept value."""
+
+        def read(done: Future[object]) -> Reply:
+            error = done.exception()
+            if error is not None:
+                return Reply(error=self._execution.error(error, "the value's function"))
+            kind = self._agent.caller.local_type(done.result())
+            return Reply(type=kind.name, methods=sorted(kind.methods))
+
+        return self._when_made(request, call, read).described()
+
+    def _when_made(
+        self,
+        request: pb.FetchRefRequest | pb.DescribeRefRequest,
+        call: Call,
+        read: Callable[[Future[object]], Reply],
+    ) -> Reply:
+        self._check(request.ref)
+        outcome = self._exchange.owners.find(key_of(request.ref)).outcome
+        if outcome.done():
+            return read(outcome)
+        return self._execution.answer(request, call, lambda: outcome.then(read))
+
+    def fork_ref(self, request: pb.ForkRefRequest, call: Call) -> pb.ForkRefResponse:
+        """Note a reference that a user got from another."""
+        self._check(request.ref)
+        ref = request.ref
+        self._exchange.owners.fork(key_of(ref), fork_of(ref), worker_of(request.caller))
+        return pb.ForkRefResponse()
+
+    def accept_fork(self, request: pb.AcceptForkRequest, call: Call) -> pb.AcceptForkResponse:
+        """Let go of a reference that was passed on."""
+        self._exchange.accept_fork(request.fork)
+        return pb.AcceptForkResponse()
 
     def delete_ref(self, request: pb.DeleteRefRequest, call: Call) -> pb.DeleteRefResponse:
-        """Drop a kept value."""
-        self._refs.delete(self._key(request.ref))
+        """Drop references."""
+        refs = [request.ref, *request.more]
+        for ref in refs:
+            if ref.owner != self._me.name:
+                raise self._other(ref)
+        for ref in refs:
+            if ref.owner_incarnation in (0, self._me.incarnation):
+                self._exchange.owners.delete(key_of(ref), fork_of(ref))
         return pb.DeleteRefResponse()
+
+    def deliver(self, request: Frame[pb.DeliverRequest], call: Call) -> pb.DeliverResponse:
+        """Take the answer of a call that was deferred."""
+        if call.borrowed:
+            request = Frame(request.message, [array.copy() for array in request.arrays])
+        return pb.DeliverResponse(wanted=self._agent.outstanding.deliver(request))
+
+    def check_calls(self, request: pb.CheckCallsRequest, call: Call) -> pb.CheckCallsResponse:
+        """Tell which calls nobody here is going to answer."""
+        unknown = self._answers.unknown(worker_of(request.caller), request.call_ids)
+        return pb.CheckCallsResponse(unknown_ids=unknown)
 
     def release_context(
         self, request: pb.ReleaseContextRequest, call: Call
@@ -119,35 +191,30 @@ class OwnerServicer:
         released = [self._contexts.release(id_) for id_ in (request.context, *request.others)]
         return pb.ReleaseContextResponse(found=any(released))
 
-    def _key(self, ref: value_pb2.RemoteRef) -> RefKey:
-        if ref.owner != self._name:
-            raise InvalidRequest(f"the reference belongs to {ref.owner!r}, not to {self._name!r}")
-        return ref.creator, ref.incarnation, ref.counter
+    def _check(self, ref: value_pb2.RemoteRef) -> None:
+        """Return if a reference is to a value of this worker.
 
-    def _run(
-        self,
-        name: str,
-        args: Sequence[value_pb2.Value],
-        kwargs: Mapping[str, value_pb2.Value],
-        arrays: list[Array],
-    ) -> Any:
-        function = self._functions.find(name, self._name)
-        positional = [from_value(value, arrays) for value in args]
-        named = {key: from_value(value, arrays) for key, value in kwargs.items()}
-        try:
-            return function(*positional, **named)
-        # Errors of the catalogue too: raised here they would tell the caller's retry loop that
-        # this worker did not act.
-        except (Exception, SystemExit) as error:
-            raise self._failure(name, "raised", error) from error
+        Raises:
+            InvalidRequest: It is of another worker.
+            RefNotFound: It is of a former process of this name.
+        """
+        if ref.owner != self._me.name:
+            raise self._other(ref)
+        self._exchange.check_incarnation(ref)
 
-    def _failure(self, name: str, did: str, error: BaseException) -> RemoteFailure:
-        """Return what a caller gets to know of a function that failed."""
-        # Whoever registered the function is the caller's colleague: the traceback may leave.
-        trace = "".join(traceback.format_exception(error, limit=-8))
-        return RemoteFailure(
-            f"{name} on {self._name} {did} {type(error).__name__}: {error}\n{trace}",
-            function=name,
-            worker=self._name,
-            type=type(error).__name__,
+    def _other(self, ref: value_pb2.RemoteRef) -> InvalidRequest:
+        return InvalidRequest(
+            f"the reference belongs to {ref.owner!r}, not to {self._me.name!r}", owner=ref.owner
         )
+
+
+def _creator(ref: value_pb2.RemoteRef) -> Worker:
+    return Worker(ref.creator, ref.incarnation)
+
+
+def _settle(kept: Kept, done: Future[object]) -> None:
+    error = done.exception()
+    if error is not None:
+        kept.outcome.set_exception(error)
+    else:
+        kept.outcome.set_result(done.result())

@@ -13,7 +13,7 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.checkpoint.snapshot import Progress
 from gradmesh.sdk.checkpoint.transfer import export_rows, import_rows
-from gradmesh.sdk.mesh.future import Future
+from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.table.gradients import BadGradients, fit_grads
 from gradmesh.sdk.table.lookup import PendingLookup

@@ -166,15 +166,14 @@ class Pending:
             raise self._trouble or DeadlineExceeded(f"{self._where()}: no time was left")
         try:
             received = link.receive(self._deadline.at)
-            if received.number != SUCCEEDED and received.call in (0, link.calls):
-                raise self._refused(received)
-            if received.call != link.calls:
+            refused = received.number != SUCCEEDED and received.call in (0, link.calls)
+            if received.call != link.calls and not refused:
                 raise LaneBroken("an answer to another call")
-            message = parse(received.head, self._method.response_type)
+            message = None if refused else parse(received.head, self._method.response_type)
         except (LaneBroken, TimeoutError, InvalidFrame) as error:
-            if isinstance(error, GradmeshError) and not isinstance(error, InvalidFrame):
-                raise  # what the worker answered; DeadlineExceeded is a TimeoutError, too
             raise self._break(link, error) from None
+        if refused:
+            raise self._refused(received)
         if self._method.bulk[1]:
             return Frame(message, received.arrays), received.size
         return message, received.size
@@ -216,6 +215,16 @@ class Pending:
         if self._given_up:
             self.cancel()
             raise Cancelled(f"{self._where()}: given up by the caller")
+
+    def on_answer(self, function: Callable[[], None]) -> bool:
+        """Call a function when gRPC has the answer; return False where somebody must wait for it.
+
+        That is on a lane, or where `result` was called.
+        """
+        if self._future is None:
+            return False
+        self._future.add_done_callback(lambda _: function())
+        return True
 
     def release(self) -> None:
         """Give back what `borrow` lent; may be called twice."""

@@ -141,7 +141,8 @@ def _check(member: pb.Member) -> None:
     check_name("worker", member.name)
     if member.role == pb.ROLE_UNSPECIFIED or member.role not in pb.Role.values():
         raise InvalidRequest(
-            f"{member.name!r} has no role; say what it does: parameter server, trainer or client",
+            f"{member.name!r} has no role; say what it does: parameter server, trainer, worker or "
+            "client",
             name=member.name,
         )
     if not member.address and member.role != pb.ROLE_CLIENT:

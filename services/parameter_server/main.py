@@ -5,11 +5,16 @@ import time
 
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.autograd.contexts import CONTEXTS
+from gradmesh.sdk.autograd.station import SharedContexts, Station
 from gradmesh.sdk.mesh.mesh import connect
 from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.start import dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.parameter_server.config import ParameterServerConfig
@@ -61,11 +66,29 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             keeper = LogKeeper(store, config.snapshot_bytes)
             life.on_drain("log keeper", keeper.close)
         TableMetrics(store, running.registry)
+        metrics = RpcMetrics("client", running.registry)
+        agent = Agent(
+            config.name,
+            incarnation,
+            REGISTRY,
+            dialer(security=process.security, transport=process.transport, metrics=metrics),
+            threads=config.server_threads,
+            inline=max(1, config.server_threads // 2),
+        )
+        current.install(agent)
+        life.on_drain("rpc", lambda _: agent.close())
+        station = Station(agent)
+        agent.before_close(station.close)
+        contexts = SharedContexts(store.contexts, CONTEXTS)
         owner = OwnerServicer(
-            config.name, "parameter-server", incarnation, REGISTRY, store.contexts
+            config.name, "parameter-server", incarnation, REGISTRY, contexts, agent
         )
         server = Server(
-            {_PARAMETER_SERVER: ParameterServerServicer(store), _OWNER: owner},
+            {
+                _PARAMETER_SERVER: ParameterServerServicer(store),
+                _OWNER: owner,
+                **station.services,
+            },
             listen=config.listen,
             setting="parameter_server.listen",
             security=process.security,
@@ -87,7 +110,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             replace=config.replace,
             security=process.security,
             lane=process.transport.lane,
-            metrics=RpcMetrics("client", running.registry),
+            metrics=metrics,
             timeout_s=config.join_timeout_s,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
@@ -96,6 +119,8 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
         store.fence(mesh.generation)
         mesh.watch_contexts(store.contexts)
         directory.join(mesh)
+        agent.join(mesh)
+        station.join(mesh)
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)

@@ -14,22 +14,28 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_PARAMETER_SERVER: _ClassVar[Role]
     ROLE_TRAINER: _ClassVar[Role]
     ROLE_CLIENT: _ClassVar[Role]
+    ROLE_WORKER: _ClassVar[Role]
 ROLE_UNSPECIFIED: Role
 ROLE_PARAMETER_SERVER: Role
 ROLE_TRAINER: Role
 ROLE_CLIENT: Role
+ROLE_WORKER: Role
 
 class Member(_message.Message):
-    __slots__ = ("name", "role", "address", "incarnation")
+    __slots__ = ("name", "role", "address", "incarnation", "rank", "world_size")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: Role
     address: str
     incarnation: int
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    rank: int
+    world_size: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("member", "protocol", "replace")

@@ -56,10 +56,35 @@ class OwnerServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.FetchRefRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.FetchRefResponse.FromString,
                 _registered_method=True)
+        self.DescribeRef = channel.unary_unary(
+                '/gradmesh.owner.v1.OwnerService/DescribeRef',
+                request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DescribeRefRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DescribeRefResponse.FromString,
+                _registered_method=True)
+        self.ForkRef = channel.unary_unary(
+                '/gradmesh.owner.v1.OwnerService/ForkRef',
+                request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ForkRefRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ForkRefResponse.FromString,
+                _registered_method=True)
+        self.AcceptFork = channel.unary_unary(
+                '/gradmesh.owner.v1.OwnerService/AcceptFork',
+                request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.AcceptForkRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.AcceptForkResponse.FromString,
+                _registered_method=True)
         self.DeleteRef = channel.unary_unary(
                 '/gradmesh.owner.v1.OwnerService/DeleteRef',
                 request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeleteRefRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeleteRefResponse.FromString,
+                _registered_method=True)
+        self.Deliver = channel.unary_unary(
+                '/gradmesh.owner.v1.OwnerService/Deliver',
+                request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeliverRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeliverResponse.FromString,
+                _registered_method=True)
+        self.CheckCalls = channel.unary_unary(
+                '/gradmesh.owner.v1.OwnerService/CheckCalls',
+                request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.CheckCallsRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.CheckCallsResponse.FromString,
                 _registered_method=True)
         self.ReleaseContext = channel.unary_unary(
                 '/gradmesh.owner.v1.OwnerService/ReleaseContext',
@@ -87,26 +112,39 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Call(self, request, context):
-        """Runs a registered function and returns its result.
+        """Runs a registered function, or a method of a kept value, and returns its result. What the
+        function raised is an answer, too: `error` is set then. A function that takes its time may be
+        answered later: `deferred` is set, and Deliver brings the result to the caller's own server.
         Not repeatable: the function may have effects.
-        Fails with NOT_FOUND (FUNCTION_NOT_FOUND) for a name nobody registered,
-        UNKNOWN (REMOTE_FAILURE) when the function raised.
+        Fails with NOT_FOUND (FUNCTION_NOT_FOUND) for a name nobody registered, NOT_FOUND
+        (REF_NOT_FOUND) when an argument or the object of a method is gone, UNAVAILABLE (OVERLOADED)
+        when too many calls run here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateRef(self, request, context):
-        """Runs a registered function and keeps its result here under the caller's reference.
+        """Runs a registered function and keeps its result here under the caller's reference; also what
+        it raised, for whoever fetches the value. Answered when the function has ended.
         Repeatable: a reference is created once, whatever is sent again.
-        Fails as Call does.
+        Fails as Call does; nothing is kept then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchRef(self, request, context):
-        """Reads a kept value.
+        """Reads a kept value, waiting for one that is being made or whose creation is still on its way.
+        Repeatable.
+        Fails with NOT_FOUND (REF_NOT_FOUND) when it was deleted or belongs to a former process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeRef(self, request, context):
+        """Tells the class of a kept value and which of its methods can be called, waiting as FetchRef.
         Repeatable.
         Fails with NOT_FOUND (REF_NOT_FOUND).
         """
@@ -114,9 +152,43 @@ class OwnerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForkRef(self, request, context):
+        """Tells the owner of a value that the caller has a reference to it, got from another user.
+        Repeatable.
+        Fails with NOT_FOUND (REF_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcceptFork(self, request, context):
+        """Tells a user of a value that its owner knows the reference it has passed on: it may drop its
+        own now.
+        Repeatable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteRef(self, request, context):
-        """Drops a kept value.
+        """Drops references; a value goes with the last of them.
         Repeatable: dropping what is gone is no error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Deliver(self, request, context):
+        """Brings the answer of a call that was deferred to whoever made it.
+        Repeatable: an answer that nobody waits for any more is dropped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckCalls(self, request, context):
+        """Tells which deferred calls of the caller are still going to be answered.
+        Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,10 +236,35 @@ def add_OwnerServiceServicer_to_server(servicer, server):
                     request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.FetchRefRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.FetchRefResponse.SerializeToString,
             ),
+            'DescribeRef': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeRef,
+                    request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DescribeRefRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DescribeRefResponse.SerializeToString,
+            ),
+            'ForkRef': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkRef,
+                    request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ForkRefRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ForkRefResponse.SerializeToString,
+            ),
+            'AcceptFork': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcceptFork,
+                    request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.AcceptForkRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.AcceptForkResponse.SerializeToString,
+            ),
             'DeleteRef': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteRef,
                     request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeleteRefRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeleteRefResponse.SerializeToString,
+            ),
+            'Deliver': grpc.unary_unary_rpc_method_handler(
+                    servicer.Deliver,
+                    request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeliverRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeliverResponse.SerializeToString,
+            ),
+            'CheckCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckCalls,
+                    request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.CheckCallsRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.CheckCallsResponse.SerializeToString,
             ),
             'ReleaseContext': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseContext,
@@ -301,6 +398,87 @@ class OwnerService(object):
             _registered_method=True)
 
     @staticmethod
+    def DescribeRef(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.owner.v1.OwnerService/DescribeRef',
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DescribeRefRequest.SerializeToString,
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DescribeRefResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkRef(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.owner.v1.OwnerService/ForkRef',
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ForkRefRequest.SerializeToString,
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ForkRefResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcceptFork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.owner.v1.OwnerService/AcceptFork',
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.AcceptForkRequest.SerializeToString,
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.AcceptForkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DeleteRef(request,
             target,
             options=(),
@@ -317,6 +495,60 @@ class OwnerService(object):
             '/gradmesh.owner.v1.OwnerService/DeleteRef',
             gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeleteRefRequest.SerializeToString,
             gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeleteRefResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Deliver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.owner.v1.OwnerService/Deliver',
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeliverRequest.SerializeToString,
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.DeliverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.owner.v1.OwnerService/CheckCalls',
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.CheckCallsRequest.SerializeToString,
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.CheckCallsResponse.FromString,
             options,
             channel_credentials,
             insecure,

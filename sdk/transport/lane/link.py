@@ -138,7 +138,9 @@ class Link(ABC):
             have = self._fill(have, HEADER.size, deadline)
         header = read_header(self._frozen)
         if header.body_bytes > self._max:
-            raise InvalidFrame(f"a frame of {header.body_bytes} bytes exceeds {self._max}")
+            raise InvalidFrame(
+                f"a frame of {header.body_bytes} bytes exceeds {self._max}; raise max_frame_bytes"
+            )
         table_end = HEADER.size + header.table_bytes
         head_end = table_end + header.head_bytes
         end = self._end(head_end, header)

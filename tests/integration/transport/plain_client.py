@@ -12,7 +12,7 @@ sys.path.insert(0, sys.argv[1])
 
 import grpc
 
-from gradmesh.protos.common.v1 import array_pb2, context_pb2, value_pb2
+from gradmesh.protos.common.v1 import array_pb2, context_pb2, value_pb2, worker_pb2
 from gradmesh.protos.coordinator.v1 import (
     coordinator_pb2_grpc,
     membership_pb2,
@@ -174,7 +174,17 @@ def own(ask, context):
     number = value_pb2.Value(int_value=21)
     ask(owner_pb2.CreateRefRequest(ref=ref, function="double", args=[number]))
     assert ask(owner_pb2.FetchRefRequest(ref=ref)).value.int_value == 42
+    assert ask(owner_pb2.DescribeRefRequest(ref=ref)).type == "int"
+    child = value_pb2.RemoteRef()
+    child.CopyFrom(ref)
+    child.fork.worker.name, child.fork.counter = "plain", 2
+    ask(owner_pb2.ForkRefRequest(ref=child, caller=worker_pb2.WorkerId(name="other")))
     ask(owner_pb2.DeleteRefRequest(ref=ref))
+    assert ask(owner_pb2.FetchRefRequest(ref=child)).value.int_value == 42
+    ask(owner_pb2.DeleteRefRequest(ref=child))
+    ask(owner_pb2.AcceptForkRequest(fork=child.fork))
+    assert not ask(owner_pb2.DeliverRequest(call_id=9)).wanted
+    assert ask(owner_pb2.CheckCallsRequest(call_ids=[9])).unknown_ids == [9]
     ask(owner_pb2.ReleaseContextRequest(context=context))
     offer = ask(owner_pb2.OpenLaneRequest(kinds=[owner_pb2.LANE_KIND_TCP], version=1))
     assert offer.kind == owner_pb2.LANE_KIND_TCP

@@ -16,6 +16,7 @@ from gradmesh.protos.value import from_value, to_value
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
+from gradmesh.sdk.rpc.failure import from_proto
 from gradmesh.sdk.transport.deadline import Deadline
 
 METHODS = methods_of(owner_pb2.DESCRIPTOR.services_by_name["OwnerService"])
@@ -60,6 +61,8 @@ class Peer:
             kwargs={k: to_value(v, arrays) for k, v in kwargs.items()},
         )
         frame = self.rpc("Call", Frame(request, arrays))
+        if frame.message.HasField("error"):
+            raise from_proto(frame.message.error, Registry())
         return from_value(frame.message.result, frame.arrays)
 
     def create(self, ref: value_pb2.RemoteRef, function: str) -> None:
@@ -67,6 +70,8 @@ class Peer:
 
     def fetch(self, ref: value_pb2.RemoteRef) -> Any:
         frame = self.rpc("FetchRef", owner_pb2.FetchRefRequest(ref=ref))
+        if frame.message.HasField("error"):
+            raise from_proto(frame.message.error, Registry())
         return from_value(frame.message.value, frame.arrays)
 
 
@@ -106,33 +111,31 @@ def test_an_unknown_function_is_named(peer: Peer) -> None:
 
 
 def test_a_failure_carries_its_traceback(peer: Peer) -> None:
-    with pytest.raises(errors.RemoteFailure) as info:
+    with pytest.raises(LookupError) as info:
         peer.call("fail")
 
     text = str(info.value)
-    assert text.startswith("fail on ps-0 raised LookupError: the reason\n")
-    assert "Traceback (most recent call last)" in text
+    assert text.startswith("the reason\n\nfail on ps-0:\nTraceback (most recent call last)")
     assert "in fail" in text
     assert 'raise LookupError("the reason")' in text
-    assert info.value.metadata == {"function": "fail", "worker": "ps-0", "type": "LookupError"}
 
 
 @pytest.mark.parametrize(
     ("function", "cause"),
-    [("exit", "SystemExit"), ("refuse", "StepPending"), ("sum", "TypeError")],
+    [("exit", errors.RemoteFailure), ("refuse", errors.StepPending), ("sum", TypeError)],
 )
-def test_whatever_a_function_raises_is_its_failure(peer: Peer, function: str, cause: str) -> None:
+def test_whatever_a_function_raises_is_its_answer(
+    peer: Peer, function: str, cause: type[Exception]
+) -> None:
     args = ["text"] if function == "sum" else []
 
-    with pytest.raises(errors.RemoteFailure) as info:
+    with pytest.raises(cause, match=f"{function} on ps-0"):
         peer.call(function, *args)
-
-    assert info.value.metadata["type"] == cause
 
 
 @pytest.mark.parametrize("function", ["set", "objects"])
 def test_results_that_cannot_be_sent_are_the_functions_failure(peer: Peer, function: str) -> None:
-    with pytest.raises(errors.RemoteFailure, match=f"{function} on ps-0 returned what cannot be"):
+    with pytest.raises(errors.InvalidRequest, match=f"{function} returned what cannot be sent"):
         peer.call(function)
 
 
@@ -173,13 +176,20 @@ def test_a_reference_is_created_once_by_calls_at_once(peer: Peer, functions: Reg
     assert counted.runs == 1
 
 
-def test_a_creation_that_failed_leaves_nothing(peer: Peer) -> None:
-    with pytest.raises(errors.RemoteFailure):
-        peer.create(reference(), "fail")
+def test_what_a_creation_raised_is_kept_for_whoever_fetches(peer: Peer) -> None:
+    peer.create(reference(), "fail")
 
-    with pytest.raises(errors.RefNotFound):
-        peer.fetch(reference())
+    for _ in range(2):
+        with pytest.raises(LookupError, match="the reason"):
+            peer.fetch(reference())
+
+
+def test_a_creation_that_was_refused_leaves_nothing(peer: Peer) -> None:
+    with pytest.raises(errors.FunctionNotFound):
+        peer.create(reference(), "nope")
+
     peer.create(reference(), "module")
+    assert peer.fetch(reference())["weights"].shape == (2, 3)
 
 
 def test_a_reference_of_another_owner_is_refused(peer: Peer) -> None:

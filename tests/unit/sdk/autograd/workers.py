@@ -56,6 +56,9 @@ class Worker:
             self._channels[worker] = Channel(address, worker, patience_s=0.5)
         return self._channels[worker]
 
+    def suspect(self, worker: str) -> None:
+        pass
+
     def call(self, target: "Worker", function: Any, *tensors: Tensor) -> Any:
         """Run a function of tensors on another worker, in the context of this thread."""
         note = self.recorder.outgoing(tensors, target.name, forced=True)
@@ -65,14 +68,14 @@ class Worker:
             result = function(*sent)
         else:
             with target.recorder.handling(note):
-                arguments = target.recorder.incoming(note, sent, self.name)
-                result = function(*arguments)
+                target.recorder.incoming(note, sent, self.name)
+                result = function(*sent)
                 results = result if isinstance(result, tuple) else (result,)
                 reply = target.recorder.outgoing(results, self.name, forced=False)
         results = result if isinstance(result, tuple) else (result,)
         back = [Tensor(t.data.copy(), t.requires_grad) for t in results]
         if reply is not None:
-            back = self.recorder.incoming(reply, back, target.name)
+            self.recorder.incoming(reply, back, target.name)
         return tuple(back) if isinstance(result, tuple) else back[0]
 
     @contextlib.contextmanager

@@ -1,11 +1,12 @@
-"""Futures: one thread for all, and only when it is needed."""
+"""Futures of calls: one thread for all, and only when it is needed."""
 
 import threading
 
 import pytest
 
 from gradmesh.protos.errors import DeadlineExceeded, IdOutOfRange
-from gradmesh.sdk.mesh.future import Future, Resolver
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future.waited import Resolver, Waited
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def fail():
 
 def test_whoever_asks_waits_without_another_thread(resolver):
     threads = threading.active_count()
-    future = Future(lambda: threading.current_thread(), resolver)
+    future = Future(Waited(lambda: threading.current_thread(), resolver))
 
     assert future.result() is threading.current_thread()
     assert future.done()
@@ -32,7 +33,7 @@ def test_whoever_asks_waits_without_another_thread(resolver):
 
 def test_it_is_finished_once(resolver):
     times = []
-    future = Future(lambda: times.append(1), resolver)
+    future = Future(Waited(lambda: times.append(1), resolver))
 
     threads = [threading.Thread(target=future.result) for _ in range(8)]
     for thread in threads:
@@ -44,7 +45,7 @@ def test_it_is_finished_once(resolver):
 
 
 def test_an_error_keeps_its_type(resolver):
-    future = Future(fail, resolver)
+    future = Future(Waited(fail, resolver))
 
     assert isinstance(future.exception(), IdOutOfRange)
     with pytest.raises(IdOutOfRange, match="no such row"):
@@ -54,7 +55,7 @@ def test_an_error_keeps_its_type(resolver):
 
 def test_a_short_wait_ends_and_the_next_one_succeeds(resolver):
     go = threading.Event()
-    future = Future(lambda: go.wait(10), resolver)
+    future = Future(Waited(lambda: go.wait(10), resolver))
 
     with pytest.raises(DeadlineExceeded, match="still under way"):
         future.result(timeout_s=0.01)
@@ -67,7 +68,7 @@ def test_a_short_wait_ends_and_the_next_one_succeeds(resolver):
 def test_callbacks_run_though_nobody_asks(resolver):
     heard: list = []
     called = threading.Event()
-    future = Future(lambda: 5, resolver)
+    future = Future(Waited(lambda: 5, resolver))
 
     future.add_done_callback(lambda f: 1 / 0)
     future.add_done_callback(lambda f: (heard.append(f.result()), called.set()))
@@ -80,7 +81,7 @@ def test_callbacks_run_though_nobody_asks(resolver):
 def test_a_closed_resolver_still_ends_futures():
     resolver = Resolver()
     resolver.close()
-    future = Future(lambda: 5, resolver)
+    future = Future(Waited(lambda: 5, resolver))
 
     assert future.done()
     assert future.result() == 5

@@ -1,0 +1,7 @@
+"""Results that are there later."""
+
+from gradmesh.sdk.future import Future as Future
+from gradmesh.sdk.future import collect_all as collect_all
+from gradmesh.sdk.future import wait_all as wait_all
+
+__all__ = ["Future", "collect_all", "wait_all"]

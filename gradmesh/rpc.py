@@ -1,0 +1,39 @@
+"""Calls between processes: `gm.rpc.init`, then `gm.rpc_sync`, `gm.rpc_async`, `gm.remote`."""
+
+from gradmesh.sdk.rpc.agent import Agent as Agent
+from gradmesh.sdk.rpc.api import debug_info as debug_info
+from gradmesh.sdk.rpc.api import get_timeout as get_timeout
+from gradmesh.sdk.rpc.api import get_worker_info as get_worker_info
+from gradmesh.sdk.rpc.api import get_worker_infos as get_worker_infos
+from gradmesh.sdk.rpc.api import remote as remote
+from gradmesh.sdk.rpc.api import rpc_async as rpc_async
+from gradmesh.sdk.rpc.api import rpc_sync as rpc_sync
+from gradmesh.sdk.rpc.api import set_timeout as set_timeout
+from gradmesh.sdk.rpc.collecting import wait_all as wait_all
+from gradmesh.sdk.rpc.errors import RefLeak as RefLeak
+from gradmesh.sdk.rpc.errors import RpcNotRunning as RpcNotRunning
+from gradmesh.sdk.rpc.meeting import all_gather as all_gather
+from gradmesh.sdk.rpc.meeting import barrier as barrier
+from gradmesh.sdk.rpc.shutdown import shutdown as shutdown
+from gradmesh.sdk.rpc.start import init as init
+from gradmesh.sdk.rpc.worker import WorkerInfo as WorkerInfo
+
+__all__ = [
+    "Agent",
+    "RefLeak",
+    "RpcNotRunning",
+    "WorkerInfo",
+    "all_gather",
+    "barrier",
+    "debug_info",
+    "get_timeout",
+    "get_worker_info",
+    "get_worker_infos",
+    "init",
+    "remote",
+    "rpc_async",
+    "rpc_sync",
+    "set_timeout",
+    "shutdown",
+    "wait_all",
+]

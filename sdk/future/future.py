@@ -1,0 +1,243 @@
+"""A result that is there later.
+
+There is no thread for each call. Where a call is under way, the thread that asks for the result
+waits for it; only callbacks, `done` and short waits need help from another one. A future that a
+user made is settled by whoever has its result.
+"""
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar, cast, final
+
+from gradmesh.protos.errors import DeadlineExceeded
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+U = TypeVar("U")
+
+LONGEST_WAIT_S = 3600.0
+"""How long a wait without a limit lasts on a future that a user made: nothing waits for ever."""
+
+
+class Source(Protocol[T_co]):
+    """Something that is under way."""
+
+    def finish(self) -> T_co:
+        """Wait for it, until a deadline of its own; by one thread at a time."""
+
+    def notify(self, ready: Callable[[], None]) -> None:
+        """Call `ready` once, on a thread that may wait, about when `finish` would return.
+
+        Called at most once.
+        """
+
+    def abandon(self) -> None:
+        """Hear that nobody will ever ask; called instead of `finish` and `notify`."""
+
+
+@final
+class Future(Generic[T]):
+    """A result that is there later.
+
+    `Future()` makes one that `set_result` or `set_exception` settles.
+
+    Args:
+        source: What is under way, for futures of calls.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_asked",
+        "_callbacks",
+        "_error",
+        "_lock",
+        "_over",
+        "_source",
+        "_turn",
+        "_value",
+    )
+
+    def __init__(self, source: Source[T] | None = None) -> None:
+        self._source = source
+        self._turn = threading.Lock()  # held by the one that waits for the source
+        self._over = threading.Event()
+        self._lock = threading.Lock()  # guards _callbacks, _asked and settling
+        self._callbacks: list[Callable[[], object]] = []
+        self._asked = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def result(self, timeout_s: float | None = None) -> T:
+        """Wait for the result.
+
+        Args:
+            timeout_s: How long; until the deadline of the call by default.
+
+        Raises:
+            DeadlineExceeded: It is not there yet; ask again.
+            Exception: What went wrong, the same each time.
+        """
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+        return cast(T, self._value)
+
+    wait = result
+
+    def value(self) -> T:
+        """Return the result of a future that is done.
+
+        Raises:
+            RuntimeError: It is not.
+            Exception: What went wrong.
+        """
+        if not self._over.is_set():
+            raise RuntimeError("the future is not done yet; wait for it")
+        return self.result()
+
+    def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """Wait for the end; return what went wrong, or None.
+
+        Raises:
+            DeadlineExceeded: The end is not there yet; ask again.
+        """
+        if self._over.is_set():
+            return self._error
+        if timeout_s is None and self._source is not None:
+            self._resolve()
+        else:
+            limit_s = LONGEST_WAIT_S if timeout_s is None else timeout_s
+            self._ask()
+            if not self._over.wait(limit_s):
+                raise DeadlineExceeded(f"no answer within {limit_s:g} s; it is still under way")
+        return self._error
+
+    def done(self) -> bool:
+        """Tell whether `result` returns or raises at once."""
+        if not self._over.is_set():
+            self._ask()
+        return self._over.is_set()
+
+    def add_done_callback(self, function: "Callable[[Future[T]], object]") -> None:
+        """Call `function(self)` at the end, on another thread; at once if the end has come.
+
+        It runs in the contextvars of this moment. What it raises is logged.
+        """
+        if not callable(function):
+            raise TypeError(f"a callback must be a function, not {type(function).__name__}")
+        context = contextvars.copy_context()
+
+        def call() -> None:
+            try:
+                context.run(function, self)
+            except Exception:
+                # Nobody else could hear of it, and the other callbacks have done no wrong.
+                _log.exception("a callback failed")
+
+        with self._lock:
+            waiting = not self._over.is_set()
+            if waiting:
+                self._callbacks.append(call)
+        if waiting:
+            self._ask()
+        else:
+            call()
+
+    def then(self, function: "Callable[[Future[T]], U]") -> "Future[U]":
+        """Return a future of what `function(self)` returns or raises, called at the end."""
+        if not callable(function):
+            raise TypeError(f"a callback must be a function, not {type(function).__name__}")
+        following: Future[U] = Future()
+
+        def follow(this: Future[T]) -> None:
+            try:
+                value = function(this)
+            except Exception as error:
+                following.set_exception(error)
+            else:
+                following.set_result(value)
+
+        self.add_done_callback(follow)
+        return following
+
+    def set_result(self, value: T) -> None:
+        """Settle a future that a user made.
+
+        Raises:
+            RuntimeError: It is settled, or of a call.
+        """
+        self._set(value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Settle a future that a user made with what went wrong.
+
+        Raises:
+            RuntimeError: It is settled, or of a call.
+        """
+        if not isinstance(error, BaseException):
+            raise TypeError(f"expected an exception, not {type(error).__name__}")
+        self._set(None, error)
+
+    def _set(self, value: T | None, error: BaseException | None) -> None:
+        callbacks = None if self._source is not None else self._settle(value, error)
+        if callbacks is None:
+            raise RuntimeError("the future has a result already, or gets one from its call")
+        for call in callbacks:
+            call()
+
+    def _resolve(self) -> None:
+        """Wait for the source, on this thread; returns when the future is settled."""
+        with self._turn:
+            source = self._source
+            if source is None:
+                return
+            value: T | None = None
+            error: Exception | None = None
+            try:
+                value = source.finish()
+            except Exception as failure:
+                error = failure
+            callbacks = self._settle(value, error)
+            self._source = None
+        for call in callbacks or ():
+            call()
+
+    def _settle(
+        self, value: T | None, error: BaseException | None
+    ) -> list[Callable[[], object]] | None:
+        """Note the end; return the callbacks that are to be called, or None if it was noted."""
+        with self._lock:
+            if self._over.is_set():
+                return None
+            self._value, self._error = value, error
+            self._over.set()
+            callbacks, self._callbacks = self._callbacks, []
+        return callbacks
+
+    def _ask(self) -> None:
+        """Have the source waited for by somebody else, once."""
+        with self._lock:
+            source = self._source
+            first, self._asked = not self._asked, True
+        if first and source is not None:
+            source.notify(self._resolve)
+
+    def __del__(self) -> None:
+        source = getattr(self, "_source", None)
+        if source is not None and not self._asked:
+            source.abandon()
+
+    def __repr__(self) -> str:
+        state = "under way" if not self._over.is_set() else "failed" if self._error else "done"
+        return f"Future({state})"
+
+
+def failed(error: BaseException) -> Future[Any]:
+    """Return a future that is over."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future

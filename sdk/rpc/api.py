@@ -1,0 +1,149 @@
+"""Calls as users make them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.owner.registry import remote as register
+from gradmesh.sdk.rpc.collecting import collect
+from gradmesh.sdk.rpc.current import current_agent
+from gradmesh.sdk.rpc.peers import To
+from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rref.rref import RRef
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def rpc_sync(
+    to: To,
+    function: Callable[..., Any] | str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+) -> Any:
+    """Call a registered function on a worker and wait for its result.
+
+    Args:
+        to: Name, rank or WorkerInfo; this worker itself, too.
+        function: The function, or the name it is registered under there.
+        args: Positional arguments: anything typed, see docs/rpc.md.
+        kwargs: Named arguments.
+        timeout_s: Deadline in seconds; the default of rpc if None or -1, none if 0.
+
+    Raises:
+        WorkerNotFound: There is no such worker.
+        FunctionNotFound: It has no such function.
+        Unreachable: It is gone; whether the function ran is not known. It is not called again.
+        DeadlineExceeded: No answer came in time; the function may still run.
+        Exception: What the function raised, with its type where both ends know it.
+    """
+    agent = current_agent()
+    name = agent.functions.name_of(function)
+    return agent.caller.start(to, name, args, kwargs or {}, timeout_s).finish()
+
+
+def rpc_async(
+    to: To,
+    function: Callable[..., Any] | str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+) -> Future[Any]:
+    """Call a registered function on a worker; return the future of its result.
+
+    Args and what the future raises are those of `rpc_sync`.
+
+    Raises:
+        WorkerNotFound: There is no such worker.
+        InvalidRequest: An argument cannot be sent.
+    """
+    agent = current_agent()
+    name = agent.functions.name_of(function)
+    return collect(agent.caller.call(to, name, args, kwargs or {}, timeout_s))
+
+
+@overload
+def remote(function: F, /) -> F: ...
+@overload
+def remote(*, name: str) -> Callable[[F], F]: ...
+@overload
+def remote(
+    to: To,
+    function: Callable[..., Any] | str,
+    /,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+) -> RRef[Any]: ...
+def remote(
+    to: Any = None,
+    function: Callable[..., Any] | str | None = None,
+    /,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+    *,
+    name: str | None = None,
+) -> Any:
+    """Register a function, or call one elsewhere whose result stays there.
+
+    As a decorator, `@gm.remote` or `@gm.remote(name="…")`, it lets peers call a function or a
+    class. As `gm.remote(to, function, args)` it runs a registered function, or makes an object of a
+    registered class, on a worker, and returns an RRef to the result at once; what goes wrong there
+    is raised when the RRef is used.
+
+    Args:
+        to: Name, rank or WorkerInfo; or the function to register.
+        function: What to call.
+        args: Positional arguments.
+        kwargs: Named arguments.
+        timeout_s: Deadline in seconds of the creation; the default of rpc if None or -1, none if 0.
+        name: What peers call the function that is registered.
+    """
+    if function is None:
+        if to is None and name is not None:
+            return register(name=name)
+        if not callable(to):
+            raise InvalidRequest(f"expected a function, or a worker and a function, not {to!r}")
+        return register(to)
+    agent = current_agent()
+    called = agent.functions.name_of(function)
+    return agent.caller.create(to, called, args, kwargs or {}, timeout_s)
+
+
+def get_worker_info(name: str | None = None) -> WorkerInfo:
+    """Return who this worker is, or another one.
+
+    Raises:
+        WorkerNotFound: There is none of that name.
+    """
+    agent = current_agent()
+    return agent.info if name is None else agent.caller.find(name)
+
+
+def get_worker_infos() -> list[WorkerInfo]:
+    """Return all processes that can be called, by name."""
+    agent = current_agent()
+    return agent.peers.infos(agent.caller.deadline(None))
+
+
+def set_timeout(timeout_s: float) -> None:
+    """Set the deadline of later calls that set none; 0 for no limit.
+
+    Raises:
+        InvalidRequest: It is no number of seconds.
+    """
+    caller = current_agent().caller
+    caller.deadline(timeout_s if timeout_s != -1 else -2)
+    caller.timeout_s = timeout_s
+
+
+def get_timeout() -> float:
+    """Return the deadline of calls that set none."""
+    return current_agent().caller.timeout_s
+
+
+def debug_info() -> dict[str, int]:
+    """Return what is under way in this worker, in figures."""
+    return current_agent().debug_info()

@@ -1,0 +1,41 @@
+"""What every worker can be asked without anybody having registered it."""
+
+from typing import Any
+
+from gradmesh.engine import nn
+from gradmesh.engine.autograd import Tensor
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.owner.registry import REGISTRY, async_execution
+from gradmesh.sdk.rpc.current import current_agent
+from gradmesh.sdk.rref.rref import RRef, run_backward
+
+GATHER = "gradmesh.rpc.gather"
+BACKWARD = "gradmesh.rref.backward"
+
+
+@async_execution
+def _gather(names: list[str], count: int, who: str, value: Any, timeout_s: float) -> Future[Any]:
+    """Enter a value into a meeting that this worker keeps the table of."""
+    return current_agent().gathers.arrive(names, count, who, value, timeout_s)
+
+
+def _backward(rref: RRef[Any], context: tuple[str, int, int], retain_graph: bool) -> None:
+    """Run a backward pass from a value that this worker keeps."""
+    worker, incarnation, counter = context
+    where = context_pb2.ContextId(worker=worker, incarnation=incarnation, counter=counter)
+    run_backward(rref.local_value(), where, retain_graph)
+
+
+def register() -> None:
+    """Let peers call what every worker has; again is no error."""
+    REGISTRY.register(GATHER, _gather)
+    REGISTRY.register(BACKWARD, _backward)
+    REGISTRY.register("gradmesh.Tensor", Tensor)
+    for name in nn.__all__:
+        cls = getattr(nn, name)
+        if isinstance(cls, type):
+            REGISTRY.register(f"gradmesh.nn.{name}", cls)
+
+
+register()

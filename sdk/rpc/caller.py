@@ -1,0 +1,349 @@
+"""Calls that this worker makes: what is asked, of whom, and what becomes of the answer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from gradmesh.protos.errors import InvalidRequest, RefNotFound
+from gradmesh.protos.frame import Frame
+from gradmesh.protos.method import Body
+from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.collecting import collect
+from gradmesh.sdk.rpc.failure import from_proto
+from gradmesh.sdk.rpc.outstanding import Outstanding, RpcCall
+from gradmesh.sdk.rpc.peers import Peers, To
+from gradmesh.sdk.rpc.recording import recorder
+from gradmesh.sdk.rpc.reply import Reply
+from gradmesh.sdk.rpc.values import Incoming, Outgoing
+from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rref.control import METHODS, Control
+from gradmesh.sdk.rref.exchange import Borrowing, Exchange, Lending
+from gradmesh.sdk.rref.ids import Key, Keys, Worker
+from gradmesh.sdk.rref.rref import RemoteType, RRef
+from gradmesh.sdk.rref.users import Used
+from gradmesh.sdk.transport.deadline import Deadline
+
+NO_LIMIT_S = 30 * 86400.0
+"""What a timeout of 0 means."""
+
+
+@final
+class Caller:
+    """Makes the calls of one worker.
+
+    Args:
+        info: The worker.
+        functions: Names of functions and exceptions.
+        peers: Channels to the others.
+        outstanding: Calls that are not answered yet.
+        control: Sends messages about references.
+        timeout_s: Of calls that set none.
+    """
+
+    def __init__(
+        self,
+        info: WorkerInfo,
+        functions: Registry,
+        peers: Peers,
+        outstanding: Outstanding,
+        control: Control,
+        timeout_s: float,
+    ) -> None:
+        self.name = info.name
+        self.info = info
+        self.me = Worker(info.name, info.incarnation)
+        self.functions = functions
+        self.peers = peers
+        self.outstanding = outstanding
+        self.exchange = Exchange(self.me, self, peers, control)
+        self.timeout_s = timeout_s
+        self.closed = False
+
+    def deadline(self, timeout_s: float | None) -> Deadline:
+        """Return the deadline of a call that begins now.
+
+        Args:
+            timeout_s: Seconds; None or -1 for the default, 0 for no limit.
+        """
+        if timeout_s is None or timeout_s == -1:
+            timeout_s = self.timeout_s
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s < 0:
+            raise InvalidRequest(f"a timeout is a number of seconds, 0 or more, not {timeout_s!r}")
+        return Deadline.after(timeout_s or NO_LIMIT_S)
+
+    def find(self, to: To, timeout_s: float | None = None) -> WorkerInfo:
+        """Return a worker by name, rank or what is known of it.
+
+        Raises:
+            WorkerNotFound: There is none.
+        """
+        return self.peers.find(to, self.deadline(timeout_s))
+
+    def call(
+        self,
+        to: To,
+        function: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timeout_s: float | None,
+        target: RRef[Any] | None = None,
+    ) -> Future[Any]:
+        """Call a function, or a method of a kept value; return the future of its result."""
+        return Future(self.start(to, function, args, kwargs, timeout_s, target))
+
+    def start(
+        self,
+        to: To,
+        function: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timeout_s: float | None,
+        target: RRef[Any] | None = None,
+    ) -> RpcCall[Any]:
+        """Begin a call.
+
+        Raises:
+            WorkerNotFound: There is no such worker.
+            InvalidRequest: An argument cannot be sent.
+        """
+        deadline = self.deadline(timeout_s)
+        worker = to if type(to) is str else self.peers.find(to, deadline).name
+        lending = Lending(self.exchange, self._worker(worker))
+        call = self.outstanding.begin(
+            worker,
+            function,
+            deadline,
+            lambda reply: self._read(reply, worker, deadline),
+            _Over(lending, target),
+        )
+        request = pb.CallRequest(
+            function=function,
+            caller=self.me.proto(),
+            call_id=call.call_id,
+            depth=current.depth.get(),
+        )
+        self._fill(call, lending, request, args, kwargs, target, "Call")
+        return call
+
+    def _fill(
+        self,
+        call: RpcCall[Any],
+        lending: Lending,
+        request: pb.CallRequest | pb.CreateRefRequest,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        target: RRef[Any] | None,
+        rpc: str,
+    ) -> None:
+        """Put the arguments into a request and send it."""
+        outgoing = Outgoing(lending.lend)
+        try:
+            for arg in args:
+                request.args.append(outgoing.add(arg))
+            for name, value in kwargs.items():
+                request.kwargs[name].CopyFrom(outgoing.add(value))
+            if target is not None:
+                request.target.CopyFrom(lending.target(target))
+            self._note(request, outgoing, call.worker)
+            self._send(call, rpc, Frame(request, outgoing.arrays))
+        except BaseException:
+            lending.undo()
+            self.outstanding.forget(call)
+            raise
+
+    def _note(
+        self,
+        request: pb.CallRequest | pb.CreateRefRequest | pb.FetchRefRequest,
+        outgoing: Outgoing,
+        worker: str,
+    ) -> None:
+        note = recorder().outgoing(outgoing.tensors, worker, forced=True)
+        if note is not None:
+            request.autograd.CopyFrom(note)
+
+    def _send(self, call: RpcCall[Any], rpc: str, request: Body) -> None:
+        channel = self.peers.channel(call.worker, call.deadline)
+        call.sent(channel.start(METHODS[rpc], request, call.deadline))
+
+    def _worker(self, name: str) -> Worker:
+        """Return a worker as far as it is known."""
+        info = self.peers._known(name)
+        return Worker(name, info.incarnation if info is not None else 0)
+
+    def _read(self, reply: Reply, worker: str, deadline: Deadline) -> Any:
+        """Return the result in an answer.
+
+        Raises:
+            Exception: What the function raised.
+        """
+        if reply.error is not None:
+            raise from_proto(reply.error, self.functions)
+        if reply.result is None:
+            return None
+        borrowing = Borrowing(self.exchange, is_reply=True)
+        incoming = Incoming(reply.arrays, False, lambda ref: borrowing.take(ref, deadline))
+        result = incoming.read(reply.result)
+        borrowing.settle()
+        if reply.note is not None:
+            recorder().incoming(reply.note, incoming.tensors, worker)
+        return result
+
+    def create(
+        self,
+        to: To,
+        function: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timeout_s: float | None,
+        target: RRef[Any] | None = None,
+    ) -> RRef[Any]:
+        """Call a function whose result stays with the worker; return a reference to it at once."""
+        deadline = self.deadline(timeout_s)
+        owner = self.peers.find(to, deadline)
+        key = self.exchange.keys.new()
+        rref: RRef[Any]
+        created: Future[None]
+        if owner.name == self.name:
+            kept = self.exchange.owners.reserve(key)
+            rref, fork, created = RRef._of_owner(self, kept), key, Future()
+        else:
+            fork = self.exchange.keys.new()
+            used = Used(Worker(owner.name, owner.incarnation), key, fork)
+            rref, created = RRef._of_user(self, used), used.confirmed
+        request = pb.CreateRefRequest(
+            function=function, caller=self.me.proto(), depth=current.depth.get()
+        )
+        request.ref.CopyFrom(_ref(Worker(owner.name, owner.incarnation), key, fork))
+        self._create(request, owner, args, kwargs, deadline, target, created)
+        if owner.name == self.name:
+            created.add_done_callback(lambda done: self._created_here(done, key))
+        else:
+            self.exchange.users.track(rref, used)
+        return rref
+
+    def _create(
+        self,
+        request: pb.CreateRefRequest,
+        owner: WorkerInfo,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        deadline: Deadline,
+        target: RRef[Any] | None,
+        created: Future[None],
+    ) -> None:
+        """Send a creation; settle `created` when it has ended."""
+        lending = Lending(self.exchange, Worker(owner.name, owner.incarnation))
+        call = self.outstanding.begin(
+            owner.name,
+            request.function,
+            deadline,
+            lambda reply: self._read(reply, owner.name, deadline),
+            _Over(lending, target),
+        )
+        request.call_id = call.call_id
+        self._fill(call, lending, request, args, kwargs, target, "CreateRef")
+        answered = collect(Future(call))
+
+        def settle(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is None:
+                created.set_result(None)
+            else:
+                created.set_exception(error)
+
+        answered.add_done_callback(settle)
+
+    def _created_here(self, done: Future[None], key: Key) -> None:
+        """Let go of a value that this worker made for itself: its reference keeps it."""
+        owners = self.exchange.owners
+        error = done.exception()
+        try:
+            kept = owners.find(key)
+        except RefNotFound:
+            return
+        if error is not None and not kept.outcome.done():
+            kept.outcome.set_exception(error)
+        owners.take_back(key, key)
+
+    def fetch(self, used: Used, timeout_s: float | None) -> Future[Any]:
+        """Ask the owner for a copy of a value."""
+        deadline = self.deadline(timeout_s)
+        worker = used.owner.name
+        call = self.outstanding.begin(
+            worker,
+            "to_here",
+            deadline,
+            lambda reply: self._read(reply, worker, deadline),
+            _Over(None, used),
+        )
+        request = pb.FetchRefRequest(ref=used.proto(), caller=self.me.proto(), call_id=call.call_id)
+        try:
+            self._note(request, Outgoing(), worker)
+            self._send(call, "FetchRef", request)
+        except BaseException:
+            self.outstanding.forget(call)
+            raise
+        return Future(call)
+
+    def describe_ref(self, used: Used, timeout_s: float | None) -> Future[RemoteType]:
+        """Ask the owner for the class of a value."""
+        deadline = self.deadline(timeout_s)
+
+        def read(reply: Reply) -> RemoteType:
+            if reply.error is not None:
+                raise from_proto(reply.error, self.functions)
+            return RemoteType(reply.type, frozenset(reply.methods))
+
+        over = _Over(None, used)
+        call = self.outstanding.begin(used.owner.name, "the class of a value", deadline, read, over)
+        request = pb.DescribeRefRequest(
+            ref=used.proto(), caller=self.me.proto(), call_id=call.call_id
+        )
+        try:
+            self._send(call, "DescribeRef", request)
+        except BaseException:
+            self.outstanding.forget(call)
+            raise
+        return Future(call)
+
+    def local_type(self, value: object) -> RemoteType:
+        """Return what a value of this worker is."""
+        return RemoteType(type(value).__name__, self.functions.methods(type(value)))
+
+    def info_of(self, worker: Worker) -> WorkerInfo:
+        """Return who a worker is, as far as this one has heard."""
+        if worker.name == self.name:
+            return self.info
+        return self.peers._known(worker.name) or WorkerInfo(worker.name, None, worker.incarnation)
+
+    def new_keys(self) -> Keys:
+        """Return this worker's count of names."""
+        return self.exchange.keys
+
+
+@final
+class _Over:
+    """What happens when a call has ended.
+
+    Args:
+        lending: The references it carried.
+        kept: What must live until then.
+    """
+
+    __slots__ = ("_kept", "_lending")
+
+    def __init__(self, lending: Lending | None, kept: object) -> None:
+        self._lending = lending
+        self._kept = kept
+
+    def __call__(self, answered: bool) -> None:
+        # Of a call whose fate nobody knows the receiver may still come for its references.
+        if answered and self._lending is not None:
+            self._lending.arrived()
+        self._kept = None
+
+
+def _ref(owner: Worker, key: Key, fork: Key) -> Any:
+    return Used(owner, key, fork).proto()

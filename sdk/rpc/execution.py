@@ -1,0 +1,270 @@
+"""Registered functions, run for callers.
+
+A call runs on the thread that brought it while there are enough of those. Beyond that it moves to
+a thread of our own and is answered later, so that there is always one left for the small messages
+that calls under way need; a call that others wait for never stands in line.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
+from gradmesh.protos.errors import GradmeshError, InvalidRequest, NestedTooDeep
+from gradmesh.protos.frame import Array
+from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.owner.registry import Registry, is_async
+from gradmesh.sdk.rpc import current, failure
+from gradmesh.sdk.rpc.answers import Answers, caller_of
+from gradmesh.sdk.rpc.recording import recorder
+from gradmesh.sdk.rpc.reply import DEFERRED, Reply
+from gradmesh.sdk.rpc.threads import Threads
+from gradmesh.sdk.rpc.values import Incoming, Outgoing
+from gradmesh.sdk.rref.exchange import Borrowing, Exchange, Lending
+from gradmesh.sdk.rref.ids import Worker
+from gradmesh.sdk.transport.call import Call
+from gradmesh.sdk.transport.deadline import Deadline
+
+if TYPE_CHECKING:
+    from gradmesh.sdk.rpc.agent import Agent
+
+MAX_DEPTH = 128
+"""How many calls may wait for one another."""
+
+Request: TypeAlias = pb.CallRequest | pb.CreateRefRequest
+Asking: TypeAlias = (
+    pb.CallRequest | pb.CreateRefRequest | pb.FetchRefRequest | pb.DescribeRefRequest
+)
+
+
+@final
+class Execution:
+    """Runs functions for callers.
+
+    Args:
+        me: This worker.
+        functions: What may be called.
+        exchange: References that come and go.
+        threads: For what leaves the thread that brought it.
+        answers: What is owed to callers.
+        inline: How many calls may run on the threads that gRPC brings them on.
+        agent: What functions call others through.
+    """
+
+    def __init__(
+        self,
+        me: Worker,
+        functions: Registry,
+        exchange: Exchange,
+        threads: Threads,
+        answers: Answers,
+        inline: int,
+        agent: "Agent",
+    ) -> None:
+        self._me = me
+        self._functions = functions
+        self._exchange = exchange
+        self._threads = threads
+        self._answers = answers
+        self._inline = threading.Semaphore(inline)
+        self._agent = agent
+        self._changed = threading.Condition()  # guards active and served
+        self.active = 0
+        self.served = 0
+
+    def answer(
+        self, message: Asking, call: Call, work: Callable[[], Reply | Future[Reply]]
+    ) -> Reply:
+        """Do some work for a caller; return the answer, or word that it comes later.
+
+        Raises:
+            GradmeshError: The work was refused.
+        """
+        caller = caller_of(message) if self._agent.joined else None
+        done: Reply | Future[Reply]
+        # A lane has a thread of its own for each call it carries.
+        if call.borrowed or caller is None:
+            done = work()
+        elif self._inline.acquire(blocking=False):
+            try:
+                done = work()
+            finally:
+                self._inline.release()
+        else:
+            done = self._elsewhere(work, getattr(message, "depth", 0))
+        if isinstance(done, Reply):
+            return done
+        if not done.done():
+            if caller is not None:
+                self._answers.defer(caller, message.call_id, done, self._failed)
+                return DEFERRED
+            done.exception(call.deadline.remaining_s())
+        return done.result()
+
+    def _elsewhere(self, work: Callable[[], Reply | Future[Reply]], depth: int) -> Future[Reply]:
+        """Do the work on another thread; at once if somebody waits for it."""
+        later: Future[Reply] = Future()
+
+        def task() -> None:
+            try:
+                done = work()
+            except Exception as error:
+                later.set_exception(error)
+            else:
+                if isinstance(done, Reply):
+                    later.set_result(done)
+                else:
+                    done.add_done_callback(lambda done: _copy(done, later))
+
+        if depth:
+            self._threads.run(task)
+        else:
+            self._threads.stand_in_line(task)
+        return later
+
+    def _failed(self, error: BaseException) -> Reply:
+        return Reply(error=failure.to_proto(error, "the call", self._me.name, self._functions))
+
+    def call(
+        self, message: pb.CallRequest, arrays: list[Array], call: Call
+    ) -> Reply | Future[Reply]:
+        """Run the function of a request; return its answer, or the future of it."""
+        outcome = self.run(message, arrays, call)
+        if isinstance(outcome, Future):
+            return outcome.then(lambda done: self.reply(done, message, message.function))
+        return outcome
+
+    def run(self, message: Request, arrays: list[Array], call: Call) -> Reply | Future[Any]:
+        """Run the function of a request.
+
+        Returns:
+            The answer; or, for functions that answer later and for values that stay, the future of
+            what it returned or raised.
+
+        Raises:
+            GradmeshError: The request was refused; the function did not run.
+        """
+        if message.depth > MAX_DEPTH:
+            raise NestedTooDeep(
+                f"{message.function} on {self._me.name}: {message.depth} calls wait for one "
+                f"another, at most {MAX_DEPTH}",
+                function=message.function,
+                depth=message.depth,
+            )
+        borrowing = Borrowing(self._exchange, is_reply=False)
+        incoming = Incoming(arrays, call.borrowed, lambda ref: borrowing.take(ref, call.deadline))
+        args, kwargs = incoming.read_all(message.args, message.kwargs)
+        target = borrowing.take(message.target, call.deadline) if _has_target(message) else None
+        borrowing.settle()
+        name = message.function
+        if target is None:
+            function = self._functions.find(name, self._me.name)
+        else:
+            value = target.to_here(max(call.deadline.remaining_s(), 1e-3))
+            function = self._functions.method(value, name, self._me.name)
+        note = message.autograd if message.HasField("autograd") else None
+        sender = message.caller.name
+        before = current.here.set(self._agent), current.depth.set(message.depth + 1)
+        with self._changed:
+            self.active += 1
+            self.served += 1
+        try:
+            with handling(note):
+                if note is not None:
+                    recorder().incoming(note, incoming.tensors, sender)
+                return self._invoke(function, name, args, kwargs, message)
+        finally:
+            with self._changed:
+                self.active -= 1
+                if not self.active:
+                    self._changed.notify_all()
+            current.here.reset(before[0])
+            current.depth.reset(before[1])
+
+    def _invoke(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        message: Request,
+    ) -> Reply | Future[Any]:
+        stays = isinstance(message, pb.CreateRefRequest)
+        outcome: Future[Any]
+        try:
+            result = function(*args, **kwargs)
+            if is_async(function):
+                if not isinstance(result, Future):
+                    raise RuntimeError(
+                        f"{name} is marked async_execution and must return a Future, not a "
+                        f"{type(result).__name__}"
+                    )
+                return result
+        # Errors of the catalogue too: raised here they would tell the caller's retry loop that
+        # this worker did not act.
+        except (Exception, SystemExit) as error:
+            if not stays:
+                return Reply(error=self.error(error, name))
+            outcome = Future()
+            outcome.set_exception(error)
+            return outcome
+        if not stays:
+            return self._encode(result, message, name)
+        outcome = Future()
+        outcome.set_result(result)
+        return outcome
+
+    def reply(
+        self, done: Future[Any], message: pb.CallRequest | pb.FetchRefRequest, name: str
+    ) -> Reply:
+        """Return the answer made of a result that is there."""
+        error = done.exception()
+        if error is not None:
+            return Reply(error=self.error(error, name))
+        note = message.autograd if message.HasField("autograd") else None
+        with handling(note):
+            return self._encode(done.result(), message, name)
+
+    def _encode(self, result: Any, message: Request | pb.FetchRefRequest, name: str) -> Reply:
+        caller = Worker(message.caller.name, message.caller.incarnation)
+        lending = Lending(self._exchange, caller)
+        outgoing = Outgoing(lending.lend)
+        try:
+            value = outgoing.add(result)
+            note = None
+            if message.HasField("autograd"):
+                note = recorder().outgoing(outgoing.tensors, caller.name, forced=False)
+        except GradmeshError as error:
+            lending.undo()
+            if isinstance(error, InvalidRequest):
+                error = InvalidRequest(f"{name} returned what cannot be sent: {error.message}")
+            return Reply(error=self.error(error, name))
+        return Reply(value, outgoing.arrays, note)
+
+    def wait_idle(self, deadline: Deadline) -> bool:
+        """Wait until no function runs."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.active, deadline.remaining_s())
+
+    def error(self, error: BaseException, name: str) -> pb.RemoteError:
+        """Return what a caller gets to know of a function that failed."""
+        return failure.to_proto(error, name, self._me.name, self._functions)
+
+
+def handling(note: AutogradNote | None) -> AbstractContextManager[object]:
+    """Work in the context of a request, if it has one."""
+    return nullcontext() if note is None else recorder().handling(note)
+
+
+def _has_target(message: Request) -> bool:
+    return message.HasField("target")
+
+
+def _copy(done: Future[Reply], later: Future[Reply]) -> None:
+    error = done.exception()
+    if error is not None:
+        later.set_exception(error)
+    else:
+        later.set_result(done.result())

@@ -1,0 +1,171 @@
+"""The other workers: who they are, where they are, and a channel to each."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, final
+
+from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2
+from gradmesh.protos.errors import InvalidRequest, Unreachable, WorkerNotFound
+from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rref.ids import Worker
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+
+Dial: TypeAlias = Callable[[str, str], Channel]
+"""Makes a channel from an address and a name."""
+
+To: TypeAlias = str | int | WorkerInfo
+"""A worker by name, by rank, or as it is known."""
+
+
+class KnowsMembers(Protocol):
+    """Whoever can be asked who is there: the coordinator."""
+
+    def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
+        """Read everything at a glance."""
+
+
+@final
+class Peers:
+    """All workers of the mesh, as one of them sees them.
+
+    Asked for once and remembered; asked for again when a name is unknown or nobody answers there.
+
+    Args:
+        dial: Makes a channel.
+    """
+
+    def __init__(self, dial: Dial) -> None:
+        self._dial = dial
+        self._lock = threading.Lock()  # guards all below
+        self._coordinator: KnowsMembers | None = None
+        self._members: dict[str, membership_pb2.Member] = {}
+        self._channels: dict[str, Channel] = {}
+        self._once: set[Worker] = set()
+        self._suspects: set[str] = set()
+        self._closed = False
+
+    def join(self, coordinator: KnowsMembers) -> None:
+        """Begin to ask the coordinator."""
+        self._coordinator = coordinator
+
+    def refresh(self, deadline: Deadline) -> dict[str, membership_pb2.Member]:
+        """Ask who is there; return the members by name.
+
+        Raises:
+            Unreachable: There is nobody to ask.
+        """
+        if self._coordinator is None:
+            raise Unreachable("this worker has not joined a mesh yet")
+        status = self._coordinator.get_status(deadline)
+        members = {one.member.name: one.member for one in status.members}
+        with self._lock:
+            self._members = members
+            self._suspects.clear()
+            self._once |= {Worker(m.name, m.incarnation) for m in members.values()}
+            for name, channel in list(self._channels.items()):
+                member = members.get(name)
+                if member is None or member.address != channel.address:
+                    del self._channels[name]
+                    channel.close()
+        return members
+
+    def find(self, to: To, deadline: Deadline) -> WorkerInfo:
+        """Return a worker.
+
+        Raises:
+            WorkerNotFound: Nobody of that name or rank is there.
+            InvalidRequest: That is no name and no rank.
+        """
+        found = self._known(to)
+        if found is None:
+            self.refresh(deadline)
+            found = self._known(to)
+        if found is None:
+            named = f"rank {to}" if isinstance(to, int) else repr(getattr(to, "name", to))
+            raise WorkerNotFound(
+                f"no worker {named} in this mesh; there are "
+                f"{', '.join(sorted(name for name, m in self._members.items() if m.address))}",
+                worker=named,
+            )
+        return found
+
+    def _known(self, to: To) -> WorkerInfo | None:
+        member: membership_pb2.Member | None = None
+        if isinstance(to, WorkerInfo):
+            member = self._members.get(to.name)
+        elif isinstance(to, str):
+            member = self._members.get(to)
+        elif isinstance(to, int) and not isinstance(to, bool):
+            for one in self._members.values():
+                if one.HasField("rank") and one.rank == to:
+                    member = one
+        else:
+            raise InvalidRequest(
+                f"a worker is named by its name, rank or WorkerInfo, not by {to!r}"
+            )
+        return None if member is None or not member.address else info_of(member)
+
+    def infos(self, deadline: Deadline) -> list[WorkerInfo]:
+        """Return everybody who can be called, by name."""
+        members = self.refresh(deadline)
+        return [info_of(m) for _, m in sorted(members.items()) if m.address]
+
+    def channel(self, worker: str, deadline: Deadline) -> Channel:
+        """Return the channel to a worker.
+
+        Raises:
+            WorkerNotFound: Nobody of that name is there.
+            Unreachable: This worker has left.
+        """
+        channel = self._channels.get(worker)
+        if channel is not None and worker not in self._suspects:
+            return channel
+        if worker in self._suspects:
+            self.refresh(deadline)
+        self.find(worker, deadline)
+        with self._lock:
+            if self._closed:
+                raise Unreachable(f"{worker}: rpc was shut down", worker=worker)
+            channel = self._channels.get(worker)
+            if channel is None:
+                member = self._members[worker]
+                channel = self._channels[worker] = self._dial(member.address, worker)
+        return channel
+
+    def is_gone(self, worker: Worker, deadline: Deadline) -> bool:
+        """Tell whether a process was a member and is none any more, asking the coordinator."""
+        return self.is_lost(worker, self.refresh(deadline))
+
+    def is_lost(self, worker: Worker, members: dict[str, membership_pb2.Member]) -> bool:
+        """Tell whether a process was a member and is not among these.
+
+        A caller that never was one has no lease, so nothing says that it is gone.
+        """
+        member = members.get(worker.name)
+        if member is not None and worker.incarnation in (0, member.incarnation):
+            return False
+        with self._lock:
+            return any(
+                once.name == worker.name and worker.incarnation in (0, once.incarnation)
+                for once in self._once
+            )
+
+    def suspect(self, worker: str) -> None:
+        """Ask about a worker anew before the next call to it: it did not answer."""
+        with self._lock:
+            self._suspects.add(worker)
+
+    def close(self) -> None:
+        """Close all channels; may be called twice."""
+        with self._lock:
+            self._closed = True
+            channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close()
+
+
+def info_of(member: membership_pb2.Member) -> WorkerInfo:
+    """Return who a member is."""
+    rank = member.rank if member.HasField("rank") else None
+    return WorkerInfo(member.name, rank, member.incarnation)

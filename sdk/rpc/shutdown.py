@@ -1,0 +1,93 @@
+"""The end of a worker's part in rpc."""
+
+import logging
+
+from gradmesh.protos.errors import DeadlineExceeded
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.current import current_agent
+from gradmesh.sdk.rpc.errors import RefLeak
+from gradmesh.sdk.rpc.meeting import gather
+from gradmesh.sdk.transport.deadline import Deadline
+
+_log = logging.getLogger(__name__)
+
+# How long the last answers may take to leave.
+_LAST_S = 5.0
+
+
+def shutdown(graceful: bool = True, timeout_s: float = 600.0) -> None:
+    """End this process's part in rpc.
+
+    Gracefully, it still serves until all that began together with it are here too and no call is
+    under way anywhere; then references are deleted. Otherwise calls under way fail.
+
+    Args:
+        graceful: Whether to wait for the others.
+        timeout_s: How long.
+
+    Raises:
+        RpcNotRunning: It takes no part.
+        DeadlineExceeded: Calls did not end, or others did not come; this process has ended its
+            part all the same.
+        RefLeak: References were left, and `strict_refs` was set.
+    """
+    close(current_agent(), graceful, timeout_s)
+
+
+def close(agent: Agent, graceful: bool = True, timeout_s: float = 600.0) -> None:
+    """End a certain agent's part; as `shutdown`."""
+    deadline = Deadline.after(timeout_s)
+    try:
+        if graceful:
+            _await_quiet(agent, deadline)
+            agent.exchange.users.delete_all()
+            if not agent.control.flush(deadline):
+                raise DeadlineExceeded(f"{agent.name}: owners could not be told of all references")
+            _meet(agent, deadline, None)
+            _report_leaks(agent)
+            agent.answers.wait_idle(Deadline.after(min(_LAST_S, deadline.remaining_s())))
+    finally:
+        agent.leave(_LAST_S if graceful else 0.0)
+
+
+def _await_quiet(agent: Agent, deadline: Deadline) -> None:
+    """Wait until no call is under way in the whole world.
+
+    A worker that is idle may be woken by one that is not. So everybody tells how many calls it has
+    made and served, until two rounds in a row say the same.
+    """
+    before: object = None
+    while True:
+        _await_idle(agent, deadline)
+        gathers = agent.gathers
+        counts = [agent.outstanding.made - gathers.made, agent.execution.served - gathers.served]
+        now = _meet(agent, deadline, counts)
+        if now == before:
+            return
+        before = now
+
+
+def _await_idle(agent: Agent, deadline: Deadline) -> None:
+    if not agent.outstanding.wait_idle(deadline):
+        raise DeadlineExceeded(f"{agent.name}: {len(agent.outstanding)} calls have no answer yet")
+    if not agent.answers.wait_idle(deadline) or not agent.execution.wait_idle(deadline):
+        raise DeadlineExceeded(f"{agent.name}: calls of others still run here")
+
+
+def _meet(agent: Agent, deadline: Deadline, value: object) -> object:
+    """Meet the world, if this worker belongs to one."""
+    if not agent.world:
+        return value
+    return gather(agent, value, agent.world, max(deadline.remaining_s(), 1e-3))
+
+
+def _report_leaks(agent: Agent) -> None:
+    left = agent.exchange.owners.report()
+    if not left:
+        return
+    text = f"{agent.name} ends with {len(left)} values that others still refer to: " + "; ".join(
+        left[:20]
+    )
+    if agent.strict_refs:
+        raise RefLeak(text)
+    _log.warning("references leaked", extra={"references": left[:20], "count": len(left)})

@@ -1,0 +1,1 @@
+"""References to values that stay with the worker that made them."""

@@ -1,0 +1,164 @@
+"""The small messages about references: deletions and acceptances, sent until they arrive.
+
+They are repeatable, so they are sent again when their fate is unknown; only when their receiver is
+known to be gone, or after long enough, they are given up: the receiver's leases clean up then.
+"""
+
+import logging
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, final
+
+from gradmesh.protos.common.v1 import value_pb2
+from gradmesh.protos.errors import GradmeshError, Unreachable, WorkerNotFound
+from gradmesh.protos.method import Body, Method, methods_of
+from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.sdk.rref.ids import Key, Worker, fork_proto
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.retry import RetryPolicy
+
+_log = logging.getLogger(__name__)
+
+METHODS: dict[str, Method] = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])
+"""The rpcs about functions and references."""
+
+_PATIENCE_S = 30.0
+_MOST_AT_ONCE = 1000
+
+Run: TypeAlias = Callable[[Callable[[], object]], None]
+
+
+class KnowsPeers(Protocol):
+    """Whoever has channels to other workers."""
+
+    def channel(self, worker: str, deadline: Deadline) -> Channel:
+        """Return the channel to a worker."""
+
+    def is_gone(self, worker: Worker, deadline: Deadline) -> bool:
+        """Tell whether a process is known to be a member no more."""
+
+    def suspect(self, worker: str) -> None:
+        """Hear that a worker did not answer."""
+
+
+@final
+class Control:
+    """Sends messages about references in the background.
+
+    Args:
+        peers: Where to.
+        run: Runs a task on a thread.
+    """
+
+    def __init__(self, peers: KnowsPeers, run: Run) -> None:
+        self._peers = peers
+        self._run = run
+        # Reentrant: the garbage collector may call us in the middle of a put.
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()  # guards _under_way, _deletions and _thread
+        self._under_way = 0
+        self._deletions: dict[Worker, list[value_pb2.RemoteRef]] = defaultdict(list)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread = threading.Thread(target=self._work, name="rref-control", daemon=True)
+        self._thread.start()
+
+    def later(self, task: Callable[[], object]) -> None:
+        """Do something soon; may be called by the garbage collector."""
+        self._queue.put(task)
+
+    def delete(self, owner: Worker, ref: value_pb2.RemoteRef) -> None:
+        """Tell the owner that a reference is gone; many at once go in one message."""
+        with self._changed:
+            refs = self._deletions[owner]
+            refs.append(ref)
+            first = len(refs) == 1
+            self._under_way += first
+        if first:
+            self.later(lambda: self._delete_all(owner))
+
+    def accept(self, parent: Worker, fork: Key) -> None:
+        """Tell whoever passed a reference on that its owner knows the new one."""
+        request = pb.AcceptForkRequest(fork=fork_proto(fork))
+        with self._changed:
+            self._under_way += 1
+        self.later(lambda: self._send("AcceptFork", parent, request))
+
+    def _delete_all(self, owner: Worker) -> None:
+        with self._changed:
+            refs = self._deletions.pop(owner)
+        for place in range(0, len(refs), _MOST_AT_ONCE):
+            first, *more = refs[place : place + _MOST_AT_ONCE]
+            with self._changed:
+                self._under_way += place > 0
+            self._send("DeleteRef", owner, pb.DeleteRefRequest(ref=first, more=more))
+
+    def _send(self, name: str, worker: Worker, request: Body) -> None:
+        def task() -> None:
+            try:
+                self._deliver(name, worker, request)
+            finally:
+                with self._changed:
+                    self._under_way -= 1
+                    self._changed.notify_all()
+
+        try:
+            self._run(task)
+        except GradmeshError:
+            task()  # no thread is left; this one has time
+
+    def _deliver(self, name: str, worker: Worker, request: Body) -> None:
+        deadline = Deadline.after(_PATIENCE_S)
+        pauses = RetryPolicy().pauses()
+        while True:
+            try:
+                self._peers.channel(worker.name, deadline).call(METHODS[name], request, deadline)
+                return
+            except Unreachable as error:
+                self._peers.suspect(worker.name)
+                failure: GradmeshError = error
+                gone = self._is_gone(worker, deadline)
+            except WorkerNotFound:
+                return  # and all it kept for us went with it
+            except GradmeshError as error:
+                failure, gone = error, True
+            if gone or deadline.remaining_s() < (pause_s := next(pauses)):
+                told = {"rpc": name, "worker": worker.name, "error": failure.message}
+                _log.info("gave up a message about references", extra=told)
+                return
+            threading.Event().wait(pause_s)
+
+    def _is_gone(self, worker: Worker, deadline: Deadline) -> bool:
+        try:
+            return self._peers.is_gone(worker, deadline)
+        except GradmeshError:
+            return False  # the coordinator is silent, too
+
+    def _work(self) -> None:
+        while (task := self._queue.get()) is not None:
+            try:
+                task()
+            except Exception:
+                _log.exception("a message about references failed")
+            del task
+
+    def flush(self, deadline: Deadline) -> bool:
+        """Wait until everything asked for so far has arrived or was given up."""
+        seen = threading.Event()
+        self._queue.put(seen.set)
+        if self._thread is not None and not seen.wait(deadline.remaining_s()):
+            return False
+        with self._changed:
+            return self._changed.wait_for(lambda: self._under_way == 0, deadline.remaining_s())
+
+    def close(self) -> None:
+        """End the thread; may be called twice."""
+        thread, self._thread = self._thread, None
+        self._queue.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2.0)

@@ -1,0 +1,214 @@
+"""The owner's side of references: values kept for others, and who has a reference to them.
+
+A value is kept while a reference to it is known, or while this process itself uses it. The owner
+hears of each reference before its holder lets go of the one that it was made from, so a value never
+goes while somebody can still ask for it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+from gradmesh.protos.errors import RefNotFound
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.rref.ids import Key, Keys, Worker
+
+_TOMBSTONES = 65_536
+# A value that somebody asked for before its creation came, and whose creation never does.
+_AWAITED_S = 600.0
+
+IsGone: TypeAlias = Callable[[Worker], bool]
+
+
+@final
+class Kept:
+    """A value of this worker, or what went wrong when it was made.
+
+    Attributes:
+        key: Its name.
+        outcome: The value, when it is there.
+        forks: The references that others have, and who.
+        begun: Whether somebody makes it.
+    """
+
+    __slots__ = ("__weakref__", "begun", "forks", "key", "outcome", "since")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.begun = False
+        self.outcome: Future[Any] = Future()
+        self.forks: dict[Key, Worker] = {}
+        self.since = time.monotonic()
+
+
+@final
+class Owners:
+    """All values that one worker keeps for others.
+
+    Args:
+        me: The worker.
+        keys: Its count of names.
+    """
+
+    def __init__(self, me: Worker, keys: Keys) -> None:
+        self._me = me
+        self._keys = keys
+        self._lock = threading.Lock()  # guards all below, and the forks of each value
+        self._kept: dict[Key, Kept] = {}
+        self._awaited: dict[Key, Kept] = {}
+        self._gone: dict[Key, None] = {}
+        self._gone_forks: dict[Key, None] = {}
+
+    def begin(self, key: Key, fork: Key, holder: Worker) -> tuple[Kept, bool]:
+        """Make room for a value that is about to be made.
+
+        Returns:
+            Its room, and whether the caller is the one to make it.
+
+        Raises:
+            RefNotFound: It was made and deleted: this is a late repetition.
+        """
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is None:
+                if key in self._gone:
+                    raise self._not_found(key)
+                kept = self._awaited.pop(key, None) or Kept(key)
+                kept.forks[fork] = holder
+                self._kept[key] = kept
+            first, kept.begun = not kept.begun, True
+            return kept, first
+
+    def reserve(self, key: Key) -> Kept:
+        """Make room for a value that this worker asks itself to make."""
+        kept = Kept(key)
+        with self._lock:
+            kept.forks[key] = self._me
+            self._kept[key] = kept
+        return kept
+
+    def give_up(self, kept: Kept) -> None:
+        """Forget a value whose creation was refused before it began."""
+        with self._lock:
+            if self._kept.get(kept.key) is kept:
+                del self._kept[kept.key]
+
+    def find(self, key: Key) -> Kept:
+        """Return a value, or the room of one whose creation has not come yet.
+
+        Raises:
+            RefNotFound: It was deleted.
+        """
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                return kept
+            if key in self._gone or key[:2] == self._me:
+                raise self._not_found(key)
+            return self._awaited.setdefault(key, Kept(key))
+
+    def share(self, kept: Kept, holder: Worker) -> Key:
+        """Note a new reference that goes to another worker; return its name."""
+        fork = self._keys.new()
+        with self._lock:
+            self._gone.pop(kept.key, None)
+            self._kept[kept.key] = kept
+            kept.forks[fork] = holder
+        return fork
+
+    def fork(self, key: Key, fork: Key, holder: Worker) -> None:
+        """Note a reference that a user passed on; again is no error.
+
+        Raises:
+            RefNotFound: The value is not kept.
+        """
+        with self._lock:
+            if fork in self._gone_forks:
+                return  # its holder has let go of it already
+            kept = self._kept.get(key)
+            if kept is None:
+                raise self._not_found(key)
+            kept.forks[fork] = holder
+
+    def delete(self, key: Key, fork: Key) -> None:
+        """Forget a reference, and the value with the last one; again is no error."""
+        with self._lock:
+            _remember(self._gone_forks, fork)
+            kept = self._kept.get(key)
+            if kept is not None and kept.forks.pop(fork, None) is not None and not kept.forks:
+                self._drop(key)
+            elif kept is None and fork == key:
+                # The creation may still be on its way.
+                _remember(self._gone, key)
+
+    def take_back(self, key: Key, fork: Key) -> None:
+        """Forget a reference that this worker lent to itself, if it is one."""
+        with self._lock:
+            kept = self._kept.get(key)
+            mine = kept is not None and kept.forks.get(fork) == self._me
+        if mine:
+            self.delete(key, fork)
+
+    def collect(self, is_gone: IsGone) -> int:
+        """Forget the references of workers that are gone; return how many."""
+        count = 0
+        with self._lock:
+            old = time.monotonic() - _AWAITED_S
+            self._awaited = {k: kept for k, kept in self._awaited.items() if kept.since > old}
+            holders = {holder for kept in self._kept.values() for holder in kept.forks.values()}
+        gone = {holder for holder in holders if is_gone(holder)}
+        with self._lock:
+            for key, kept in list(self._kept.items()):
+                lost = [fork for fork, holder in kept.forks.items() if holder in gone]
+                count += len(lost)
+                for fork in lost:
+                    del kept.forks[fork]
+                if lost and not kept.forks:
+                    self._drop(key)
+        return count
+
+    def holders(self) -> set[Worker]:
+        """Return everybody who has a reference."""
+        with self._lock:
+            return {holder for kept in self._kept.values() for holder in kept.forks.values()}
+
+    def report(self) -> list[str]:
+        """Return one line about each value that others have references to."""
+        with self._lock:
+            return [
+                f"{kept.key} held by {', '.join(sorted({w.name for w in kept.forks.values()}))}"
+                for kept in self._kept.values()
+            ]
+
+    def counts(self) -> dict[str, int]:
+        """Return figures for `debug_info`."""
+        with self._lock:
+            return {
+                "num_owner_rrefs": len(self._kept),
+                "num_forks": sum(len(kept.forks) for kept in self._kept.values()),
+                "num_pending_futures": len(self._awaited)
+                + sum(not kept.outcome.done() for kept in self._kept.values()),
+            }
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _drop(self, key: Key) -> None:
+        del self._kept[key]
+        _remember(self._gone, key)
+
+    def _not_found(self, key: Key) -> RefNotFound:
+        return RefNotFound(
+            f"{self._me.name} keeps nothing for {key.worker}'s reference {key.counter}; it was "
+            f"deleted, or {self._me.name} restarted",
+            worker=self._me.name,
+            creator=key.worker,
+            counter=key.counter,
+        )
+
+
+def _remember(gone: dict[Key, None], key: Key) -> None:
+    gone[key] = None
+    if len(gone) > _TOMBSTONES:
+        del gone[next(iter(gone))]

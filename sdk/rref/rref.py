@@ -1,0 +1,257 @@
+"""A reference to a value that stays with the worker that made it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, final
+
+from gradmesh.engine.autograd import Tensor
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import RefNotFound
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.rpc.current import current_agent
+from gradmesh.sdk.rpc.recording import recorder
+from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rref.ids import Keys, Worker
+from gradmesh.sdk.rref.owners import Kept
+from gradmesh.sdk.rref.proxy import Proxy
+from gradmesh.sdk.rref.users import Used
+
+T = TypeVar("T")
+
+
+class RemoteType(NamedTuple):
+    """What a kept value is.
+
+    Args:
+        name: Name of its class.
+        methods: The methods that can be called.
+    """
+
+    name: str
+    methods: frozenset[str]
+
+
+class Home(Protocol):
+    """What references ask of the worker they live on."""
+
+    name: str
+    closed: bool
+
+    def info_of(self, worker: Worker) -> WorkerInfo:
+        """Return who a worker is."""
+
+    def new_keys(self) -> Keys:
+        """Return this worker's count of names."""
+
+    def fetch(self, used: Used, timeout_s: float | None) -> Future[Any]:
+        """Ask the owner for a copy of the value."""
+
+    def describe_ref(self, used: Used, timeout_s: float | None) -> Future[RemoteType]:
+        """Ask the owner for the class of the value."""
+
+    def local_type(self, value: object) -> RemoteType:
+        """Return what a value of this worker is."""
+
+    def call(
+        self,
+        to: str,
+        function: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timeout_s: float | None,
+        target: "RRef[Any] | None" = None,
+    ) -> Future[Any]:
+        """Call a function, or a method of a kept value."""
+
+    def create(
+        self,
+        to: str,
+        function: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timeout_s: float | None,
+        target: "RRef[Any] | None" = None,
+    ) -> "RRef[Any]":
+        """Call a function, or a method of a kept value, whose result stays."""
+
+
+@final
+class RRef(Generic[T]):
+    """A reference to a value on some worker; the value lives while a reference to it does.
+
+    `RRef(value)` makes one to a value of this process. References travel in arguments and results.
+
+    Args:
+        value: What it refers to.
+
+    Raises:
+        RpcNotRunning: This process takes no part in rpc.
+    """
+
+    __slots__ = ("__weakref__", "_home", "_kept", "_type", "_used")
+
+    def __init__(self, value: T) -> None:
+        home: Home = current_agent().caller
+        kept = Kept(home.new_keys().new())
+        kept.outcome.set_result(value)
+        self._set(home, kept, None)
+
+    def _set(self, home: Home, kept: Kept | None, used: Used | None) -> None:
+        self._home = home
+        self._kept = kept
+        self._used = used
+        self._type: Future[RemoteType] | None = None
+
+    @classmethod
+    def _of_owner(cls, home: Home, kept: Kept) -> "RRef[T]":
+        made = cls.__new__(cls)
+        made._set(home, kept, None)
+        return made
+
+    @classmethod
+    def _of_user(cls, home: Home, used: Used) -> "RRef[T]":
+        made = cls.__new__(cls)
+        made._set(home, None, used)
+        return made
+
+    def to_here(self, timeout_s: float | None = None) -> T:
+        """Return a copy of the value; on its owner, the value itself. Waits until it is made.
+
+        Args:
+            timeout_s: How long; the default of rpc if left out, 0 for no limit.
+
+        Raises:
+            RefNotFound: It was deleted, its creation failed, or its owner is gone.
+            DeadlineExceeded: It is not there in time.
+            Exception: What the function raised that should have made it.
+        """
+        if self._kept is not None:
+            self._check_open()
+            return cast(T, self._kept.outcome.result(timeout_s or None))
+        return cast(T, self._home.fetch(self._usable(), timeout_s).result())
+
+    def local_value(self) -> T:
+        """Return the value, on its owner.
+
+        Raises:
+            RuntimeError: This worker is not the owner.
+            Exception: What the function raised that should have made it.
+        """
+        if self._kept is None:
+            raise RuntimeError(
+                f"{self}: the value is on {self.owner_name()}, not on {self._home.name}; "
+                "use to_here() for a copy"
+            )
+        return cast(T, self._kept.outcome.result())
+
+    def owner(self) -> WorkerInfo:
+        """Return the worker that has the value."""
+        if self._used is None:
+            return self._home.info_of(Worker(self._home.name))
+        return self._home.info_of(self._used.owner)
+
+    def owner_name(self) -> str:
+        """Return the name of the worker that has the value."""
+        return self._home.name if self._used is None else self._used.owner.name
+
+    def is_owner(self) -> bool:
+        """Tell whether this worker has the value."""
+        return self._used is None
+
+    def confirmed_by_owner(self) -> bool:
+        """Tell whether the owner knows of this reference."""
+        if self._used is None:
+            return True
+        return self._used.confirmed.done() and self._used.confirmed.exception() is None
+
+    def rpc_sync(self, timeout_s: float | None = None) -> Proxy:
+        """Return a stand-in: `rref.rpc_sync().method(…)` calls it on the owner and waits."""
+        return Proxy(self, "sync", timeout_s)
+
+    def rpc_async(self, timeout_s: float | None = None) -> Proxy:
+        """Return a stand-in: `rref.rpc_async().method(…)` returns a Future."""
+        return Proxy(self, "async", timeout_s)
+
+    def remote(self, timeout_s: float | None = None) -> Proxy:
+        """Return a stand-in: `rref.remote().method(…)` returns an RRef to the result."""
+        return Proxy(self, "remote", timeout_s)
+
+    def backward(self, context: Any = None, retain_graph: bool = False) -> None:
+        """Run a backward pass from the value, on its owner.
+
+        Args:
+            context: Distributed-autograd context, or its id; may be left out on the owner, whose
+                leaves then get their `.grad`.
+            retain_graph: Keep the graph for another pass.
+
+        Raises:
+            RuntimeError: There is no context and the value is elsewhere, or it is no tensor that
+                can be the root of a backward pass.
+        """
+        found = getattr(context, "id", context)
+        if self._kept is not None:
+            run_backward(self.local_value(), found, retain_graph)
+            return
+        if found is None:
+            raise RuntimeError(f"{self}: backward from elsewhere needs a context")
+        where = (found.worker, found.incarnation, found.counter)
+        args = (self, where, retain_graph)
+        self._home.call(self.owner_name(), "gradmesh.rref.backward", args, {}, None).result()
+
+    def remote_type(self, timeout_s: float | None = None) -> Future[RemoteType]:
+        """Return what the value is; asked once, then known."""
+        if self._type is None:
+            if self._kept is not None:
+                home = self._home
+                self._type = self._kept.outcome.then(lambda f: home.local_type(f.result()))
+            else:
+                self._type = self._home.describe_ref(self._usable(), timeout_s)
+        elif self._type.done() and self._type.exception() is not None:
+            # A failure is told once; the next one may have more luck.
+            failed, self._type = self._type, None
+            return failed
+        return self._type
+
+    def _usable(self) -> Used:
+        """Return the reference if it can be used.
+
+        Raises:
+            RefNotFound: Its creation failed, or it was deleted.
+        """
+        self._check_open()
+        used = self._used
+        assert used is not None
+        if used.deleted:
+            raise RefNotFound(f"{self}: the reference was deleted", worker=used.owner.name)
+        if used.confirmed.done() and (error := used.confirmed.exception()) is not None:
+            raise RefNotFound(
+                f"{self}: creation failed, or may have: {error}", worker=used.owner.name
+            ) from error
+        return used
+
+    def _check_open(self) -> None:
+        if self._home.closed:
+            raise RefNotFound(f"{self}: rpc was shut down; the reference is gone")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an RRef travels in calls only; it cannot be pickled")
+
+    def __repr__(self) -> str:
+        if self._used is None:
+            assert self._kept is not None
+            return f"OwnerRRef({self._kept.key})"
+        return f"UserRRef(RRefId = {self._used.key}, ForkId = {self._used.fork})"
+
+
+def run_backward(root: object, context: context_pb2.ContextId | None, retain_graph: bool) -> None:
+    """Run a backward pass from a value of this worker.
+
+    Raises:
+        RuntimeError: It is no tensor of one element that requires gradients.
+    """
+    if not isinstance(root, Tensor):
+        raise RuntimeError(f"backward needs a reference to a tensor, not to {type(root).__name__}")
+    if not root.requires_grad:
+        raise RuntimeError("backward needs a tensor that requires gradients")
+    if root.numel() != 1:
+        raise RuntimeError(f"backward needs a tensor of one element, not of shape {root.shape}")
+    recorder().backward(root, context, retain_graph)

@@ -1,0 +1,165 @@
+"""The user's side of references: those this worker has to values of others, and those passed on.
+
+A reference is pending until its owner has heard of it. It is deleted there once nobody here uses it
+any more, by a message that is sent again until it arrives, or its owner is known to be gone.
+"""
+
+import threading
+import time
+import weakref
+from typing import Any, NamedTuple, final
+
+from gradmesh.protos.common.v1 import value_pb2
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.rref.control import Control
+from gradmesh.sdk.rref.ids import Key, Keys, Worker, fork_proto
+from gradmesh.sdk.rref.owners import IsGone
+
+# A reference that was passed on with a call whose fate nobody knows.
+_HOLD_S = 600.0
+
+
+@final
+class Used:
+    """One reference of this worker to a value elsewhere.
+
+    Args:
+        owner: Who keeps the value.
+        key: Name of the value.
+        fork: Name of the reference.
+
+    Attributes:
+        confirmed: Settled when the owner knows the reference, with an error if it never will.
+        deleted: Whether the owner was told that it is gone.
+    """
+
+    __slots__ = ("confirmed", "deleted", "fork", "key", "owner")
+
+    def __init__(self, owner: Worker, key: Key, fork: Key) -> None:
+        self.owner = owner
+        self.key = key
+        self.fork = fork
+        self.confirmed: Future[None] = Future()
+        self.deleted = False
+
+    def proto(self) -> value_pb2.RemoteRef:
+        """Return the reference as the wire carries it."""
+        return value_pb2.RemoteRef(
+            owner=self.owner.name,
+            owner_incarnation=self.owner.incarnation,
+            creator=self.key.worker,
+            incarnation=self.key.incarnation,
+            counter=self.key.counter,
+            fork=fork_proto(self.fork),
+        )
+
+
+class Hold(NamedTuple):
+    """A reference kept because it was passed on.
+
+    Args:
+        rref: What is kept.
+        worker: Who got it.
+        until: When nobody can come for it any more.
+    """
+
+    rref: Any
+    worker: str
+    until: float
+
+
+@final
+class Users:
+    """All references of one worker to values of others.
+
+    Args:
+        keys: The worker's count of names.
+        control: Sends the messages about them.
+    """
+
+    def __init__(self, keys: Keys, control: Control) -> None:
+        self._keys = keys
+        self._control = control
+        self._lock = threading.Lock()  # guards all below
+        self._living: dict[Key, Used] = {}
+        self._holds: dict[Key, Hold] = {}
+
+    def track(self, rref: Any, used: Used) -> None:
+        """Tell the owner when the last user of a reference here is gone."""
+        with self._lock:
+            self._living[used.fork] = used
+        weakref.finalize(rref, self._drop, used).atexit = False
+
+    def _drop(self, used: Used) -> None:
+        """Begin to delete; called by the garbage collector, on any thread, under any lock."""
+        self._control.later(lambda: self._delete_later(used))
+
+    def _delete_later(self, used: Used) -> None:
+        """Delete a reference once its owner knows it."""
+        used.confirmed.add_done_callback(lambda _: self._delete(used))
+
+    def _delete(self, used: Used) -> None:
+        with self._lock:
+            self._living.pop(used.fork, None)
+            first, used.deleted = not used.deleted, True
+        if first:
+            self._control.delete(used.owner, used.proto())
+
+    def delete_all(self) -> None:
+        """Delete every reference, used or not; what is asked of one afterwards fails."""
+        with self._lock:
+            self._holds.clear()
+            living = list(self._living.values())
+        for used in living:
+            self._delete_later(used)
+
+    def hold(self, rref: Any, worker: str) -> Key:
+        """Keep a reference that is passed on; return the name of the new one."""
+        fork = self._keys.new()
+        with self._lock:
+            self._holds[fork] = Hold(rref, worker, time.monotonic() + _HOLD_S)
+        return fork
+
+    def held(self, fork: Key) -> Any:
+        """Return a reference that was passed on and came back, or None."""
+        with self._lock:
+            hold = self._holds.pop(fork, None)
+        return None if hold is None else hold.rref
+
+    def release(self, fork: Key) -> None:
+        """Let go of a reference that was passed on: its owner knows the new one."""
+        with self._lock:
+            dropped = self._holds.pop(fork, None)
+        del dropped  # outside of the lock: it may be the last use
+
+    def collect(self, is_gone: IsGone) -> None:
+        """Let go of what was passed on to workers that are gone."""
+        now = time.monotonic()
+        with self._lock:
+            workers = {hold.worker for hold in self._holds.values()}
+        gone = {worker for worker in workers if is_gone(Worker(worker))}
+        with self._lock:
+            lost = [f for f, h in self._holds.items() if h.worker in gone or h.until < now]
+            dropped = [self._holds.pop(fork) for fork in lost]
+        del dropped
+
+    def report(self) -> list[str]:
+        """Return one line about each reference that is in use."""
+        with self._lock:
+            return [
+                f"UserRRef(RRefId = {used.key}, ForkId = {used.fork}) to {used.owner.name}"
+                for used in self._living.values()
+            ]
+
+    def counts(self) -> dict[str, int]:
+        """Return figures for `debug_info`."""
+        with self._lock:
+            pending = sum(not used.confirmed.done() for used in self._living.values())
+            return {
+                "num_pending_users": pending,
+                "num_confirmed_users": len(self._living) - pending,
+                "num_pending_children": len(self._holds),
+            }
+
+    def __len__(self) -> int:
+        return len(self._living)
