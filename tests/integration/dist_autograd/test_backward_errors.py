@@ -1,4 +1,4 @@
-"""Errors and hooks of backwards over four workers; names as in upstream's dist_autograd_test where it has them."""
+"""Errors and hooks of backwards over four workers, named as in upstream."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Parameters, references and tables of other workers; names as in upstream's dist_autograd_test where it has them."""
+"""Parameters, references and tables of other workers, named as in upstream."""
 
 import numpy as np
 import pytest
