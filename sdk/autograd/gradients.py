@@ -1,6 +1,6 @@
 """Gradients of a message's tensors as the wire carries them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gradmesh.engine.autograd import RowGrad
@@ -33,30 +33,30 @@ def pack_gradients(grads: Sequence[Any]) -> tuple[list[pb.Gradient], list[Array]
     return described, arrays
 
 
-def unpack_gradients(
-    described: Sequence[pb.Gradient], arrays: Sequence[Array], borrowed: bool
-) -> list[Any]:
-    """Return gradients that arrived; their memory is the receiver's own.
+def own_arrays(arrays: Sequence[Array], borrowed: bool) -> Iterator[Array]:
+    """Yield arrays that arrived, in memory of the receiver's own.
 
     Args:
-        described: What they are.
-        arrays: Their arrays.
-        borrowed: Whether the arrays are gone when the handler returns.
+        arrays: What arrived.
+        borrowed: Whether they are gone when the handler returns.
+    """
+    for array in arrays:
+        yield array.copy() if borrowed or not array.flags.writeable else array
+
+
+def unpack_gradients(described: Iterable[pb.Gradient], arrays: Iterator[Array]) -> list[Any]:
+    """Return gradients that arrived, taking as many arrays as they need.
 
     Raises:
         InvalidFrame: Descriptions and arrays do not fit together.
     """
-    own = iter([a.copy() if borrowed or not a.flags.writeable else a for a in arrays])
     try:
-        grads = [_unpack(gradient, own) for gradient in described]
+        return [_unpack(gradient, arrays) for gradient in described]
     except StopIteration:
-        raise InvalidFrame(f"{len(arrays)} arrays are too few for their gradients") from None
-    if next(own, None) is not None:
-        raise InvalidFrame(f"{len(arrays)} arrays are too many for their gradients")
-    return grads
+        raise InvalidFrame("too few arrays for their gradients") from None
 
 
-def _unpack(gradient: pb.Gradient, arrays: Any) -> Any:
+def _unpack(gradient: pb.Gradient, arrays: Iterator[Array]) -> Any:
     if gradient.kind == pb.GRADIENT_KIND_DENSE:
         return next(arrays)
     if gradient.kind != pb.GRADIENT_KIND_ROWS:

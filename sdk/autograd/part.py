@@ -8,7 +8,7 @@ tells it on, so the worker that began the pass hears of all parts.
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -20,13 +20,16 @@ from gradmesh.protos.method import methods_of
 from gradmesh.sdk.autograd.active import working_for
 from gradmesh.sdk.autograd.binding import bound
 from gradmesh.sdk.autograd.failure import lost
-from gradmesh.sdk.autograd.gradients import pack_gradients
+from gradmesh.sdk.autograd.gradients import pack_gradients, unpack_gradients
 from gradmesh.sdk.transport.channel import Channel, Pending
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
     from gradmesh.sdk.autograd.context import Context
     from gradmesh.sdk.autograd.messages import ReceivedMessage, Sent
+
+Returned: TypeAlias = tuple[int, list[Any]]
+"""Count of a message, and the gradients of its tensors."""
 
 METHODS = methods_of(pb.DESCRIPTOR.services_by_name["AutogradService"])
 """The rpcs of a backward pass by name."""
@@ -91,6 +94,10 @@ class Part:
         self._under_way = BackwardPart(ctx.map)
         self._calls: list[tuple[str | None, Pending]] = []
         self.brought: list[tuple[str, int]] = []
+        # Who gets gradients in the answer to the call that the working thread serves, and these.
+        self._asking: str | None = None
+        self._returned: list[Returned] = []
+        self._answers: dict[int, list[Returned]] = {}
         self.engaged: set[str] = set()
 
     @property
@@ -102,6 +109,11 @@ class Part:
     def is_mine(self) -> bool:
         """Whether this process began the pass."""
         return self.head.initiator.name == self.ctx.worker
+
+    def has_seen(self, count: int) -> bool:
+        """Tell whether the gradients of a message have come before."""
+        with self.changed:
+            return count in self._seen
 
     def put(
         self,
@@ -164,15 +176,32 @@ class Part:
             self._engine.feed(roots, seeds)
         return self._engine
 
-    def ends_here(self) -> bool:
-        """Tell whether all gradients are here and none will leave: the rest needs no other worker.
+    def answer(self, count: int, asking: str) -> list[Returned]:
+        """Do what can be done now for a call; return what belongs to the caller.
 
-        Called by the one that is to work.
+        Args:
+            count: The message whose gradients the call has brought.
+            asking: Name of the caller.
+
+        Raises:
+            BaseException: Whatever went wrong, here or with a message to another worker.
         """
-        if self.head.mode == pb.PASS_MODE_FAST:
-            return False
-        engine = self.begin(self._plan)
-        return len(self._seen) == len(self._expected) and not engine.received
+        self._asking, self._returned = asking, []
+        try:
+            self.work()
+        finally:
+            self._asking = None
+        with self.changed:
+            self._answers[count] = self._returned
+            self.changed.notify_all()
+        return self._returned
+
+    def former_answer(self, count: int) -> list[Returned]:
+        """Return what was answered to a call that is repeated, once it is known."""
+        with self.changed:
+            known = lambda: count in self._answers or not self._busy  # noqa: E731
+            self.changed.wait_for(known, self.deadline.remaining_s())
+            return self._answers.get(count, [])
 
     def work(self) -> None:
         """Do what can be done now; called by one thread at a time.
@@ -236,6 +265,10 @@ class Part:
             grads = [np.zeros(*like) if grad is None else grad for grad, like in zeros]
         if message.sender == self.ctx.worker:
             self._put_here(message.count, grads)
+            return
+        if message.sender == self._asking:
+            self.engaged.add(message.sender)
+            self._returned.append((message.count, grads))
             return
         described, arrays = pack_gradients(grads)
         request = pb.SendGradientsRequest(
@@ -303,16 +336,31 @@ class Part:
         """
         failure: GradmeshError | None = None
         while self._calls:
-            worker, call = self._calls.pop(0)
+            worker, call = self._calls[0]
             try:
                 response = call.result()
             except GradmeshError as error:
                 failure = failure or (error if worker is None else lost(worker, error))
             else:
-                if worker is not None and response.finished:
-                    self.hear(response.finished)
+                if worker is not None:
+                    self._take(response.message, response.arrays)
+            with self.changed:
+                self._calls.pop(0)
+        if self.error is not None:
+            raise self._aborted()
         if failure is not None:
             raise failure
+
+    def _take(self, response: pb.SendGradientsResponse, arrays: Sequence[Any]) -> None:
+        """Take in what came with an answer."""
+        if response.returned:
+            own = iter(arrays)
+            for returned in response.returned:
+                grads = unpack_gradients(returned.gradients, own)
+                self.ctx.messages.find(returned.message).entry.check(grads)
+                self._put_here(returned.message, grads)
+        if response.finished:
+            self.hear(response.finished)
 
     def hear(self, finished: Iterable[pb.FinishedPart]) -> None:
         """Take note of parts that are over."""
@@ -330,7 +378,13 @@ class Part:
         with self.changed:
             if self.error is None:
                 self.error = error
+                self._stop_waiting()
             self.changed.notify_all()
+
+    def _stop_waiting(self) -> None:
+        """Wake a thread that waits for an answer nobody needs any more."""
+        for _, call in self._calls:
+            call.cancel()
 
     def give_up(self, error: BaseException) -> list[str]:
         """End the part and take back what it added; return what it was waiting for."""
@@ -338,6 +392,7 @@ class Part:
             if self.error is not None:
                 return []
             self.error = error
+            self._stop_waiting()
             waiting = [
                 sent.describe(self.ctx.worker)
                 for count, sent in self._expected.items()

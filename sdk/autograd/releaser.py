@@ -1,6 +1,6 @@
 """Tells other workers, behind the program's back, which contexts are over.
 
-A context that ends costs its thread nothing. What ends within a few milliseconds goes to a worker
+A context that ends costs its thread nothing. What ends within a tenth of a second goes to a worker
 in one message. A worker that does not answer is told again, then left to itself: its lease on the
 contexts runs out with the life of whoever opened them.
 """
@@ -20,7 +20,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 
-_GATHER_S = 0.005
+_GATHER_S = 0.1
 _CALL_S = 2.0
 _ATTEMPTS = 20
 _FIRST_PAUSE_S = 0.2

@@ -2,6 +2,8 @@
 
 import contextvars
 import logging
+import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
@@ -15,11 +17,12 @@ from gradmesh.protos.errors import (
     InvalidRequest,
     SendNotFound,
 )
-from gradmesh.protos.frame import Frame
+from gradmesh.protos.frame import Array, Frame
 from gradmesh.sdk.autograd.contexts import Contexts
 from gradmesh.sdk.autograd.failure import from_failure, to_failure
-from gradmesh.sdk.autograd.gradients import unpack_gradients
-from gradmesh.sdk.autograd.part import METHODS, Part
+from gradmesh.sdk.autograd.gradients import own_arrays, pack_gradients, unpack_gradients
+from gradmesh.sdk.autograd.messages import Sent
+from gradmesh.sdk.autograd.part import METHODS, Part, Returned
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 
@@ -27,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 # Threads that work for passes others began. They never wait for each other, so a bound is safe.
 _THREADS = 64
+# Calls through gRPC that may work before they answer.
+_HOLDING = 4
 # How long the worker that began a pass is told that it failed.
 _REPORT_S = 5.0
 
@@ -45,39 +50,50 @@ class AutogradServicer:
         self._contexts = contexts
         self._worker = worker
         self._incarnation = incarnation
+        self._holding = threading.Semaphore(_HOLDING)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="backward")
 
     def send_gradients(
         self, request: Frame[pb.SendGradientsRequest], call: Call
-    ) -> pb.SendGradientsResponse:
+    ) -> Frame[pb.SendGradientsResponse]:
         """Take the gradients of a message of ours."""
         message = request.message
         head = message.backward_pass
         ctx = self._contexts.find(head.context)
         if message.incarnation != self._incarnation:
             raise SendNotFound(f"{self._worker} has restarted", worker=self._worker)
-        sent = ctx.messages.find(message.message)
-        grads = unpack_gradients(message.gradients, request.arrays, call.borrowed)
+        count = message.message
+        sent = ctx.messages.find(count)
+        arrays = own_arrays(request.arrays, call.borrowed)
+        grads = unpack_gradients(message.gradients, arrays)
         try:
             sent.entry.check(grads)
         except (GradientError, ShapeError) as error:
             raise InvalidRequest(f"{sent.describe(self._worker)}: {error}") from None
         part = ctx.part(head, Deadline.after(head.remaining_ms / 1000))
         plan = message.plan if message.HasField("plan") else None
-        if not part.put(message.message, grads, plan, message.finished):
-            return pb.SendGradientsResponse()
+        if part.has_seen(count):
+            return _response(part.former_answer(count))
+        if not part.put(count, grads, plan, message.finished):
+            return _response(())
+        # Lanes have a thread a connection; gRPC's few threads must not all wait for others.
+        if not call.borrowed and not self._holding.acquire(blocking=False):
+            self._threads.submit(contextvars.Context().run, self._work, part)
+            return _response(())
         try:
-            ends_here = part.ends_here()
+            return self._answer(part, sent)
+        finally:
+            if not call.borrowed:
+                self._holding.release()
+
+    def _answer(self, part: Part, sent: Sent) -> Frame[pb.SendGradientsResponse]:
+        """Work for a part while its caller waits, who gets what belongs to it."""
+        try:
+            returned = part.answer(sent.count, sent.receiver)
         except BaseException as error:
             self._fail(part, error)
-            raise
-        if not ends_here:
-            self._threads.submit(contextvars.Context().run, self._work, part)
-            return pb.SendGradientsResponse()
-        # Nothing but arithmetic is left: done by the time of the answer.
-        if self._try(part):
-            return pb.SendGradientsResponse(finished=part.take_finished())
-        return pb.SendGradientsResponse()
+            return _response(())
+        return _response(returned, part.take_finished() if part.over else ())
 
     def _work(self, part: Part) -> None:
         if self._try(part) and part.has_news():
@@ -162,3 +178,15 @@ class AutogradServicer:
     def close(self) -> None:
         """Begin no more work; may be called twice."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _response(
+    returned: Iterable[Returned], finished: Iterable[pb.FinishedPart] = ()
+) -> Frame[pb.SendGradientsResponse]:
+    response = pb.SendGradientsResponse(finished=finished)
+    arrays: list[Array] = []
+    for count, grads in returned:
+        described, more = pack_gradients(grads)
+        response.returned.add(message=count, gradients=described)
+        arrays += more
+    return Frame(response, arrays)

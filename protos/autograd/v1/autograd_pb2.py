@@ -27,7 +27,7 @@ from gradmesh.protos.common.v1 import context_pb2 as gradmesh_dot_protos_dot_com
 from gradmesh.protos.common.v1 import worker_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*gradmesh/protos/autograd/v1/autograd.proto\x12\x14gradmesh.autograd.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a&gradmesh/protos/common/v1/worker.proto\"\xe1\x01\n\x04Pass\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12/\n\tinitiator\x18\x02 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12,\n\x04mode\x18\x04 \x01(\x0e\x32\x1e.gradmesh.autograd.v1.PassMode\x12\x14\n\x0cretain_graph\x18\x05 \x01(\x08\x12\x14\n\x0cremaining_ms\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x03(\x04\"G\n\x05Sends\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x10\n\x08messages\x18\x02 \x03(\x04\"2\n\x04Plan\x12*\n\x05sends\x18\x01 \x03(\x0b\x32\x1b.gradmesh.autograd.v1.Sends\"a\n\x08Gradient\x12\x30\n\x04kind\x18\x01 \x01(\x0e\x32\".gradmesh.autograd.v1.GradientKind\x12\x10\n\x08num_rows\x18\x02 \x01(\x04\x12\x11\n\tcoalesced\x18\x03 \x01(\x08\"/\n\x0c\x46inishedPart\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07\x65ngaged\x18\x02 \x03(\t\"\xaa\x01\n\x07\x46\x61ilure\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12=\n\x08metadata\x18\x04 \x03(\x0b\x32+.gradmesh.autograd.v1.Failure.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xad\x02\n\x14SendGradientsRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12\x0f\n\x07message\x18\x02 \x01(\x04\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12(\n\x04plan\x18\x04 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Plan\x12\x31\n\tgradients\x18\x05 \x03(\x0b\x32\x1e.gradmesh.autograd.v1.Gradient\x12\x34\n\x08\x66inished\x18\x06 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"M\n\x15SendGradientsResponse\x12\x34\n\x08\x66inished\x18\x01 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\"\xad\x01\n\x12ReportPartsRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12\x34\n\x08\x66inished\x18\x02 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12.\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1d.gradmesh.autograd.v1.Failure\"\x15\n\x13ReportPartsResponse\"u\n\x10\x41\x62ortPassRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12.\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x1d.gradmesh.autograd.v1.Failure\"$\n\x11\x41\x62ortPassResponse\x12\x0f\n\x07waiting\x18\x01 \x03(\t\"E\n\x10ProbePassRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\"o\n\x11ProbePassResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x34\n\x08\x66inished\x18\x02 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12\x0f\n\x07\x65ngaged\x18\x03 \x03(\t*N\n\x08PassMode\x12\x19\n\x15PASS_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPASS_MODE_SMART\x10\x01\x12\x12\n\x0ePASS_MODE_FAST\x10\x02*^\n\x0cGradientKind\x12\x1d\n\x19GRADIENT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13GRADIENT_KIND_DENSE\x10\x01\x12\x16\n\x12GRADIENT_KIND_ROWS\x10\x02\x32\x9b\x03\n\x0f\x41utogradService\x12h\n\rSendGradients\x12*.gradmesh.autograd.v1.SendGradientsRequest\x1a+.gradmesh.autograd.v1.SendGradientsResponse\x12\x62\n\x0bReportParts\x12(.gradmesh.autograd.v1.ReportPartsRequest\x1a).gradmesh.autograd.v1.ReportPartsResponse\x12\\\n\tAbortPass\x12&.gradmesh.autograd.v1.AbortPassRequest\x1a\'.gradmesh.autograd.v1.AbortPassResponse\x12\\\n\tProbePass\x12&.gradmesh.autograd.v1.ProbePassRequest\x1a\'.gradmesh.autograd.v1.ProbePassResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*gradmesh/protos/autograd/v1/autograd.proto\x12\x14gradmesh.autograd.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a&gradmesh/protos/common/v1/worker.proto\"\xe1\x01\n\x04Pass\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12/\n\tinitiator\x18\x02 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12,\n\x04mode\x18\x04 \x01(\x0e\x32\x1e.gradmesh.autograd.v1.PassMode\x12\x14\n\x0cretain_graph\x18\x05 \x01(\x08\x12\x14\n\x0cremaining_ms\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x03(\x04\"G\n\x05Sends\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x10\n\x08messages\x18\x02 \x03(\x04\"2\n\x04Plan\x12*\n\x05sends\x18\x01 \x03(\x0b\x32\x1b.gradmesh.autograd.v1.Sends\"a\n\x08Gradient\x12\x30\n\x04kind\x18\x01 \x01(\x0e\x32\".gradmesh.autograd.v1.GradientKind\x12\x10\n\x08num_rows\x18\x02 \x01(\x04\x12\x11\n\tcoalesced\x18\x03 \x01(\x08\"/\n\x0c\x46inishedPart\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07\x65ngaged\x18\x02 \x03(\t\"\xaa\x01\n\x07\x46\x61ilure\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12=\n\x08metadata\x18\x04 \x03(\x0b\x32+.gradmesh.autograd.v1.Failure.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xad\x02\n\x14SendGradientsRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12\x0f\n\x07message\x18\x02 \x01(\x04\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12(\n\x04plan\x18\x04 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Plan\x12\x31\n\tgradients\x18\x05 \x03(\x0b\x32\x1e.gradmesh.autograd.v1.Gradient\x12\x34\n\x08\x66inished\x18\x06 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"W\n\x11ReturnedGradients\x12\x0f\n\x07message\x18\x01 \x01(\x04\x12\x31\n\tgradients\x18\x02 \x03(\x0b\x32\x1e.gradmesh.autograd.v1.Gradient\"\xb3\x01\n\x15SendGradientsResponse\x12\x34\n\x08\x66inished\x18\x01 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12\x39\n\x08returned\x18\x02 \x03(\x0b\x32\'.gradmesh.autograd.v1.ReturnedGradients\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\xad\x01\n\x12ReportPartsRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12\x34\n\x08\x66inished\x18\x02 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12.\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1d.gradmesh.autograd.v1.Failure\"\x15\n\x13ReportPartsResponse\"u\n\x10\x41\x62ortPassRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12.\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x1d.gradmesh.autograd.v1.Failure\"$\n\x11\x41\x62ortPassResponse\x12\x0f\n\x07waiting\x18\x01 \x03(\t\"E\n\x10ProbePassRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\"o\n\x11ProbePassResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x34\n\x08\x66inished\x18\x02 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12\x0f\n\x07\x65ngaged\x18\x03 \x03(\t*N\n\x08PassMode\x12\x19\n\x15PASS_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPASS_MODE_SMART\x10\x01\x12\x12\n\x0ePASS_MODE_FAST\x10\x02*^\n\x0cGradientKind\x12\x1d\n\x19GRADIENT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13GRADIENT_KIND_DENSE\x10\x01\x12\x16\n\x12GRADIENT_KIND_ROWS\x10\x02\x32\x9b\x03\n\x0f\x41utogradService\x12h\n\rSendGradients\x12*.gradmesh.autograd.v1.SendGradientsRequest\x1a+.gradmesh.autograd.v1.SendGradientsResponse\x12\x62\n\x0bReportParts\x12(.gradmesh.autograd.v1.ReportPartsRequest\x1a).gradmesh.autograd.v1.ReportPartsResponse\x12\\\n\tAbortPass\x12&.gradmesh.autograd.v1.AbortPassRequest\x1a\'.gradmesh.autograd.v1.AbortPassResponse\x12\\\n\tProbePass\x12&.gradmesh.autograd.v1.ProbePassRequest\x1a\'.gradmesh.autograd.v1.ProbePassResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,10 +36,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FAILURE_METADATAENTRY']._loaded_options = None
   _globals['_FAILURE_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_PASSMODE']._serialized_start=1785
-  _globals['_PASSMODE']._serialized_end=1863
-  _globals['_GRADIENTKIND']._serialized_start=1865
-  _globals['_GRADIENTKIND']._serialized_end=1959
+  _globals['_PASSMODE']._serialized_start=1977
+  _globals['_PASSMODE']._serialized_end=2055
+  _globals['_GRADIENTKIND']._serialized_start=2057
+  _globals['_GRADIENTKIND']._serialized_end=2151
   _globals['_PASS']._serialized_start=189
   _globals['_PASS']._serialized_end=414
   _globals['_SENDS']._serialized_start=416
@@ -56,20 +56,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FAILURE_METADATAENTRY']._serialized_end=860
   _globals['_SENDGRADIENTSREQUEST']._serialized_start=863
   _globals['_SENDGRADIENTSREQUEST']._serialized_end=1164
-  _globals['_SENDGRADIENTSRESPONSE']._serialized_start=1166
-  _globals['_SENDGRADIENTSRESPONSE']._serialized_end=1243
-  _globals['_REPORTPARTSREQUEST']._serialized_start=1246
-  _globals['_REPORTPARTSREQUEST']._serialized_end=1419
-  _globals['_REPORTPARTSRESPONSE']._serialized_start=1421
-  _globals['_REPORTPARTSRESPONSE']._serialized_end=1442
-  _globals['_ABORTPASSREQUEST']._serialized_start=1444
-  _globals['_ABORTPASSREQUEST']._serialized_end=1561
-  _globals['_ABORTPASSRESPONSE']._serialized_start=1563
-  _globals['_ABORTPASSRESPONSE']._serialized_end=1599
-  _globals['_PROBEPASSREQUEST']._serialized_start=1601
-  _globals['_PROBEPASSREQUEST']._serialized_end=1670
-  _globals['_PROBEPASSRESPONSE']._serialized_start=1672
-  _globals['_PROBEPASSRESPONSE']._serialized_end=1783
-  _globals['_AUTOGRADSERVICE']._serialized_start=1962
-  _globals['_AUTOGRADSERVICE']._serialized_end=2373
+  _globals['_RETURNEDGRADIENTS']._serialized_start=1166
+  _globals['_RETURNEDGRADIENTS']._serialized_end=1253
+  _globals['_SENDGRADIENTSRESPONSE']._serialized_start=1256
+  _globals['_SENDGRADIENTSRESPONSE']._serialized_end=1435
+  _globals['_REPORTPARTSREQUEST']._serialized_start=1438
+  _globals['_REPORTPARTSREQUEST']._serialized_end=1611
+  _globals['_REPORTPARTSRESPONSE']._serialized_start=1613
+  _globals['_REPORTPARTSRESPONSE']._serialized_end=1634
+  _globals['_ABORTPASSREQUEST']._serialized_start=1636
+  _globals['_ABORTPASSREQUEST']._serialized_end=1753
+  _globals['_ABORTPASSRESPONSE']._serialized_start=1755
+  _globals['_ABORTPASSRESPONSE']._serialized_end=1791
+  _globals['_PROBEPASSREQUEST']._serialized_start=1793
+  _globals['_PROBEPASSREQUEST']._serialized_end=1862
+  _globals['_PROBEPASSRESPONSE']._serialized_start=1864
+  _globals['_PROBEPASSRESPONSE']._serialized_end=1975
+  _globals['_AUTOGRADSERVICE']._serialized_start=2154
+  _globals['_AUTOGRADSERVICE']._serialized_end=2565
 # @@protoc_insertion_point(module_scope)

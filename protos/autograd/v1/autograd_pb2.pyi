@@ -115,11 +115,23 @@ class SendGradientsRequest(_message.Message):
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
     def __init__(self, backward_pass: _Optional[_Union[Pass, _Mapping]] = ..., message: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[FinishedPart, _Mapping]]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
+class ReturnedGradients(_message.Message):
+    __slots__ = ("message", "gradients")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    message: int
+    gradients: _containers.RepeatedCompositeFieldContainer[Gradient]
+    def __init__(self, message: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ...) -> None: ...
+
 class SendGradientsResponse(_message.Message):
-    __slots__ = ("finished",)
+    __slots__ = ("finished", "returned", "arrays")
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
     finished: _containers.RepeatedCompositeFieldContainer[FinishedPart]
-    def __init__(self, finished: _Optional[_Iterable[_Union[FinishedPart, _Mapping]]] = ...) -> None: ...
+    returned: _containers.RepeatedCompositeFieldContainer[ReturnedGradients]
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, finished: _Optional[_Iterable[_Union[FinishedPart, _Mapping]]] = ..., returned: _Optional[_Iterable[_Union[ReturnedGradients, _Mapping]]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class ReportPartsRequest(_message.Message):
     __slots__ = ("backward_pass", "finished", "failure")

