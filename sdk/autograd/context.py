@@ -24,7 +24,8 @@ from gradmesh.protos.errors import (
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.binding import bound, current_context
 from gradmesh.sdk.autograd.messages import Messages
-from gradmesh.sdk.autograd.part import Part, Peers
+from gradmesh.sdk.autograd.outbox import Peers
+from gradmesh.sdk.autograd.part import Part
 from gradmesh.sdk.autograd.tables import Lookups, RecordedLookup
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.mesh.servers import METHODS, call_all

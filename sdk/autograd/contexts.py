@@ -8,7 +8,7 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
 from gradmesh.sdk.autograd.context import Context, ContextKey
 from gradmesh.sdk.autograd.newest import NewestWorkers
-from gradmesh.sdk.autograd.part import Peers
+from gradmesh.sdk.autograd.outbox import Peers
 from gradmesh.sdk.autograd.releaser import Releaser
 from gradmesh.sdk.autograd.tombstones import Tombstones
 from gradmesh.sdk.mesh.mesh import Mesh

@@ -8,7 +8,7 @@ tells it on, so the worker that began the pass hears of all parts.
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import methods_of
 from gradmesh.sdk.autograd.active import working_for
 from gradmesh.sdk.autograd.binding import bound
-from gradmesh.sdk.autograd.failure import lost
 from gradmesh.sdk.autograd.gradients import pack_gradients, unpack_gradients
-from gradmesh.sdk.transport.channel import Channel, Pending
+from gradmesh.sdk.autograd.outbox import Outbox
+from gradmesh.sdk.transport.channel import Pending
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -33,28 +33,6 @@ Returned: TypeAlias = tuple[int, list[Any]]
 
 METHODS = methods_of(pb.DESCRIPTOR.services_by_name["AutogradService"])
 """The rpcs of a backward pass by name."""
-
-
-class Peers(Protocol):
-    """How a process reaches the others; its RPC agent."""
-
-    @property
-    def name(self) -> str:
-        """Name of this process."""
-
-    @property
-    def incarnation(self) -> int:
-        """Incarnation of this process."""
-
-    def channel(self, worker: str, deadline: Deadline) -> Channel:
-        """Return the connection to a worker.
-
-        Raises:
-            WorkerNotFound: There is no such worker.
-        """
-
-    def suspect(self, worker: str) -> None:
-        """Ask anew where a worker is before the next message: it did not answer."""
 
 
 @final
@@ -92,7 +70,7 @@ class Part:
         self._expected: dict[int, Sent] = {}
         self._engine: PartialPass | None = None
         self._under_way = BackwardPart(ctx.map)
-        self._calls: list[tuple[str | None, Pending]] = []
+        self._outbox = Outbox(ctx, deadline)
         self.brought: list[tuple[str, int]] = []
         # Who gets gradients in the answer to the call that the working thread serves, and these.
         self._asking: str | None = None
@@ -281,7 +259,7 @@ class Part:
         self.engaged.add(message.sender)
         if self._is_last():
             request.finished.extend(self.take_finished())
-        self.start(message.sender, "SendGradients", Frame(request, arrays))
+        self._outbox.send(message.sender, METHODS["SendGradients"], Frame(request, arrays))
 
     def _put_here(self, count: int, grads: Sequence[Any]) -> None:
         with self.changed:
@@ -310,14 +288,6 @@ class Part:
         with self.changed:
             return self.over and (not self._told or bool(self.finished))
 
-    def start(self, worker: str, name: str, request: Any) -> None:
-        """Begin a call to another worker; `work` looks after its answer."""
-        try:
-            channel = self.ctx.peers.channel(worker, self.deadline)
-            self._calls.append((worker, channel.start(METHODS[name], request, self.deadline)))
-        except GradmeshError as error:
-            raise lost(worker, error) from error
-
     def add_call(self, call: Pending, brought: tuple[str, int]) -> None:
         """Look after a call to a table's server.
 
@@ -325,36 +295,26 @@ class Part:
             call: It brings gradients of rows.
             brought: Address of the server, and number of the lookup.
         """
-        self._calls.append((None, call))
+        self._outbox.add(call)
         self.brought.append(brought)
 
     def _collect(self) -> None:
-        """Wait until what was sent has arrived.
+        """Wait until what was sent has been answered.
 
         Raises:
             GradmeshError: Some worker could not be told; the first failure.
         """
-        failure: GradmeshError | None = None
-        while self._calls:
-            worker, call = self._calls[0]
-            try:
-                response = call.result()
-            except GradmeshError as error:
-                failure = failure or (error if worker is None else lost(worker, error))
-            else:
-                if worker is not None:
-                    self._take(response.message, response.arrays)
-            with self.changed:
-                self._calls.pop(0)
+        failure = self._outbox.collect(self._take)
         if self.error is not None:
             raise self._aborted()
         if failure is not None:
             raise failure
 
-    def _take(self, response: pb.SendGradientsResponse, arrays: Sequence[Any]) -> None:
+    def _take(self, answer: Frame[pb.SendGradientsResponse]) -> None:
         """Take in what came with an answer."""
+        response = answer.message
         if response.returned:
-            own = iter(arrays)
+            own = iter(answer.arrays)
             for returned in response.returned:
                 grads = unpack_gradients(returned.gradients, own)
                 self.ctx.messages.find(returned.message).entry.check(grads)
@@ -378,13 +338,8 @@ class Part:
         with self.changed:
             if self.error is None:
                 self.error = error
-                self._stop_waiting()
+                self._outbox.cancel()
             self.changed.notify_all()
-
-    def _stop_waiting(self) -> None:
-        """Wake a thread that waits for an answer nobody needs any more."""
-        for _, call in self._calls:
-            call.cancel()
 
     def give_up(self, error: BaseException) -> list[str]:
         """End the part and take back what it added; return what it was waiting for."""
@@ -392,7 +347,7 @@ class Part:
             if self.error is not None:
                 return []
             self.error = error
-            self._stop_waiting()
+            self._outbox.cancel()
             waiting = [
                 sent.describe(self.ctx.worker)
                 for count, sent in self._expected.items()
