@@ -56,13 +56,24 @@ class Worker:
         Raises:
             RuntimeError: The worker died; its messages are on standard error.
         """
+        self.ask(**command)
+        return self.answer()
+
+    def ask(self, **command: Any) -> None:
+        """Give a command, whose answer comes later."""
         self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
-        answer = self._read()
+
+    def answer(self) -> list[float]:
+        """Return the seconds of the command that was given.
+
+        Raises:
+            RuntimeError: The worker died; its messages are on standard error.
+        """
+        seconds: list[float] = self._read()["seconds"]
         self._signal(signal.SIGSTOP)
-        seconds: list[float] = answer["seconds"]
         return seconds
 
     def wait_ready(self) -> None:
@@ -83,8 +94,17 @@ class Worker:
 
 
 @contextmanager
-def start(module: str, *arguments: str, pauses: bool = False) -> Iterator[Worker]:
-    """Run a module as a worker, in a process group of its own; it ends with the block."""
+def start(
+    module: str, *arguments: str, pauses: bool = False, waits: bool = True
+) -> Iterator[Worker]:
+    """Run a module as a worker, in a process group of its own; it ends with the block.
+
+    Args:
+        module: What to run.
+        arguments: For its command line.
+        pauses: Whether to stop it between commands.
+        waits: Whether to return when it takes commands; else the caller has to wait.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         env={**os.environ, **_ENVIRONMENT},
@@ -95,7 +115,8 @@ def start(module: str, *arguments: str, pauses: bool = False) -> Iterator[Worker
     )
     try:
         worker = Worker(process, pauses)
-        worker.wait_ready()
+        if waits:
+            worker.wait_ready()
         yield worker
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -36,12 +36,18 @@ if TYPE_CHECKING:
     from gradmesh.sdk.table.lifetime import Eviction as Eviction
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
+    from gradmesh.trainer import ddp as ddp
+    from gradmesh.trainer.ddp import DDP as DDP
+    from gradmesh.trainer.ddp import DistributedDataParallel as DistributedDataParallel
+    from gradmesh.trainer.ddp import SyncBatchNorm as SyncBatchNorm
 
 __version__ = VERSION
 
 __all__ = [
+    "DDP",
     "Admission",
     "BadGradients",
+    "DistributedDataParallel",
     "Eviction",
     "Future",
     "Initializer",
@@ -49,12 +55,14 @@ __all__ = [
     "Mesh",
     "RRef",
     "SecurityConfig",
+    "SyncBatchNorm",
     "Table",
     "TableReader",
     "Tensor",
     "async_execution",
     "autograd",
     "connect",
+    "ddp",
     "errors",
     "futures",
     "nn",
@@ -70,6 +78,7 @@ __all__ = [
 
 _MODULES = {
     "autograd": "gradmesh.autograd",
+    "ddp": "gradmesh.trainer.ddp",
     "errors": "gradmesh.protos.errors",
     "futures": "gradmesh.futures",
     "nn": "gradmesh.nn",
@@ -80,6 +89,8 @@ _MODULES = {
 _HOMES = {
     "Admission": "gradmesh.sdk.table.lifetime",
     "BadGradients": "gradmesh.sdk.table.gradients",
+    "DDP": "gradmesh.trainer.ddp",
+    "DistributedDataParallel": "gradmesh.trainer.ddp",
     "Eviction": "gradmesh.sdk.table.lifetime",
     "Future": "gradmesh.sdk.future",
     "Initializer": "gradmesh.sdk.table.recipe",
@@ -87,6 +98,7 @@ _HOMES = {
     "Mesh": "gradmesh.sdk.mesh.mesh",
     "RRef": "gradmesh.sdk.rref.rref",
     "SecurityConfig": "gradmesh.sdk.process.security",
+    "SyncBatchNorm": "gradmesh.trainer.ddp",
     "Table": "gradmesh.sdk.table.table",
     "TableReader": "gradmesh.sdk.serving",
     "Tensor": "gradmesh.engine.autograd",

@@ -35,6 +35,7 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.owner.v1.OwnerService/CheckCalls": True,
     "gradmesh.owner.v1.OwnerService/ReleaseContext": True,
     "gradmesh.owner.v1.OwnerService/OpenLane": True,
+    "gradmesh.owner.v1.OwnerService/Exchange": True,
     "gradmesh.parameter_server.v1.ParameterServerService/StartRun": True,
     "gradmesh.parameter_server.v1.ParameterServerService/InspectRun": True,
     "gradmesh.parameter_server.v1.ParameterServerService/Lookup": True,

@@ -10,6 +10,7 @@ from gradmesh.sdk.process.errors import Problem
 from gradmesh.sdk.process.name import worker_name
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.trainer.process_group.connect import Backend
 
 
 @final
@@ -33,6 +34,11 @@ class TrainerConfig(Section):
         check=reachable,
     )
     coordinator: str = setting("127.0.0.1:7070", "Address of the coordinator.", check=reachable)
+    backend: Backend = setting(
+        "auto",
+        "How trainers exchange gradients: shared memory on one host (shm), sockets (tcp), MPI "
+        "(mpi), NCCL (nccl), alone (local), or shm or tcp by where they run (auto).",
+    )
     replace: bool = setting(
         False,
         "Whether a former process of this name is known to be gone, as after a supervised restart.",

@@ -5,12 +5,18 @@
     ConnectionError  PeerLost              a rank went away
                      HandshakeRefused      a rank would not let us in
     ValueError       CollectiveMismatch    ranks asked for different things
+                     DataError             a data set cannot be used as it is
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
-                     MissingGradient       a parameter took no part in the loss
+                     ReductionError        gradients could not be averaged:
+                       MissingGradient       a parameter took no part in the loss
+                       RepeatedGradient      a gradient came twice in one pass
+                       GraphChanged          a graph declared static was not
+                       UnfinishedReduction   the last backward pass did not end
+                     InputsExhausted       a rank has no inputs left, and all shall stop
 
-After CollectiveTimeout and all below it but MissingGradient a process group is spent: build a new
-one in the next generation. `exit_code` is what a process ends with that gives up on the error.
+After CollectiveTimeout and all down to GroupClosed, except DataError, a process group is spent:
+build a new one in the next generation. `exit_code` is what a process ends with that gives up on it.
 """
 
 from collections.abc import Sequence
@@ -50,6 +56,12 @@ class CollectiveMismatch(ValueError):
     """Ranks called different collectives, or the same with other shapes or dtypes."""
 
 
+class DataError(ValueError):
+    """Data that cannot be used; names the file, the line if there is one, and the remedy."""
+
+    exit_code: ClassVar[int] = 2
+
+
 class GroupAborted(RuntimeError):
     """The process group was aborted; pending and later calls end with this."""
 
@@ -58,8 +70,28 @@ class GroupClosed(RuntimeError):
     """The process group was closed; pending and later calls end with this."""
 
 
-class MissingGradient(RuntimeError):
-    """A parameter that the reducer keeps equal on all ranks got no gradient."""
+class ReductionError(RuntimeError):
+    """Gradients could not be averaged over the ranks."""
+
+
+class MissingGradient(ReductionError):
+    """A parameter that is kept equal on all ranks got no gradient; raised on all ranks."""
+
+
+class RepeatedGradient(ReductionError):
+    """A parameter's gradient was complete twice in one backward pass."""
+
+
+class GraphChanged(ReductionError):
+    """A graph that was declared static used other parameters than in its first pass."""
+
+
+class UnfinishedReduction(ReductionError):
+    """The last backward pass did not end; peers may be a pass ahead or behind."""
+
+
+class InputsExhausted(RuntimeError):
+    """A rank has no inputs left, and all ranks were asked to stop together."""
 
 
 class TrainersMissing(TimeoutError):

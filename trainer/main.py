@@ -81,6 +81,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             job,
             endpoint=_endpoint(config),
             join_timeout_s=config.join_timeout_s,
+            backend=config.backend,
             is_stopping=lambda: life.stopping,
         ).run()
         if figures is not None:

@@ -23,6 +23,7 @@ from gradmesh.engine.autograd.function import (
     Function,
     Output,
     check_versions,
+    refuse_stale,
     release,
     used_before,
 )
@@ -209,6 +210,8 @@ def _seeds(roots: Sequence[Any], grads: Sequence[Any] | None) -> list[tuple[Any,
 
 
 def _seed(root: Any, grad: Any) -> Array:
+    if root.seen is not None and root.seen != root.version[1]:
+        refuse_stale(root)
     if not root._requires_grad:
         raise GradientError("this tensor has no gradient: nothing it was made from requires one")
     if grad is None:

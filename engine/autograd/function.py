@@ -94,6 +94,8 @@ class Function:
         for arg in args:
             edge = None
             if isinstance(arg, tensor_class):
+                if arg.seen is not None and arg.seen != arg.version[1]:
+                    refuse_stale(arg)
                 tensors.append(arg)
                 if arg._requires_grad:
                     wanted = True
@@ -118,7 +120,7 @@ class Function:
         out = tensor_class(result)
         if cls.is_view:
             out.version = tensors[0].version
-            out.is_view = True
+            out.seen = out.version[1]
         if recorded:
             node.hooks = None
             node.outputs = 1
@@ -157,7 +159,7 @@ def _wrap_many(node: Function, results: Any, tensors: list[Any], recorded: bool)
     if type(node).is_view:
         for out in outs:
             out.version = tensors[0].version
-            out.is_view = True
+            out.seen = out.version[1]
     if recorded:
         link(node, node.edges)
         link_parts(node, outs)
@@ -201,6 +203,15 @@ def check_versions(node: Function) -> None:
                 f"a value that the backward of {node.name()} needs was changed in place after the "
                 "forward; use the op without the trailing underscore, or clone the tensor first"
             )
+
+
+def refuse_stale(view: Any) -> None:
+    """Raise InplaceError if ops are recorded: the view's history is not that of its values."""
+    if state.enabled:
+        raise InplaceError(
+            f"a view of shape {view.shape} was taken before its memory was changed in place by a "
+            "recorded op; take the view again after the change, or clone it before"
+        )
 
 
 def used_before(node: Function) -> GraphReleased:

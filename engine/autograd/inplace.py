@@ -77,9 +77,11 @@ def _take_over(target: Any, result: Any) -> Any:
     target.data[...] = result.data
     target.version[0] += 1
     if result.requires_grad:
+        target.version[1] += 1
         target.grad_fn = result.grad_fn
         target._requires_grad = True
     elif state.enabled and target.grad_fn is not None:
+        target.version[1] += 1
         target.grad_fn = None
         target._requires_grad = False
     return target

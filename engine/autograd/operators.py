@@ -282,7 +282,9 @@ class Operators:
             dtype = target
         wanted = None if dtype is None else as_dtype(dtype)
         place = None if device is None else as_device(device)
-        if wanted in (None, self.dtype) and place in (None, self.device):
+        # Not `in (None, ...)`: numpy takes None for float64 when it compares dtypes.
+        has_dtype = wanted is None or wanted == self.dtype
+        if has_dtype and (place is None or place == self.device):
             return self
         return copy_op(self, wanted, place)
 

@@ -31,7 +31,7 @@ class Tensor(Operators):
         "extras",
         "grad",
         "grad_fn",
-        "is_view",
+        "seen",
         "version",
     )
 
@@ -40,6 +40,9 @@ class Tensor(Operators):
     data: Array
     grad: Any
     extras: LeafExtras | None
+    # Of a view: how many recorded changes its memory had seen when the view was taken.
+    seen: int | None
+    # Changes in place, and those of them that were recorded; a view counts with its source.
     version: list[int]
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
@@ -47,8 +50,8 @@ class Tensor(Operators):
         self.grad = None
         self.grad_fn: Any = None
         self.extras = None
-        self.is_view = False
-        self.version = [0]
+        self.seen = None
+        self.version = [0, 0]
         self._requires_grad = False
         if requires_grad:
             self.requires_grad = True
@@ -108,6 +111,11 @@ class Tensor(Operators):
         return int(self.data.ndim)
 
     @property
+    def is_view(self) -> bool:
+        """Tell whether an op took the tensor from another one's memory."""
+        return self.seen is not None
+
+    @property
     def is_leaf(self) -> bool:
         """Tell whether the tensor was made by the user and not by an op."""
         return self.grad_fn is None
@@ -133,13 +141,21 @@ class Tensor(Operators):
         """Return the bytes of one element."""
         return int(self.data.dtype.itemsize)
 
-    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
+    def backward(
+        self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
+    ) -> None:
         """Add the gradient of this tensor to `.grad` of every leaf it was made from.
 
         Args:
             gradient: Gradient of this tensor; may be left out for one element, and is 1 then.
             retain_graph: Keep the graph for another backward.
+            create_graph: Refused: gradients are not differentiable themselves.
+
+        Raises:
+            GradientError: If the tensor carries no gradient, one is needed, or create_graph is set.
         """
+        if create_graph:
+            raise no_double_backward()
         engine_module.run_backward((self,), (gradient,), retain_graph)
 
     def detach(self) -> Tensor:
@@ -203,13 +219,13 @@ class Tensor(Operators):
         return int(self.data.shape[0])
 
     def __bool__(self) -> bool:
-        return bool(self.data)
+        return bool(self.data.item())
 
     def __float__(self) -> float:
-        return float(self.data)
+        return float(self.data.item())
 
     def __int__(self) -> int:
-        return int(self.data)
+        return int(self.data.item())
 
     def __index__(self) -> int:
         return int(self.data.__index__())
@@ -232,13 +248,30 @@ class Tensor(Operators):
         return f"tensor({', '.join(parts)})"
 
 
+def no_double_backward() -> GradientError:
+    """Return the error for a gradient that should be differentiable."""
+    return GradientError(
+        "double backward is not offered: a backward pass works on plain arrays and records "
+        "nothing; write the gradient as a function of its own, or take differences"
+    )
+
+
 def grad_of(
-    outputs: Any, inputs: Sequence[Tensor], grad_outputs: Any = None, retain_graph: bool = False
+    outputs: Any,
+    inputs: Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool = False,
+    create_graph: bool = False,
 ) -> tuple[Any, ...]:
     """Return the gradients of outputs with respect to inputs without touching `.grad`.
 
     Inputs that are not leaves are supported; those that outputs do not depend on get None.
+
+    Raises:
+        GradientError: As `Tensor.backward`.
     """
+    if create_graph:
+        raise no_double_backward()
     roots = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     seeds = (grad_outputs,) if isinstance(outputs, Tensor) else grad_outputs
     into: dict[Any, Any] = {}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.rows import scatter_add as scatter_add
     from gradmesh.engine.kernels.rows import scatter_sgd as scatter_sgd
     from gradmesh.engine.kernels.special import erf as erf
+    from gradmesh.engine.kernels.unique import has_repeats as has_repeats
     from gradmesh.engine.kernels.unique import unique_inverse as unique_inverse
     from gradmesh.engine.kernels.warm import warm_up as warm_up
 
@@ -53,6 +54,7 @@ _HOMES = {
     "copy_out": "rows",
     "erf": "special",
     "gather": "rows",
+    "has_repeats": "unique",
     "init_normal": "initializer",
     "init_uniform": "initializer",
     "interleave": "bag",
@@ -83,6 +85,7 @@ __all__ = [
     "erf",
     "fused",
     "gather",
+    "has_repeats",
     "init_normal",
     "init_uniform",
     "interleave",

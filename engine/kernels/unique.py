@@ -43,6 +43,30 @@ def _fill(ids: Any, slots: Any, unique: Any, inverse: Any) -> Any:
     return count
 
 
+@jit
+def _repeats(ids: Any, slots: Any) -> Any:
+    mask = np.uint64(slots.shape[0] - 1)
+    for i in range(ids.shape[0]):
+        key = ids[i]
+        h = spread(key) & mask
+        while slots[h] >= 0:
+            if ids[slots[h]] == key:
+                return True
+            h = (h + np.uint64(1)) & mask
+        slots[h] = i
+    return False
+
+
+def has_repeats(ids: Any) -> bool:
+    """Tell whether an id stands twice in int64 [n]."""
+    count = ids.shape[0]
+    if count < 2:
+        return False
+    # A quarter full, so that most searches end where they begin.
+    slots = np.full(1 << max(4, (4 * count - 1).bit_length()), -1, dtype=np.int32)
+    return bool(_repeats(ids, slots))
+
+
 def unique_inverse(ids: Any) -> tuple[Any, Any]:
     """Return the distinct ids and, for each id, where it stands among them.
 

@@ -58,14 +58,21 @@ def _bags(ids: Any, matrix: Any) -> None:
 
 
 def _updates(index: Any, matrix: Any, grads: Any, kind: Any) -> None:
-    weights, first, second = matrix.copy(), matrix.copy(), matrix.copy()
+    weights, first, second, third = (matrix.copy() for _ in range(4))
     one, zero = kind(1), kind(0)
     update.sgd(weights, index, grads, one, zero)
     update.momentum(weights, first, index, grads, one, zero, zero, one, False)
     update.adagrad(weights, first, index, grads, one, zero, one)
     update.rowwise_adagrad(weights, first[:, :1].copy(), index, grads, one, zero, one)
-    shares = (kind(0.1), kind(0.9), kind(0.1))
-    update.adam(weights, first, second, index, grads, one, zero, one, *shares, one, one)
+    means = (one, zero, one, one, one, one, one, one)
+    update.adam(weights, first, second, index, grads, *means)
+    update.amsgrad(weights, first, second, third, index, grads, *means)
+    five = (one, zero, one, one, one)
+    update.adamax(weights, first, second, index, grads, *five)
+    update.rmsprop(weights, first, first, first, index, grads, *five, zero, False)
+    update.adadelta(weights, first, second, index, grads, *five)
+    update.rprop(weights, first, second, index, grads, *five)
+    update.ftrl(weights, first, second, index, grads, one, one, zero, zero)
 
 
 def _layers(matrix: Any) -> None:

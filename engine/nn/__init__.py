@@ -5,11 +5,13 @@ from gradmesh.engine.nn import init as init
 from gradmesh.engine.nn import resnet as resnet
 from gradmesh.engine.nn.activation import GELU as GELU
 from gradmesh.engine.nn.activation import Identity as Identity
+from gradmesh.engine.nn.activation import LeakyReLU as LeakyReLU
 from gradmesh.engine.nn.activation import LogSoftmax as LogSoftmax
 from gradmesh.engine.nn.activation import ReLU as ReLU
 from gradmesh.engine.nn.activation import Sigmoid as Sigmoid
 from gradmesh.engine.nn.activation import SiLU as SiLU
 from gradmesh.engine.nn.activation import Softmax as Softmax
+from gradmesh.engine.nn.activation import Softplus as Softplus
 from gradmesh.engine.nn.activation import Tanh as Tanh
 from gradmesh.engine.nn.clip import clip_grad_norm_ as clip_grad_norm_
 from gradmesh.engine.nn.clip import clip_grad_value_ as clip_grad_value_
@@ -62,6 +64,7 @@ __all__ = [
     "Flatten",
     "Identity",
     "LayerNorm",
+    "LeakyReLU",
     "Linear",
     "LoadReport",
     "LogSoftmax",
@@ -78,6 +81,7 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "Softmax",
+    "Softplus",
     "Tanh",
     "clip_grad_norm_",
     "clip_grad_value_",

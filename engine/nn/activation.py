@@ -19,7 +19,15 @@ class Identity(Module):
 
 @final
 class ReLU(Module):
-    """Apply max(x, 0)."""
+    """Apply max(x, 0).
+
+    Args:
+        inplace: Taken for torch's sake; the result is a new tensor all the same.
+    """
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Any:
         """Return max(x, 0)."""
@@ -102,3 +110,29 @@ class LogSoftmax(Module):
     def forward(self, x: Any) -> Any:
         """Return log_softmax(x)."""
         return ops.log_softmax(x, self.dim)
+
+
+@final
+class LeakyReLU(Module):
+    """Apply x for positive x, and a small multiple of it below.
+
+    Args:
+        negative_slope: The multiple.
+    """
+
+    def __init__(self, negative_slope: float = 0.01) -> None:
+        super().__init__()
+        self.negative_slope = negative_slope
+
+    def forward(self, x: Any) -> Any:
+        """Return leaky_relu(x)."""
+        return ops.leaky_relu(x, self.negative_slope)
+
+
+@final
+class Softplus(Module):
+    """Apply log(1 + exp(x))."""
+
+    def forward(self, x: Any) -> Any:
+        """Return softplus(x)."""
+        return ops.softplus(x)

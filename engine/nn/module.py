@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from gradmesh.engine.autograd import HookHandle, Tensor
 from gradmesh.engine.backend import Device, ShapeError, as_device, to_device
 from gradmesh.engine.backend.dtype import as_dtype, is_float
+from gradmesh.engine.nn.backward_hook import BackwardWatch
 from gradmesh.engine.nn.parameter import Parameter
+
+T = TypeVar("T")
 
 
 class LoadReport(NamedTuple):
@@ -34,6 +37,7 @@ class Module:
         fields["_modules"] = {}
         fields["_forward_hooks"] = []
         fields["_forward_pre_hooks"] = []
+        fields["_backward_hooks"] = []
         fields["training"] = True
 
     def forward(self, *args: Any, **options: Any) -> Any:
@@ -47,7 +51,11 @@ class Module:
             changed = hook(self, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
-        result = self.forward(*args, **options)
+        if fields["_backward_hooks"]:
+            watch = BackwardWatch(self, fields["_backward_hooks"])
+            result = watch.results(self.forward(*watch.arguments(args), **options))
+        else:
+            result = self.forward(*args, **options)
         for hook in fields["_forward_hooks"]:
             changed = hook(self, args, result)
             if changed is not None:
@@ -105,6 +113,15 @@ class Module:
         self._forward_pre_hooks.append(hook)
         return HookHandle(self._forward_pre_hooks, hook)
 
+    def register_full_backward_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call hook(module, grad_input, grad_output) when a backward pass has gone through.
+
+        Both are tuples, of the gradients of the positional arguments and of the results that carry
+        one; the hook may return other gradients of the arguments.
+        """
+        self._backward_hooks.append(hook)
+        return HookHandle(self._backward_hooks, hook)
+
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Yield this module and all below with their dotted names, each once."""
         yield from self._walk(prefix, set())
@@ -144,6 +161,27 @@ class Module:
         """Yield the buffers, each once."""
         for _, buffer in self.named_buffers(recurse=recurse):
             yield buffer
+
+    def get_submodule(self, target: str) -> Module:
+        """Return the module of a dotted name.
+
+        Raises:
+            AttributeError: If there is none.
+        """
+        return self._find(dict(self.named_modules()), target, "module")
+
+    def get_parameter(self, target: str) -> Parameter:
+        """Return the parameter of a dotted name; raises as `get_submodule`."""
+        return self._find(dict(self.named_parameters()), target, "parameter")
+
+    def get_buffer(self, target: str) -> Tensor:
+        """Return the buffer of a dotted name; raises as `get_submodule`."""
+        return self._find(dict(self.named_buffers()), target, "buffer")
+
+    def _find(self, named: dict[str, T], target: str, kind: str) -> T:
+        if target not in named:
+            raise AttributeError(f"{type(self).__name__} has no {kind} {target!r}")
+        return named[target]
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """Return parameters and persistent buffers by dotted name, on the module's own memory."""
@@ -217,19 +255,29 @@ class Module:
         return self
 
     def to(self, target: Any = None, dtype: Any = None, device: Any = None) -> Self:
-        """Move parameters and buffers to a device, float ones to a dtype; in place."""
+        """Move parameters, their gradients and buffers to a device, float ones to a dtype."""
         if isinstance(target, Device) or (isinstance(target, str) and target[:3] in ("cpu", "cud")):
             device = target
         elif target is not None:
             dtype = target
         wanted = None if dtype is None else as_dtype(dtype)
         for tensor in (*self.parameters(), *self.buffers()):
-            if device is not None:
-                tensor.data = to_device(tensor.data, as_device(device))
-            if wanted is not None and is_float(tensor.dtype):
-                tensor.data = tensor.data.astype(wanted, copy=False)
-            tensor.version[0] += 1
+            held = (tensor, tensor.grad) if isinstance(tensor.grad, Tensor) else (tensor,)
+            for moved in held:
+                if device is not None:
+                    moved.data = to_device(moved.data, as_device(device))
+                if wanted is not None and is_float(moved.dtype):
+                    moved.data = moved.data.astype(wanted, copy=False)
+                moved.version[0] += 1
         return self
+
+    def cpu(self) -> Self:
+        """Move parameters and buffers to host memory."""
+        return self.to(device="cpu")
+
+    def cuda(self, index: int = 0) -> Self:
+        """Move parameters and buffers to a GPU."""
+        return self.to(device=f"cuda:{index}")
 
     def float(self) -> Self:
         """Cast float parameters and buffers to float32."""
@@ -245,7 +293,7 @@ class Module:
 
     def has_hooks(self) -> bool:
         """Tell whether calling the module does more than its forward."""
-        return bool(self._forward_hooks or self._forward_pre_hooks)
+        return bool(self._forward_hooks or self._forward_pre_hooks or self._backward_hooks)
 
     def extra_repr(self) -> str:
         """Return what stands in brackets after the module's name."""
@@ -266,6 +314,7 @@ class Module:
     _modules: dict[str, Module | None]
     _forward_hooks: list[Callable[..., Any]]
     _forward_pre_hooks: list[Callable[..., Any]]
+    _backward_hooks: list[Callable[..., Any]]
 
     def _walk(self, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
         if id(self) in seen:

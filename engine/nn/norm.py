@@ -17,7 +17,7 @@ class BatchNorm(Module):
     Args:
         num_features: Channels.
         eps: Added to the variance.
-        momentum: Share of a new batch in the running statistics.
+        momentum: Share of a new batch in the running statistics; None for their plain mean.
         affine: Whether to scale and shift by parameters.
         track_running_stats: Whether to keep running statistics for evaluation.
         device: Where parameters and buffers live.
@@ -35,7 +35,7 @@ class BatchNorm(Module):
         self,
         num_features: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
         device: Any = None,
@@ -59,8 +59,6 @@ class BatchNorm(Module):
             raise ShapeError(
                 f"{type(self).__name__}({self.num_features}) cannot take {tuple(x.shape)}"
             )
-        if self.training and self.num_batches_tracked is not None:
-            self.num_batches_tracked.data += 1
         return ops.batch_norm(
             x,
             self.running_mean,
@@ -68,9 +66,16 @@ class BatchNorm(Module):
             self.weight,
             self.bias,
             self.training,
-            self.momentum,
+            self.count_batch() if self.training else self.momentum,
             self.eps,
         )
+
+    def count_batch(self) -> float:
+        """Count a batch of training; return its share in the running statistics, if there are."""
+        if self.num_batches_tracked is None:
+            return 0.0
+        self.num_batches_tracked.data += 1
+        return 1 / int(self.num_batches_tracked.data) if self.momentum is None else self.momentum
 
     def extra_repr(self) -> str:
         """Show sizes."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
@@ -44,6 +45,15 @@ class AdadeltaRule(Rule):
         moved *= self.rho
         moved += move * move * (1 - self.rho)
         weights -= lr * move
+
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.adadelta
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate, decay, shares and eps."""
+        plain = (lr, self.weight_decay, self.rho, 1 - self.rho, self.eps)
+        return tuple([kind(number) for number in plain])
 
 
 @final

@@ -58,9 +58,9 @@ class AdamRule(Rule):
             second = largest
         weights -= (lr / correction1) * first / (xp.sqrt(second) / correction2 + self.eps)
 
-    def kernel(self) -> Callable[..., None] | None:
-        """Return the update as one compiled pass; amsgrad has none."""
-        return None if self.amsgrad else kernels.update.adam
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.amsgrad if self.amsgrad else kernels.update.adam
 
     def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
         """Return rate, decays, shares, eps and the correction of this step."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
@@ -42,6 +43,21 @@ class AdamaxRule(Rule):
         largest *= self.betas[1]
         xp.maximum(largest, xp.abs(change) + self.eps, out=largest)
         weights -= (lr / (1 - self.betas[0] ** step)) * mean / largest
+
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.adamax
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate, decay, shares and eps."""
+        first, second = self.betas
+        plain = (lr / (1 - first**step), self.weight_decay, 1 - first, second, self.eps)
+        return tuple([kind(number) for number in plain])
+
+    @property
+    def is_steady(self) -> bool:
+        """Tell that the correction changes with every step."""
+        return False
 
 
 @final

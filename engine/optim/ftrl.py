@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
@@ -44,6 +45,14 @@ class FTRLRule(Rule):
         divisor = (self.beta + xp.sqrt(n)) / lr + self.l2
         found = (xp.sign(z) * self.l1 - z) / divisor
         weights[...] = xp.where(xp.abs(z) <= self.l1, 0, found)
+
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.ftrl
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate and penalties."""
+        return kind(lr), kind(self.beta), kind(self.l1), kind(self.l2)
 
 
 @final

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
@@ -58,6 +59,20 @@ class RMSpropRule(Rule):
             buffer += change
             change = buffer
         weights -= lr * change
+
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.rmsprop
+
+    def operands(self, slots: Mapping[str, Array]) -> list[Array]:
+        """Return all three arrays, the first one in place of what there is not."""
+        square = slots["square_avg"]
+        return [square, slots.get("momentum_buffer", square), slots.get("grad_avg", square)]
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate, decay, shares, eps, and what is asked for."""
+        plain = (lr, self.weight_decay, self.alpha, 1 - self.alpha, self.eps, self.momentum)
+        return (*[kind(number) for number in plain], self.centered)
 
 
 @final

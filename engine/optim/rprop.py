@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
@@ -43,6 +44,14 @@ class RpropRule(Rule):
         xp.clip(size, self.step_sizes[0], self.step_sizes[1], out=size)
         before[...] = xp.where(turn < 0, 0, grads)
         weights -= xp.sign(before) * size
+
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.rprop
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return the first size, the factors and the bounds."""
+        return tuple([kind(number) for number in (lr, *self.etas, *self.step_sizes)])
 
 
 @final

@@ -61,14 +61,18 @@ class Rule(ABC):
     def kernel(self) -> Callable[..., None] | None:
         """Return the compiled form of the formula, or None if there is none.
 
-        It takes weights [m, dim], the slots' arrays in the order of `slots`, the rows to change,
-        their gradients [n, dim], and `numbers`.
+        It takes weights [m, dim], `operands`, the rows to change, their gradients [n, dim], and
+        `numbers`.
         """
         return None
 
     def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
         """Return what the kernel takes besides arrays, floats as the dtype's `kind`."""
         return (kind(lr),)
+
+    def operands(self, slots: Mapping[str, Array]) -> list[Array]:
+        """Return the arrays of the slots in the order in which the kernel takes them."""
+        return [slots[slot.name] for slot in self.slots(1)]
 
     @property
     def is_steady(self) -> bool:
@@ -112,8 +116,10 @@ class Rule(ABC):
         if _is_half(weights.dtype):
             self._update_half(weights, slots, row_indices, grads, lr, step)
             return
-        if self._compiled(weights, slots, row_indices, grads, lr, step):
-            return
+        if is_plain(weights):
+            kernels.check_index(row_indices, weights.shape[0])
+            if self.run_kernel(weights, slots, row_indices, grads, lr, step):
+                return
         xp = array_module(weights)
         picked = {name: array[row_indices] for name, array in slots.items()}
         part = weights[row_indices]
@@ -159,7 +165,7 @@ class Rule(ABC):
             return 1, weight.size
         return weight.shape[0], weight.size // max(weight.shape[0], 1)
 
-    def _compiled(
+    def run_kernel(
         self,
         weights: Array,
         slots: Mapping[str, Array],
@@ -168,17 +174,18 @@ class Rule(ABC):
         lr: float,
         step: int,
     ) -> bool:
-        if not is_plain(weights):
-            return False
-        kernels.check_index(index, weights.shape[0])
+        """Update rows as `update_rows` does, in host memory, with arguments known to be good.
+
+        Returns:
+            Whether the rule is compiled; if not, nothing was changed.
+        """
         run = self.kernel()
         if run is None:
             return False
         kind = weights.dtype.type
-        state = [slots[slot.name] for slot in self.slots(weights.shape[1])]
         if grads.dtype != weights.dtype:
             grads = grads.astype(weights.dtype)
-        run(weights, *state, index, grads, *self.numbers(kind, lr, step))
+        run(weights, *self.operands(slots), index, grads, *self.numbers(kind, lr, step))
         return True
 
 
@@ -226,7 +233,7 @@ class BoundRule:
         self._matrix = weight.reshape(self._shape)
         # Row gradients may have made the slots; they are the same memory as one long row.
         self._seen = {name: array.reshape(rows, -1) for name, array in kept["slots"].items()}
-        self._state = [self._seen[slot.name] for slot in rule.slots(dim)]
+        self._state = rule.operands(self._seen)
         self._index = np.arange(rows)
         self._run = rule.kernel() if isinstance(weight, np.ndarray) else None
         self._lr: float | None = None

@@ -1,8 +1,13 @@
 """Apply: from gradients to changed rows on the servers."""
 
+from collections.abc import Iterator
+
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.autograd.context import Context
+from gradmesh.sdk.autograd.tables import step_of
 from gradmesh.sdk.mesh.servers import METHODS, call_all
+from gradmesh.sdk.process import fault
+from gradmesh.sdk.transport.channel import Channel
 
 
 def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
@@ -29,8 +34,22 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
         shards = ctx.mesh.servers.shard_map(deadline)
         everywhere = [ctx.mesh.servers.channel(shards, i) for i in range(len(shards.names))]
         channels |= {channel.address: channel for channel in everywhere}
-    calls = [
-        (
+    fault.point("before-apply", step_of(ctx))
+    call_all(METHODS["Apply"], _applies(ctx, channels), deadline)
+    fault.point("after-apply", step_of(ctx))
+    ctx.applied = True
+    if ctx.mark is not None:
+        ctx.mesh.servers.note_step(ctx.mark)
+
+
+def _applies(
+    ctx: Context, channels: dict[str, Channel]
+) -> Iterator[tuple[Channel, pb.ApplyRequest]]:
+    """Yield what goes to each server; each is sent before the next is made."""
+    for number, (address, channel) in enumerate(channels.items()):
+        if number:
+            fault.point("between-servers", step_of(ctx))
+        yield (
             channel,
             pb.ApplyRequest(
                 context=ctx.id,
@@ -39,9 +58,3 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
                 failed_passes=ctx.failed,
             ),
         )
-        for address, channel in channels.items()
-    ]
-    call_all(METHODS["Apply"], calls, deadline)
-    ctx.applied = True
-    if ctx.mark is not None:
-        ctx.mesh.servers.note_step(ctx.mark)

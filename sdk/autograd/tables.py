@@ -13,6 +13,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import pack
 from gradmesh.sdk.autograd.active import active_part
 from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.process import fault
 from gradmesh.sdk.table.lookup import Lookup
 from gradmesh.sdk.transport.channel import Channel
 
@@ -48,6 +49,7 @@ class RecordedLookup:
         ]
         servers, wire = self.ctx.mesh.servers, self.lookup.wire.grads
         number = pass_number(self.ctx, part)
+        fault.point("before-push", step_of(self.ctx))
         for piece in self.lookup.route.parts:
             request = pb.BackwardRequest(
                 context=self.ctx.id,
@@ -136,6 +138,11 @@ class Lookups:
         """Let the rows go."""
         with self._lock:
             self.made.clear()
+
+
+def step_of(ctx: "Context") -> int:
+    """Return the step of a context in a run; 0 outside of one."""
+    return 0 if ctx.mark is None else ctx.mark.step
 
 
 def salt(worker: str) -> int:

@@ -57,7 +57,13 @@ class Sections:
 def section_as_dict(section: Section) -> dict[str, Any]:
     """Return the fields of a section as plain values, paths as text."""
     fields = dataclasses.asdict(cast(Any, section))
-    return {name: str(v) if isinstance(v, Path) else v for name, v in fields.items()}
+    return {name: _plain(value) for name, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def load(
@@ -137,6 +143,9 @@ class _Reader:
             elif isinstance(raw, str) and _is_path(declared) and raw not in ("", "none"):
                 # A path in a file means the same wherever the process is started.
                 self._raw[declared.key] = (folder / Path(raw).expanduser(), source)
+            elif isinstance(raw, list) and declared.annotation == tuple[Path, ...]:
+                paths = [folder / Path(p).expanduser() if isinstance(p, str) else p for p in raw]
+                self._raw[declared.key] = (paths, source)
             else:
                 self._raw[declared.key] = (raw, source)
 

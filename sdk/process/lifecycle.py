@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Self, final
 
 from gradmesh.sdk.process.setting import Section, setting
@@ -45,6 +46,12 @@ class LifecycleConfig(Section):
         False,
         "Whether the process ends when its standard input closes, as its supervisor's death does.",
         hidden=True,
+    )
+    faults: tuple[str, ...] = setting(
+        (), "For tests: points at which processes kill themselves, worker:point:step.", hidden=True
+    )
+    fault_marks: Path | None = setting(
+        None, "For tests: folder that remembers which faults have fired.", hidden=True
     )
 
 

@@ -8,6 +8,7 @@ from typing import Self, final
 
 from prometheus_client import CollectorRegistry
 
+from gradmesh.sdk.process import fault
 from gradmesh.sdk.process.config import section_as_dict
 from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
 from gradmesh.sdk.process.log import LogConfig, set_up_logging
@@ -67,6 +68,7 @@ class Process:
         keep_big_buffers()
         effective = {s.section: section_as_dict(s) for s in self._sections}
         _log.info("starting", extra={"pid": os.getpid(), "config": effective})
+        fault.plan(self.role, self._config.lifecycle.faults, self._config.lifecycle.fault_marks)
         self.life.__enter__()
         try:
             self._serve_metrics()

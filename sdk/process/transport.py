@@ -5,8 +5,8 @@ from typing import ClassVar, Literal, TypeAlias, final
 
 from gradmesh.sdk.process.setting import Section, setting
 
-LaneChoice: TypeAlias = Literal["auto", "shm", "tcp", "grpc"]
-"""Shared memory, TCP, neither, or the best that both ends can."""
+LaneChoice: TypeAlias = Literal["auto", "shm", "tcp", "grpc", "unary"]
+"""The best that both ends can, shared memory, TCP, streams of gRPC, or a gRPC call each."""
 
 
 @final
@@ -19,7 +19,8 @@ class TransportConfig(Section):
     lane: LaneChoice = setting(
         "auto",
         "Way of hot calls: shared memory (shm) on one host, a TCP socket (tcp) between hosts, "
-        "the best of them (auto), or gRPC alone (grpc).",
+        "the best of them (auto), gRPC alone over long-lived streams (grpc), or a gRPC call for "
+        "each (unary), for proxies that end streams.",
     )
     lane_port: int = setting(
         0,

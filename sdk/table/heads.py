@@ -9,12 +9,13 @@ from typing import final
 
 from gradmesh.protos.frame import Serialized
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.protos.wireformat import LENGTH, varint
+from gradmesh.protos.wireformat import LENGTH, VARINT, varint
 from gradmesh.sdk.table.wire import Wire
 
 # Subsets of the tables that some server was asked for; in practice it is all of them, or a few.
 _MAX_KEPT = 64
 _ASKED = bytes([pb.LookupRequest.DESCRIPTOR.fields_by_name["asked"].number << 3 | LENGTH])
+_SEQUENCE = bytes([pb.PushRequest.DESCRIPTOR.fields_by_name["sequence"].number << 3 | VARINT])
 
 
 @final
@@ -30,6 +31,7 @@ class Heads:
         self._names = names
         self._wire = wire
         self._lookups: dict[tuple[int, ...], Serialized] = {}
+        self._push: tuple[tuple[int, str, int], bytes] | None = None
 
     def lookup(self, epoch: int, *tables: int) -> Serialized:
         """Return a request for rows of some tables, by their index, outside any context."""
@@ -45,6 +47,21 @@ class Heads:
                 self._lookups.clear()
             head = self._lookups[key] = Serialized(message.SerializeToString())
         return head
+
+    def push(self, epoch: int, worker: str, incarnation: int, sequence: int) -> Serialized:
+        """Return a push of gradients of all tables."""
+        key = (epoch, worker, incarnation)
+        held = self._push
+        if held is None or held[0] != key:
+            message = pb.PushRequest(
+                worker=worker,
+                incarnation=incarnation,
+                shard_epoch=epoch,
+                tables=self._names,
+                wire_grads=self._wire.grads,
+            )
+            held = self._push = (key, message.SerializeToString())
+        return Serialized(b"".join((held[1], _SEQUENCE, varint(sequence))))
 
 
 def asked_field(counts: Sequence[int]) -> bytes:

@@ -58,6 +58,12 @@ class TableMetrics(Collector):
             values["lookup_rows"] += rows
             values["lookup_bytes"] += size
 
+    def note_push(self, rows: int) -> None:
+        """Count one push of gradients of so many distinct rows."""
+        with self._lock:
+            self._values["pushes"] += 1
+            self._values["pushed_rows"] += rows
+
     def value(self, name: str) -> int:
         """Return a figure."""
         return self._values[name]

@@ -13,12 +13,10 @@ import numpy as np
 from gradmesh.engine.kernels import coalesce
 from gradmesh.protos.errors import GradmeshError, StaleShardMap, Unreachable
 from gradmesh.protos.frame import Array, Frame
-from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.protos.precision import pack
+from gradmesh.protos.precision import EXACT, pack
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.table.routing import route
-from gradmesh.sdk.table.schedule import counts_steps
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.transport.channel import Pending
 from gradmesh.sdk.transport.deadline import Deadline
@@ -50,6 +48,7 @@ class PendingPush:
         grads: Their gradients, [n, dim].
         next_push: Returns the number of the next part.
         deadline: Of all attempts together.
+        lasting: Whether the gradients stay as they are until `finish`.
 
     Raises:
         InvalidRequest: The sum of some gradients is no number; nothing was sent.
@@ -62,28 +61,35 @@ class PendingPush:
         grads: Array,
         next_push: Callable[[], tuple[str, int, int]],
         deadline: Deadline,
+        *,
+        lasting: bool,
     ) -> None:
         self._table = table
         self._deadline = deadline
         table.servers.settle(deadline)
         shards = table.servers.shard_map(deadline)
-        messages = self._cut(wanted, grads, shards)
-        spec = table.tables[0].spec
-        if counts_steps(spec):
+        messages = self._cut(wanted, grads, shards, lasting)
+        target = table.tables[0]
+        if target.counts_steps:
             # Whoever holds none of the ids must count the step, too.
             others = set(range(len(shards.names))) - {message.shard for message in messages}
-            nothing = np.empty(0, np.int64), np.empty((0, spec.dim), grads.dtype)
+            nothing = np.empty(0, np.int64), np.empty((0, target.dim), grads.dtype)
             messages += [_Message(shard, *nothing) for shard in sorted(others)]
         self._left = [_Part(message, shards, next_push()) for message in messages]
         self._sent = self._send(shards)
-        table.servers.metrics.add(pushes=1, pushed_rows=sum(m.ids.size for m in messages))
+        table.servers.metrics.note_push(sum([message.ids.size for message in messages]))
 
-    def _cut(self, wanted: WantedIds, grads: Array, shards: ShardMap) -> list[_Message]:
+    def _cut(
+        self, wanted: WantedIds, grads: Array, shards: ShardMap, lasting: bool
+    ) -> list[_Message]:
         plan = route(self._table, wanted, shards, self._table.servers.max_frame_bytes)
         table = self._table.tables[0]
         if table.bad_gradients.name == "clip":
             grads = table.bad_gradients.clean(grads, table.name)
-        rows = coalesce(plan.inverse, grads, plan.totals[0])
+        if lasting and plan.distinct.size == len(grads) and len(shards.names) == 1:
+            rows = grads  # no id twice, and all in their places
+        else:
+            rows = coalesce(plan.inverse, grads, plan.totals[0])
         # Here, too, though each server looks again: one server's refusal cannot undo another's
         # push. A sum is finite only if all that it is made of is.
         rows = table.bad_gradients.clean(rows, table.name)
@@ -98,26 +104,19 @@ class PendingPush:
 
     def _send_part(self, part: _Part, shards: ShardMap) -> list[Pending | GradmeshError]:
         """Send one part; to several servers if its rows have come apart since it was cut."""
-        servers = self._table.servers
-        worker, incarnation, sequence = part.sender
-        message = pb.PushRequest(
-            worker=worker,
-            incarnation=incarnation,
-            sequence=sequence,
-            shard_epoch=shards.epoch,
-            tables=self._table.names,
-            wire_grads=self._table.wire.grads,
-        )
+        servers, wire = self._table.servers, self._table.wire.grads
+        head = self._table.heads.push(shards.epoch, *part.sender)
         started: list[Pending | GradmeshError] = []
         pieces = [part.message]
         if shards is not part.shards and part.message.ids.size:
             ids = part.message.ids
             wanted = WantedIds(ids, np.array([0, ids.size], np.int64))
-            pieces = self._cut(wanted, part.message.rows, shards)
+            pieces = self._cut(wanted, part.message.rows, shards, lasting=True)
         for piece in pieces:
             try:
                 channel = servers.channel(shards, piece.shard)
-                request = Frame(message, [piece.ids, *pack(piece.rows, message.wire_grads)])
+                grads = [piece.rows] if wire == EXACT else pack(piece.rows, wire)
+                request = Frame(head, [piece.ids, *grads])
                 started.append(channel.start(METHODS["Push"], request, self._deadline))
             except (StaleShardMap, Unreachable) as error:
                 started.append(error)

@@ -18,6 +18,7 @@ from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.table.gradients import BadGradients, fit_grads
 from gradmesh.sdk.table.lookup import PendingLookup
 from gradmesh.sdk.table.push import PendingPush
+from gradmesh.sdk.table.schedule import counts_steps
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.table.wire import EXACTLY, Wire
 from gradmesh.sdk.transport.deadline import Deadline
@@ -66,6 +67,7 @@ class Table:
                 "precision",
                 table=spec.name,
             )
+        self.counts_steps = counts_steps(spec)
         self.bad_gradients = BadGradients.of(spec.bad_gradients)
         self._alone = TableSet([self])
 
@@ -122,7 +124,7 @@ class Table:
             IdOutOfRange: An id is no row of the table.
             InvalidRequest: Another shape, or a gradient that is no number.
         """
-        self._start_push(ids, grads, timeout_s).finish()
+        self._start_push(ids, grads, timeout_s, lasting=True).finish()
 
     def push_async(
         self, ids: object, grads: object, *, timeout_s: float | None = None
@@ -133,14 +135,17 @@ class Table:
             IdOutOfRange: An id is no row of the table; other errors come with the result.
             InvalidRequest: Another shape, or a gradient that is no number.
         """
-        return self.servers.future(self._start_push(ids, grads, timeout_s).finish)
+        pending = self._start_push(ids, grads, timeout_s, lasting=False)
+        return self.servers.future(pending.finish)
 
-    def _start_push(self, ids: object, grads: object, timeout_s: float | None) -> PendingPush:
+    def _start_push(
+        self, ids: object, grads: object, timeout_s: float | None, *, lasting: bool
+    ) -> PendingPush:
         shaped = as_ids(ids, self.name)
         rows = fit_grads(grads, (*shaped.shape, self.dim), self.name, self.dtype)
         flat = np.ascontiguousarray(rows.reshape(-1, self.dim))
         wanted, deadline = _want(shaped), self._deadline(timeout_s)
-        return PendingPush(self._alone, wanted, flat, self._next_push, deadline)
+        return PendingPush(self._alone, wanted, flat, self._next_push, deadline, lasting=lasting)
 
     def export(
         self,

@@ -5,6 +5,7 @@ calls take a lane where there is one.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, final
 
 import grpc
@@ -18,6 +19,7 @@ from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.client import Lanes
+from gradmesh.sdk.transport.lane.exchange import EXCHANGE, VERSION_METADATA
 from gradmesh.sdk.transport.lane.host import OPEN_LANE
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.pending import Pending as Pending
@@ -71,7 +73,9 @@ class Channel:
         else:
             self._channel = grpc.secure_channel(address, credentials, options)
         self._calls: dict[str, Any] = {}
-        self.lanes = Lanes(address, worker, lane, self._negotiate, security, max_frame_bytes)
+        self.lanes = Lanes(
+            address, worker, lane, self._negotiate, self._exchange, security, max_frame_bytes
+        )
 
     def call(self, method: Method, request: Body | Writer, deadline: Deadline) -> Any:
         """Make a call and wait for its answer.
@@ -112,9 +116,7 @@ class Channel:
             )
         except ValueError:
             # All that gRPC says of a closed channel; the arguments are of the right kind.
-            raise Unreachable(
-                f"the channel to {self.worker} at {self.address} is closed; connect again"
-            ) from None
+            raise self._is_closed() from None
         return future
 
     def _negotiate(self, request: pb.OpenLaneRequest, timeout_s: float) -> pb.OpenLaneResponse:
@@ -128,6 +130,19 @@ class Channel:
         except grpc.RpcError as failure:
             raise from_call(failure, where) from None
         return parse(data, pb.OpenLaneResponse)
+
+    def _exchange(self, messages: Iterator[bytes]) -> Any:
+        """Begin a stream of hot calls."""
+        try:
+            call: Any = self._channel.stream_stream(EXCHANGE.path)
+            return call(messages, metadata=(*self.metadata, VERSION_METADATA))
+        except ValueError:
+            raise self._is_closed() from None
+
+    def _is_closed(self) -> Unreachable:
+        return Unreachable(
+            f"the channel to {self.worker} at {self.address} is closed; connect again"
+        )
 
     def close(self) -> None:
         """Close the connection; calls under way end with Unreachable. May be called twice."""

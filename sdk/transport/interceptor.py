@@ -2,7 +2,8 @@
 
 Handlers raise errors of the catalogue; only this file turns them into statuses. Anything else that
 a handler raises is logged with a request id and leaves as a bare "internal error". All rpcs are
-unary; the one stream of a server is the health service's, which everybody may watch.
+unary but two: Exchange, which carries calls that have a border of their own, and the health
+service's, which everybody may watch.
 """
 
 import logging
@@ -53,10 +54,12 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
     ) -> "Handler | None":
         """Return the handler of a call, wrapped."""
         handler = continuation(details)
-        if handler is None or handler.unary_unary is None:
+        if handler is None:
             return handler
         path = str(details.method)
         metadata = {str(k): str(v) for k, v in details.invocation_metadata or ()}
+        if handler.unary_unary is None:
+            return handler if is_open(path) else self._guard_stream(handler, path, metadata)
         inner = handler.unary_unary
 
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
@@ -80,6 +83,25 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
         return grpc.unary_unary_rpc_method_handler(
             guarded, handler.request_deserializer, handler.response_serializer
         )
+
+    def _guard_stream(self, handler: "Handler", path: str, metadata: dict[str, str]) -> "Handler":
+        """Wrap a stream of calls; what happens in it is the stream's own matter."""
+        inner: Any = handler.stream_stream
+
+        def guarded(requests: Any, context: grpc.ServicerContext) -> Any:
+            try:
+                self._check.admit(path, metadata)
+                return inner(requests, context)
+            except GradmeshError as error:
+                failure = error
+            except BaseException:
+                failure = unforeseen(path)
+            self._metrics.observe(path, failure.reason, 0.0, 0, 0)
+            context.abort_with_status(to_status(failure))
+
+        behaviour: Any = guarded
+        behaviour.experimental_thread_pool = getattr(inner, "experimental_thread_pool", None)
+        return grpc.stream_stream_rpc_method_handler(behaviour)
 
     @contextmanager
     def _under_way(self, path: str) -> Iterator[None]:

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, final
 
 import grpc
@@ -28,7 +29,8 @@ from gradmesh.sdk.transport.call import Call as Call
 from gradmesh.sdk.transport.call import Endpoint
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.interceptor import Border
-from gradmesh.sdk.transport.lane.host import OPEN_LANE, LaneHost
+from gradmesh.sdk.transport.lane.exchange import EXCHANGE
+from gradmesh.sdk.transport.lane.host import OPEN_LANE, OWN, LaneHost
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import TokenCheck, read_token, server_credentials
 
@@ -81,9 +83,13 @@ class Server:
             self._pool, interceptors=[self._border], options=_options(max_frame_bytes)
         )
         endpoints.append(Endpoint(OPEN_LANE, self._lanes.open_lane))
+        # A stream holds its thread for as long as it lasts, so it takes none of the calls'.
+        streams = (transport or TransportConfig()).max_lanes
+        self._stream_pool = ThreadPoolExecutor(streams, thread_name_prefix="lane-stream")
         self._server.add_generic_rpc_handlers(
             [_handlers(descriptor, endpoints, max_frame_bytes) for descriptor in services]
         )
+        self._server.add_generic_rpc_handlers([_exchange(self._lanes, self._stream_pool)])
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self.address = self._bind(listen, setting, security)
@@ -116,7 +122,8 @@ class Server:
         # service would go on for ever.
         last_s = min(deadline.remaining_s(), _SEND_S)
         self._server.stop(last_s).wait(last_s + 1)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._stream_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _why_not(listen: str) -> str:
@@ -144,12 +151,12 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
 
 
 def _endpoints(services: Mapping[ServiceDescriptor, object]) -> list[Endpoint]:
-    """Return all rpcs with what serves them; the server itself opens lanes."""
+    """Return all rpcs with what serves them; the server itself has those of lanes."""
     return [
         Endpoint(method, getattr(servicer, method.verb))
         for descriptor, servicer in services.items()
         for method in methods_of(descriptor).values()
-        if method.path != OPEN_LANE.path
+        if method.path not in OWN
     ]
 
 
@@ -164,6 +171,13 @@ def _handlers(
         if endpoint.method.service == descriptor.full_name
     }
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+
+
+def _exchange(lanes: LaneHost, pool: ThreadPoolExecutor) -> grpc.GenericRpcHandler:
+    behaviour: Any = partial(lanes.exchange)
+    behaviour.experimental_thread_pool = pool
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(behaviour)
+    return grpc.method_handlers_generic_handler(EXCHANGE.service, {EXCHANGE.name: handler})
 
 
 def _behaviour(endpoint: Endpoint, max_frame_bytes: int) -> Any:

@@ -13,6 +13,7 @@ from gradmesh.protos.coordinator.v1 import (
 )
 from gradmesh.protos.errors import GradmeshError, Retry
 from gradmesh.protos.version import VERSION
+from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 from gradmesh.services.coordinator.machine import Machine
@@ -106,6 +107,7 @@ class CoordinatorServicer:
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         # Anew after each change: a trainer that waits for a gap takes it as soon as there is one.
         if self._machine.join(request):
+            fault.point("formed", self._machine.rounds.current)
             self._changed.notify_all()
         return self._machine.place(request)
 
@@ -164,6 +166,7 @@ class CoordinatorServicer:
         """Keep a trainer's progress."""
         with self._changed:
             self._machine.report(request)
+            fault.point("reported", request.progress.step)
             return status_pb2.ReportProgressResponse()
 
     def report_result(

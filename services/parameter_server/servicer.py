@@ -106,7 +106,7 @@ class ParameterServerServicer:
         """Apply gradients at once."""
         message = request.message
         arrays, wire = request.arrays, message.wire_grads
-        width = 1 + arrays_per_table(wire)
+        width = 1 + (arrays_per_table(wire) if wire else 1)
         _check_count(len(arrays), width * len(message.tables), "ids and gradients a table")
         if wire:
             pairs = [

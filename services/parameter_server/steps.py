@@ -20,6 +20,7 @@ from gradmesh.protos.errors import (
     StaleGeneration,
     StepPending,
 )
+from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Contexts, Gradient
 from gradmesh.services.parameter_server.log.record import (
@@ -275,6 +276,7 @@ class Steps:
             if not self.run.has(mark):
                 self.run.check_ahead(mark)
                 self.run.stage(mark, self._contexts.take(context).gradients())
+                fault.point("staged", mark.step)
             self._prepare()
             return self.run.prepared_steps
 
@@ -290,11 +292,13 @@ class Steps:
     def _prepare(self) -> None:
         while (merged := self.run.prepare()) is not None:
             record = StepPrepared(self.run.applied_steps, [g.table for g in merged])
+            fault.point("before-prepare", self.run.applied_steps)
             try:
                 self._prepared_number = self._note(record, merged)
             except BaseException:
                 self.run.prepared = None  # the ranks ask again
                 raise
+            fault.point("prepared", self.run.applied_steps)
             if self.alone:
                 self._commit()
             self.changed.notify_all()
@@ -323,7 +327,9 @@ class Steps:
     def _commit(self) -> None:
         step, gradients = self.run.applied_steps, self.run.prepared
         assert gradients is not None
+        fault.point("before-commit", step)
         self._change(StepCommitted(step), gradients, step + 1)
         self.run.commit()
+        fault.point("committed", step)
         self.reached(self.run)
         self.changed.notify_all()

@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from gradmesh.engine.kernels import unique_inverse
+from gradmesh.engine.kernels import has_repeats
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest, StaleShardMap
@@ -202,7 +202,7 @@ class Store:
         # Before the rows are read: what changes in between comes with the refresh.
         count = self._changes.watch(names) if ahead else 0
         parts = [
-            Part(table.spec.name, table.slots_of(wanted), table.steps)
+            Part(table.name, table.slots_of(wanted), table.steps)
             for table, wanted in zip(tables, ids, strict=True)
         ]
         # What is read ahead is used when its step comes.
@@ -210,7 +210,7 @@ class Store:
             self.writer.read(
                 table,
                 part.slots,
-                empty((part.slots.size, table.spec.dim), table.dtype),
+                empty((part.slots.size, table.dim), table.dtype),
                 peek=ahead,
             )
             for table, part in zip(tables, parts, strict=True)
@@ -361,7 +361,7 @@ class Store:
         for name, ids, rows in zip(names, arrays[::2], arrays[1::2], strict=True):
             table = self.table(name, deadline)
             slots = table.slots_of(ids)
-            if unique_inverse(slots)[0].size != slots.size:
+            if has_repeats(slots):
                 raise InvalidRequest(f"table {name!r}: ids must not repeat in a push", table=name)
             gradients.append(Gradient(name, slots, table.check_grads(slots, rows)))
         return self.writer.push(sender, gradients)

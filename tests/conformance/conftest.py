@@ -26,9 +26,14 @@ from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Call, Server
-from gradmesh.trainer.process_group import LocalProcessGroup, ProcessGroup, TcpProcessGroup
+from gradmesh.trainer.process_group import (
+    LocalProcessGroup,
+    ProcessGroup,
+    ShmProcessGroup,
+    TcpProcessGroup,
+)
 
-WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3)]
+WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3), ("shm", 1), ("shm", 2), ("shm", 3)]
 CROWDS = [world for world in WORLDS if world[1] > 1]
 PARAMETER_SERVER = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
@@ -90,7 +95,8 @@ def meet() -> Iterator[Callable[..., Ranks]]:
         def connect(rank: int) -> ProcessGroup:
             if backend == "local":
                 return LocalProcessGroup()
-            return TcpProcessGroup.connect(
+            kind = {"tcp": TcpProcessGroup, "shm": ShmProcessGroup}[backend]
+            return kind.connect(
                 shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s
             )
 
@@ -120,7 +126,7 @@ def crowd(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
     return meet(*request.param)
 
 
-LANES = ("grpc", "tcp", "tcp+tls", "shm")
+LANES = ("unary", "grpc", "grpc+tls", "tcp", "tcp+tls", "shm")
 
 
 class Echo:
@@ -174,6 +180,8 @@ class LaneMesh:
 
     def __init__(self, lane: str, folder: Path, undo: contextlib.ExitStack) -> None:
         self.lane = lane.partition("+")[0]
+        # What the figures call it.
+        self.label = {"unary": "grpc", "grpc": "stream"}.get(self.lane, self.lane)
         self._undo = undo
         self.server_security = self.security = SecurityConfig()
         if lane.endswith("tls"):

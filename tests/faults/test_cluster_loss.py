@@ -4,66 +4,33 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from gradmesh.launch.local import LocalCluster
-from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
+from gradmesh.sdk.status import fetch
+from tests.faults.scenario import assert_same, train, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-JOB = {"job.steps": 60, "job.batch_size": 64, "job.eval_batches": 5, "job.log_every": 1}
 UP = ["--parameter-servers", "2", "--trainers", "2", "--steps", "100000", "--batch-size", "64"]
-EXACT = ("auc", "best_auc", "log_loss", "samples")
-
-
-def wait_for(what: str, look: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.05)
-
-
-def status_of(cluster: LocalCluster) -> ClusterStatus:
-    try:
-        return fetch(cluster.address, SecurityConfig(), 5.0)
-    except GradmeshError:
-        return ClusterStatus()
-
-
-def train(victim: str | None) -> dict[str, float]:
-    """Train to the end, killing `victim` on the way; return the figures."""
-    with LocalCluster(parameter_servers=2, trainers=2, settings=JOB) as cluster:
-        if victim is not None:
-            wait_for("training", lambda: status_of(cluster).step >= 3)
-            (pid,) = [p["pid"] for p in cluster.processes() if p["name"] == victim]
-            os.kill(pid, signal.SIGKILL)
-        wait_for("the end of training", lambda: cluster.work_done, 100.0)
-        result = dict(status_of(cluster).result)
-        restarts = {p["name"]: p["restarts"] for p in cluster.processes()}
-    assert restarts.pop(victim, None) == (1 if victim else None)
-    return {name: result[name] for name in EXACT}
-
-
-@pytest.fixture(scope="module")
-def undisturbed() -> dict[str, float]:
-    return train(None)
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("victim", ["trainer-1", "parameter-server-0", "coordinator"])
-def test_kill_of_any_process_leaves_the_result_bit_identical(
-    victim: str, undisturbed: dict[str, float], caplog: pytest.LogCaptureFixture
+def test_a_coordinator_that_is_killed_is_missed_by_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    figures = train(victim)
+    undisturbed = train(tmp_path / "undisturbed")
 
-    assert figures == undisturbed
-    assert f"{victim} was killed by SIGKILL, restarting" in caplog.text
+    found = train(tmp_path / "run", ["coordinator:reported:7"])
+
+    assert_same(found, undisturbed)
+    assert "coordinator was killed by SIGKILL, restarting" in caplog.text
+    assert found.restarts == {**undisturbed.restarts, "coordinator": 1}
+    # The generation went on: its members are in the coordinator's file.
+    assert found.began_at == (0,)
 
 
 @pytest.fixture

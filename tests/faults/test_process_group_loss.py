@@ -1,4 +1,4 @@
-"""A rank of a tcp group dies or falls silent in the middle of an all-reduce."""
+"""A rank of a group dies or falls silent in the middle of an all-reduce."""
 
 import json
 import os
@@ -26,9 +26,9 @@ def read_line(process, timeout_s):
 def start(tmp_path):
     started = []
 
-    def start(size):
+    def start(backend, size):
         for rank in range(size):
-            command = [sys.executable, SCRIPT, tmp_path, rank, size, TIMEOUT_S]
+            command = [sys.executable, SCRIPT, backend, tmp_path, rank, size, TIMEOUT_S]
             started.append(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE))
         assert [read_line(process, 30) for process in started] == [{"running": True}] * size
         return started
@@ -39,9 +39,10 @@ def start(tmp_path):
         process.communicate()
 
 
+@pytest.mark.parametrize("backend", ["tcp", "shm"])
 @pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (3, 0), (3, 1)])
-def test_killed_rank_is_named_by_all_others(start, size, victim):
-    processes = start(size)
+def test_killed_rank_is_named_by_all_others(start, backend, size, victim):
+    processes = start(backend, size)
     killed_at = time.monotonic()
 
     os.kill(processes[victim].pid, signal.SIGKILL)
@@ -53,9 +54,10 @@ def test_killed_rank_is_named_by_all_others(start, size, victim):
     assert [process.wait(10) for process in others] == [0] * (size - 1)
 
 
+@pytest.mark.parametrize("backend", ["tcp", "shm"])
 @pytest.mark.parametrize("victim", [0, 2])
-def test_stopped_rank_is_named_within_the_timeout(start, victim):
-    processes = start(3)
+def test_stopped_rank_is_named_within_the_timeout(start, backend, victim):
+    processes = start(backend, 3)
     stopped_at = time.monotonic()
 
     os.kill(processes[victim].pid, signal.SIGSTOP)

@@ -128,6 +128,7 @@ def test_number_of_servers_changes_no_figure(start_cluster):
         "calibration",
         "steps",
         "samples",
+        "dense_crc32",
     }
 
 

@@ -28,7 +28,13 @@ class ClickData:
 
     def __init__(self, spec: ClickSpec) -> None:
         self.spec = spec
-        self._law = PowerLaw(spec.rows, spec.alpha)
+        self.fields = spec.fields
+        hots = spec.hots or (1,) * len(spec.rows)
+        columns = [(rows, feature) for feature, rows in enumerate(spec.rows)]
+        repeated = [pair for pair, count in zip(columns, hots, strict=True) for _ in range(count)]
+        self._law = PowerLaw(
+            [rows for rows, _ in repeated], spec.alpha, features=[f for _, f in repeated]
+        )
         self._teacher = Teacher(spec, self._law)
 
     def __repr__(self) -> str:
@@ -53,7 +59,9 @@ class ClickData:
             np.random.Philox(key=[self.spec.seed, _STREAMS[split]], counter=[0, 0, size, index])
         )
         dense = rng.standard_normal((size, self.spec.dense_features), dtype=np.float32)
-        ids = self._law.ids(rng.random((size, len(self.spec.rows))))
+        ids = self._law.ids(rng.random((size, self.fields.columns[-1])))
         best = sigmoid(self._teacher.logits(dense, ids))
         labels = (rng.random(size, dtype=np.float32) < best).astype(np.float32)
+        if self.spec.dense_law == "log-normal":
+            np.exp(dense, out=dense)
         return Batch(dense, ids, labels, best)

@@ -17,11 +17,15 @@ class PowerLaw:
     as on another.
 
     Args:
-        rows: How many ids each feature has.
+        rows: How many ids the feature of each column has.
         alpha: The exponent; 0 is uniform.
+        features: Which feature each column belongs to; columns of one share their hot ids. Each
+            its own by default.
     """
 
-    def __init__(self, rows: Sequence[int], alpha: float) -> None:
+    def __init__(
+        self, rows: Sequence[int], alpha: float, features: Sequence[int] | None = None
+    ) -> None:
         if min(rows) < 1 or alpha < 0:
             raise ValueError(f"rows must be positive and alpha not negative: {rows}, {alpha}")
         # The closed form has a pole at 1, where it turns into a logarithm.
@@ -29,16 +33,19 @@ class PowerLaw:
         self._rows = np.array(rows, np.int64)
         self._span = (self._rows + 1.0) ** self._power - 1.0
         self._factors = np.array([_coprime(count) for count in rows], np.int64)
-        self._shifts = np.array([(31 * i + 7) % n for i, n in enumerate(rows)], np.int64)
+        places = range(len(rows)) if features is None else features
+        self._shifts = np.array(
+            [(31 * i + 7) % n for i, n in zip(places, rows, strict=True)], np.int64
+        )
 
     def ids(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Turn numbers drawn uniformly from [0, 1) into ids.
 
         Args:
-            uniform: float64 [batch, features]; used as scratch, loses its values.
+            uniform: float64 [batch, columns]; used as scratch, loses its values.
 
         Returns:
-            int64 [batch, features].
+            int64 [batch, columns].
         """
         uniform *= self._span
         uniform += 1.0

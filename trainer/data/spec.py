@@ -1,7 +1,9 @@
 """What generated click data look like."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
+
+from gradmesh.trainer.data.fields import Fields
 
 
 @final
@@ -25,6 +27,12 @@ class ClickSpec:
     """How the spread's variance divides between single ids, pairs, and dense features."""
     latent_dim: int = 4
     """Length of the teacher's latent vectors."""
+    hots: tuple[int, ...] | None = None
+    """How many ids of each feature a sample has; one each if None. The teacher averages them."""
+    dense_law: Literal["normal", "log-normal"] = "normal"
+    """How dense features are distributed; the teacher sees the logarithm of log-normal ones."""
+    teacher_rows: int | None = None
+    """Most rows of a feature that the teacher tells apart, so that its memory has a bound."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -32,6 +40,9 @@ class ClickSpec:
             for name, rule, fine in (
                 ("seed", "in [0, 2**63)", 0 <= self.seed < 2**63),
                 ("dense_features", "at least 1", self.dense_features >= 1),
+                ("hots", "one positive count for each of rows", _fits(self.hots, self.rows)),
+                ("dense_law", "normal or log-normal", self.dense_law in ("normal", "log-normal")),
+                ("teacher_rows", "at least 1", (self.teacher_rows or 1) >= 1),
                 ("rows", "one or more positive counts", bool(self.rows) and min(self.rows) >= 1),
                 ("alpha", "at least 0", self.alpha >= 0),
                 ("base_rate", "between 0 and 1", 0 < self.base_rate < 1),
@@ -43,3 +54,12 @@ class ClickSpec:
         ]
         if problems:
             raise ValueError("; ".join(problems))
+
+    @property
+    def fields(self) -> Fields:
+        """Which features a sample has."""
+        return Fields(self.dense_features, self.rows, self.hots)
+
+
+def _fits(hots: tuple[int, ...] | None, rows: tuple[int, ...]) -> bool:
+    return hots is None or (len(hots) == len(rows) and min(hots) >= 1)

@@ -30,8 +30,15 @@ class Teacher:
         rng = np.random.Generator(np.random.Philox(key=[spec.seed, _TEACHER_STREAM]))
         # Columns: the effect, the square of the latent vector, the latent vector.
         width = 2 + spec.latent_dim
-        self._offsets = np.cumsum([0, *spec.rows[:-1]], dtype=np.int64)
-        self._tables = rng.standard_normal((sum(spec.rows), width), dtype=np.float32)
+        rows = [min(count, spec.teacher_rows or count) for count in spec.rows]
+        hots = spec.hots or (1,) * len(rows)
+        self._rows = np.repeat(np.array(rows, np.int64), hots)
+        self._folded = rows != list(spec.rows)
+        self._offsets = np.repeat(np.cumsum([0, *rows[:-1]], dtype=np.int64), hots)
+        # Where a feature has several ids, its effect and its vector are their mean.
+        self._starts = np.cumsum([0, *hots[:-1]]) if max(hots) > 1 else None
+        self._hots = np.array(hots, np.float32)[:, None]
+        self._tables = rng.standard_normal((sum(rows), width), dtype=np.float32)
         self._dense = rng.standard_normal((spec.dense_features, width), dtype=np.float32)
         self._bias = np.float32(0)
         self._square_latents()
@@ -51,7 +58,12 @@ class Teacher:
         self, dense: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return the share of single ids, of pairs, and of dense features."""
-        rows = np.take(self._tables, ids + self._offsets, axis=0, mode="clip")
+        places = (ids % self._rows if self._folded else ids) + self._offsets
+        rows = np.take(self._tables, places, axis=0, mode="clip")
+        if self._starts is not None:
+            rows = np.add.reduceat(rows, self._starts, axis=1)
+            rows /= self._hots
+            rows[:, :, 1] = np.einsum("bfd,bfd->bf", rows[:, :, 2:], rows[:, :, 2:])
         # einsum sums short middle axes four times as fast as add.reduce.
         total = np.einsum("bfd->bd", rows)
         projected = dense @ self._dense
@@ -62,9 +74,10 @@ class Teacher:
 
     def _scale(self, spec: ClickSpec, rng: np.random.Generator, law: PowerLaw) -> None:
         """Give each part its share of the spread, and the whole its base rate."""
-        count = _CALIBRATION_SAMPLES
+        # A sample with many ids costs more, and tells more.
+        count = _CALIBRATION_SAMPLES if self._starts is None else _CALIBRATION_SAMPLES // 8
         dense = rng.standard_normal((count, spec.dense_features), dtype=np.float32)
-        ids = law.ids(rng.random((count, len(spec.rows))))
+        ids = law.ids(rng.random((count, self._rows.size)))
         effect, pairs, linear = (float(part.std()) for part in self._parts(dense, ids))
         wanted = [spec.spread * float(np.sqrt(share)) for share in spec.shares]
         self._tables[:, 0] *= _factor(wanted[0], effect)

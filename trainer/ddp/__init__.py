@@ -1,5 +1,40 @@
-"""Data parallelism of the dense part: equal parameters, averaged gradients."""
+"""Data parallelism: a module whose replicas on all ranks stay equal. See docs/ddp.md."""
 
-from gradmesh.trainer.ddp.reducer import Reducer as Reducer
+from gradmesh.trainer.ddp import comm_hooks as comm_hooks
+from gradmesh.trainer.ddp.buffers import BufferHookLocation as BufferHookLocation
+from gradmesh.trainer.ddp.ddp import DistributedDataParallel as DistributedDataParallel
+from gradmesh.trainer.ddp.future import Future as Future
+from gradmesh.trainer.ddp.grad_bucket import GradBucket as GradBucket
+from gradmesh.trainer.ddp.ignored import (
+    set_params_and_buffers_to_ignore as set_params_and_buffers_to_ignore,
+)
+from gradmesh.trainer.ddp.in_backward import (
+    apply_optimizer_in_backward as apply_optimizer_in_backward,
+)
+from gradmesh.trainer.ddp.in_backward import in_backward_optimizers as in_backward_optimizers
+from gradmesh.trainer.ddp.join import Join as Join
+from gradmesh.trainer.ddp.join import Joinable as Joinable
+from gradmesh.trainer.ddp.join import JoinHook as JoinHook
+from gradmesh.trainer.ddp.mixed_precision import MixedPrecision as MixedPrecision
+from gradmesh.trainer.ddp.row_exchange import all_reduce_rows as all_reduce_rows
+from gradmesh.trainer.ddp.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 
-__all__ = ["Reducer"]
+DDP = DistributedDataParallel
+
+__all__ = [
+    "DDP",
+    "BufferHookLocation",
+    "DistributedDataParallel",
+    "Future",
+    "GradBucket",
+    "Join",
+    "JoinHook",
+    "Joinable",
+    "MixedPrecision",
+    "SyncBatchNorm",
+    "all_reduce_rows",
+    "apply_optimizer_in_backward",
+    "comm_hooks",
+    "in_backward_optimizers",
+    "set_params_and_buffers_to_ignore",
+]

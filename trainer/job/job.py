@@ -25,7 +25,7 @@ from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLos
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.dense import DenseState
 from gradmesh.trainer.job.run import Run
-from gradmesh.trainer.process_group import Endpoint
+from gradmesh.trainer.process_group import Backend, Endpoint
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class Job:
         config: What to train.
         endpoint: Where this trainer listens for its peers.
         join_timeout_s: How long to wait for the other trainers.
+        backend: How trainers exchange gradients.
         is_stopping: True once the process shall end.
     """
 
@@ -70,12 +71,14 @@ class Job:
         *,
         endpoint: Endpoint,
         join_timeout_s: float,
+        backend: Backend = "auto",
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mesh = mesh
         self._config = config
         self._endpoint = endpoint
         self._join_timeout_s = join_timeout_s
+        self._backend = backend
         self._is_stopping = is_stopping
         self._data = ClickData(config.clicks())
         # What a generation that ended left of the dense part.
@@ -119,7 +122,13 @@ class Job:
             },
         )
         with Run(
-            self._mesh, membership, self._config, self._data, self._endpoint, self._held
+            self._mesh,
+            membership,
+            self._config,
+            self._data,
+            self._endpoint,
+            self._backend,
+            held=self._held,
         ) as run:
             try:
                 return run.train(self._is_stopping)

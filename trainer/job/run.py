@@ -7,6 +7,7 @@ their batches in rank order, whatever the number of servers.
 
 import contextlib
 import logging
+import zlib
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, final
@@ -22,20 +23,16 @@ from gradmesh.sdk.autograd import apply, backward, context
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn.remote_embedding import RemoteEmbedding
+from gradmesh.sdk.process import fault
 from gradmesh.trainer.data import Batch, ClickData
-from gradmesh.trainer.ddp import Reducer
+from gradmesh.trainer.ddp import DistributedDataParallel
 from gradmesh.trainer.job.agreement import Agreement, agree
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.dense import DenseState, dense_arrays, load_dense, pack, unpack
 from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.job.meter import Meter
 from gradmesh.trainer.job.model import build_model, create_tables
-from gradmesh.trainer.process_group import (
-    Endpoint,
-    LocalProcessGroup,
-    ProcessGroup,
-    TcpProcessGroup,
-)
+from gradmesh.trainer.process_group import Backend, Endpoint, connect
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +53,7 @@ class Run:
         config: The job.
         data: Where samples come from.
         endpoint: Where this trainer listens for its peers.
+        backend: How trainers exchange gradients.
         held: This trainer's dense part of the run in a former generation, if it was in one.
 
     Attributes:
@@ -69,13 +67,22 @@ class Run:
         config: JobConfig,
         data: ClickData,
         endpoint: Endpoint,
+        backend: Backend = "auto",
         held: DenseState | None = None,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
         self._config = config
         self._data = data
-        self._group = _connect(mesh, membership, config, endpoint)
+        self._group = connect(
+            mesh.store(membership.generation),
+            generation=membership.generation,
+            rank=membership.rank,
+            world_size=membership.world_size,
+            timeout_s=config.collective_timeout_s,
+            backend=backend,
+            endpoint=endpoint,
+        )
         with contextlib.ExitStack() as undo:
             undo.callback(self._group.close)
             tables = create_tables(mesh, config)
@@ -88,7 +95,7 @@ class Run:
             self.model = build_model(config, self._embeddings)
             self._optimizer = SGD(self.model.parameters(), lr=config.learning_rate)
             self._take_over(agreed, held)
-            self._reducer = Reducer(self._group, self.model.named_parameters())
+            self._replica = DistributedDataParallel(self.model, process_group=self._group)
             undo.pop_all()
         self._meter = Meter(config.batch_size * membership.world_size)
         self._bytes_before = mesh.servers.bytes_moved()
@@ -150,16 +157,16 @@ class Run:
         """
         batch = self._batches.pop(step, None) or self._draw(step)
         with context(self._mesh, self._membership.mark(step)) as ctx:
-            scores = self.model(batch.dense, batch.ids)
+            scores = self._replica(batch.dense, batch.ids)
             self._prefetch(step)
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
             backward(ctx, [loss])
             gradients = ctx.gradients()
-            self._reducer.reduce(gradients)
             self._pending = gradients
             apply(ctx)
         self._learn(step, gradients)
         self.steps, self._pending = step + 1, None
+        fault.point("after-step", step)
         return float(loss.item())
 
     def _learn(self, step: int, gradients: dict[Any, Any]) -> None:
@@ -229,6 +236,8 @@ class Run:
             "samples_per_s": self._meter.samples_per_s(),
             "seconds": self._meter.seconds(),
             "bytes_moved": float(moved[0]),
+            # Two runs with the same bits have the same; a float holds it exactly.
+            "dense_crc32": float(zlib.crc32(pack(dense_arrays(self.model, self._optimizer)).data)),
         }
         if self._membership.rank == 0:
             self._mesh.report_result(self._membership, figures)
@@ -252,18 +261,3 @@ class Run:
         if kind is None:
             # Otherwise a server is lost, or about to forget: the next generation releases all.
             self._embeddings.discard_prefetched()
-
-
-def _connect(
-    mesh: Mesh, membership: Membership, config: JobConfig, endpoint: Endpoint
-) -> ProcessGroup:
-    if membership.world_size == 1:
-        return LocalProcessGroup()
-    return TcpProcessGroup.connect(
-        mesh.store(membership.generation),
-        generation=membership.generation,
-        rank=membership.rank,
-        world_size=membership.world_size,
-        timeout_s=config.collective_timeout_s,
-        endpoint=endpoint,
-    )

@@ -22,9 +22,9 @@ class DLRM(Module):
     """Score clicks.
 
     Args:
-        embeddings: Module that turns ids int64 [batch, features] into [batch, features, dim].
-        dense_features: Numbers that come with each sample.
-        features: Categorical features, the columns of the ids.
+        embeddings: Module that turns ids int64 [batch, ids] into [batch, features, dim].
+        dense_features: Numbers that come with each sample; without any there is no bottom MLP.
+        features: Categorical features.
         dim: Length of the embeddings' rows.
         bottom: Widths of the hidden layers for the dense features.
         top: Widths of the hidden layers for the interactions.
@@ -44,22 +44,28 @@ class DLRM(Module):
     ) -> None:
         super().__init__()
         self.embeddings = embeddings
-        self.bottom = MLP((dense_features, *bottom, dim), final_relu=True, generator=generator)
-        pairs = features * (features + 1) // 2
-        self.top = MLP((pairs + dim, *top, 1), generator=generator)
+        self.bottom: MLP | None = None
+        width = features * (features - 1) // 2
+        if dense_features:
+            self.bottom = MLP((dense_features, *bottom, dim), final_relu=True, generator=generator)
+            width += features + dim
+        self.top = MLP((width, *top, 1), generator=generator)
 
     def forward(self, dense: Any, ids: Any) -> Tensor:
         """Return the log-odds of a click.
 
         Args:
             dense: float32 [batch, dense_features], tensor or array.
-            ids: int64 [batch, features].
+            ids: int64 [batch, ids of a sample].
 
         Returns:
             [batch].
         """
-        vector = self.bottom(as_tensor(dense))
         rows = self.embeddings(ids)
+        if self.bottom is None:
+            alone: Tensor = self.top(dot_interaction(rows)).reshape(-1)
+            return alone
+        vector = self.bottom(as_tensor(dense))
         products = dot_interaction(cat([unsqueeze(vector, 1), rows], 1))
         scores: Tensor = self.top(cat([vector, products], 1)).reshape(-1)
         return scores

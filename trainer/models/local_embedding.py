@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from gradmesh.engine.autograd import Tensor, empty
-from gradmesh.engine.autograd.ops import take_rows
+from gradmesh.engine.autograd.ops import embedding_bag, take_rows
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module, Parameter, init
 
@@ -18,6 +18,7 @@ class LocalEmbedding(Module):
     Args:
         rows: How many rows each feature's table has.
         dim: Length of a row.
+        hots: How many ids of each feature a sample has; their rows are summed. One each if None.
         bound: Initial values are uniform in ±bound; 1/sqrt(dim) if None.
         generator: Where initial values come from; the default stream if None.
     """
@@ -29,12 +30,18 @@ class LocalEmbedding(Module):
         rows: Sequence[int],
         dim: int,
         *,
+        hots: Sequence[int] | None = None,
         bound: float | None = None,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
         self.rows = tuple(rows)
+        counts = (1,) * len(self.rows) if hots is None else tuple(hots)
         self.offsets = np.cumsum([0, *self.rows], dtype=np.int64)
+        # Of each column of the ids: its table's rows, and where they begin in the matrix.
+        self._limits = np.repeat(np.array(self.rows, np.int64), counts)
+        self._begins = np.repeat(self.offsets[:-1], counts)
+        self._starts = np.cumsum([0, *counts[:-1]], dtype=np.int64) if max(counts) > 1 else None
         self.weight = Parameter(empty(sum(self.rows), dim))
         spread = dim**-0.5 if bound is None else bound
         init.uniform_(self.weight, -spread, spread, generator)
@@ -44,15 +51,23 @@ class LocalEmbedding(Module):
         return self.weight.data[self.offsets[feature] : self.offsets[feature + 1]]
 
     def forward(self, ids: Any) -> Tensor:
-        """Look rows up: int64 [batch, features] gives [batch, features, dim].
+        """Look rows up: int64 [batch, ids of a sample] gives [batch, features, dim].
 
         Raises:
             IndexError: An id is no row of its feature's table.
         """
         array = np.asarray(ids.data if isinstance(ids, Tensor) else ids)
-        if array.ndim != 2 or array.shape[1] != len(self.rows):
-            raise ValueError(f"ids must be [batch, {len(self.rows)}], not {array.shape}")
-        if array.size and (array.min() < 0 or (array.max(axis=0) >= self.rows).any()):
+        width = self._limits.size
+        if array.ndim != 2 or array.shape[1] != width:
+            raise ValueError(f"ids must be [batch, {width}], not {array.shape}")
+        if array.size and (array.min() < 0 or (array.max(axis=0) >= self._limits).any()):
             raise IndexError(f"an id lies outside its table; the tables have rows {self.rows}")
-        found: Tensor = take_rows(self.weight, array + self.offsets[:-1])
-        return found
+        places = array + self._begins
+        if self._starts is None:
+            found: Tensor = take_rows(self.weight, places)
+            return found
+        batch = np.arange(len(array), dtype=np.int64)[:, None] * width
+        bags = (batch + self._starts).reshape(-1)
+        pooled = embedding_bag(Tensor(places.reshape(-1)), self.weight, Tensor(bags), mode="sum")
+        shaped: Tensor = pooled.reshape(len(array), len(self.rows), -1)
+        return shaped

@@ -5,8 +5,8 @@ order and sends the result to all; of small ones: everybody sends all to everybo
 reduces all, one round instead of two. Both give the same bits.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
 from gradmesh.trainer.process_group.reduction import reduce_in_order, slices
 
 _ONE_ROUND_BYTES = 16 * 1024
+
+Rest: TypeAlias = Callable[[float], None]
+"""What is left of a collective that has begun; takes the deadline."""
 
 
 class Round(Protocol):
@@ -33,9 +36,8 @@ class Round(Protocol):
         """Run the round."""
 
 
-@final
 class Collectives:
-    """What rank `rank` of `size` does in each collective. One thread only.
+    """What rank `rank` of `size` does in each collective. One thread at a time.
 
     Args:
         rank: This process's place.
@@ -49,6 +51,18 @@ class Collectives:
         self._peers = [peer for peer in range(size) if peer != rank]
         self._run = run
         self._scratch = np.empty(0, np.uint8)
+
+    def begin_all_reduce(self, text: str, array: AnyArray, op: ReduceOp) -> Rest | None:
+        """Do at once what the peers need from us, if that takes no waiting.
+
+        Called when nothing else is under way. Returns the rest, for whoever waits; None if
+        nothing was done.
+        """
+        return None
+
+    def begin_barrier(self, text: str) -> Rest | None:
+        """Begin as begin_all_reduce does."""
+        return None
 
     def all_reduce(self, text: str, array: AnyArray, op: ReduceOp, deadline: float) -> None:
         """Combine `array` in place."""

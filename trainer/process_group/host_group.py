@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradmesh.trainer.errors import GroupAborted, GroupClosed
@@ -18,7 +18,7 @@ from gradmesh.trainer.process_group.argument import (
     check_source,
     check_target,
 )
-from gradmesh.trainer.process_group.collective import Collectives
+from gradmesh.trainer.process_group.collective import Collectives, Rest
 from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup, ReduceOp
 from gradmesh.trainer.process_group.queue import WorkQueue
@@ -30,39 +30,33 @@ _CLOSE_S = 5.0
 class HostProcessGroup(ProcessGroup):
     """A group whose works run one after another on a thread of its own.
 
-    A backend gives `_exchange`, the round of bytes that all collectives are built from,
-    `_leave` and `_connect_sub_group`. It sets up what they need before calling `__init__`.
-
     Args:
         rank: This process's place.
         size: How many ranks take part.
         timeout_s: Longest time one collective may take.
+        latch: Holds the group's end.
+        collectives: What a rank does in each collective.
     """
 
-    def __init__(self, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(
+        self, rank: int, size: int, timeout_s: float, latch: Latch, collectives: Collectives
+    ) -> None:
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
-        self._latch = Latch()
+        self._latch = latch
         self._is_closed = False
         self._children: list[ProcessGroup] = []
         self._sub_groups = 0
-        self._collectives = Collectives(rank, size, self._exchange)
+        self._collectives = collectives
         self._works = WorkQueue(f"process-group-{rank}", self._latch, self._leave)
-
-    @abstractmethod
-    def _exchange(
-        self,
-        text: str,
-        outgoing: Mapping[int, memoryview],
-        incoming: Mapping[int, memoryview],
-        deadline: float,
-    ) -> None:
-        """Run one round of bytes; see Round. Called on the queue's thread."""
 
     @abstractmethod
     def _leave(self) -> None:
         """Tell the peers about the latch's error and let go of them, on the queue's thread."""
+
+    def _interrupt(self) -> None:
+        """Wake a collective that waits, after the latch has tripped."""
 
     @abstractmethod
     def _connect_sub_group(self, name: str, rank: int, parents: Sequence[int]) -> ProcessGroup:
@@ -91,7 +85,10 @@ class HostProcessGroup(ProcessGroup):
         """Combine `array` over all ranks, in rank order, in place."""
         check_reduce(array, op)
         text = f"all_reduce({op}) of {array.size} {array.dtype.name}"
-        return self._submit(self._collectives.all_reduce, text, array, op)
+        collectives = self._collectives
+        return self._submit(
+            collectives.all_reduce, text, array, op, begin=collectives.begin_all_reduce
+        )
 
     def broadcast(self, array: AnyArray, root: int) -> Work:
         """Replace `array` on every rank by the one of rank `root`."""
@@ -156,7 +153,8 @@ class HostProcessGroup(ProcessGroup):
 
     def barrier(self) -> Work:
         """End once every rank has come here."""
-        return self._submit(self._collectives.barrier, "barrier")
+        collectives = self._collectives
+        return self._submit(collectives.barrier, "barrier", begin=collectives.begin_barrier)
 
     def sub_group(self, ranks: Sequence[int]) -> ProcessGroup | None:
         """Return a group of some of the ranks, None where this rank is not among them."""
@@ -175,6 +173,7 @@ class HostProcessGroup(ProcessGroup):
         for child in self._children:
             child.abort()
         self._works.end(GroupAborted(f"{self} was aborted; rejoin and build a new one"))
+        self._interrupt()
 
     def close(self) -> None:
         """Leave the group: pending works end with GroupClosed, peers see us go."""
@@ -182,15 +181,31 @@ class HostProcessGroup(ProcessGroup):
             child.close()
         self._is_closed = True
         self._works.end(GroupClosed(f"{self} was closed; build a new one"))
+        self._interrupt()
         self._works.join(_CLOSE_S)
         self._latch.close()
 
-    def _submit(self, job: Callable[..., None], text: str, *arguments: Any) -> Work:
+    def _submit(
+        self,
+        job: Callable[..., None],
+        text: str,
+        *arguments: Any,
+        begin: Callable[..., Rest | None] | None = None,
+    ) -> Work:
         self._check_open()
+
         # The clock starts when the collective's turn comes, not while it waits in line.
-        return self._works.submit(
-            text, lambda: job(text, *arguments, time.monotonic() + self._timeout_s)
-        )
+        def run() -> None:
+            job(text, *arguments, time.monotonic() + self._timeout_s)
+
+        def start() -> Callable[[], None] | None:
+            assert begin is not None  # for the type checker
+            rest = begin(text, *arguments)
+            if rest is None:
+                return None
+            return lambda: rest(time.monotonic() + self._timeout_s)
+
+        return self._works.submit(text, run, start if begin is not None else None)
 
     def _check_open(self) -> None:
         if self._is_closed:

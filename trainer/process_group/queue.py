@@ -1,18 +1,29 @@
-"""Runs collectives one after another on a thread of their own, in the order of the calls.
+"""Runs collectives one after another, in the order of the calls.
 
-One thread for each group keeps the order that ranks must share, lets communication overlap
-with the caller's compute, and is the only user of the group's sockets.
+A thread of the queue runs them, so that communication overlaps with the caller's compute. But
+handing work to a thread costs more than a small collective takes: so a collective may begin at
+its call, and whoever waits without a limit runs what is in line. One at a time, whoever it is.
 """
 
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
+from gradmesh.trainer.errors import CollectiveTimeout
 from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.work import PendingWork, Work
 
-_Job: TypeAlias = tuple[PendingWork, Callable[[], None]]
+_Run: TypeAlias = Callable[[], None]
+
+
+@final
+class _Job(NamedTuple):
+    work: PendingWork
+    run: _Run
+    has_begun: bool
 
 
 @final
@@ -28,51 +39,132 @@ class WorkQueue:
     def __init__(self, name: str, latch: Latch, on_end: Callable[[], None]) -> None:
         self._latch = latch
         self._on_end = on_end
-        self._lock = threading.Lock()  # guards puts against the last drain
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards all below but _calls
+        self._news = threading.Condition(self._lock)  # a work or a turn has ended
+        self._listeners = 0
+        self._jobs: deque[_Job] = deque()
+        self._waiting_to_begin = 0
+        self._is_running = False  # a flag, since Lock.locked() lags behind the lock
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, name: str, job: Callable[[], None]) -> Work:
-        """Append a job; its work ends when the job returns or raises."""
-        work = PendingWork(name)
+    def submit(self, name: str, run: _Run, begin: Callable[[], _Run | None] | None = None) -> Work:
+        """Append a job; its work ends when the job returns or raises.
+
+        Args:
+            name: The collective in words.
+            run: The job.
+            begin: Called at once if nothing else is under way. If it returns what is left to
+                do, that takes the place of `run`, and the thread need not hurry.
+        """
+        work = PendingWork(name, self)
         with self._lock:
             self._latch.check()
-            self._jobs.put((work, job))
+            rest = None
+            if begin is not None and not self._waiting_to_begin and not self._is_running:
+                rest = self._begin(begin)
+            self._jobs.append(_Job(work, rest or run, rest is not None))
+            if rest is None:
+                self._waiting_to_begin += 1
+        if rest is None:
+            self._calls.put(None)
         return work
+
+    def end_of(self, work: PendingWork, timeout_s: float | None) -> None:
+        """Return once the work has ended: run what is in line, or wait for whoever does."""
+        if timeout_s is not None:
+            self._give_up_after(work, timeout_s)
+            return
+        while not work.has_ended():
+            with self._lock:
+                if self._is_running:
+                    self._listen(None)
+                    continue
+                self._is_running = True
+            self._run_until(work.has_ended)
+
+    def hurry(self) -> None:
+        """Let the thread run what is in line."""
+        self._calls.put(None)
 
     def end(self, error: Exception) -> None:
         """Trip the latch: jobs under way and waiting end with its error. Does not block."""
         self._latch.trip(error)
-        self._jobs.put(None)
+        self.hurry()
 
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has gone, after `end`."""
         self._thread.join(timeout_s)
 
-    def _run(self) -> None:
-        while self._latch.error is None:
-            job = self._jobs.get()
-            if job is not None:
-                self._run_job(*job)
-        # Waiters first: telling the peers may take a moment.
-        self._drain()
-        self._on_end()
-
-    def _run_job(self, work: PendingWork, job: Callable[[], None]) -> None:
+    def _begin(self, begin: Callable[[], _Run | None]) -> _Run | None:
         try:
-            self._latch.check()
-            job()
+            return begin()
         except Exception as error:
             self._latch.trip(error)
-            work.finish(self._latch.error)
-        else:
-            work.finish()
+            self.hurry()
+            raise
 
-    def _drain(self) -> None:
-        # Under the lock no submit can pass its check and put afterwards.
+    def _give_up_after(self, work: PendingWork, timeout_s: float) -> None:
+        """Wait for a work that somebody else runs, no longer than `timeout_s`."""
+        self.hurry()
+        deadline = time.monotonic() + timeout_s
         with self._lock:
-            while not self._jobs.empty():
-                job = self._jobs.get()
-                if job is not None:
-                    job[0].finish(self._latch.error)
+            while not work.has_ended():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise CollectiveTimeout(
+                        f"{work.name} still runs after {timeout_s} s; wait longer, or abort"
+                        " the group"
+                    )
+                self._listen(left_s)
+
+    def _listen(self, timeout_s: float | None) -> None:
+        self._listeners += 1
+        self._news.wait(timeout_s)
+        self._listeners -= 1
+
+    def _tell(self) -> None:
+        if self._listeners:
+            self._news.notify_all()
+
+    def _run(self) -> None:
+        while self._latch.error is None:
+            self._calls.get()
+            self._take_turn()
+            self._run_until(lambda: self._latch.error is not None)
+        self._take_turn()
+        # Waiters first: telling the peers may take a moment.
+        with self._lock:
+            while self._jobs:
+                self._jobs.popleft().work.finish(self._latch.error)
+            self._tell()
+        self._on_end()
+
+    def _take_turn(self) -> None:
+        with self._lock:
+            while self._is_running:
+                self._listen(None)
+            self._is_running = True
+
+    def _run_until(self, is_enough: Callable[[], bool]) -> None:
+        """Run what is in line, and give the turn back."""
+        while True:
+            with self._lock:
+                self._tell()
+                if is_enough() or not self._jobs:
+                    self._is_running = False
+                    return
+                work, run, has_begun = self._jobs.popleft()
+            try:
+                self._latch.check()
+                run()
+            except Exception as error:
+                self._latch.trip(error)
+                work.finish(self._latch.error)
+                self.hurry()
+            else:
+                work.finish()
+            if not has_begun:
+                with self._lock:
+                    self._waiting_to_begin -= 1

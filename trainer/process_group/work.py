@@ -4,11 +4,8 @@ A work always ends: the collective behind it carries the group's deadline, so wa
 it without a limit of one's own is still bounded.
 """
 
-import threading
 from abc import ABC, abstractmethod
-from typing import final
-
-from gradmesh.trainer.errors import CollectiveTimeout
+from typing import Protocol, final
 
 
 class Work(ABC):
@@ -55,33 +52,55 @@ class FinishedWork(Work):
         return None
 
 
+class Runner(Protocol):
+    """Whoever brings pending works to their end."""
+
+    def end_of(self, work: "PendingWork", timeout_s: float | None) -> None:
+        """Return once the work has ended; raise CollectiveTimeout if `timeout_s` runs out."""
+
+    def hurry(self) -> None:
+        """Make sure that pending works go on though nobody waits for them."""
+
+
 @final
 class PendingWork(Work):
-    """A collective that another thread ends by calling `finish`."""
+    """A collective that a runner ends by calling `finish`.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: The collective in words.
+        runner: Whom to ask for its end.
+    """
+
+    __slots__ = ("_ended", "_error", "_runner", "name")
+
+    def __init__(self, name: str, runner: Runner) -> None:
         self.name = name
-        self._ended = threading.Event()
+        self._runner = runner
+        self._ended = False
         self._error: Exception | None = None
 
     def finish(self, error: Exception | None = None) -> None:
-        """End the work, well or with an error, and wake those who wait."""
+        """End the work, well or with an error."""
         self._error = error
-        self._ended.set()
+        self._ended = True
+
+    def has_ended(self) -> bool:
+        """Tell whether `finish` was called."""
+        return self._ended
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until the work has ended; see Work.wait."""
-        if not self._ended.wait(timeout_s):
-            raise CollectiveTimeout(
-                f"{self.name} still runs after {timeout_s} s; wait longer, or abort the group"
-            )
+        if not self._ended:
+            self._runner.end_of(self, timeout_s)
         if self._error is not None:
             # Several works may share one error: each raise starts a traceback of its own.
             raise self._error.with_traceback(None)
 
     def is_done(self) -> bool:
         """Tell whether the work has ended."""
-        return self._ended.is_set()
+        if not self._ended:
+            self._runner.hurry()
+        return self._ended
 
     def exception(self) -> Exception | None:
         """Return the error the work ended with."""

@@ -294,6 +294,18 @@ class OpenLaneRequest(_message.Message):
     version: int
     def __init__(self, kinds: _Optional[_Iterable[_Union[LaneKind, str]]] = ..., host: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
+class ExchangeRequest(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class ExchangeResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
 class OpenLaneResponse(_message.Message):
     __slots__ = ("kind", "address", "secret")
     KIND_FIELD_NUMBER: _ClassVar[int]

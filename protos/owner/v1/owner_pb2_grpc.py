@@ -96,6 +96,11 @@ class OwnerServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneResponse.FromString,
                 _registered_method=True)
+        self.Exchange = channel.stream_stream(
+                '/gradmesh.owner.v1.OwnerService/Exchange',
+                request_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ExchangeRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ExchangeResponse.FromString,
+                _registered_method=True)
 
 
 class OwnerServiceServicer(object):
@@ -213,6 +218,17 @@ class OwnerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Exchange(self, request_iterator, context):
+        """Carries hot rpcs over one long-lived stream, for callers whom nothing but gRPC reaches: lane
+        frames, one call at a time, the request and then its response. A caller with several calls at
+        once opens several streams.
+        Repeatable: a stream does nothing by itself; the calls in it are what they are elsewhere.
+        Fails with FAILED_PRECONDITION (LANE_UNAVAILABLE) when all streams are taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OwnerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -275,6 +291,11 @@ def add_OwnerServiceServicer_to_server(servicer, server):
                     servicer.OpenLane,
                     request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneResponse.SerializeToString,
+            ),
+            'Exchange': grpc.stream_stream_rpc_method_handler(
+                    servicer.Exchange,
+                    request_deserializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ExchangeRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ExchangeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -603,6 +624,33 @@ class OwnerService(object):
             '/gradmesh.owner.v1.OwnerService/OpenLane',
             gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneRequest.SerializeToString,
             gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.OpenLaneResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exchange(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gradmesh.owner.v1.OwnerService/Exchange',
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ExchangeRequest.SerializeToString,
+            gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2.ExchangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,26 +8,28 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Iterator
+from typing import Any, final
 
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import GradmeshError, LaneUnavailable
 from gradmesh.protos.lane import VERSION
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import LaneChoice
+from gradmesh.sdk.transport.lane.exchange import ClientStream, Watch
 from gradmesh.sdk.transport.lane.handshake import HELLO_S, greet, host_identity
-from gradmesh.sdk.transport.lane.link import Link
+from gradmesh.sdk.transport.lane.link import Link, TcpLink
 from gradmesh.sdk.transport.security import client_tls
 
 _log = logging.getLogger(__name__)
 
 _KINDS: dict[LaneChoice, tuple[str, ...]] = {
-    "auto": ("shm", "tcp"),
+    "auto": ("shm", "tcp", "stream"),
     "shm": ("shm",),
     "tcp": ("tcp",),
-    "grpc": (),
+    "grpc": ("stream",),
+    "unary": (),
 }
 _NUMBERS = {"shm": pb.LANE_KIND_SHM, "tcp": pb.LANE_KIND_TCP}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
@@ -47,6 +49,7 @@ class Lanes:
         worker: Its name, for the log.
         choice: Which kinds to ask for.
         negotiate: Calls OpenLane, within the given seconds.
+        exchange: Calls Exchange with messages to send; returns the call, an iterator of answers.
         security: Certificates.
         max_frame_bytes: Largest frame either way.
     """
@@ -57,6 +60,7 @@ class Lanes:
         worker: str,
         choice: LaneChoice,
         negotiate: Callable[[pb.OpenLaneRequest, float], pb.OpenLaneResponse],
+        exchange: Callable[[Iterator[bytes]], Any],
         security: SecurityConfig,
         max_frame_bytes: int,
     ) -> None:
@@ -64,6 +68,8 @@ class Lanes:
         self._worker = worker
         self._wanted = _KINDS[choice]
         self._negotiate = negotiate
+        self._exchange = exchange
+        self._watch = Watch()
         self._security = security
         self._max_frame_bytes = max_frame_bytes
         self._lock = threading.Lock()  # guards all below; _free is also popped without it
@@ -126,6 +132,7 @@ class Lanes:
             links, self._links = self._links, set()
         for link in links:
             link.close()
+        self._watch.close()
 
     def _connect(self, timeout_s: float) -> Link | None:
         """Open a connection of the best kind that works."""
@@ -137,19 +144,25 @@ class Lanes:
             if not kinds or left_s <= 0:
                 break
             try:
-                return self._connect_one(kinds, left_s)
+                link = self._connect_one(kinds, left_s)
             except GradmeshError as error:
                 why = error.message
-                break
+                if not isinstance(error, LaneUnavailable):
+                    break
+                self._failed.update(_NUMBERS)
             except (OSError, ValueError) as error:
                 why = str(error)
+            else:
+                self._note_open(link)
+                return link
         self._pause(why)
         return None
 
     def _connect_one(self, kinds: list[str], timeout_s: float) -> Link:
-        request = pb.OpenLaneRequest(
-            kinds=[_NUMBERS[kind] for kind in kinds], host=host_identity(), version=VERSION
-        )
+        if kinds == ["stream"]:
+            return self._open_stream(timeout_s)
+        offered = [_NUMBERS[kind] for kind in kinds if kind in _NUMBERS]
+        request = pb.OpenLaneRequest(kinds=offered, host=host_identity(), version=VERSION)
         offer = self._negotiate(request, timeout_s)
         kind = _NAMES.get(offer.kind)
         if kind not in kinds:
@@ -164,12 +177,24 @@ class Lanes:
         except (OSError, ValueError):
             self._failed.add(kind)
             raise
+        return link
+
+    def _open_stream(self, timeout_s: float) -> Link:
+        stream = ClientStream(self._exchange, self._watch)
+        try:
+            stream.open(time.monotonic() + timeout_s)
+        except BaseException:
+            stream.close()
+            self._failed.add("stream")
+            raise
+        return TcpLink(stream, self._max_frame_bytes, "stream")
+
+    def _note_open(self, link: Link) -> None:
         with self._lock:
             first, self._pause_s = self._pause_s, _FIRST_PAUSE_S
             lonely = not self._links
         if lonely or first > _FIRST_PAUSE_S:
-            _log.info("lane open", extra={"worker": self._worker, "lane": kind})
-        return link
+            _log.info("lane open", extra={"worker": self._worker, "lane": link.kind})
 
     def _dial(self, kind: str, address: str, timeout_s: float) -> socket.socket:
         if kind == "shm":

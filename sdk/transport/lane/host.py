@@ -7,8 +7,10 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import final
+
+import grpc
 
 from gradmesh.protos.errors import LaneUnavailable
 from gradmesh.protos.lane import VERSION
@@ -18,7 +20,9 @@ from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import TransportConfig
 from gradmesh.sdk.transport.call import Call, Endpoint
+from gradmesh.sdk.transport.lane.exchange import EXCHANGE, VERSION_METADATA, ServerStream
 from gradmesh.sdk.transport.lane.handshake import HELLO_S, host_identity, welcome
+from gradmesh.sdk.transport.lane.link import Link, TcpLink
 from gradmesh.sdk.transport.lane.offers import Offers
 from gradmesh.sdk.transport.lane.session import Session
 from gradmesh.sdk.transport.metrics import RpcMetrics
@@ -30,6 +34,9 @@ OPEN_LANE = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])["OpenLane
 """The rpc that every server answers by itself."""
 
 _NAMES = {pb.LANE_KIND_SHM: "shm", pb.LANE_KIND_TCP: "tcp"}
+
+OWN = frozenset({OPEN_LANE.path, EXCHANGE.path})
+"""The rpcs that no servicer has."""
 
 
 @final
@@ -65,6 +72,7 @@ class LaneHost:
         self._listeners: dict[str, socket.socket] = {}
         self._addresses: dict[str, str] = {}
         self._connections: dict[threading.Thread, socket.socket | Session] = {}
+        self._streams: dict[Session, threading.Event] = {}
         self._draining = False
 
     def open_lane(self, request: pb.OpenLaneRequest, call: Call) -> pb.OpenLaneResponse:
@@ -75,17 +83,53 @@ class LaneHost:
         """
         kind = self._choose(request)
         with self._lock:
-            if self._draining or len(self._connections) >= self._config.max_lanes:
-                raise LaneUnavailable(
-                    f"all {self._config.max_lanes} lane connections are taken, or the process is "
-                    "leaving; raise transport.max_lanes",
-                    max_lanes=self._config.max_lanes,
-                )
+            self._check_room()
             address = self._listen(_NAMES[kind])
         secret = self._offers.make()
         if secret is None:
             raise LaneUnavailable("too many lanes are being opened at once")
         return pb.OpenLaneResponse(kind=kind, address=address, secret=secret)
+
+    def _check_room(self) -> None:
+        if self._draining or len(self._connections) + len(self._streams) >= self._config.max_lanes:
+            raise LaneUnavailable(
+                f"all {self._config.max_lanes} lane connections are taken, or the process is "
+                "leaving; raise transport.max_lanes",
+                max_lanes=self._config.max_lanes,
+            )
+
+    def exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Serve calls over a stream of gRPC.
+
+        Raises:
+            LaneUnavailable: There are too many, or the caller speaks of lanes in another version.
+        """
+        if VERSION_METADATA not in [tuple(pair) for pair in context.invocation_metadata()]:
+            raise LaneUnavailable(f"lanes of version {VERSION} only", version=VERSION)
+        stream = ServerStream(requests, context)
+        session = self._session(TcpLink(stream, self._max_frame_bytes, "stream"), context.peer())
+        over = threading.Event()
+        with self._lock:
+            self._check_room()
+            self._streams[session] = over
+        context.send_initial_metadata((VERSION_METADATA,))
+        return self._answers(session, stream, over)
+
+    def _answers(
+        self, session: Session, stream: ServerStream, over: threading.Event
+    ) -> Iterator[bytes]:
+        try:
+            more = True
+            while more:
+                more = session.step()
+                yield from stream.answer
+        finally:
+            with self._lock:
+                del self._streams[session]
+            over.set()
+
+    def _session(self, link: Link, peer: str) -> Session:
+        return Session(link, self._endpoints, self._metrics, peer, lambda: self._draining)
 
     def _choose(self, request: pb.OpenLaneRequest) -> pb.LaneKind:
         here = self._config.lane
@@ -180,16 +224,14 @@ class LaneHost:
             _log.warning("lane refused", extra={"peer": peer, "error": str(error)})
             sock.close()
             return None
-        return Session(
-            link, self._endpoints, self._metrics, f"{kind}:{peer}", lambda: self._draining
-        )
+        return self._session(link, f"{kind}:{peer}")
 
     def refuse(self) -> None:
         """Take no more calls; those under way go on."""
         with self._lock:
             self._draining = True
             listeners = list(self._listeners.values())
-            connections = list(self._connections.values())
+            connections = [*self._connections.values(), *self._streams]
         for listener in listeners:
             _shut(listener)
         for open_ in connections:
@@ -202,16 +244,18 @@ class LaneHost:
         """Take no more calls, let those under way finish within `grace_s`, then close."""
         self.refuse()
         with self._lock:
-            threads = list(self._connections)
+            threads, streams = list(self._connections), list(self._streams.values())
         until = time.monotonic() + grace_s
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+        for over in streams:
+            over.wait(max(0.0, until - time.monotonic()))
         self._abandon()
 
     def _abandon(self) -> None:
         """Close what is still open; its threads end with their next send or read."""
         with self._lock:
-            left = list(self._connections.values())
+            left = [*self._connections.values(), *self._streams]
         for open_ in left:
             if isinstance(open_, Session):
                 open_.link.close()

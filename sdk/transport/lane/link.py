@@ -62,7 +62,7 @@ class Link(ABC):
     """A connection of a lane; used by one thread at a time, except for `close`.
 
     Args:
-        kind: "shm" or "tcp", for messages and figures.
+        kind: "shm", "tcp" or "stream", for messages and figures.
         stream: The connection.
         arena: Where arrays to be sent are written.
         inbox: Memory that receives frames; the size of the largest allowed.
@@ -247,20 +247,19 @@ class ShmLink(Link):
 
 @final
 class TcpLink(Link):
-    """Everything over one socket.
+    """Everything over one connection.
 
     Args:
-        stream: A TCP socket, with or without TLS.
+        stream: A TCP socket, with or without TLS, or a stream of gRPC.
         max_frame_bytes: Largest frame either way.
+        kind: "tcp" or "stream".
     """
 
-    def __init__(self, stream: Stream, max_frame_bytes: int) -> None:
+    def __init__(self, stream: Stream, max_frame_bytes: int, kind: str = "tcp") -> None:
         inbox = mmap.mmap(
             -1, MAX_PREFIX_BYTES + max_frame_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         )
-        super().__init__(
-            "tcp", stream, Arena(max_frame_bytes, shared=False), inbox, max_frame_bytes
-        )
+        super().__init__(kind, stream, Arena(max_frame_bytes, shared=False), inbox, max_frame_bytes)
 
     def _lay_out(self, arrays: Sequence[Array]) -> tuple[bytes, int, list[Any]]:
         entries: list[bytes] = []

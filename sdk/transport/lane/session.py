@@ -53,15 +53,24 @@ class Session:
     def run(self) -> None:
         """Serve until the connection ends."""
         try:
-            while not self._is_draining():
-                self._serve(self._next())
+            while self.step():
+                pass
+        finally:
+            self.link.close()
+
+    def step(self) -> bool:
+        """Serve one call; return whether another may follow."""
+        if self._is_draining():
+            return False
+        try:
+            self._serve(self._next())
         except LaneBroken:
-            return  # the client left
+            return False  # the client left
         except InvalidFrame as error:
             _log.warning("bad lane frame", extra={"peer": self._peer, "error": str(error)})
             self._refuse(error)
-        finally:
-            self.link.close()
+            return False
+        return True
 
     def _next(self) -> Received:
         """Wait for a request, giving memory back when none comes for long."""

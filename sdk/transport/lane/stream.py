@@ -58,14 +58,7 @@ class LaneBroken(ConnectionError):
 
 
 class Stream(ABC):
-    """One connection.
-
-    Args:
-        sock: The connected socket; closed with the stream.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    """One connection."""
 
     @abstractmethod
     def receive(self, view: Any, deadline: float) -> int:
@@ -94,6 +87,25 @@ class Stream(ABC):
             LaneBroken: The connection is gone.
         """
 
+    @abstractmethod
+    def stop_receiving(self) -> None:
+        """Let a read that waits, and those to come, end; writing stays possible."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection, also under a thread that reads from it; may be called twice."""
+
+
+class SocketStream(Stream):
+    """A connection over a socket.
+
+    Args:
+        sock: The connected socket; closed with the stream.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
     def stop_receiving(self) -> None:
         """Let a read that waits, and those to come, end; writing stays possible."""
         self._shut(socket.SHUT_RD)
@@ -114,7 +126,7 @@ class Stream(ABC):
 
 
 @final
-class PlainStream(Stream):
+class PlainStream(SocketStream):
     """A socket whose timeouts are the kernel's: no extra system call on the way of each message."""
 
     def __init__(self, sock: socket.socket, eager: Eagerness | None = None) -> None:
@@ -224,7 +236,7 @@ class PlainStream(Stream):
 
 
 @final
-class TlsStream(Stream):
+class TlsStream(SocketStream):
     """A socket with TLS; its timeouts are Python's, which the ssl module knows."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:

@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from gradmesh.engine.kernels import unique_inverse
+from gradmesh.engine.kernels import has_repeats
 from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
@@ -150,7 +150,7 @@ class Changes:
             self._survey.load_memory(arrays)
             return _NO_IDS
         ids = arrays.get("ids", _NO_IDS)
-        if unique_inverse(ids)[0].size != ids.size:
+        if has_repeats(ids):
             raise InvalidRequest(
                 f"table {self._table!r}: ids must not repeat among rows to set", table=self._table
             )

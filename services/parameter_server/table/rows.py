@@ -131,8 +131,11 @@ class Rows(ABC):
         for part in self._parts(slots.size):
             places = self._place(slots[part])
             weights, state = self._arrays()
+            rule = self.layout.rule
             if weights.dtype == self.layout.wide:
-                self.layout.rule.update_rows(weights, state, places, grads[part], lr, step)
+                # The places are our own and the gradients were checked: no need to look again.
+                if not rule.run_kernel(weights, state, places, grads[part], lr, step):
+                    rule.update_rows(weights, state, places, grads[part], lr, step)
             else:
                 self._update_narrow(weights, state, places, grads[part], lr, step)
 

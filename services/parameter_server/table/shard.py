@@ -19,7 +19,7 @@ from gradmesh.sdk.table.schedule import schedule_of
 from gradmesh.services.parameter_server.table.budget import Account, Budget
 from gradmesh.services.parameter_server.table.changes import Changes
 from gradmesh.services.parameter_server.table.figures import Figures
-from gradmesh.services.parameter_server.table.index import Handles, Slots
+from gradmesh.services.parameter_server.table.index import Found, Handles, Slots
 from gradmesh.services.parameter_server.table.make import Home, is_hash, make_parts
 from gradmesh.services.parameter_server.table.place import Place
 from gradmesh.services.parameter_server.table.rows import Layout
@@ -58,6 +58,9 @@ class TableShard:
         max_ssd_bytes: int = 1 << 36,
     ) -> None:
         self.spec = spec
+        # Read at every call; protobuf's fields cost more than attributes.
+        self.name: str = spec.name
+        self.dim: int = spec.dim
         self.kind = "hash" if is_hash(spec) else "dense"
         self.steps = 0
         self.figures = Figures()
@@ -143,7 +146,7 @@ class TableShard:
             StoreFull: New rows do not fit.
         """
         if out is None:
-            out = np.empty((handles.size, self.spec.dim), self.dtype)
+            out = np.empty((handles.size, self.dim), self.dtype)
         with self._lock:
             if peek:
                 slots = self._index.peek(handles, self.steps)
@@ -161,12 +164,16 @@ class TableShard:
     def _use(self, handles: Handles, *, counts: bool) -> tuple[Slots, int]:
         self.changes.before_use(handles)
         found = self._index.use(handles, self.steps, counts=counts)
+        if found.fresh_ids.size:
+            self._begin_rows(found)
+        return found.slots, found.missing
+
+    def _begin_rows(self, found: Found) -> None:
         self.changes.made(found.fresh_slots)
-        step = max(1, _CHUNK_ELEMENTS // self.spec.dim)
+        step = max(1, _CHUNK_ELEMENTS // self.dim)
         for begin in range(0, found.fresh_ids.size, step):
             part = slice(begin, begin + step)
             self._rows.write(found.fresh_slots[part], self._first_rows(found.fresh_ids[part]))
-        return found.slots, found.missing
 
     def _first_rows(self, ids: Ids) -> Array:
         wide = np.empty((ids.size, self.spec.dim), self._layout.wide)
@@ -179,8 +186,8 @@ class TableShard:
         Raises:
             InvalidRequest: They do not fit, or are not finite and the table refuses that.
         """
-        name = self.spec.name
-        expected = (handles.size, self.spec.dim)
+        name = self.name
+        expected = (handles.size, self.dim)
         if grads.shape != expected or grads.dtype != self.dtype:
             raise InvalidRequest(
                 f"table {name!r}: gradients must be {self.dtype} {expected}, not {grads.dtype} "
@@ -216,11 +223,11 @@ class TableShard:
         with self._lock:
             self.steps = self.steps + 1 if step is None else step
             try:
-                slots, _ = self._use(handles, counts=False)
+                slots, missing = self._use(handles, counts=False)
             except StoreFull:
                 # A step is applied everywhere or nowhere, and elsewhere it was: go on without.
-                slots = self._index.peek(handles, self.steps)
-            if slots.size and slots.min() < 0:
+                slots, missing = self._index.peek(handles, self.steps), 1
+            if missing and slots.size and slots.min() < 0:
                 held = slots >= 0
                 self.figures.dropped += int(slots.size - held.sum())
                 handles, slots, grads = handles[held], slots[held], grads[held]

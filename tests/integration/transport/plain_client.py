@@ -36,6 +36,11 @@ class Caller:
         CALLED.add(f"{self._service}/{name}")
         return getattr(self._stub, name)(request, timeout=20)
 
+    def stream(self, name, *requests):
+        CALLED.add(f"{self._service}/{name}")
+        metadata = [("gradmesh-lane-version", "1")]
+        return list(getattr(self._stub, name)(iter(requests), timeout=20, metadata=metadata))
+
 
 def ids(*values):
     data = struct.pack(f"<{len(values)}q", *values)
@@ -189,6 +194,11 @@ def own(ask, context):
     offer = ask(owner_pb2.OpenLaneRequest(kinds=[owner_pb2.LANE_KIND_TCP], version=1))
     assert offer.kind == owner_pb2.LANE_KIND_TCP
     assert len(offer.secret) == 32
+    # The frame of an rpc that is none: header of 32 bytes, its number 77, the caller's number 5.
+    frame = struct.pack("<HHIIIIIQ", 0x4D47, 77, 5, 1000, 0, 0, 0, 0)
+    (answer,) = ask.stream("Exchange", owner_pb2.ExchangeRequest(data=frame))
+    assert struct.unpack_from("<HHI", answer.data) == (0x4D47, 1, 5)
+    assert b"INVALID_REQUEST" in answer.data
 
 
 def report(ask, generation):

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import final
 
 from gradmesh.trainer.errors import CollectiveTimeout
+from gradmesh.trainer.process_group.farewell import Kind
 from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.tcp.link import Link
-from gradmesh.trainer.process_group.tcp.message import Kind
 
 _LOOK_AGAIN_S = 0.002
 _LAST_LOOK_S = 0.25

@@ -3,20 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from gradmesh.trainer.errors import (
-    CollectiveMismatch,
-    CollectiveTimeout,
-    GroupClosed,
-    PeerLost,
-)
 from gradmesh.trainer.process_group.argument import check_root
+from gradmesh.trainer.process_group.collective import Collectives
+from gradmesh.trainer.process_group.farewell import reason_of
 from gradmesh.trainer.process_group.host_group import HostProcessGroup
+from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.process_group import ProcessGroup
 from gradmesh.trainer.process_group.store import PrefixStore, Store
 from gradmesh.trainer.process_group.tcp.exchange import Exchange
 from gradmesh.trainer.process_group.tcp.handshake import Identity
 from gradmesh.trainer.process_group.tcp.link import Link
-from gradmesh.trainer.process_group.tcp.message import Kind
 from gradmesh.trainer.process_group.tcp.rendezvous import Endpoint, connect_mesh, share_secret
 
 _FAREWELL_S = 0.5
@@ -46,8 +42,10 @@ class TcpProcessGroup(HostProcessGroup):
         self._identity = identity
         self._store = store
         self._endpoint = endpoint
-        super().__init__(identity.rank, identity.world_size, timeout_s)
-        self._rounds = Exchange(links, self._latch)
+        latch = Latch()
+        self._rounds = Exchange(links, latch)
+        collectives = Collectives(identity.rank, identity.world_size, self._rounds.run)
+        super().__init__(identity.rank, identity.world_size, timeout_s, latch, collectives)
 
     @classmethod
     def connect(
@@ -96,15 +94,6 @@ class TcpProcessGroup(HostProcessGroup):
         who = self._identity
         return f"TcpProcessGroup(rank={who.rank}/{who.world_size}, generation={who.generation})"
 
-    def _exchange(
-        self,
-        text: str,
-        outgoing: Mapping[int, memoryview],
-        incoming: Mapping[int, memoryview],
-        deadline: float,
-    ) -> None:
-        self._rounds.run(text, outgoing, incoming, deadline)
-
     def _connect_sub_group(self, name: str, rank: int, parents: Sequence[int]) -> ProcessGroup:
         return TcpProcessGroup.connect(
             PrefixStore(self._store, f"sub_group/{name}"),
@@ -116,20 +105,4 @@ class TcpProcessGroup(HostProcessGroup):
         )
 
     def _leave(self) -> None:
-        kind, about = _reason(self._latch.error)
-        self._rounds.leave(kind, self.rank if about is None else about, _FAREWELL_S)
-
-
-def _reason(error: Exception | None) -> tuple[Kind, int | None]:
-    """Return what to tell the peers about our end, and which rank it is about."""
-    match error:
-        case PeerLost(rank=rank):
-            return Kind.PEER_LOST, rank
-        case CollectiveTimeout(ranks=ranks):
-            return Kind.TIMED_OUT, ranks[0] if ranks else None
-        case CollectiveMismatch():
-            return Kind.MISMATCH, None
-        case GroupClosed():
-            return Kind.CLOSED, None
-        case _:
-            return Kind.ABORTED, None
+        self._rounds.leave(*reason_of(self._latch.error, self.rank), _FAREWELL_S)

@@ -12,11 +12,11 @@ import termios
 from collections import deque
 from typing import final
 
-from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
+from gradmesh.trainer.errors import CollectiveMismatch, PeerLost
+from gradmesh.trainer.process_group.farewell import Kind, error_of, peer_lost
 from gradmesh.trainer.process_group.tcp.message import (
     HEADER_BYTES,
     Header,
-    Kind,
     pack_header,
     unpack_header,
 )
@@ -33,11 +33,13 @@ class Link:
 
     def __init__(self, sock: socket.socket, rank: int, address: str) -> None:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._is_remote = sock.family != socket.AF_UNIX
+        if self._is_remote:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.rank = rank
         self.address = address
         self.bytes_moved = 0
-        self._socket = sock
+        self.sock = sock
         self._sent_frames = 0
         self._outgoing: list[memoryview] = []
         self._received_frames = 0
@@ -50,7 +52,7 @@ class Link:
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
-        return self._socket.fileno()
+        return self.sock.fileno()
 
     def start_send(self, text: str, payload: memoryview) -> None:
         """Begin a frame; `send_some` moves it."""
@@ -92,7 +94,7 @@ class Link:
         """Send what the kernel takes without waiting."""
         try:
             while self._outgoing:
-                sent = self._socket.sendmsg(self._outgoing)
+                sent = self.sock.sendmsg(self._outgoing)
                 self.bytes_moved += sent
                 self._outgoing = _without(self._outgoing, sent)
         except BlockingIOError:
@@ -118,7 +120,7 @@ class Link:
     def _receive(self) -> None:
         while self._incoming:
             try:
-                received = self._socket.recv_into(self._incoming[0])
+                received = self.sock.recv_into(self._incoming[0])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -139,7 +141,7 @@ class Link:
         """
         try:
             while self._outgoing:
-                self._outgoing = _without(self._outgoing, self._socket.sendmsg(self._outgoing))
+                self._outgoing = _without(self._outgoing, self.sock.sendmsg(self._outgoing))
         except BlockingIOError:
             pass
         except OSError:
@@ -152,7 +154,7 @@ class Link:
         """Discard what the kernel has; tell whether the peer is still there."""
         try:
             for _ in range(_DROPS):
-                if not self._socket.recv(_DROP_BYTES):
+                if not self.sock.recv(_DROP_BYTES):
                     return False
         except BlockingIOError:
             return True
@@ -161,14 +163,16 @@ class Link:
         return True
 
     def _unacknowledged(self) -> int:
-        count = fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4))
+        if not self._is_remote:
+            return 0  # what we sent lies in the peer's queue already
+        count = fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, bytes(4))
         return int.from_bytes(count, sys.byteorder)
 
     def close(self) -> None:
         """Close the socket; what was sent still arrives, then the peer sees the end."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-        self._socket.close()
+            self.sock.shutdown(socket.SHUT_WR)
+        self.sock.close()
 
     def _hear_last_words(self) -> None:
         """Raise the reason that the peer gave before it left, if it gave one."""
@@ -176,7 +180,7 @@ class Link:
         if self._incoming:
             return
         try:
-            header = unpack_header(self._socket.recv(HEADER_BYTES))
+            header = unpack_header(self.sock.recv(HEADER_BYTES))
         except (OSError, ValueError):
             return
         if header.kind is not Kind.DATA:
@@ -220,34 +224,10 @@ class Link:
 
     def _left(self, header: Header) -> Exception:
         """Return the error for a peer that said why it leaves."""
-        about = header.number
-        if header.kind is Kind.MISMATCH:
-            return CollectiveMismatch(
-                f"rank {self.rank} ({self.address}) saw ranks call different collectives;"
-                " its error says which"
-            )
-        if header.kind is Kind.TIMED_OUT:
-            return CollectiveTimeout(
-                f"rank {self.rank} ({self.address}) gave up waiting for rank {about};"
-                f" see whether rank {about} still runs, then rejoin",
-                ranks=[about],
-            )
-        if header.kind is Kind.PEER_LOST and about != self.rank:
-            return PeerLost(
-                f"rank {self.rank} ({self.address}) lost rank {about};"
-                " rejoin to go on in the next generation",
-                rank=about,
-                address=f"rank {about}",
-            )
-        return self._lost(f"it left the group ({header.kind.name.lower()})")
+        return error_of(header.kind, header.number, self.rank, self.address)
 
     def _lost(self, why: str) -> PeerLost:
-        return PeerLost(
-            f"lost rank {self.rank} at {self.address}: {why};"
-            " rejoin to go on in the next generation",
-            rank=self.rank,
-            address=self.address,
-        )
+        return peer_lost(self.rank, self.address, why)
 
 
 def _without(parts: list[memoryview], count: int) -> list[memoryview]:

@@ -5,27 +5,15 @@ things find out at once instead of reading one another's bytes wrongly.
 """
 
 import struct
-from enum import IntEnum, unique
 from typing import Final, NamedTuple, final
+
+from gradmesh.trainer.process_group.farewell import Kind
 
 _HEADER: Final = struct.Struct("<4sBxxxqQ72s")
 _MAGIC: Final = b"GMPG"
 _TEXT_BYTES: Final = 72
 
 HEADER_BYTES: Final = _HEADER.size
-
-
-@final
-@unique
-class Kind(IntEnum):
-    """What a frame carries: data, or the reason why its sender leaves the group."""
-
-    DATA = 1
-    CLOSED = 2
-    ABORTED = 3
-    TIMED_OUT = 4
-    PEER_LOST = 5
-    MISMATCH = 6
 
 
 @final

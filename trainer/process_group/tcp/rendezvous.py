@@ -4,11 +4,12 @@ import contextlib
 import json
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
 from gradmesh.trainer.process_group.store import Store
@@ -22,6 +23,7 @@ from gradmesh.trainer.process_group.tcp.link import Link
 
 _HANDSHAKE_S = 5.0
 _STRANGERS_MAX = 64
+_BACKLOG = 128
 
 
 @final
@@ -45,9 +47,15 @@ def share_secret(store: Store, rank: int, timeout_s: float) -> bytes:
 
 
 def connect_mesh(
-    store: Store, identity: Identity, endpoint: Endpoint, timeout_s: float
+    store: Store, identity: Identity, endpoint: Endpoint | None, timeout_s: float
 ) -> Mapping[int, Link]:
     """Return a link to every other rank.
+
+    Args:
+        store: Where the ranks find one another.
+        identity: Who we are.
+        endpoint: Where to listen; None for a socket that only this host reaches.
+        timeout_s: For all of it.
 
     Raises:
         CollectiveTimeout: Some rank did not come; names it.
@@ -55,9 +63,9 @@ def connect_mesh(
         HandshakeRefused: A rank is in another generation.
     """
     deadline = time.monotonic() + timeout_s
-    family = socket.AF_INET6 if ":" in endpoint.listen_host else socket.AF_INET
-    with socket.create_server((endpoint.listen_host, 0), family=family, backlog=128) as listener:
-        _publish(store, identity.rank, endpoint, listener)
+    with _listen(endpoint) as listener:
+        address = _address(endpoint, listener)
+        store.set(f"process_group/address/{identity.rank}", json.dumps(address).encode())
         higher = range(identity.rank + 1, identity.world_size)
         with contextlib.ExitStack() as undo:
             door = _Door(listener, identity, set(higher))
@@ -128,7 +136,7 @@ class _Door:
                 sock, address = self.listener.accept()
             except OSError:
                 return
-            name = f"{address[0]}:{address[1]}"
+            name = f"{address[0]}:{address[1]}" if address else _process(sock)
             threading.Thread(
                 target=self._admit, args=(sock, name, strangers), name="handshake", daemon=True
             ).start()
@@ -150,18 +158,30 @@ class _Door:
             self._changed.notify_all()
 
 
-def _publish(store: Store, rank: int, endpoint: Endpoint, listener: socket.socket) -> None:
-    host = endpoint.advertise_host or endpoint.listen_host
-    address = [host, listener.getsockname()[1]]
-    store.set(f"process_group/address/{rank}", json.dumps(address).encode())
+def _listen(endpoint: Endpoint | None) -> socket.socket:
+    if endpoint is None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # The kernel chooses a name that lies in no file system.
+        listener.bind("")
+        listener.listen(_BACKLOG)
+        return listener
+    family = socket.AF_INET6 if ":" in endpoint.listen_host else socket.AF_INET
+    return socket.create_server((endpoint.listen_host, 0), family=family, backlog=_BACKLOG)
+
+
+def _address(endpoint: Endpoint | None, listener: socket.socket) -> list[str | int]:
+    """Return what others need to reach a listener, as JSON holds it."""
+    if endpoint is None:
+        return [listener.getsockname().hex()]
+    return [endpoint.advertise_host or endpoint.listen_host, listener.getsockname()[1]]
 
 
 def _dial(store: Store, identity: Identity, rank: int, deadline: float) -> Link:
-    host, port = json.loads(_get(store, f"process_group/address/{rank}", rank, deadline))
-    address = f"{host}:{port}"
+    where = json.loads(_get(store, f"process_group/address/{rank}", rank, deadline))
+    address = ":".join(map(str, where)) if len(where) > 1 else "this host"
     left_s = max(0.001, deadline - time.monotonic())
     try:
-        sock = socket.create_connection((host, port), timeout=left_s)
+        sock = _connect(where, left_s)
     except OSError as error:
         raise _unreachable(rank, address, error) from error
     try:
@@ -172,7 +192,26 @@ def _dial(store: Store, identity: Identity, rank: int, deadline: float) -> Link:
     except OSError as error:
         sock.close()
         raise _unreachable(rank, address, error) from error
-    return Link(sock, rank, address)
+    return Link(sock, rank, address if len(where) > 1 else _process(sock))
+
+
+def _process(sock: socket.socket) -> str:
+    """Name the process at the other end of a unix socket."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return f"process {struct.unpack('3i', credentials)[0]} on this host"
+
+
+def _connect(where: list[Any], timeout_s: float) -> socket.socket:
+    if len(where) > 1:
+        return socket.create_connection((where[0], where[1]), timeout=timeout_s)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(bytes.fromhex(where[0]))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _unreachable(rank: int, address: str, error: OSError) -> PeerLost:

@@ -1,7 +1,10 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from gradmesh.engine import autograd as ag
+from gradmesh.engine.autograd import InplaceError
 
 
 def test_value_needed_by_backward_and_changed_is_refused() -> None:
@@ -87,3 +90,43 @@ def test_change_of_an_input_that_was_not_saved_is_allowed() -> None:
 
     expected = 1 / (1 + np.exp(-np.array([1.0, -2.0])))
     np.testing.assert_allclose(x.grad.data, expected * (1 - expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize("change", [lambda y: y.mul_(2.0), lambda y: y.__setitem__(0, 5.0)])
+def test_a_view_older_than_a_recorded_change_is_refused(change: Any) -> None:
+    x = ag.ones(3, requires_grad=True)
+    y = x * 1
+    view = y[:2]
+
+    change(y)
+
+    with pytest.raises(InplaceError, match="take the view again"):
+        view.sum()
+    with pytest.raises(InplaceError, match="take the view again"):
+        view.backward(ag.ones(2))
+    with ag.no_grad():
+        assert view.sum().item() == y[:2].sum().item()
+    y[:2].sum().backward()
+    assert x.grad.data[2] == 0
+
+
+def test_a_view_of_a_constant_that_became_a_result_is_refused() -> None:
+    memory = ag.zeros(3)
+    view = memory[:2]
+
+    memory.add_(ag.ones(3, requires_grad=True))
+
+    with pytest.raises(InplaceError, match="take the view again"):
+        view.sum()
+
+
+def test_a_view_sees_changes_that_are_not_recorded() -> None:
+    weight = ag.ones(3, requires_grad=True)
+    view = weight.reshape(3, 1)
+
+    with ag.no_grad():
+        weight.mul_(2.0)
+    view.sum().backward()
+
+    assert view.tolist() == [[2.0]] * 3
+    assert weight.grad.tolist() == [1.0] * 3

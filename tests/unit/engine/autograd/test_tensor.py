@@ -109,3 +109,77 @@ def test_mapped_memory_mixes_with_plain_arrays(tmp_path: Path) -> None:
     total = ag.from_numpy(mapped) + ag.ones(2, 3)
 
     assert total.tolist() == [[2.0] * 3] * 2
+
+
+def test_comparisons_give_tensors_of_bool() -> None:
+    x, y = ag.tensor([1.0, 2.0]), ag.tensor([2.0, 2.0])
+
+    assert (x == y).tolist() == (x >= y).tolist() == [False, True]
+    assert (x != y).tolist() == (x < y).tolist() == [True, False]
+    assert (x <= 1).tolist() == [True, False]
+    assert (x > 1).tolist() == [False, True]
+
+
+def test_numbers_out_of_a_tensor() -> None:
+    x = ag.tensor([[3]])
+
+    assert (int(x), float(x), bool(x), x.item(), [5, 6, 7, 8][ag.tensor(3)]) == (3, 3.0, True, 3, 8)
+    assert (x.size(), x.size(1), x.dim(), x.numel(), x.element_size()) == ((1, 1), 1, 2, 1, 8)
+    assert len(x) == 1
+    with pytest.raises(TypeError, match="without axes"):
+        len(ag.tensor(1.0))
+
+
+def test_casts_return_the_tensor_itself_where_nothing_changes() -> None:
+    x = ag.tensor([1.5])
+
+    assert x.float() is x
+    assert x.cpu() is x
+    assert x.contiguous() is x
+    assert x.double().dtype == np.float64
+    assert x.long().tolist() == [1]
+
+
+def test_layers_refuse_shapes_and_dtypes_by_name() -> None:
+    weight = ag.ones(4, 3)
+
+    with pytest.raises(ShapeError, match=r"linear: input \(2, 5\) does not fit weight \(4, 3\)"):
+        ops.linear(ag.ones(2, 5), weight)
+    with pytest.raises(ShapeError, match=r"linear: bias \(3,\)"):
+        ops.linear(ag.ones(2, 3), weight, ag.ones(3))
+    with pytest.raises(DtypeError, match="linear: input is float64, weight is float32"):
+        ops.linear(ag.ones(2, 3, dtype="float64"), weight)
+    with pytest.raises(ShapeError, match="conv2d"):
+        ops.conv2d(ag.ones(1, 2, 5, 5), ag.ones(3, 4, 3, 3))
+    with pytest.raises(ShapeError, match="conv2d"):
+        ops.conv2d(ag.ones(2, 5, 5), ag.ones(3, 2, 3, 3))
+    with pytest.raises(DtypeError, match="conv2d"):
+        ops.conv2d(ag.ones(1, 2, 5, 5, dtype="float64"), ag.ones(3, 2, 3, 3))
+    with pytest.raises(ShapeError, match="layer_norm"):
+        ops.layer_norm(ag.ones(2, 3), (4,))
+    with pytest.raises(ShapeError, match="dot_interaction"):
+        ops.dot_interaction(ag.ones(2, 3))
+
+
+def test_a_result_keeps_its_gradient_switch() -> None:
+    y = ag.ones(1, requires_grad=True) * 2
+
+    with pytest.raises(ag.GradientError, match="detach"):
+        y.requires_grad = False
+
+
+def test_hooks_need_something_to_hook() -> None:
+    with pytest.raises(ag.GradientError, match="requires a gradient"):
+        ag.ones(1).register_hook(lambda grad: None)
+    with pytest.raises(ag.GradientError, match="register_hook"):
+        (ag.ones(1, requires_grad=True) * 2).register_post_accumulate_grad_hook(lambda leaf: None)
+
+
+def test_double_backward_is_refused_by_name() -> None:
+    x = ag.ones(1, requires_grad=True)
+
+    with pytest.raises(ag.GradientError, match="double backward"):
+        (x * x).backward(create_graph=True)
+    with pytest.raises(ag.GradientError, match="double backward"):
+        ag.grad(x * x, [x], create_graph=True)
+    assert x.grad is None

@@ -7,6 +7,7 @@ import pytest
 
 from gradmesh.engine import autograd as ag
 from gradmesh.engine import nn
+from gradmesh.engine.backend import Generator
 
 LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[int, ...]]] = [
     ("Linear", (5, 3), {}, (4, 5)),
@@ -28,6 +29,15 @@ LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[int, ...]]] = [
     ("GELU", (), {}, (3, 5)),
     ("GELU", (), {"approximate": "tanh"}, (3, 5)),
     ("SiLU", (), {}, (3, 5)),
+    ("LeakyReLU", (0.2,), {}, (3, 5)),
+    ("Softplus", (), {}, (3, 5)),
+    ("Conv2d", (4, 8, 3), {"groups": 4, "padding": (1, 0)}, (2, 4, 5, 5)),
+    ("Linear", (5, 3), {}, (0, 5)),
+    ("Conv2d", (3, 5, 2), {}, (0, 3, 4, 5)),
+    ("LayerNorm", (5,), {}, (0, 5)),
+    ("AdaptiveAvgPool2d", (1,), {}, (0, 2, 5, 7)),
+    ("AvgPool2d", (2,), {}, (0, 2, 4, 4)),
+    ("MaxPool2d", (3, 2, 1), {}, (2, 2, 7, 5)),
     ("Softmax", (), {"dim": 1}, (3, 5)),
     ("LogSoftmax", (), {"dim": 1}, (3, 5)),
     ("Identity", (), {}, (3, 5)),
@@ -44,27 +54,33 @@ def test_gradients_of_input_and_parameters(
     assert ag.gradcheck(lambda first, *_: layer(first), [x, *layer.parameters()])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "args", "options", "shape"), LAYERS)
 def test_layer_equals_torchs(
-    name: str, args: tuple[Any, ...], options: dict[str, Any], shape: tuple[int, ...]
+    name: str,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    shape: tuple[int, ...],
+    dtype: str,
+    assert_parity: Any,
 ) -> None:
     torch = pytest.importorskip("torch")
-    mine = getattr(nn, name)(*args, **options)
-    peer = getattr(torch.nn, name)(*args, **options)
+    mine = getattr(nn, name)(*args, **options).to(dtype=dtype)
+    peer = getattr(torch.nn, name)(*args, **options).to(getattr(torch, dtype))
     state = {k: torch.tensor(v.data.copy()) for k, v in mine.state_dict().items()}
     peer.load_state_dict(state)
-    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    values = np.random.default_rng(0).normal(size=shape).astype(dtype)
     a, b = ag.tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
 
     out, expected = mine(a), peer(b)
-    seed = np.random.default_rng(1).normal(size=out.shape).astype(np.float32)
+    seed = np.random.default_rng(1).normal(size=out.shape).astype(dtype)
     out.backward(seed)
     expected.backward(torch.tensor(seed))
 
-    np.testing.assert_allclose(out.data, expected.detach().numpy(), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(a.grad.data, b.grad.numpy(), rtol=1e-4, atol=1e-5)
+    assert_parity(out.data, expected)
+    assert_parity(a.grad.data, b.grad)
     for p, q in zip(mine.parameters(), peer.parameters(), strict=True):
-        np.testing.assert_allclose(p.grad.data, q.grad.numpy(), rtol=1e-4, atol=1e-5)
+        assert_parity(p.grad.data, q.grad)
 
 
 @pytest.mark.parametrize(
@@ -85,21 +101,43 @@ def test_gradients_of_composed_layers(layer: nn.Module, shape: tuple[int, ...]) 
     assert ag.gradcheck(lambda first, *_: layer(first), [x, *layer.parameters()], atol=1e-4)
 
 
-@pytest.mark.slow
-def test_resnet50_equals_torchs() -> None:
+def _resnet50s(dtype: str) -> tuple[list[Any], list[Any]]:
+    """Return result and all gradients of a ResNet-50, ours and torch's, as arrays."""
     torch = pytest.importorskip("torch")
     from gradmesh.benchmarks.dense_torch import resnet50_model
 
-    mine, peer = nn.resnet.resnet50(), resnet50_model(torch)
+    mine = nn.resnet.resnet50(generator=Generator(0)).to(dtype=dtype)
+    peer = resnet50_model(torch).to(getattr(torch, dtype))
     with torch.no_grad():
         for p, q in zip(mine.parameters(), peer.parameters(), strict=True):
             q.copy_(torch.tensor(p.data))
-    x = np.random.default_rng(0).normal(size=(4, 3, 64, 64)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(4, 3, 64, 64)).astype(dtype)
+    a, b = ag.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
 
-    out, expected = mine(ag.tensor(x)), peer(torch.tensor(x))
-    nn.functional.cross_entropy(out, ag.tensor([1, 2, 3, 4])).backward()
-    torch.nn.functional.cross_entropy(expected, torch.tensor([1, 2, 3, 4])).backward()
+    out, expected = mine(a), peer(b)
+    nn.functional.cross_entropy(out, ag.arange(4)).backward()
+    torch.nn.functional.cross_entropy(expected, torch.arange(4)).backward()
 
-    np.testing.assert_allclose(out.data, expected.detach().numpy(), rtol=2e-2, atol=2e-2)
-    last, peer_last = list(mine.parameters())[-1], list(peer.parameters())[-1]
-    np.testing.assert_allclose(last.grad.data, peer_last.grad.numpy(), rtol=2e-2, atol=1e-3)
+    leaves, peers = [a, *mine.parameters()], [b, *peer.parameters()]
+    return (
+        [out.data, *(p.grad.data for p in leaves)],
+        [expected.detach().numpy(), *(q.grad.numpy() for q in peers)],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_resnet50_equals_torchs(assert_parity: Any) -> None:
+    exact, truth = _resnet50s("float64")
+    found, peers = _resnet50s("float32")
+
+    for a, b in zip(exact, truth, strict=True):
+        assert_parity(a, b)
+    # In float32 fifty layers of ReLU turn rounding into gradients that are 2 % off, torch's as well
+    # as ours: what can be asked is that ours are as near to the true ones.
+    ours, theirs = (
+        [float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(side, truth, strict=True)]
+        for side in (found, peers)
+    )
+    assert ours[0] < 5 * theirs[0]
+    assert float(np.median(ours)) < 2 * float(np.median(theirs))

@@ -139,3 +139,13 @@ def test_hooks_of_the_layers_of_an_mlp_are_called() -> None:
 
     assert seen == [(4, 2), (4, 1)]
     assert (hooked.data == plain.data).all()
+
+
+def test_to_takes_gradients_along() -> None:
+    layer = nn.Linear(2, 1)
+    layer(ag.ones(3, 2)).sum().backward()
+
+    layer.double()
+
+    assert layer.weight.dtype == layer.weight.grad.dtype == np.float64
+    assert layer.cpu() is layer

@@ -8,15 +8,17 @@ from gradmesh.engine import nn
 from gradmesh.engine.backend import ShapeError
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("name", "shape"),
     [("BatchNorm1d", (6, 3)), ("BatchNorm1d", (4, 3, 5)), ("BatchNorm2d", (2, 3, 5, 4))],
 )
 def test_batch_norm_follows_torch_in_training_and_evaluation(
-    name: str, shape: tuple[int, ...]
+    name: str, shape: tuple[int, ...], dtype: str, assert_parity: Any
 ) -> None:
     torch = pytest.importorskip("torch")
-    mine, peer = getattr(nn, name)(3), getattr(torch.nn, name)(3)
+    mine = getattr(nn, name)(3).to(dtype=dtype)
+    peer = getattr(torch.nn, name)(3).to(getattr(torch, dtype))
     rng = np.random.default_rng(0)
 
     def compare(x: Any) -> None:
@@ -24,17 +26,17 @@ def test_batch_norm_follows_torch_in_training_and_evaluation(
         out, expected = mine(a), peer(b)
         (out * out * out).sum().backward()
         (expected * expected * expected).sum().backward()
-        np.testing.assert_allclose(out.data, expected.detach().numpy(), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(a.grad.data, b.grad.numpy(), rtol=1e-4, atol=1e-4)
+        assert_parity(out.data, expected)
+        assert_parity(a.grad.data, b.grad)
 
     for _ in range(3):
-        compare(rng.normal(2.0, 3.0, size=shape).astype(np.float32))
+        compare(rng.normal(2.0, 3.0, size=shape).astype(dtype))
     mine.eval()
     peer.eval()
-    compare(rng.normal(size=shape).astype(np.float32))
+    compare(rng.normal(size=shape).astype(dtype))
 
     for key, value in peer.state_dict().items():
-        np.testing.assert_allclose(mine.state_dict()[key].data, value.numpy(), rtol=1e-5)
+        assert_parity(mine.state_dict()[key].data, value)
 
 
 def test_wrong_channels_are_named() -> None:
@@ -51,3 +53,25 @@ def test_layer_norm_without_parameters() -> None:
 
     assert not list(layer.parameters())
     assert abs(float(out.sum())) < 1e-6
+
+
+def test_statistics_without_momentum_are_plain_means() -> None:
+    torch = pytest.importorskip("torch")
+    mine, peer = nn.BatchNorm1d(3, momentum=None), torch.nn.BatchNorm1d(3, momentum=None)
+    rng = np.random.default_rng(0)
+
+    for _ in range(4):
+        x = rng.normal(2.0, 3.0, size=(5, 3)).astype(np.float32)
+        mine(ag.tensor(x))
+        peer(torch.tensor(x))
+
+    for key, value in peer.state_dict().items():
+        np.testing.assert_allclose(mine.state_dict()[key].data, value.numpy(), rtol=1e-5)
+
+
+def test_without_statistics_the_batch_is_used_always() -> None:
+    layer = nn.BatchNorm1d(3, track_running_stats=False)
+    x = ag.randn(5, 3)
+
+    assert layer(x).tolist() == layer.eval()(x).tolist()
+    assert "running_mean" not in layer.state_dict()

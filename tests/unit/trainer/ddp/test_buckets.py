@@ -1,72 +1,114 @@
+"""Which gradients travel together: the assignment and the caps, without any group."""
+
+import dataclasses
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gradmesh.trainer.ddp.buckets import digest, lay_out
-
-F4, F8 = np.dtype("f4"), np.dtype("f8")
-PARAMETERS = [("a", (2, 3), F4), ("b", (4,), F4), ("c", (), F4)]
-
-
-def test_last_created_comes_first_without_gaps():
-    (bucket,) = lay_out(PARAMETERS)
-
-    places = [(entry.name, entry.offset, entry.size) for entry in bucket.entries]
-    assert places == [("c", 0, 1), ("b", 1, 4), ("a", 5, 6)]
-    assert bucket.size == 11
-
-
-def test_dtypes_have_buckets_of_their_own():
-    buckets = lay_out([("a", (2,), F4), ("b", (3,), F8), ("c", (4,), F4)])
-
-    held = {str(b.dtype): [entry.name for entry in b.entries] for b in buckets}
-    assert held == {"float32": ["c", "a"], "float64": ["b"]}
-
-
-@pytest.mark.parametrize(
-    ("bucket_bytes", "names"),
-    [(1000, [["c", "b", "a"]]), (20, [["c", "b"], ["a"]]), (4, [["c"], ["b"], ["a"]])],
+from gradmesh.trainer.ddp.buckets import (
+    CAP_BYTES,
+    FIRST_CAP_BYTES,
+    MIB,
+    NO_LIMIT,
+    BucketCaps,
+    GradientSpec,
+    assign,
+    offsets,
 )
-def test_full_bucket_makes_room_for_the_next(bucket_bytes, names):
-    buckets = lay_out(PARAMETERS, bucket_bytes)
-
-    assert [[entry.name for entry in bucket.entries] for bucket in buckets] == names
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.sampled_from([F4, F8])), max_size=20),
-    st.one_of(st.none(), st.integers(1, 500)),
-)
-def test_every_parameter_has_one_place_and_buckets_keep_their_budget(sizes, bucket_bytes):
-    parameters = [(f"p{i}", (size,), dtype) for i, (size, dtype) in enumerate(sizes)]
-
-    buckets = lay_out(parameters, bucket_bytes)
-
-    placed = [entry.name for bucket in buckets for entry in bucket.entries]
-    assert sorted(placed) == sorted(name for name, _, _ in parameters)
-    for bucket in buckets:
-        ends = [entry.offset + entry.size for entry in bucket.entries]
-        assert [entry.offset for entry in bucket.entries] == [0, *ends[:-1]]
-        fits = bucket_bytes is None or bucket.size * bucket.dtype.itemsize <= bucket_bytes
-        # Empty parameters may join a single one that is too big by itself.
-        assert fits or sum(1 for entry in bucket.entries if entry.size) == 1
+def specs(*kinds, sparse=()):
+    return [
+        GradientSpec(f"p{i}", (size,), np.dtype(dtype), is_sparse=i in sparse)
+        for i, (dtype, size) in enumerate(kinds)
+    ]
 
 
-def test_nothing_needs_no_bucket():
-    assert lay_out([]) == []
+MIXED = [("f4", 50), ("f8", 25)] * 3
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        PARAMETERS[:2],
-        [*PARAMETERS[:2], ("c", (1,), F4)],
-        [*PARAMETERS[:2], ("c", (), F8)],
-        [*PARAMETERS[:2], ("d", (), F4)],
-        PARAMETERS[::-1],
-    ],
-)
-def test_digest_tells_layouts_apart(others):
-    assert digest(lay_out(PARAMETERS)) == digest(lay_out(list(PARAMETERS)))
-    assert digest(lay_out(PARAMETERS)) != digest(lay_out(others))
+def test_compute_bucket_assignment_single_limit_single_dtype():
+    found = assign(specs(*[("f4", size) for size in (100, 200, 100, 50)]), [400])
+    assert [bucket.indices for bucket in found] == [(0,), (1,), (2,), (3,)]
+
+
+def test_compute_bucket_assignment_single_limit_multi_dtype():
+    found = assign(specs(*MIXED), [400])
+    assert [bucket.indices for bucket in found] == [(0, 2), (1, 3), (4,), (5,)]
+
+
+def test_compute_bucket_assignment_multi_limit_single_dtype():
+    found = assign(specs(*[("f4", 10)] * 4), [40, 80])
+    assert [bucket.indices for bucket in found] == [(0,), (1, 2), (3,)]
+    assert [bucket.limit_bytes for bucket in found] == [40, 80, 80]
+
+
+def test_compute_bucket_assignment_multi_limit_multi_dtype():
+    found = assign(specs(*MIXED), [200, 400])
+    assert [bucket.indices for bucket in found] == [(0,), (1,), (2, 4), (3, 5)]
+    assert [bucket.limit_bytes for bucket in found] == [200, 200, 400, 400]
+
+
+def test_a_sparse_gradient_has_a_bucket_to_itself():
+    found = assign(specs(*[("f4", 10)] * 4, sparse={1}), [1000])
+    assert [(b.indices, b.limit_bytes) for b in found] == [((0, 2, 3), 1000), ((1,), 0)]
+
+
+def test_a_given_order_is_kept():
+    found = assign(specs(*[("f4", 10)] * 5), [80], order=[4, 2, 0, 3, 1])
+    assert [bucket.indices for bucket in found] == [(4, 2), (0, 3), (1,)]
+
+
+def test_devices_do_not_mix():
+    first = GradientSpec("a", (10,), np.dtype("f4"), "cuda:0")
+    second = dataclasses.replace(first, name="b", device="cuda:1")
+    assert [b.indices for b in assign([first, second, first], [1000])] == [(0, 2), (1,)]
+
+
+def test_no_limits_are_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        assign(specs(("f4", 1)), [])
+
+
+def test_offsets_leave_no_gaps():
+    assert offsets(specs(("f4", 3), ("f4", 0), ("f4", 5))) == [0, 3, 3, 8]
+
+
+class TestBucketCapacityConfig:
+    def test_default(self):
+        assert BucketCaps().cap_bytes == CAP_BYTES == 25 * MIB
+        assert BucketCaps().limits == [FIRST_CAP_BYTES, CAP_BYTES]
+
+    def test_custom_is_uniform(self):
+        assert BucketCaps(5).limits == [5 * MIB]
+        assert BucketCaps(1.5).cap_bytes == MIB + MIB // 2
+        assert BucketCaps(0.001).limits == [1048]
+
+    def test_list_overrides_and_its_greatest_is_the_cap(self):
+        caps = BucketCaps(7, (1, 10, 4))
+        assert caps.limits == [MIB, 10 * MIB, 4 * MIB]
+        assert caps.cap_bytes == 10 * MIB
+
+    def test_frozen(self):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            BucketCaps().cap_mb = 3
+
+    @pytest.mark.parametrize(
+        ("caps", "options", "limits"),
+        [
+            (BucketCaps(), {"static_graph": True, "find_unused": False}, [NO_LIMIT]),
+            (BucketCaps(5), {"static_graph": True, "find_unused": True}, [NO_LIMIT]),
+            (BucketCaps(5), {"static_graph": False, "find_unused": False}, [NO_LIMIT]),
+            (BucketCaps(), {"static_graph": False, "find_unused": True}, [MIB, 25 * MIB]),
+            (BucketCaps(5), {"static_graph": False, "find_unused": True}, [5 * MIB]),
+            (BucketCaps(5, (1, 2)), {"static_graph": False, "find_unused": True}, [MIB, 2 * MIB]),
+            (BucketCaps(5, (1, 2)), {"static_graph": False, "find_unused": False}, [MIB, 2 * MIB]),
+        ],
+    )
+    def test_initial_limits(self, caps, options, limits):
+        assert caps.initial_limits(**options) == limits
+
+    @pytest.mark.parametrize("bad", [{"cap_mb": 0}, {"cap_mb": -1}, {"caps_mb": ()}])
+    def test_bad_caps_are_refused(self, bad):
+        with pytest.raises(ValueError, match="cap"):
+            BucketCaps(**bad)

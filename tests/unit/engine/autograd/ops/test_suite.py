@@ -66,11 +66,14 @@ def test_two_runs_give_the_same_bits(case: Any, arrays: Any) -> None:
     assert bits[0] == bits[1]
 
 
-def test_value_and_gradients_equal_torch(case: Any, arrays: Any) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_value_and_gradients_equal_torch(
+    case: Any, arrays: Any, dtype: str, assert_parity: Any
+) -> None:
     torch = pytest.importorskip("torch")
-    mine = ours(arrays, "float32")
+    mine = ours(arrays, dtype)
     theirs = [
-        torch.tensor(a.astype("float32") if a.dtype.kind == "f" else a).requires_grad_(g)
+        torch.tensor(a.astype(dtype) if a.dtype.kind == "f" else a).requires_grad_(g)
         for a, g in arrays
     ]
 
@@ -78,11 +81,11 @@ def test_value_and_gradients_equal_torch(case: Any, arrays: Any) -> None:
     expected = results((case.peer or case.call)(torch, torch.nn.functional, *theirs))
     rng = np.random.default_rng(1)
     for a, b in zip(found, expected, strict=True):
-        seed = rng.normal(size=a.shape).astype(np.float32)
-        np.testing.assert_allclose(a.data, b.detach().numpy(), rtol=1e-5, atol=1e-6)
+        seed = rng.normal(size=a.shape).astype(dtype)
+        assert_parity(a.data, b)
         a.backward(seed, retain_graph=True)
         b.backward(torch.tensor(seed), retain_graph=True)
 
     for a, b in zip(mine, theirs, strict=True):
         if b.requires_grad:
-            np.testing.assert_allclose(a.grad.data, b.grad.numpy(), rtol=1e-5, atol=2e-6)
+            assert_parity(a.grad.data, b.grad)

@@ -89,7 +89,7 @@ def test_unexpected_frame_is_a_mismatch_that_names_both(pair, text, count):
 
 def test_stray_bytes_lose_the_peer(pair):
     near, far = pair
-    near._socket.sendall(b"GET / HTTP/1.1\r\n" * 10)
+    near.sock.sendall(b"GET / HTTP/1.1\r\n" * 10)
 
     with pytest.raises(PeerLost, match="no frame"):
         receive(far, "hello", 3)

@@ -1,0 +1,175 @@
+"""Lanes over streams of gRPC: what is their own, beside what every lane must do."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from gradmesh.protos.errors import DeadlineExceeded, Unauthenticated, Unreachable
+from gradmesh.protos.frame import Frame
+from gradmesh.protos.lane import HEADER, MAGIC, Header
+from gradmesh.protos.owner.v1 import owner_pb2, owner_pb2_grpc
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.lane.chunks import CHUNK_BYTES, data_of, to_messages
+from gradmesh.sdk.transport.lane.exchange import VERSION_METADATA
+from gradmesh.sdk.transport.lane.stream import LaneBroken
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+def streams(mesh: Any) -> int:
+    return len(mesh.server._lanes._streams)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[5], [0, 5], [CHUNK_BYTES], [CHUNK_BYTES + 1], [3, CHUNK_BYTES, 3 * CHUNK_BYTES, 0, 1]],
+)
+def test_a_frame_arrives_whole_in_messages_that_protobuf_reads(sizes: list[int]) -> None:
+    parts = [np.full(size, place, np.uint8) for place, size in enumerate(sizes, 1)]
+
+    messages = list(to_messages([part.tobytes() for part in parts]))
+
+    whole = b"".join(part.tobytes() for part in parts)
+    assert b"".join(data_of(message) for message in messages) == whole
+    assert all(len(data_of(message)) <= CHUNK_BYTES for message in messages)
+    read = [owner_pb2.ExchangeRequest.FromString(message).data for message in messages]
+    assert b"".join(read) == whole
+
+
+@pytest.mark.parametrize("bad", [b"", b"x", b"\x0a\x05abc", b"\x12\x03abc", b"\x0a\x01ab"])
+def test_messages_that_are_no_part_of_a_frame_are_refused(bad: bytes) -> None:
+    with pytest.raises(LaneBroken):
+        data_of(bad)
+
+
+def test_closed_channels_leave_no_stream(lane_mesh: Any) -> None:
+    mesh = lane_mesh("grpc")
+    mesh.lookup(np.arange(3))
+    watches = threading.active_count()
+
+    for _ in range(5):
+        with mesh.connect() as channel:
+            mesh.lookup(np.arange(3), channel=channel)
+            started = [
+                channel.start(METHODS["Lookup"], Frame(pb.LookupRequest()), Deadline.after(9))
+                for _ in range(4)
+            ]
+            started[0].result()
+            started[1].cancel()
+        del started
+
+    wait_until(lambda: streams(mesh) == 1)
+    # The server's threads of streams stay for the next ones; the clients' are gone.
+    wait_until(lambda: threading.active_count() <= watches + 8)
+
+
+def test_callers_beyond_the_limit_make_a_call_each(lane_mesh: Any) -> None:
+    mesh = lane_mesh("grpc")
+    server = mesh.serve(TransportConfig(max_lanes=2))
+
+    for _ in range(4):
+        mesh.lookup(np.arange(3), channel=mesh.connect(server))
+
+    assert mesh.echo.borrowed == [True, True, False, False]
+
+
+def test_auto_falls_to_a_stream(lane_mesh: Any) -> None:
+    mesh = lane_mesh("auto")
+    server = mesh.serve(TransportConfig(lane="grpc"))
+    channel = mesh.connect(server)
+
+    mesh.lookup(np.arange(3), channel=channel)
+
+    assert mesh.echo.borrowed == [True]
+    assert len(server._lanes._streams) == 1
+
+
+def test_a_stream_needs_the_token(lane_mesh: Any) -> None:
+    mesh = lane_mesh("grpc+tls")
+    nameless = SecurityConfig(
+        tls_authority_file=mesh.security.tls_authority_file,
+        tls_certificate_file=mesh.security.tls_certificate_file,
+        tls_key_file=mesh.security.tls_key_file,
+    )
+
+    with pytest.raises(Unauthenticated):
+        mesh.lookup(np.arange(3), channel=mesh.connect(security=nameless))
+
+    assert streams(mesh) == 0
+    assert mesh.echo.borrowed == []
+
+
+def test_more_streams_than_threads_leave_room_for_calls(lane_mesh: Any) -> None:
+    mesh = lane_mesh("grpc")
+    channels = [mesh.connect() for _ in range(20)]
+
+    for channel in channels:
+        mesh.lookup(np.arange(3), channel=channel)
+    mesh.lookup(np.arange(3), channel=mesh.connect(lane="unary"))
+
+    assert streams(mesh) == 20
+    assert mesh.echo.borrowed == [True] * 20 + [False]
+
+
+def test_a_late_answer_ends_its_stream_alone(lane_mesh: Any) -> None:
+    mesh = lane_mesh("grpc")
+    waiting = Frame(pb.LookupRequest(tables=["wait"]), [np.arange(3)])
+    patient = mesh.channel.start(METHODS["Lookup"], waiting, Deadline.after(20))
+    assert mesh.echo.entered.acquire(timeout=10)
+
+    with pytest.raises(DeadlineExceeded):
+        mesh.lookup(np.arange(3), table="wait", timeout_s=0.3)
+    mesh.echo.leave.set()
+
+    np.testing.assert_array_equal(patient.result().arrays[0], np.arange(3))
+
+
+def frame(**changed: int) -> bytes:
+    return HEADER.pack(*Header(MAGIC, 3, 1, 1000, 0, 0, 0, 0)._replace(**changed))
+
+
+@pytest.mark.parametrize("bad", [frame(magic=1), frame(head_bytes=2**32 - 1), frame() + frame()])
+def test_a_generated_client_speaks_frames_and_hears_of_bad_ones(lane_mesh: Any, bad: bytes) -> None:
+    mesh = lane_mesh("grpc")
+    with grpc.insecure_channel(mesh.server.address) as channel:
+        stub = owner_pb2_grpc.OwnerServiceStub(channel)
+        sent = iter([owner_pb2.ExchangeRequest(data=data) for data in (frame(), bad)])
+
+        answers = list(stub.Exchange(sent, metadata=[VERSION_METADATA], timeout=10))
+
+    assert HEADER.unpack_from(answers[0].data)[1:3] == (0, 1)
+    assert b"INVALID_FRAME" in answers[1].data
+    wait_until(lambda: streams(mesh) == 0)
+
+
+def test_another_version_gets_no_stream(lane_mesh: Any) -> None:
+    mesh = lane_mesh("grpc")
+    with grpc.insecure_channel(mesh.server.address) as channel:
+        stub = owner_pb2_grpc.OwnerServiceStub(channel)
+
+        with pytest.raises(grpc.RpcError, match="lanes of version") as caught:
+            list(stub.Exchange(iter(()), timeout=10))
+
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_closed_channel_says_so(lane_mesh: Any) -> None:
+    mesh = lane_mesh("grpc")
+    mesh.channel.close()
+
+    with pytest.raises(Unreachable, match="is closed"):
+        mesh.lookup(np.arange(3))

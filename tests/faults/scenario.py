@@ -1,0 +1,105 @@
+"""Training in real processes that die at planned points, and what comes out of it."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradmesh.launch.local import LocalCluster
+from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.status import ClusterStatus, fetch
+from gradmesh.trainer.job.config import JobConfig
+
+JOB = {"job.steps": 30, "job.batch_size": 64, "job.eval_batches": 3, "job.log_every": 1}
+
+TRAINER_POINTS = ("before-push", "before-apply", "between-servers", "after-apply", "after-step")
+SERVER_POINTS = ("staged", "before-prepare", "prepared", "before-commit", "committed")
+COORDINATOR_POINTS = ("reported",)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves behind.
+
+    Attributes:
+        figures: Of the result that depend on every bit of the model.
+        tables: All rows.
+        restarts: How often each process was started again.
+        began_at: The steps at which generations began.
+    """
+
+    figures: Mapping[str, float]
+    tables: Mapping[str, bytes]
+    restarts: Mapping[str, int]
+    began_at: tuple[int, ...]
+
+
+def wait_for(what: str, look: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
+        time.sleep(0.05)
+
+
+def status_of(cluster: LocalCluster) -> ClusterStatus:
+    try:
+        return fetch(cluster.address, SecurityConfig(), 5.0)
+    except GradmeshError:
+        return ClusterStatus()
+
+
+def read_tables(address: str) -> dict[str, bytes]:
+    with connect(address, timeout_s=20.0) as mesh:
+        return {
+            f"feature-{i}": mesh.open_table(f"feature-{i}").lookup(np.arange(rows)).tobytes()
+            for i, rows in enumerate(JobConfig().rows)
+        }
+
+
+def train(
+    folder: Path,
+    faults: Sequence[str] = (),
+    *,
+    parameter_servers: int = 2,
+    trainers: int = 2,
+    settings: Mapping[str, Any] | None = None,
+    seconds: float = 100.0,
+) -> Outcome:
+    """Train to the end in processes that die where the faults say; all of them must fire."""
+    marks = folder / "faults"
+    marks.mkdir(parents=True)
+    own = {**JOB, "process.faults": tuple(faults), "process.fault_marks": marks, **(settings or {})}
+    with LocalCluster(
+        parameter_servers=parameter_servers,
+        trainers=trainers,
+        settings=own,
+        state=folder / "state",
+    ) as cluster:
+        wait_for("the end of training", lambda: cluster.work_done, seconds)
+        wait_for("the result", lambda: status_of(cluster).result)
+        result = dict(status_of(cluster).result)
+        tables = read_tables(cluster.address)
+        restarts = {p["name"]: p["restarts"] for p in cluster.processes()}
+        began = began_at(cluster.folder.log_file("parameter-server-0"))
+    fired = {mark.name for mark in marks.iterdir()}
+    assert fired == {fault.replace(":", "-") for fault in faults}
+    exact = ("auc", "best_auc", "log_loss", "samples", "dense_crc32")
+    return Outcome({name: result[name] for name in exact}, tables, restarts, began)
+
+
+def began_at(log: Path) -> tuple[int, ...]:
+    """Return the steps at which a server's runs began, from its log."""
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return tuple(line["step"] for line in lines if line.get("message") == "run started")
+
+
+def assert_same(found: Outcome, expected: Outcome) -> None:
+    """Compare what two runs made, to the bit."""
+    assert found.figures == expected.figures
+    assert found.tables == expected.tables

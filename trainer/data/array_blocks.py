@@ -1,0 +1,102 @@
+"""A data set of numpy files: dense.npy, ids.npy and labels.npy in a folder, mapped into memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from gradmesh.trainer.data.blocks import Blocks
+from gradmesh.trainer.data.columns import Block, Columns
+from gradmesh.trainer.data.encoder import Encoder
+from gradmesh.trainer.data.order import BlockOrder, shuffled
+from gradmesh.trainer.errors import DataError
+
+_NAMES = ("dense", "ids", "labels")
+
+
+@final
+class ArrayFolder:
+    """One folder of arrays.
+
+    Args:
+        path: The folder; dense.npy may be missing.
+        begin: Which share of the samples to begin at.
+        end: Which share to end at.
+
+    Raises:
+        DataError: A file is missing, or they hold different numbers of samples.
+    """
+
+    def __init__(self, path: Path, begin: float = 0.0, end: float = 1.0) -> None:
+        arrays: dict[str, Any] = {}
+        for name in _NAMES:
+            file = path / f"{name}.npy"
+            if name == "dense" and not file.exists():
+                continue
+            try:
+                arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError) as error:
+                raise DataError(f"{file}: {error}; expected arrays {', '.join(_NAMES)}") from error
+        samples = arrays["labels"].size
+        dense = arrays.get("dense")
+        self.dense: Any = np.zeros((samples, 0), np.float32) if dense is None else dense
+        self.ids, self.labels = arrays["ids"], arrays["labels"].reshape(-1)
+        shapes = [array.shape for array in (self.dense, self.ids)]
+        if any(len(shape) != 2 or shape[0] != samples for shape in shapes):
+            raise DataError(
+                f"{path}: dense is {shapes[0]} and ids {shapes[1]}; expected [{samples}, features]"
+                f" each, as there are {samples} labels"
+            )
+        self.begin, self.end = int(samples * begin), int(samples * end)
+
+
+@final
+class ArrayBlocks(Blocks):
+    """Samples from mapped arrays.
+
+    Args:
+        folders: In the order of an epoch that is not shuffled.
+        block_samples: Samples of a block.
+        encoder: Makes ids of values.
+        order: Whether and how epochs are shuffled.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[ArrayFolder],
+        block_samples: int,
+        encoder: Encoder,
+        order: BlockOrder,
+    ) -> None:
+        self.fields = encoder.fields
+        self._encoder = encoder
+        self._order = order
+        self._spans = [
+            (folder, begin, min(begin + block_samples, folder.end))
+            for folder in folders
+            for begin in range(folder.begin, folder.end, block_samples)
+        ]
+
+    def read(self, epoch: int, block: int) -> Block | None:
+        """Return a block; see Blocks."""
+        columns = self.read_columns(epoch, block)
+        if columns is None:
+            return None
+        return Block(shuffled(self._encoder.encode(columns), self._order, epoch, block))
+
+    def read_columns(self, epoch: int, block: int) -> Columns | None:
+        """Return a block before it is encoded."""
+        place = self._order.place(epoch, block, len(self._spans))
+        if place is None:
+            return None
+        folder, begin, end = self._spans[place]
+        return Columns(
+            np.array(folder.labels[begin:end], np.float32),
+            np.array(folder.dense[begin:end], np.float32),
+            np.array(folder.ids[begin:end], np.int64),
+        )
+
+    def count(self) -> int:
+        """Return how many samples there are."""
+        return sum(end - begin for _, begin, end in self._spans)

@@ -1,0 +1,129 @@
+"""An endless stream of batches of one size, for one rank; it knows where it is."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import final
+
+from gradmesh.trainer.data.bad_lines import BadLines
+from gradmesh.trainer.data.batch import Batch, join_batches
+from gradmesh.trainer.data.progression import Progression
+from gradmesh.trainer.data.reader import BlockReader
+from gradmesh.trainer.errors import DataError
+
+_BARREN_EPOCHS = 2
+
+
+@final
+class Stream:
+    """Cuts blocks into batches; a context manager.
+
+    Batches go over the ends of blocks and epochs, so that each has the same size.
+
+    Args:
+        reader: Gets the blocks.
+        progressions: Which blocks are this rank's, from which on.
+        batch_size: Samples of a batch.
+        bad_lines: Counts the lines that are left out.
+    """
+
+    def __init__(
+        self,
+        reader: BlockReader,
+        progressions: Sequence[Progression],
+        batch_size: int,
+        bad_lines: BadLines,
+    ) -> None:
+        self.bad_lines = bad_lines
+        self._reader = reader
+        self._batch_size = batch_size
+        # What is left after all that was handed out; and what has been asked for, in order.
+        self._left = list(progressions)
+        self._asked: deque[tuple[int, Progression]] = deque()
+        self._ahead = list(progressions)
+        self._turn = 0
+        self._held: Batch | None = None
+        self._used = 0
+        self._owner = 0
+        self._barren = 0
+
+    @property
+    def position(self) -> tuple[Progression, ...]:
+        """What is left to read once the batches so far are used; small, and as good as a save."""
+        return tuple(self._left)
+
+    @property
+    def epoch(self) -> int:
+        """How many times the data have been read through."""
+        return min(progression.epoch for progression in self._left)
+
+    def next(self) -> Batch:
+        """Return the next batch.
+
+        Raises:
+            DataError: The data cannot be read, hold too many bad lines, or nothing at all.
+        """
+        parts: list[Batch] = []
+        wanted = self._batch_size
+        while wanted:
+            if self._held is None:
+                self._fetch()
+                continue
+            part = self._held.part(self._used, self._used + wanted)
+            parts.append(part)
+            wanted -= part.size
+            self._use(part.size)
+        return join_batches(parts)
+
+    def _use(self, samples: int) -> None:
+        assert self._held is not None
+        self._used += samples
+        left = self._left[self._owner]
+        if self._used >= self._held.size:
+            self._held = None
+            self._left[self._owner] = left.after_block()
+        else:
+            self._left[self._owner] = Progression(left.epoch, left.block, left.stride, self._used)
+
+    def _fetch(self) -> None:
+        """Hold the next block of this rank."""
+        while len(self._asked) < self._reader.depth:
+            place = self._turn % len(self._ahead)
+            self._turn += 1
+            ahead = self._ahead[place]
+            self._reader.request(ahead.epoch, ahead.block)
+            self._asked.append((place, ahead))
+            self._ahead[place] = ahead.after_block()
+        place, wanted = self._asked.popleft()
+        block = self._reader.take()
+        if block is None:
+            self._end_epoch(place, wanted)
+            return
+        self.bad_lines.add(block.bad)
+        self._owner, self._used = place, self._left[place].taken
+        if self._used >= block.samples.size:
+            # Empty, or used up to its last sample.
+            self._left[place] = wanted.after_block()
+            return
+        self._barren = 0
+        self._held = block.samples
+
+    def _end_epoch(self, place: int, wanted: Progression) -> None:
+        if wanted.epoch < self._left[place].epoch:
+            return  # asked for before the end was known
+        self._barren += 1
+        if self._barren > _BARREN_EPOCHS * len(self._left):
+            raise DataError(
+                "a trainer found no sample in its share of the data; give it more or bigger files,"
+                " smaller blocks (data.block_kib), or start fewer trainers"
+            )
+        self._left[place] = self._ahead[place] = wanted.next_epoch()
+
+    def close(self) -> None:
+        """End what reads; may be called twice."""
+        self._reader.close()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

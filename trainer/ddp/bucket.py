@@ -1,0 +1,283 @@
+"""Buckets at work: filled during a pass, launched when full, waited for at its end.
+
+A bucket knows nothing of passes or other buckets; the reducer decides when. Its last element is
+the status: whether the rank has something to report, carried by the sum that travels anyway.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from gradmesh.engine.autograd import RowGrad, Tensor
+from gradmesh.engine.backend import Array, array_module, to_numpy
+from gradmesh.trainer.ddp.buckets import GradientSpec, offsets
+from gradmesh.trainer.ddp.future import Future
+from gradmesh.trainer.ddp.grad_bucket import GradBucket
+from gradmesh.trainer.ddp.gradients import copy_into
+from gradmesh.trainer.ddp.row_exchange import RowExchange, as_rows, divided
+from gradmesh.trainer.errors import CollectiveMismatch
+from gradmesh.trainer.process_group import ProcessGroup, ReduceOp
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a bucket is to be reduced."""
+
+    group: ProcessGroup
+    """The ranks."""
+    divisor: int
+    """What sums are divided by, unless a hook does it."""
+    hook: Callable[[GradBucket], Future] | None
+    """Takes the place of the all-reduce."""
+    status: bool
+    """Whether this rank has something to report."""
+    is_last: bool
+    """Whether no bucket follows."""
+
+
+class Bucket(ABC):
+    """Gradients that travel together.
+
+    Args:
+        index: Place in the order of launches.
+        members: Indices of the parameters.
+        leaves: The parameters themselves.
+        specs: What the layout knows of them.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        members: Sequence[int],
+        leaves: Sequence[Tensor],
+        specs: Sequence[GradientSpec],
+    ) -> None:
+        self.index = index
+        self.members = tuple(members)
+        self.leaves = list(leaves)
+        self.specs = list(specs)
+        self.waiting = len(self.members)
+        self.is_skipped = False
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the gradients take, were they all dense."""
+        return sum(spec.nbytes for spec in self.specs)
+
+    def reset(self) -> None:
+        """Expect all gradients anew."""
+        self.waiting = len(self.members)
+        self.is_skipped = False
+
+    @abstractmethod
+    def fill(self, place: int, grad: Any) -> None:
+        """Take a gradient, array or RowGrad; None means none, that is zero."""
+
+    @abstractmethod
+    def launch(self, launch: Launch) -> None:
+        """Begin the reduction; returns at once."""
+
+    @abstractmethod
+    def wait(self) -> bool:
+        """Wait until reduced and divided; return whether some rank has something to report."""
+
+    @abstractmethod
+    def result(self, place: int) -> Any:
+        """Return a reduced gradient; an array is a view of the bucket."""
+
+
+@final
+class DenseBucket(Bucket):
+    """Arrays of one dtype in one run of memory, taken from the group."""
+
+    def __init__(
+        self,
+        index: int,
+        members: Sequence[int],
+        leaves: Sequence[Tensor],
+        specs: Sequence[GradientSpec],
+        group: ProcessGroup,
+    ) -> None:
+        super().__init__(index, members, leaves, specs)
+        ends = offsets(specs)
+        self.memory = group.empty(ends[-1] + 1, specs[0].dtype)
+        self.memory[...] = 0
+        self.flat = self.memory[:-1]
+        self.views = [
+            self.flat[a:b].reshape(spec.shape)
+            for a, b, spec in zip(ends[:-1], ends[1:], specs, strict=True)
+        ]
+        self._launch: Launch | None = None
+        self._future: Future | None = None
+
+    def fill(self, place: int, grad: Any) -> None:
+        """Copy a gradient to its place, unless it lies there already."""
+        view = self.views[place]
+        if grad is None:
+            view[...] = 0
+        elif isinstance(grad, RowGrad):
+            copy_into(view, grad.to_dense())
+        elif grad is not view:
+            copy_into(view, grad)
+
+    def launch(self, launch: Launch) -> None:
+        """Start the all-reduce, or the hook."""
+        self._launch = launch
+        self.memory[-1] = launch.status
+        if launch.hook is not None:
+            self._future = launch.hook(
+                GradBucket(
+                    self.index, self.flat, self.views, self.leaves, launch.group, launch.is_last
+                )
+            )
+            return
+        op: ReduceOp = "avg" if launch.divisor == launch.group.size else "sum"
+        self._future = Future.after(launch.group.all_reduce(self.memory, op), self.flat)
+
+    def wait(self) -> bool:
+        """Wait for the reduction and bring its result into the bucket."""
+        launch, future = self._launch, self._future
+        assert launch is not None
+        assert future is not None
+        self._launch = self._future = None
+        result = future.wait()
+        if launch.hook is not None:
+            self._take(result)
+            return False
+        if launch.divisor != launch.group.size:
+            divisor = self.flat.dtype.type(launch.divisor)
+            array_module(self.flat).divide(self.flat, divisor, out=self.flat)
+        return bool(to_numpy(self.memory[-1:])[0] != 0)
+
+    def result(self, place: int) -> Array:
+        """Return a view of the bucket."""
+        return self.views[place]
+
+    def _take(self, result: Any) -> None:
+        if result is self.flat:
+            return
+        data = result.data if isinstance(result, Tensor) else result
+        if not hasattr(data, "dtype") or data.size != self.flat.size:
+            raise CollectiveMismatch(
+                f"the communication hook gave {type(result).__name__} of"
+                f" {getattr(data, 'size', 'no')} elements for bucket {self.index} of"
+                f" {self.flat.size}; return the future of an array of the bucket's size"
+            )
+        copy_into(self.flat, data.reshape(-1))
+
+
+@final
+class SparseBucket(Bucket):
+    """One sparse gradient: the ranks' rows are gathered and summed in rank order."""
+
+    def __init__(
+        self,
+        index: int,
+        members: Sequence[int],
+        leaves: Sequence[Tensor],
+        specs: Sequence[GradientSpec],
+    ) -> None:
+        super().__init__(index, members, leaves, specs)
+        self.ids: np.ndarray[Any, Any] | None = None
+        """Ids that all ranks have agreed on for the next pass, sorted; None gathers them."""
+        self._grad: RowGrad | None = None
+        self._launch: Launch | None = None
+        self._exchange: RowExchange | None = None
+        self._future: Future | None = None
+        self._status = False
+
+    def fill(self, place: int, grad: Any) -> None:
+        """Keep the gradient as rows."""
+        self._grad = as_rows(grad, self.specs[0].shape, self.leaves[0].data)
+
+    def launch(self, launch: Launch) -> None:
+        """Tell the ranks how many rows come, or start the hook."""
+        assert self._grad is not None
+        self._launch = launch
+        if launch.hook is not None:
+            bucket = GradBucket(
+                self.index, None, (), self.leaves, launch.group, launch.is_last, self._grad
+            )
+            self._future = launch.hook(bucket)
+        elif self.ids is not None:
+            self._future = self._reduce_known(launch, self._grad)
+        else:
+            self._exchange = RowExchange(launch.group, self._grad, launch.status)
+            self._future = Future(self._exchange.wait)
+
+    def wait(self) -> bool:
+        """Gather the rows of all ranks, sum and divide them."""
+        launch, future, exchange = self._launch, self._future, self._exchange
+        assert launch is not None
+        assert future is not None
+        self._launch = self._future = self._exchange = None
+        total = future.wait()
+        if launch.hook is not None:
+            if not isinstance(total, RowGrad):
+                raise CollectiveMismatch(
+                    f"the communication hook gave {type(total).__name__} for the sparse bucket"
+                    f" {self.index}; return the future of a RowGrad"
+                )
+            self._grad = total
+            return False
+        self._grad = divided(total, launch.divisor)
+        return exchange.status if exchange is not None else self._status
+
+    def result(self, place: int) -> RowGrad:
+        """Return the reduced rows, in memory of their own."""
+        assert self._grad is not None
+        return self._grad
+
+    def _reduce_known(self, launch: Launch, grad: RowGrad) -> Future:
+        """Sum rows over ids that are known: one all-reduce of values, nothing gathered."""
+        ids, self.ids = self.ids, None
+        assert ids is not None
+        merged = grad.coalesce()
+        places = np.searchsorted(ids, to_numpy(merged.ids))
+        known = places < len(ids)
+        known[known] = ids[places[known]] == to_numpy(merged.ids)[known]
+        if not known.all():
+            missing = to_numpy(merged.ids)[~known][:5].tolist()
+            raise CollectiveMismatch(
+                f"{self.specs[0].name} has gradients for ids {missing} that set_sparse_ids did"
+                " not announce; announce the ids of all ranks"
+            )
+        tail = tuple(grad.rows.shape[1:])
+        memory = launch.group.empty(len(ids) * int(np.prod(tail, dtype=np.int64)) + 1, grad.dtype)
+        memory[...] = 0
+        values = memory[:-1].reshape(len(ids), *tail)
+        host = np.zeros(values.shape, grad.dtype)
+        host[places] = to_numpy(merged.rows)
+        copy_into(values, host)
+        memory[-1] = launch.status
+        work = launch.group.all_reduce(memory)
+
+        def wait() -> RowGrad:
+            work.wait()
+            self._status = bool(to_numpy(memory[-1:])[0] != 0)
+            xp = array_module(grad.rows)
+            rows = xp.empty(values.shape, dtype=values.dtype)
+            copy_into(rows, values)
+            return RowGrad(xp.asarray(ids), rows, grad.num_rows, coalesced=True)
+
+        return Future(wait)
+
+
+def make_bucket(
+    index: int,
+    members: Sequence[int],
+    leaves: Sequence[Tensor],
+    specs: Sequence[GradientSpec],
+    group: ProcessGroup,
+) -> Bucket:
+    """Return a bucket for some of the parameters."""
+    mine, kinds = [leaves[i] for i in members], [specs[i] for i in members]
+    if kinds[0].is_sparse:
+        return SparseBucket(index, members, mine, kinds)
+    return DenseBucket(index, members, mine, kinds, group)

@@ -1,0 +1,84 @@
+"""Gradients as bytes: every rank sends 8 bits an element, and sums what all have sent.
+
+Each value is stored as the nearest of 256 steps between least and greatest, of the whole bucket or
+of each run of 512 elements. Loses precision; ranks are summed in rank order, so all get the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmesh.engine.backend import Array, array_module
+from gradmesh.trainer.ddp.comm_hooks.default import group_of
+from gradmesh.trainer.ddp.future import Future
+from gradmesh.trainer.ddp.grad_bucket import GradBucket
+from gradmesh.trainer.ddp.gradients import copy_into
+from gradmesh.trainer.process_group import ProcessGroup
+
+_STEPS = 255
+_CHANNEL = 512
+
+
+def quantization_pertensor_hook(process_group: Any, bucket: GradBucket) -> Future:
+    """Average with one range of values for the whole bucket."""
+    _check_dense(bucket)
+    buffer = bucket.buffer()
+    return _exchange(group_of(process_group, bucket), buffer, buffer.size)
+
+
+def quantization_perchannel_hook(
+    process_group: Any, bucket: GradBucket, bucket_size: int = _CHANNEL
+) -> Future:
+    """Average with a range of values for each run of `bucket_size` elements."""
+    _check_dense(bucket)
+    return _exchange(group_of(process_group, bucket), bucket.buffer(), bucket_size)
+
+
+def _check_dense(bucket: GradBucket) -> None:
+    if bucket.is_sparse():
+        raise ValueError("quantisation hooks take dense gradients; leave sparse layers unwrapped")
+
+
+def _exchange(group: ProcessGroup, buffer: Array, width: int) -> Future:
+    runs = -(-buffer.size // width)
+    codes = group.empty((group.size, runs * width), "uint8")
+    scales = group.empty((group.size, runs, 2), "float32")
+    own_codes, own_scales = _quantised(buffer, width)
+    sent_codes, sent_scales = group.empty(runs * width, "uint8"), group.empty((runs, 2), "f4")
+    copy_into(sent_codes, own_codes)
+    copy_into(sent_scales, own_scales)
+    first = group.all_gather(list(scales), sent_scales)
+    second = group.all_gather(list(codes), sent_codes)
+
+    def finish() -> Array:
+        first.wait()
+        second.wait()
+        xp = array_module(buffer)
+        total = xp.zeros(runs * width, dtype="float32")
+        for rank in range(group.size):
+            total += _restored(xp, codes[rank], scales[rank], width)
+        total /= total.dtype.type(group.size)
+        copy_into(buffer, total[: buffer.size].astype(buffer.dtype))
+        return buffer
+
+    return Future(finish)
+
+
+def _quantised(buffer: Array, width: int) -> tuple[Array, Array]:
+    """Return codes, uint8, and least value and step of each run, float32 [runs, 2]."""
+    xp = array_module(buffer)
+    runs = -(-buffer.size // width)
+    padded = xp.zeros(runs * width, dtype="float32")
+    padded[: buffer.size] = buffer
+    rows = padded.reshape(runs, width)
+    least, most = rows.min(axis=1), rows.max(axis=1)
+    step = (most - least) / padded.dtype.type(_STEPS)
+    step[step == 0] = 1
+    codes = xp.rint((rows - least[:, None]) / step[:, None])
+    return codes.astype("uint8").reshape(-1), xp.stack([least, step], axis=1)
+
+
+def _restored(xp: Any, codes: Array, scales: Array, width: int) -> Array:
+    rows = xp.asarray(codes).reshape(-1, width).astype("float32")
+    steps = xp.asarray(scales)
+    return (rows * steps[:, 1:2] + steps[:, 0:1]).reshape(-1)

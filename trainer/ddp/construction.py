@@ -1,0 +1,154 @@
+"""What is checked and collected when a module is wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from gradmesh.engine.autograd import Tensor
+from gradmesh.engine.backend import Device, as_device
+from gradmesh.engine.nn import Module
+from gradmesh.trainer.ddp.bucket import SparseBucket
+from gradmesh.trainer.ddp.buckets import GradientSpec
+from gradmesh.trainer.ddp.mixed_precision import MixedPrecision
+from gradmesh.trainer.ddp.nested import map_tensors
+from gradmesh.trainer.ddp.options import ReducerOptions
+from gradmesh.trainer.ddp.reducer import Reducer
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a module lives, and whether inputs are moved there."""
+
+    target: Device | None
+    """The device that inputs go to; None leaves them alone."""
+    is_multi_device: bool
+    """Whether parameters lie on several devices."""
+
+    @classmethod
+    def of(cls, module: Module, device_ids: Any, output_device: Any) -> Placement:
+        """Check the wrapper's device options against the module.
+
+        Raises:
+            ValueError: If they do not fit it.
+        """
+        devices = sorted({str(parameter.device) for parameter in module.parameters()})
+        kinds = {as_device(device).kind for device in devices}
+        if len(kinds) > 1:
+            raise ValueError(f"parameters on {', '.join(devices)}; use one kind of device")
+        ids = list(device_ids or ())
+        if len(ids) > 1:
+            raise ValueError(f"device_ids is {ids}; a process drives one device, give one or none")
+        if (ids or output_device is not None) and (kinds == {"cpu"} or len(devices) > 1):
+            raise ValueError(
+                f"device_ids {ids} and output_device {output_device} are for a module on one GPU,"
+                f" this one is on {', '.join(devices)}; leave them out"
+            )
+        if not ids:
+            return cls(None, len(devices) > 1)
+        given = ids[0]
+        target = as_device(f"cuda:{given}" if isinstance(given, int) else given)
+        if str(target) != devices[0]:
+            raise ValueError(f"device_ids is {ids}, but the module is on {devices[0]}")
+        return cls(target, False)
+
+    def move(self, values: Any) -> Any:
+        """Return values with their tensors on the module's device."""
+        if self.target is None:
+            return values
+        target = self.target
+        return map_tensors(values, lambda tensor: tensor.to(device=target))
+
+
+def check_delayed(
+    named: Sequence[tuple[str, Tensor]] | None, trigger: Tensor | None
+) -> list[tuple[str, Tensor]]:
+    """Return the parameters that are reduced apart.
+
+    Raises:
+        ValueError: If only one of both options was given.
+    """
+    if (named is None) != (trigger is None):
+        raise ValueError(
+            "delay_all_reduce_named_params and param_to_hook_all_reduce belong together"
+        )
+    return list(named or ())
+
+
+def reduced_parameters(
+    module: Module,
+    left_out: Iterable[str],
+    precision: MixedPrecision | None,
+    as_view: bool,
+) -> tuple[list[Tensor], list[GradientSpec]]:
+    """Return the parameters to average, each once, with what the layout has to know.
+
+    Raises:
+        ValueError: If gradients should lie in buckets of another dtype.
+    """
+    skipped = set(left_out)
+    sparse = {
+        id(getattr(part, "weight", None))
+        for part in module.modules()
+        if getattr(part, "sparse", False) is True
+    }
+    leaves: list[Tensor] = []
+    specs = []
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad or name in skipped:
+            continue
+        dtype = parameter.dtype if precision is None else precision.travel_dtype(parameter.dtype)
+        if as_view and dtype != parameter.dtype:
+            raise ValueError(
+                f"gradient_as_bucket_view keeps gradients as they travel: {name} is"
+                f" {parameter.dtype}, but travels as {dtype}"
+            )
+        leaves.append(parameter)
+        place = str(parameter.device)
+        specs.append(GradientSpec(name, parameter.shape, dtype, place, id(parameter) in sparse))
+    return leaves, specs
+
+
+def describe(
+    module: Module,
+    ignored: Iterable[str],
+    options: ReducerOptions,
+    precision: MixedPrecision | None,
+    sync_buffers: bool,
+) -> list[tuple[str, str]]:
+    """Return what ranks must have in common."""
+    left_out = set(ignored)
+    lines = [
+        (f"parameter {name}", f"{p.dtype} {list(p.shape)} requires_grad={p.requires_grad}")
+        for name, p in module.named_parameters()
+        if name not in left_out
+    ]
+    lines += [
+        (f"buffer {name}", f"{b.dtype} {list(b.shape)}")
+        for name, b in module.named_buffers()
+        if name not in left_out
+    ]
+    lines += options.describe()
+    return [
+        *lines,
+        ("option mixed_precision", f"{precision}"),
+        ("option forward_sync_buffers", f"{sync_buffers}"),
+    ]
+
+
+def check_sparse_ids(reducer: Reducer, ids: Mapping[str, Any]) -> None:
+    """Give sparse buckets the ids of their next pass.
+
+    Raises:
+        KeyError: If a sparse parameter has none; nothing is changed then.
+    """
+    sparse = [bucket for bucket in reducer.layout.buckets if isinstance(bucket, SparseBucket)]
+    missing = [b.specs[0].name for b in sparse if b.specs[0].name not in ids]
+    if missing:
+        raise KeyError(f"no ids for the sparse parameters {', '.join(missing)}")
+    for bucket in sparse:
+        bucket.ids = np.unique(np.asarray(ids[bucket.specs[0].name], np.int64))

@@ -1,0 +1,399 @@
+"""DistributedDataParallel: a module whose replicas on all ranks stay equal.
+
+The wrapper only arranges: parameters made equal at construction, gradients averaged in backward by
+the reducer, buffers brought into line before forward. Names and state are those of the module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, final
+
+from gradmesh.engine.autograd import Tensor, is_grad_enabled
+from gradmesh.engine.nn import Module
+from gradmesh.engine.nn.module import LoadReport
+from gradmesh.engine.optim.optimizer import Optimizer
+from gradmesh.trainer.ddp.agreement import check_agreement
+from gradmesh.trainer.ddp.buckets import BucketCaps
+from gradmesh.trainer.ddp.buffers import BufferHook, BufferHookLocation, Buffers
+from gradmesh.trainer.ddp.construction import (
+    Placement,
+    check_delayed,
+    check_sparse_ids,
+    describe,
+    reduced_parameters,
+)
+from gradmesh.trainer.ddp.delayed import Delayed
+from gradmesh.trainer.ddp.ignored import ignored_names
+from gradmesh.trainer.ddp.join import Intent, Join, Joinable, JoinHook, Round
+from gradmesh.trainer.ddp.log_data import LogData
+from gradmesh.trainer.ddp.mixed_precision import Caster, MixedPrecision
+from gradmesh.trainer.ddp.nested import tensors_in
+from gradmesh.trainer.ddp.options import ReducerOptions
+from gradmesh.trainer.ddp.reducer import Reducer
+from gradmesh.trainer.ddp.replica import ReplicaHook
+from gradmesh.trainer.ddp.state_sync import broadcast_tensors
+from gradmesh.trainer.ddp.stepping import Stepping
+from gradmesh.trainer.ddp.sync_batch_norm import SyncBatchNorm
+from gradmesh.trainer.ddp.timeline import Timeline
+from gradmesh.trainer.process_group import ProcessGroup
+
+
+@final
+class DistributedDataParallel(Module, Joinable):
+    """Keep a module equal on all ranks: same start, same averaged gradients.
+
+    Construction is collective. After it every backward pass through the wrapper's outputs averages
+    gradients over the ranks: summed in rank order, then divided. Inside a distributed-autograd
+    context averages go to the context's map and `.grad` stays untouched.
+
+    Args:
+        module: The module; at least one parameter requires a gradient.
+        device_ids: None, or the one device of a GPU module; inputs are moved there.
+        output_device: Where a GPU module's results are; its own device if None.
+        process_group: The ranks.
+        init_sync: Compare the ranks' parameters and options, and copy those of rank 0.
+        bucket_cap_mb: Size in MiB at which gradients are sent on; None means 25, first 1.
+        find_unused_parameters: Allow parameters to take no part in a pass, on any rank.
+        gradient_as_bucket_view: Let `.grad` lie in the buckets: a copy less. Such a gradient is
+            overwritten by the next pass.
+        static_graph: Promise that every pass has the graph of the first.
+        delay_all_reduce_named_params: Names and parameters that are averaged apart, in one piece.
+        param_to_hook_all_reduce: Its gradient sends them off.
+        mixed_precision: Dtypes of forward, reduction and buffers.
+        skip_all_reduce_unused_params: Do not send buckets that no rank uses.
+        bucket_cap_mb_list: Caps of the first, second, ... bucket, instead of bucket_cap_mb.
+        batched_grad_copy: Fill a bucket when its last gradient is there, not one by one.
+        forward_sync_buffers: Copy rank 0's buffers to all before each forward.
+
+    Raises:
+        CollectiveMismatch: Ranks differ in parameters, shapes, dtypes or options; on all ranks.
+        ValueError: An option does not fit the module.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Sequence[Any] | None = None,
+        output_device: Any = None,
+        *,
+        process_group: ProcessGroup,
+        init_sync: bool = True,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Sequence[tuple[str, Tensor]] | None = None,
+        param_to_hook_all_reduce: Tensor | None = None,
+        mixed_precision: MixedPrecision | None = None,
+        skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Sequence[float] | None = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool = True,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self._group = process_group
+        delayed = check_delayed(delay_all_reduce_named_params, param_to_hook_all_reduce)
+        self._ignored = ignored_names(module)
+        self._placement = Placement.of(module, device_ids, output_device)
+        options = ReducerOptions(
+            caps=BucketCaps(
+                bucket_cap_mb, None if bucket_cap_mb_list is None else tuple(bucket_cap_mb_list)
+            ),
+            find_unused_parameters=find_unused_parameters,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            static_graph=static_graph,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+            batched_grad_copy=batched_grad_copy,
+        )
+        apart = frozenset(name for name, _ in delayed)
+        leaves, specs = reduced_parameters(
+            module, self._ignored | apart, mixed_precision, gradient_as_bucket_view
+        )
+        if not leaves and not apart:
+            raise ValueError(
+                f"{type(module).__name__} has no parameter that requires a gradient;"
+                " nothing is to be averaged"
+            )
+        self._buffers_of = Buffers(module, self._ignored)
+        if init_sync:
+            check_agreement(
+                process_group,
+                describe(module, self._ignored, options, mixed_precision, forward_sync_buffers),
+            )
+            self._copy_state(0)
+        held_apart = None
+        if param_to_hook_all_reduce is not None:
+            held_apart = Delayed(delayed, param_to_hook_all_reduce, process_group)
+        # Before the reducer watches: it takes gradients that are wide again.
+        self._caster = None if mixed_precision is None else Caster(mixed_precision, module, leaves)
+        self._timeline = Timeline()
+        self._reducer = Reducer(leaves, specs, process_group, options, self._timeline, held_apart)
+        self._reducer.after.append(lambda _: self._buffers_of.wait())
+        self._stepping = Stepping(self._reducer, mixed_precision is not None)
+        self._forward_sync_buffers = forward_sync_buffers
+        self._is_syncing = True
+        self._iteration = -1
+        self._divide_by_active = False
+        self._log = LogData(
+            module,
+            self._reducer,
+            self._timeline,
+            {
+                "device_ids": ", ".join(map(str, device_ids or ())),
+                "output_device": -1 if output_device is None else str(output_device),
+                "forward_sync_buffers": int(forward_sync_buffers),
+                "has_sync_bn": int(self._has_sync_batch_norm()),
+                "is_multi_device_module": int(self._placement.is_multi_device),
+            },
+        )
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """Run the module; arrange for its gradients to be averaged if any are recorded."""
+        try:
+            return self._forward(args, options)
+        except Exception as error:
+            self._log.set_error(error)
+            raise
+
+    def _forward(self, args: Any, options: Any) -> Any:
+        reducer = self._reducer
+        syncs = is_grad_enabled() and self._is_syncing
+        self._stepping.take_over()
+        if syncs:
+            reducer.check_finished()
+            if self._iteration >= 0:
+                self._log.sample(self._iteration)
+            self._iteration += 1
+            self._timeline.begin(self._iteration)
+        syncs_buffers = self._will_sync_buffers()
+        root = self._announce(syncs, syncs_buffers)
+        if syncs:
+            reducer.rebuild()
+        if syncs_buffers:
+            self._buffers_of.wait()
+            self._buffers_of.before_forward(self._group, root)
+        self._timeline.mark("forward_compute_start")
+        args, options = self._placement.move((args, options))
+        if self._caster is None:
+            result = self.module(*args, **options)
+        else:
+            args, options = self._caster.inputs((args, options))
+            with self._caster.short():
+                result = self.module(*args, **options)
+        if syncs_buffers:
+            self._buffers_of.after_forward()
+        self._timeline.mark("forward_compute_end")
+        if syncs:
+            reducer.arm(tensors_in(result))
+        elif is_grad_enabled():
+            reducer.disarm()
+        return result
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients accumulate on each rank inside the block, forward included.
+
+        The first synchronised pass afterwards averages what has accumulated.
+        """
+        before, self._is_syncing = self._is_syncing, False
+        try:
+            yield
+        finally:
+            self._is_syncing = before
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Return a context in which ranks may have different numbers of inputs.
+
+        Args:
+            divide_by_initial_world_size: Divide sums by all ranks, else by those with inputs.
+            enable: Whether to do anything.
+            throw_on_early_termination: Stop all ranks when one has no inputs left.
+
+        Raises:
+            ValueError: Layers communicate in forward and could not be mirrored.
+        """
+        if enable and self._has_sync_batch_norm() and not throw_on_early_termination:
+            raise ValueError(
+                "SyncBatchNorm communicates in forward, which ranks without inputs cannot mirror;"
+                " use throw_on_early_termination=True"
+            )
+        return Join(
+            [self],
+            enable,
+            throw_on_early_termination,
+            divide_by_initial_world_size=divide_by_initial_world_size,
+        )
+
+    def join_hook(self, **options: Any) -> JoinHook:
+        """Return what this module does on ranks without inputs."""
+        if self._reducer.delayed is not None:
+            raise ValueError("join cannot mirror delay_all_reduce_named_params")
+        self._divide_by_active = not options.get("divide_by_initial_world_size", True)
+        self._log.set(join_uneven_inputs=1)
+        return ReplicaHook(
+            self._reducer,
+            self._buffers_of,
+            self._group,
+            lambda root: self._copy_state(root, self._forward_sync_buffers),
+            self._set_divisor,
+        )
+
+    @property
+    def join_process_group(self) -> ProcessGroup:
+        """The ranks."""
+        return self._group
+
+    def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
+        """Let a hook take the place of the all-reduce: hook(state, bucket) -> Future.
+
+        Register the same one on every rank, before the first backward. A bucket is not divided
+        before; the value of the future becomes the gradients.
+
+        Raises:
+            TypeError: If the hook is not callable.
+            ValueError: If its annotations say something else.
+            ReductionError: If there is a hook already, or the wrapper averages in other ways.
+        """
+        self._stepping.set_hook(state, hook)
+
+    def register_buffer_comm_hook(
+        self,
+        state: Any,
+        hook: BufferHook,
+        location: BufferHookLocation = BufferHookLocation.POST_FORWARD,
+    ) -> None:
+        """Let hook(state, buffers by name) take the place of the broadcast of buffers.
+
+        It may return futures, which are waited for at the end of backward. It runs on ranks
+        without inputs too.
+        """
+        self._buffers_of.set_hook(state, hook, location)
+
+    def register_fused_optim(
+        self,
+        optimizer_class: type[Optimizer],
+        *args: Any,
+        optim_params: Sequence[Tensor] | None = None,
+        **options: Any,
+    ) -> Optimizer:
+        """Step parameters at the end of every synchronised backward pass.
+
+        Args:
+            optimizer_class: Such as SGD.
+            args: Its arguments after the parameters.
+            optim_params: Which parameters; all that are averaged if None.
+            options: Its options.
+
+        Returns:
+            The optimizer, for schedules and checkpoints.
+        """
+        chosen = self._reducer.leaves if optim_params is None else list(optim_params)
+        optimizer = optimizer_class(chosen, *args, **options)
+        self._stepping.fuse(optimizer, chosen)
+        return optimizer
+
+    def update_process_group(self, group: ProcessGroup) -> None:
+        """Go on with other ranks, also after a backward pass that failed; parameters stay.
+
+        Communication hooks keep the groups they were given.
+        """
+        self._group = group
+        self._reducer.move_to(group)
+        self._log.set(world_size=group.size, rank=group.rank, has_error=0, error="")
+
+    def set_sparse_ids(self, ids: Mapping[str, Any]) -> None:
+        """Announce which rows have gradients, over all ranks, in the next pass.
+
+        With them a sparse gradient is summed without gathering ids.
+
+        Args:
+            ids: By parameter name, the same on every rank, for every sparse parameter.
+        """
+        check_sparse_ids(self._reducer, ids)
+
+    def set_runtime_stats_sample_rate(self, rate: int) -> None:
+        """Sample every `rate`-th iteration after the first ten.
+
+        Raises:
+            ValueError: If the rate is below 1.
+        """
+        if rate < 1:
+            raise ValueError(f"a sample rate of {rate}; it is at least 1")
+        self._timeline.rate = rate
+
+    def logging_data(self) -> dict[str, Any]:
+        """Return figures of construction and of the last sampled iteration."""
+        if self._iteration >= 0:
+            self._log.sample(self._iteration)
+        return self._log.snapshot()
+
+    def check_reduction_finished(self) -> None:
+        """Raise UnfinishedReduction if the last backward pass ended with an error."""
+        self._reducer.check_finished()
+
+    def remove_autograd_hooks(self) -> None:
+        """Stop averaging; the module trains on alone."""
+        self._reducer.release()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadReport:
+        """Copy values by name, with or without a leading `module.`."""
+        prefix = "module."
+        own = self.state_dict()
+        if state_dict and all(n.startswith(prefix) and n not in own for n in state_dict):
+            state_dict = {name.removeprefix(prefix): v for name, v in state_dict.items()}
+        return self.module.load_state_dict(state_dict, strict)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a wrapper cannot be pickled or copied: it belongs to a process group; save"
+            " state_dict(), and wrap the module anew"
+        )
+
+    def _walk(self, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+        # The module's names, not those of an attribute called module.
+        if id(self) not in seen:
+            seen.add(id(self))
+            yield prefix, self
+            yield from self.module._walk(prefix, seen)
+
+    def _copy_state(self, root: int, with_buffers: bool = True) -> None:
+        """Copy parameters and buffers of one rank to all; collective."""
+        tensors: list[Tensor] = [
+            tensor for name, tensor in self.module.named_parameters() if name not in self._ignored
+        ]
+        if with_buffers:
+            tensors += self._buffers_of.named().values()
+        broadcast_tensors(self._group, tensors, root, is_change=True)
+
+    def _will_sync_buffers(self) -> bool:
+        return self._is_syncing and self._forward_sync_buffers and bool(self._buffers_of.named())
+
+    def _announce(self, syncs: bool, syncs_buffers: bool) -> int:
+        """Tell joined ranks what comes; return the rank whose buffers count."""
+        if self._join is None:
+            self._set_divisor(None)
+            return 0
+        intent = Intent.ACTIVE
+        intent |= Intent.SYNC_GRADIENTS if syncs else Intent(0)
+        intent |= Intent.SYNC_BUFFERS if syncs_buffers else Intent(0)
+        heard = self._join.announce(self, intent)
+        self._set_divisor(heard)
+        assert heard.intent == intent
+        return max(heard.active)
+
+    def _set_divisor(self, heard: Round | None) -> None:
+        by_active = heard is not None and self._divide_by_active
+        self._reducer.divisor = (
+            len(heard.active) if heard is not None and by_active else self._group.size
+        )
+
+    def _has_sync_batch_norm(self) -> bool:
+        return any(isinstance(module, SyncBatchNorm) for module in self.module.modules())

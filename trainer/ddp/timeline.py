@@ -1,0 +1,77 @@
+"""When the parts of an iteration happened, on this host's clock, in nanoseconds."""
+
+from __future__ import annotations
+
+import time
+from typing import final
+
+_SAMPLED_AT_FIRST = 10
+_RATE = 100
+
+EVENTS = (
+    "forward_compute_start",
+    "forward_compute_end",
+    "backward_compute_start",
+    "backward_compute_end",
+    "backward_comm_start",
+    "backward_comm_end",
+)
+
+
+@final
+class Timeline:
+    """Note times in sampled iterations: the first ten, then every `rate`-th."""
+
+    def __init__(self) -> None:
+        self.rate = _RATE
+        self.is_sampled = True
+        self._marks: dict[str, int] = {}
+        self._sums: dict[str, int] = {}
+        self._samples = 0
+
+    def begin(self, iteration: int) -> None:
+        """Begin an iteration, counted from 0."""
+        self.is_sampled = iteration < _SAMPLED_AT_FIRST or iteration % self.rate == 0
+        if self.is_sampled:
+            self._marks = {}
+
+    def mark(self, event: str) -> None:
+        """Note that something happens now."""
+        if self.is_sampled:
+            self._marks[event] = time.time_ns()
+
+    def is_complete(self) -> bool:
+        """Tell whether an iteration was seen from forward to the end of its communication."""
+        return all(event in self._marks for event in EVENTS)
+
+    def figures(self) -> dict[str, int]:
+        """Return the durations of the last sampled iteration, and when it happened."""
+        if not self.is_complete():
+            return {}
+        at = self._marks
+        hidden = min(at["backward_compute_end"], at["backward_comm_end"])
+        found = {
+            "forward_compute_time": at["forward_compute_end"] - at["forward_compute_start"],
+            "backward_compute_time": at["backward_compute_end"] - at["backward_compute_start"],
+            "backward_comm_time": at["backward_comm_end"] - at["backward_comm_start"],
+            "backward_compute_comm_overlap_time": max(hidden - at["backward_comm_start"], 0),
+            "backward_exposed_comm_time": max(
+                at["backward_comm_end"] - at["backward_compute_end"], 0
+            ),
+        }
+        stamps = {f"{event}_time_host": at[event] for event in EVENTS}
+        return {**found, **stamps}
+
+    def add(self) -> dict[str, int]:
+        """Count the last sampled iteration into the averages; return figures and averages."""
+        figures = self.figures()
+        if not figures:
+            return {}
+        self._samples += 1
+        averages = {}
+        for name, value in figures.items():
+            if not name.endswith("_host"):
+                self._sums[name] = self._sums.get(name, 0) + value
+                averages[f"avg_{name}"] = self._sums[name] // self._samples
+        self._marks = {}
+        return {**figures, **averages}

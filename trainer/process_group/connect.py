@@ -1,0 +1,82 @@
+"""Chooses a backend and meets the other ranks."""
+
+import time
+from typing import Literal, TypeAlias
+
+from gradmesh.sdk.transport.lane.handshake import host_identity
+from gradmesh.trainer.errors import CollectiveTimeout
+from gradmesh.trainer.process_group.local import LocalProcessGroup
+from gradmesh.trainer.process_group.process_group import ProcessGroup
+from gradmesh.trainer.process_group.shm import ShmProcessGroup
+from gradmesh.trainer.process_group.store import Store
+from gradmesh.trainer.process_group.tcp import Endpoint, TcpProcessGroup
+
+Backend: TypeAlias = Literal["auto", "local", "shm", "tcp", "mpi", "nccl"]
+"""How the ranks of a process group talk; auto is shm on one host, tcp between hosts."""
+
+
+def connect(
+    store: Store,
+    *,
+    generation: int,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    backend: Backend = "auto",
+    endpoint: Endpoint | None = None,
+) -> ProcessGroup:
+    """Meet the other ranks of the generation and return the group.
+
+    Args:
+        store: The generation's store, shared by its ranks.
+        generation: The membership the group belongs to.
+        rank: This process's place.
+        world_size: How many ranks come.
+        timeout_s: Longest time to meet, and for one collective later.
+        backend: How to talk; the same on all ranks.
+        endpoint: Where to listen for ranks of other hosts; loopback if None.
+
+    Raises:
+        ValueError: The backend cannot serve so many ranks.
+        CollectiveTimeout: A rank did not come in time.
+        PeerLost: A rank cannot be reached.
+        HandshakeRefused: A rank is in another generation.
+        BackendMissing: What the backend needs is not installed.
+    """
+    if backend == "local" and world_size > 1:
+        raise ValueError(f"the local backend has one rank, not {world_size}; use auto")
+    if backend == "local" or (backend == "auto" and world_size == 1):
+        return LocalProcessGroup()
+    if backend == "auto":
+        hosts = _hosts(store, rank, world_size, timeout_s)
+        backend = "shm" if len(set(hosts)) == 1 and hosts[0] else "tcp"
+    if backend == "shm":
+        return ShmProcessGroup.connect(
+            store, generation=generation, rank=rank, world_size=world_size, timeout_s=timeout_s
+        )
+    return TcpProcessGroup.connect(
+        store,
+        generation=generation,
+        rank=rank,
+        world_size=world_size,
+        timeout_s=timeout_s,
+        endpoint=endpoint,
+    )
+
+
+def _hosts(store: Store, rank: int, world_size: int, timeout_s: float) -> list[bytes]:
+    """Tell the others where we run; return where each rank runs."""
+    deadline = time.monotonic() + timeout_s
+    store.set(f"process_group/host/{rank}", host_identity().encode())
+    found = []
+    for peer in range(world_size):
+        try:
+            left_s = max(0.0, deadline - time.monotonic())
+            found.append(store.get(f"process_group/host/{peer}", left_s))
+        except TimeoutError as error:
+            raise CollectiveTimeout(
+                f"rank {peer} did not say in time where it runs; see whether it still runs,"
+                " then rejoin",
+                ranks=[peer],
+            ) from error
+    return found

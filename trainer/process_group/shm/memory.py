@@ -1,0 +1,129 @@
+"""The memory that one rank shares with the others, and arrays in it.
+
+It is as large as the machine's own, but the kernel backs only what was ever written: nothing has
+to grow, and no second descriptor has to travel. It lies in no file system, so nothing is left
+behind however a process ends.
+"""
+
+import ctypes
+import fcntl
+import math
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gradmesh.trainer.process_group.process_group import AnyArray
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+
+
+@final
+class Memory:
+    """One rank's memory, as this process has mapped it.
+
+    Args:
+        fd: Its descriptor; stays the caller's.
+
+    Attributes:
+        address: Where it begins in this process.
+        size: Bytes.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.size = os.fstat(fd).st_size
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
+            raise ValueError("the memory of a rank is not sealed: it could vanish under us")
+        self.map = mmap.mmap(fd, self.size, flags=mmap.MAP_SHARED)
+        self._bytes = np.frombuffer(self.map, np.uint8)
+        self.address: int = self._bytes.__array_interface__["data"][0]
+
+    @staticmethod
+    def create() -> int:
+        """Return the descriptor of new memory that nobody can shrink."""
+        fd = os.memfd_create("gradmesh-process-group", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, _machine_bytes())
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def array(self, offset: int, shape: Any, dtype: npt.DTypeLike) -> AnyArray:
+        """Return a part of the memory as an array."""
+        return np.ndarray(shape, dtype, self._bytes, offset)
+
+    def offset_of(self, array: AnyArray) -> int:
+        """Return where a contiguous array lies in this memory, -1 if it lies elsewhere."""
+        offset: int = array.__array_interface__["data"][0] - self.address
+        inside = 0 <= offset < self.size and array.flags.c_contiguous
+        return offset if inside else -1
+
+
+@final
+class Heap:
+    """Gives out parts of a memory, and takes them back when the last array there is gone.
+
+    Args:
+        memory: The memory.
+        start: What lies before is used otherwise.
+    """
+
+    def __init__(self, memory: Memory, start: int) -> None:
+        self._memory = memory
+        self._lock = threading.Lock()  # guards _free
+        self._returned: deque[tuple[int, int]] = deque()
+        self._free = [(_pages(start), memory.size // mmap.PAGESIZE * mmap.PAGESIZE)]
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> AnyArray:
+        """Return memory for an array, or ordinary memory if none is left."""
+        dtype = np.dtype(dtype)
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        nbytes = math.prod(sizes) * dtype.itemsize
+        offset = self._take(_pages(max(nbytes, 1)))
+        if offset is None:
+            return np.empty(sizes, dtype)
+        # All arrays and views made of it keep this object, and it keeps the mapping.
+        part = (ctypes.c_char * max(nbytes, 1)).from_buffer(self._memory.map, offset)
+        weakref.finalize(part, self._give, offset, _pages(max(nbytes, 1))).atexit = False
+        return np.frombuffer(memoryview(part), np.uint8, nbytes).view(dtype).reshape(sizes)
+
+    def _take(self, nbytes: int) -> int | None:
+        with self._lock:
+            self._merge()
+            for place, (start, stop) in enumerate(self._free):
+                if stop - start >= nbytes:
+                    self._free[place] = (start + nbytes, stop)
+                    return start
+        return None
+
+    def _give(self, offset: int, nbytes: int) -> None:
+        # Punches a hole: the pages go back to the system, here and at the peers.
+        self._memory.map.madvise(mmap.MADV_REMOVE, offset, nbytes)
+        # No lock: the collector may call this while the same thread is inside `_take`.
+        self._returned.append((offset, offset + nbytes))
+
+    def _merge(self) -> None:
+        while self._returned:
+            parts = sorted([*self._free, self._returned.popleft()])
+            self._free = [parts[0]]
+            for start, stop in parts[1:]:
+                if start == self._free[-1][1]:
+                    self._free[-1] = (self._free[-1][0], stop)
+                else:
+                    self._free.append((start, stop))
+
+
+def _pages(nbytes: int) -> int:
+    """Round up to whole pages."""
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,0 +1,204 @@
+"""Where the ranks of one host meet: counters, headers and small payloads in shared memory.
+
+Every collective has a number, the same on all ranks, and takes the slot `number % SLOTS`:
+
+    begin    a rank writes its header into the slot and counts itself as arrived
+    meet     all have arrived: headers are compared, memory of the others may be used
+    finish   a rank counts itself as finished: it no longer uses memory of the others
+
+A slot is free again when all have finished with it. Counters lie in rank 0's memory, all else in
+that of the rank it belongs to.
+"""
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, final
+
+import numpy as np
+
+from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout
+from gradmesh.trainer.process_group.farewell import Kind, error_of
+from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.shm import kernel
+from gradmesh.trainer.process_group.shm.memory import Heap, Memory
+
+SLOTS: Final = 8
+SMALL_BYTES: Final = 32 * 1024
+"""Arrays up to this travel in a slot."""
+
+_HEADER = struct.Struct("<qq112s")
+_COUNTERS = 0
+_COUNTER_BYTES = 128
+_LINE = 4096
+_HEADERS = 8192
+_SMALL = 16384
+_HEAP = _SMALL + SLOTS * SMALL_BYTES
+
+_ARRIVED, _FINISHED, _LEFT, _ABOUT = 0, 8, 16, 24
+# How long a rank sleeps before it looks whether the others still live.
+_SLICE_S = 0.02
+_BURSTS = 10
+
+
+@final
+class Place(NamedTuple):
+    """Where a rank's part of a collective lies in its memory."""
+
+    offset: int
+    nbytes: int
+
+
+@final
+class Team:
+    """The ranks of one host, of which this process is `rank`. One thread at a time.
+
+    Args:
+        rank: This process's place.
+        memories: Every rank's memory, as mapped here.
+        latch: Ends a wait early when it trips.
+        look: Raises if the given rank is known to be gone.
+        names: Where each rank is, for errors.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        memories: Sequence[Memory],
+        latch: Latch,
+        look: Callable[[int], None],
+        names: Sequence[str],
+    ) -> None:
+        self.rank = rank
+        self.size = len(memories)
+        self.memories = memories
+        self.heap = Heap(memories[rank], _HEAP)
+        self._latch = latch
+        self._look = look
+        self._names = names
+        self._number = -1
+        self._own = memories[rank]
+        self._line = self._own.address + _LINE
+        self._limit = np.array([0, int(_SLICE_S * 1e9)], np.int64)
+        self._limit_at: int = self._limit.__array_interface__["data"][0]
+        self.small_sources = [
+            np.array([m.address + self.small(slot) for m in memories], np.int64)
+            for slot in range(SLOTS)
+        ]
+
+    @staticmethod
+    def small(number: int) -> int:
+        """Return where the small payload of a collective lies in each rank's memory."""
+        return _SMALL + number % SLOTS * SMALL_BYTES
+
+    def next_number(self) -> int | None:
+        """Return the number that the next `begin` gets, None while its slot is in use."""
+        number = self._number + 1
+        round_ = number // SLOTS
+        if round_ and kernel.get(self._counter(number, _FINISHED)) < self.size * round_:
+            return None
+        return number
+
+    def wait_for_slot(self, deadline: float) -> int:
+        """Return the number that the next `begin` gets, once its slot is free."""
+        number = self._number + 1
+        if number >= SLOTS:
+            self._wait(number - SLOTS, _FINISHED, "a former collective", deadline)
+        return number
+
+    def begin(self, text: str, offset: int, nbytes: int) -> int:
+        """Tell the others what we bring to the next collective; return its number."""
+        number = self._number = self._number + 1
+        at = _HEADERS + number % SLOTS * _HEADER.size
+        _HEADER.pack_into(self._own.map, at, offset, nbytes, text.encode("ascii", "replace"))
+        kernel.put(self._line + _ARRIVED, number + 1)
+        kernel.arrive(self._counter(number, _ARRIVED), self._target(number))
+        return number
+
+    def meet(self, number: int, text: str, deadline: float) -> list[Place]:
+        """Wait until all have begun; return where their parts lie.
+
+        Raises:
+            CollectiveTimeout: Some did not come; names them.
+            PeerLost: A rank is gone.
+            CollectiveMismatch: Ranks have begun different collectives.
+        """
+        self._wait(number, _ARRIVED, text, deadline)
+        at = _HEADERS + number % SLOTS * _HEADER.size
+        headers = [_HEADER.unpack_from(memory.map, at) for memory in self.memories]
+        own = headers[self.rank][2]
+        if any(header[2] != own for header in headers):
+            raise _mismatch([header[2] for header in headers])
+        return [Place(offset, nbytes) for offset, nbytes, _ in headers]
+
+    def finish(self, number: int) -> None:
+        """Say that we no longer use memory of the others."""
+        kernel.put(self._line + _FINISHED, number + 1)
+        kernel.arrive(self._counter(number, _FINISHED), self._target(number))
+
+    def wait_for_all(self, number: int, text: str, deadline: float) -> None:
+        """Wait until all have finished; raises as `meet` does."""
+        self._wait(number, _FINISHED, text, deadline)
+
+    def leave(self, kind: Kind, about: int) -> None:
+        """Tell the others why we come no more."""
+        kernel.put(self._line + _ABOUT, about)
+        kernel.put(self._line + _LEFT, kind)
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Let all who sleep look around."""
+        for number in range(SLOTS):
+            kernel.wake(self._counter(number, _ARRIVED))
+            kernel.wake(self._counter(number, _FINISHED))
+
+    def _counter(self, number: int, phase: int) -> int:
+        at = _COUNTERS + number % SLOTS * _COUNTER_BYTES + phase * 8
+        return self.memories[0].address + at
+
+    def _target(self, number: int) -> int:
+        return self.size * (number // SLOTS + 1)
+
+    def _wait(self, number: int, phase: int, text: str, deadline: float) -> None:
+        counter, target = self._counter(number, phase), self._target(number)
+        bursts = _BURSTS
+        while not kernel.wait(counter, target, bursts, self._limit_at):
+            bursts = 0
+            self._latch.check()
+            # One that has come and left again would be missed later.
+            for rank in self._missing(number, _FINISHED):
+                if rank != self.rank:
+                    self._check(rank)
+            if time.monotonic() >= deadline:
+                raise self._timed_out(text, self._missing(number, phase))
+
+    def _missing(self, number: int, phase: int) -> list[int]:
+        lines = [memory.address + _LINE + phase for memory in self.memories]
+        return [rank for rank, line in enumerate(lines) if kernel.get(line) <= number]
+
+    def _check(self, rank: int) -> None:
+        """Raise if another rank has left."""
+        line = self.memories[rank].address + _LINE
+        kind = kernel.get(line + _LEFT)
+        if kind:
+            raise error_of(Kind(kind), kernel.get(line + _ABOUT), rank, self._names[rank])
+        self._look(rank)
+
+    def _timed_out(self, text: str, missing: Sequence[int]) -> CollectiveTimeout:
+        names = ", ".join(f"rank {rank} ({self._names[rank]})" for rank in missing)
+        return CollectiveTimeout(
+            f"{text} timed out waiting for {names}; see whether it still runs, or raise the"
+            " group's timeout, then rejoin",
+            ranks=missing,
+        )
+
+
+def _mismatch(texts: Sequence[bytes]) -> CollectiveMismatch:
+    called: dict[str, list[int]] = {}
+    for rank, text in enumerate(texts):
+        called.setdefault(text.rstrip(b"\0").decode("ascii", "replace"), []).append(rank)
+    said = "; ".join(f"rank {', '.join(map(str, ranks))}: {t}" for t, ranks in called.items())
+    return CollectiveMismatch(
+        f"ranks called different collectives ({said}); all ranks must call the same"
+        " collectives in the same order"
+    )
