@@ -3,11 +3,12 @@
 import sys
 
 import gradmesh as gm
-from tests.integration.dist_autograd import functions
+from tests.integration.dist_autograd import functions, hybrid
 
 
 def main(address: str, rank: int, world_size: int) -> None:
     functions.rank = rank
+    assert hybrid.TRAINERS
     gm.rpc.init(f"worker{rank}", coordinator=address, rank=rank, world_size=world_size)
     print("ready", flush=True)
     sys.stdin.read()
