@@ -1,5 +1,6 @@
 """What the workers of the tests can be asked to do."""
 
+import gc
 import os
 import threading
 import time
@@ -289,3 +290,11 @@ def open_and_die(target: str) -> None:
     with gm.autograd.context():
         gm.rpc_sync(target, mul, (tensor(3), tensor(3)))
         os._exit(9)
+
+
+@gm.remote
+def memory() -> int:
+    """Return the bytes that this worker holds in memory."""
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
