@@ -30,7 +30,8 @@ def push(name: str, ids: Any, grads: Any) -> None:
     _held[name].index_add_(0, ids, grads, alpha=-load.LR)
 
 
-def _join(name: str, rank: int, meeting: str) -> Any:
+def join(name: str, rank: int, meeting: str) -> Any:
+    """Join the peer's rpc as one of two; return its module."""
     import torch
     from torch.distributed import rpc
 
@@ -49,7 +50,7 @@ def _serve_rows(meeting: str) -> None:
     _held["bench"] = torch.rand(load.ROWS, load.DIM)
     for number in range(load.TABLES):
         _held[f"bench-{number}"] = torch.rand(load.BATCH_ROWS, load.DIM)
-    rpc = _join("server", 0, meeting)
+    rpc = join("server", 0, meeting)
     rpc.shutdown()
 
 
@@ -57,16 +58,16 @@ def main() -> None:
     """Start the server, join it and serve the parent."""
     with tempfile.TemporaryDirectory(prefix="gradmesh-bench-") as folder:
         meeting = f"{folder}/meeting"
-        _end_with_parent()
+        end_with_parent()
         if os.fork() == 0:
-            _end_with_parent()
+            end_with_parent()
             # The parent must see the client's output end when the client does.
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, sys.stdin.fileno())
             os.dup2(nothing, sys.stdout.fileno())
             _serve_rows(meeting)
             os._exit(0)
-        rpc = _join("client", 1, meeting)
+        rpc = join("client", 1, meeting)
 
         def measure(workload: str, count: int, rounds: int, **_: Any) -> list[float]:
             return timed(_call(rpc, workload, count), rounds)
@@ -76,7 +77,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have the kernel end this process with its parent, even while it is stopped."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

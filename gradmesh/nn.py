@@ -5,5 +5,6 @@ from gradmesh.engine.nn import *  # noqa: F403
 from gradmesh.engine.nn import __all__ as _engine
 from gradmesh.sdk.nn import RemoteEmbedding as RemoteEmbedding
 from gradmesh.sdk.nn import RemoteEmbeddingBag as RemoteEmbeddingBag
+from gradmesh.sdk.nn import RemoteModule as RemoteModule
 
-__all__ = [*_engine, "RemoteEmbedding", "RemoteEmbeddingBag"]
+__all__ = [*_engine, "RemoteEmbedding", "RemoteEmbeddingBag", "RemoteModule"]

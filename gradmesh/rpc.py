@@ -9,6 +9,7 @@ from gradmesh.sdk.rpc.api import remote as remote
 from gradmesh.sdk.rpc.api import rpc_async as rpc_async
 from gradmesh.sdk.rpc.api import rpc_sync as rpc_sync
 from gradmesh.sdk.rpc.api import set_timeout as set_timeout
+from gradmesh.sdk.rpc.api import wait_for_workers as wait_for_workers
 from gradmesh.sdk.rpc.collecting import wait_all as wait_all
 from gradmesh.sdk.rpc.errors import RefLeak as RefLeak
 from gradmesh.sdk.rpc.errors import RpcNotRunning as RpcNotRunning
@@ -36,4 +37,5 @@ __all__ = [
     "set_timeout",
     "shutdown",
     "wait_all",
+    "wait_for_workers",
 ]

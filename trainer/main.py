@@ -14,6 +14,7 @@ from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.rpc.start import dialer
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.metrics import RpcMetrics
@@ -29,10 +30,11 @@ _OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 _SERVER_THREADS = 4
 
 
-def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
+def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig, rpc: RpcConfig) -> int:
     """Train until the job is done or the process is told to stop; return the exit code."""
-    with Process(config.name, process, config, job) as running:
+    with Process(config.name, process, config, job, rpc) as running:
         life = running.life
+        rpc.import_modules()
         incarnation = time.time_ns()
         metrics = RpcMetrics("client", running.registry)
         agent = Agent(
@@ -42,6 +44,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig) -> int:
             dialer(security=process.security, transport=process.transport, metrics=metrics),
             threads=_SERVER_THREADS,
             inline=_SERVER_THREADS // 2,
+            timeout_s=rpc.timeout_s,
         )
         current.install(agent)
         life.on_drain("rpc", lambda _: agent.close())

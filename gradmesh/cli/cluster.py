@@ -8,8 +8,10 @@ from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.lifecycle import LifecycleConfig
 from gradmesh.sdk.process.metrics import MetricsConfig
 from gradmesh.sdk.process.setting import Section, settings
+from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
+from gradmesh.services.worker.config import WorkerConfig
 from gradmesh.trainer.config import TrainerConfig
 from gradmesh.trainer.job.config import JobConfig
 
@@ -18,6 +20,8 @@ CLUSTER_SECTIONS: tuple[type[Section], ...] = (
     ParameterServerConfig,
     TrainerConfig,
     JobConfig,
+    WorkerConfig,
+    RpcConfig,
     *PROCESS_SECTIONS,
 )
 _COUNTS = ("coordinator.parameter_servers", "coordinator.trainers")
@@ -25,7 +29,7 @@ _COUNTS = ("coordinator.parameter_servers", "coordinator.trainers")
 
 def not_flags() -> tuple[str, ...]:
     """Return the keys that a cluster command offers no flag for, since they differ by process."""
-    own = (CoordinatorConfig, ParameterServerConfig, TrainerConfig)
+    own = (CoordinatorConfig, ParameterServerConfig, TrainerConfig, WorkerConfig)
     keys = [s.key for section in own for s in settings(section) if s.key not in _COUNTS]
     return (*keys, "process.lifeline")
 
@@ -51,8 +55,8 @@ def listen_address(sections: Sections) -> str:
 
 
 def drain_s(sections: Sections) -> float:
-    """Return how long the orderly end of a whole cluster may take: three roles in a row."""
-    return 3 * (sections[LifecycleConfig].drain_s + 2.0) + 10.0
+    """Return how long the orderly end of a whole cluster may take: four roles in a row."""
+    return 4 * (sections[LifecycleConfig].drain_s + 2.0) + 10.0
 
 
 def _values(sections: Sections, keys: Iterable[str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _COMMANDS = {
     "coordinator": "Run a coordinator in the foreground.",
     "parameter-server": "Run a parameter server in the foreground.",
     "trainer": "Run a trainer in the foreground.",
+    "worker": "Run a worker in the foreground: your own functions, called by others.",
     "bench": "Measure against the peer on this machine.",
     "version": "Show the version.",
 }

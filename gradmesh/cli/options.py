@@ -24,6 +24,8 @@ SECTION_NAMES = (
     "parameter_server",
     "trainer",
     "job",
+    "worker",
+    "rpc",
     "security",
     "transport",
     "log",

@@ -6,13 +6,14 @@ import click
 
 from gradmesh.cli.options import PROCESS_SECTIONS, configured, process_config
 from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 
 
 @click.command("parameter-server")
-@configured(ParameterServerConfig, *PROCESS_SECTIONS)
+@configured(ParameterServerConfig, RpcConfig, *PROCESS_SECTIONS)
 def parameter_server(sections: Sections, config: Path | None) -> int:
     """Run a parameter server in the foreground: shards of tables, lookups, gradients."""
     from gradmesh.services.parameter_server.main import run
 
-    return run(sections[ParameterServerConfig], process_config(sections))
+    return run(sections[ParameterServerConfig], process_config(sections), sections[RpcConfig])

@@ -30,10 +30,16 @@ from gradmesh.services.coordinator.config import CoordinatorConfig
 @click.command()
 @state_option
 @click.option("--detach", is_flag=True, help="Return once the cluster runs in the background.")
+@click.option("--workers", type=click.IntRange(0), default=0, help="Workers that serve functions.")
 @click.option("--exit-when-done", is_flag=True, help="End the cluster when all trainers are done.")
 @configured(*CLUSTER_SECTIONS, without=not_flags())
 def up(
-    sections: Sections, config: Path | None, state: Path, detach: bool, exit_when_done: bool
+    sections: Sections,
+    config: Path | None,
+    state: Path,
+    detach: bool,
+    workers: int,
+    exit_when_done: bool,
 ) -> int:
     """Start a local cluster and stay with it.
 
@@ -41,6 +47,7 @@ def up(
     """
     if detach:
         extra = ("--exit-when-done",) if exit_when_done else ()
+        extra = (*extra, "--workers", str(workers))
         arguments = (*flags(given_by_flag(sections), CLUSTER_SECTIONS), *extra)
         address = start_detached(StateFolder(state), arguments, config)
         click.echo(f"the cluster is up, coordinator at {address}; `gradmesh down` ends it")
@@ -49,6 +56,7 @@ def up(
     cluster = LocalCluster(
         parameter_servers=sections[CoordinatorConfig].parameter_servers,
         trainers=sections[CoordinatorConfig].trainers,
+        workers=workers,
         config=config,
         state=state,
         listen=listen_address(sections),

@@ -35,6 +35,8 @@ class LocalCluster:
     Args:
         parameter_servers: How many, at least one.
         trainers: How many run the configured job; 0 leaves training to your own code.
+        workers: How many serve functions, `worker-0` and so on; what they import is a setting,
+            `{"rpc.imports": ["my.functions"]}`.
         config: TOML file that all processes read.
         state: Folder for logs and addresses; a temporary one by default, removed at the end.
         listen: Where the coordinator serves; port 0 takes a free one, kept over restarts.
@@ -53,6 +55,7 @@ class LocalCluster:
         *,
         parameter_servers: int = 2,
         trainers: int = 0,
+        workers: int = 0,
         config: Path | None = None,
         state: Path | None = None,
         listen: str = "127.0.0.1:0",
@@ -65,6 +68,7 @@ class LocalCluster:
         self._plan = ClusterPlan(
             parameter_servers=parameter_servers,
             trainers=trainers,
+            workers=workers,
             config=config,
             listen=listen,
             settings=settings or {},

@@ -16,8 +16,10 @@ from gradmesh.sdk.process.metrics import MetricsConfig
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.setting import Section
 from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
+from gradmesh.services.worker.config import WorkerConfig
 from gradmesh.trainer.config import TrainerConfig
 from gradmesh.trainer.job.config import JobConfig
 
@@ -39,6 +41,7 @@ class ClusterPlan:
     Attributes:
         parameter_servers: How many, at least one.
         trainers: How many, at least none.
+        workers: How many, at least none.
         config: TOML file that all processes read.
         listen: Where the coordinator serves; port 0 takes a free one.
         settings: More settings by `section.key`.
@@ -46,28 +49,35 @@ class ClusterPlan:
 
     parameter_servers: int
     trainers: int
+    workers: int = 0
     config: Path | None = None
     listen: str = "127.0.0.1:0"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.parameter_servers < 1 or self.trainers < 0:
+        if self.parameter_servers < 1 or self.trainers < 0 or self.workers < 0:
             raise ValueError(
-                "expected parameter_servers of at least 1 and trainers of at least 0, "
-                f"got {self.parameter_servers} and {self.trainers}"
+                "expected parameter_servers of at least 1, trainers and workers of at least 0, "
+                f"got {self.parameter_servers}, {self.trainers} and {self.workers}"
             )
 
     def specs(self, folder: StateFolder) -> list[ChildSpec]:
         """Return the children in the order of their start."""
         servers = [
-            self._worker(folder, f"parameter-server-{rank}", (ParameterServerConfig,))
+            self._worker(folder, f"parameter-server-{rank}", (ParameterServerConfig, RpcConfig))
             for rank in range(self.parameter_servers)
         ]
         trainers = [
-            self._worker(folder, f"trainer-{rank}", (TrainerConfig, JobConfig), finite=True)
+            self._worker(
+                folder, f"trainer-{rank}", (TrainerConfig, JobConfig, RpcConfig), finite=True
+            )
             for rank in range(self.trainers)
         ]
-        return [self._coordinator(folder), *servers, *trainers]
+        workers = [
+            self._worker(folder, f"worker-{rank}", (WorkerConfig, RpcConfig), rank=rank)
+            for rank in range(self.workers)
+        ]
+        return [self._coordinator(folder), *servers, *trainers, *workers]
 
     def _coordinator(self, folder: StateFolder) -> ChildSpec:
         def argv() -> Sequence[str]:
@@ -96,6 +106,7 @@ class ClusterPlan:
         name: str,
         sections: tuple[type[Section], ...],
         finite: bool = False,
+        rank: int | None = None,
     ) -> ChildSpec:
         role, own = name.rpartition("-")[0], sections[0].section
 
@@ -111,6 +122,7 @@ class ClusterPlan:
                 "transport.lane_port": 0,
                 f"{own}.advertise": "none",
                 f"{own}.coordinator": reachable_address(folder),
+                f"{own}.rank": rank,
             }
             if own == ParameterServerConfig.section:
                 values[f"{own}.state_dir"] = folder.parameter_servers / name

@@ -50,6 +50,7 @@ class Rule:
     maximum: float | None = None
     check: Callable[[Any], Any] | None = None
     hidden: bool = False
+    flag: str | None = None
 
 
 @final
@@ -83,6 +84,7 @@ def setting(
     maximum: float | None = None,
     check: Callable[[Any], Any] | None = None,
     hidden: bool = False,
+    flag: str | None = None,
 ) -> T:
     """Declare a field of a section.
 
@@ -94,11 +96,12 @@ def setting(
         check: Takes the converted value, returns the one to keep, or raises ValueError with
             what is expected. Not called for None.
         hidden: Whether `--help` leaves it out, for what only the supervisor sets.
+        flag: Its flag, where that is not made from its name.
 
     Returns:
         The dataclass field, typed as its default so that type checkers see the field's type.
     """
-    rule = Rule(help, minimum, maximum, check, hidden)
+    rule = Rule(help, minimum, maximum, check, hidden, flag)
     return dataclasses.field(default=default, metadata={_METADATA: rule})
 
 
@@ -111,7 +114,8 @@ def settings(section: type[Section]) -> tuple[Setting, ...]:
             name=field.name,
             annotation=hints[field.name],
             default=field.default,
-            flag="--" + (section.flag_prefix + field.name).replace("_", "-"),
+            flag=field.metadata[_METADATA].flag
+            or "--" + (section.flag_prefix + field.name).replace("_", "-"),
             rule=field.metadata[_METADATA],
         )
         for field in dataclasses.fields(cast(Any, section))

@@ -71,7 +71,7 @@ class Agent:
             self.info, functions, self.peers, self.outstanding, self.control, timeout_s
         )
         self.exchange = self.caller.exchange
-        self.answers = Answers(self.me, self.peers, self.threads.run)
+        self.answers = Answers(self.me, self.control, self.threads.run)
         self.execution = Execution(
             self.me, functions, self.exchange, self.threads, self.answers, inline, self
         )

@@ -1,6 +1,5 @@
 """Answers that come later: no thread waits for them here, and they are brought to their callers."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import final
@@ -10,14 +9,9 @@ from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.rpc.reply import Reply
 from gradmesh.sdk.rpc.threads import Task
-from gradmesh.sdk.rref.control import METHODS, KnowsPeers
+from gradmesh.sdk.rref.control import Control
 from gradmesh.sdk.rref.ids import Worker
 from gradmesh.sdk.transport.deadline import Deadline
-
-_log = logging.getLogger(__name__)
-
-# A caller that is busy or out of reach for a moment is tried for so long, whatever its deadline.
-_DELIVER_S = 30.0
 
 
 @final
@@ -26,13 +20,13 @@ class Answers:
 
     Args:
         me: The worker.
-        peers: Channels to the callers.
+        control: Brings answers to the callers.
         run: Runs a task on a thread.
     """
 
-    def __init__(self, me: Worker, peers: KnowsPeers, run: Callable[[Task], None]) -> None:
+    def __init__(self, me: Worker, control: Control, run: Callable[[Task], None]) -> None:
         self._me = me
-        self._peers = peers
+        self._control = control
         self._run = run
         self._changed = threading.Condition()  # guards _owed
         self._owed: set[tuple[Worker, int]] = set()
@@ -59,7 +53,10 @@ class Answers:
         def deliver() -> None:
             try:
                 error = reply.exception()
-                self._deliver(caller, call_id, reply.value() if error is None else fail(error))
+                answer = reply.value() if error is None else fail(error)
+                self._control.deliver(
+                    "Deliver", caller, answer.delivered(caller, call_id, self._me)
+                )
             finally:
                 with self._changed:
                     self._owed.discard(owed)
@@ -73,25 +70,15 @@ class Answers:
 
         reply.add_done_callback(bring)
 
-    def _deliver(self, caller: Worker, call_id: int, reply: Reply) -> None:
-        deadline = Deadline.after(_DELIVER_S)
-        request = reply.delivered(caller, call_id, self._me)
-        try:
-            channel = self._peers.channel(caller.name, deadline)
-            channel.call(METHODS["Deliver"], request, deadline)
-        except GradmeshError as error:
-            told = {"worker": caller.name, "error": error.message}
-            _log.warning("an answer could not be delivered", extra=told)
-
     def unknown(self, caller: Worker, call_ids: Iterable[int]) -> list[int]:
         """Return which of a caller's calls nobody here is going to answer."""
         with self._changed:
             return [count for count in call_ids if (caller, count) not in self._owed]
 
-    def wait_idle(self, deadline: Deadline) -> bool:
-        """Wait until nothing is owed."""
+    def wait_idle(self, deadline: Deadline, but: Callable[[], int] = lambda: 0) -> bool:
+        """Wait until nothing is owed, but so many answers."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._owed, deadline.remaining_s())
+            return self._changed.wait_for(lambda: len(self._owed) <= but(), deadline.remaining_s())
 
     def __len__(self) -> int:
         return len(self._owed)

@@ -1,9 +1,10 @@
 """Calls as users make them."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.errors import InvalidRequest, WorkerNotFound
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.owner.registry import remote as register
 from gradmesh.sdk.rpc.collecting import collect
@@ -11,6 +12,8 @@ from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rpc.peers import To
 from gradmesh.sdk.rpc.worker import WorkerInfo
 from gradmesh.sdk.rref.rref import RRef
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.retry import RetryPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -126,6 +129,29 @@ def get_worker_infos() -> list[WorkerInfo]:
     """Return all processes that can be called, by name."""
     agent = current_agent()
     return agent.peers.infos(agent.caller.deadline(None))
+
+
+def wait_for_workers(*names: str, timeout_s: float = 60.0) -> list[WorkerInfo]:
+    """Wait until workers have joined; return who they are.
+
+    Args:
+        names: Of the workers.
+        timeout_s: How long.
+
+    Raises:
+        WorkerNotFound: One did not come in time.
+    """
+    agent = current_agent()
+    deadline = Deadline.after(timeout_s)
+    pauses = RetryPolicy(max_s=0.3).pauses()
+    while True:
+        agent.peers.refresh(agent.caller.deadline(None))
+        try:
+            return [agent.peers.find(name, deadline) for name in names]
+        except WorkerNotFound:
+            if deadline.remaining_s() < (pause_s := next(pauses)):
+                raise
+        time.sleep(pause_s)
 
 
 def set_timeout(timeout_s: float) -> None:

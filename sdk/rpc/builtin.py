@@ -4,6 +4,8 @@ from typing import Any
 
 from gradmesh.engine import nn
 from gradmesh.engine.autograd import Tensor
+from gradmesh.engine.autograd import errors as autograd_errors
+from gradmesh.engine.backend import errors as backend_errors
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.owner.registry import REGISTRY, async_execution
@@ -36,6 +38,10 @@ def register() -> None:
         cls = getattr(nn, name)
         if isinstance(cls, type):
             REGISTRY.register(f"gradmesh.nn.{name}", cls)
+    for module in (backend_errors, autograd_errors):
+        for error in vars(module).values():
+            if isinstance(error, type) and issubclass(error, Exception):
+                REGISTRY.register_exception(f"gradmesh.{error.__name__}", error)
 
 
 register()

@@ -12,6 +12,7 @@ from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.collecting import collect
 from gradmesh.sdk.rpc.failure import from_proto
+from gradmesh.sdk.rpc.harvest import Harvest
 from gradmesh.sdk.rpc.outstanding import Outstanding, RpcCall
 from gradmesh.sdk.rpc.peers import Peers, To
 from gradmesh.sdk.rpc.recording import recorder
@@ -22,7 +23,7 @@ from gradmesh.sdk.rref.control import METHODS, Control
 from gradmesh.sdk.rref.exchange import Borrowing, Exchange, Lending
 from gradmesh.sdk.rref.ids import Key, Keys, Worker
 from gradmesh.sdk.rref.rref import RemoteType, RRef
-from gradmesh.sdk.rref.users import Used
+from gradmesh.sdk.rref.users import Creation, Used
 from gradmesh.sdk.transport.deadline import Deadline
 
 NO_LIMIT_S = 30 * 86400.0
@@ -60,6 +61,7 @@ class Caller:
         self.exchange = Exchange(self.me, self, peers, control)
         self.timeout_s = timeout_s
         self.closed = False
+        self._harvest = Harvest()
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Return the deadline of a call that begins now.
@@ -165,7 +167,9 @@ class Caller:
 
     def _send(self, call: RpcCall[Any], rpc: str, request: Body) -> None:
         channel = self.peers.channel(call.worker, call.deadline)
+        self._harvest.make_room(call.worker)
         call.sent(channel.start(METHODS[rpc], request, call.deadline))
+        self._harvest.sown(call)
 
     def _worker(self, name: str) -> Worker:
         """Return a worker as far as it is known."""
@@ -216,10 +220,11 @@ class Caller:
             function=function, caller=self.me.proto(), depth=current.depth.get()
         )
         request.ref.CopyFrom(_ref(Worker(owner.name, owner.incarnation), key, fork))
-        self._create(request, owner, args, kwargs, deadline, target, created)
+        creation = self._create(request, owner, args, kwargs, deadline, target, created)
         if owner.name == self.name:
             created.add_done_callback(lambda done: self._created_here(done, key))
         else:
+            used.creation = creation
             self.exchange.users.track(rref, used)
         return rref
 
@@ -232,8 +237,8 @@ class Caller:
         deadline: Deadline,
         target: RRef[Any] | None,
         created: Future[None],
-    ) -> None:
-        """Send a creation; settle `created` when it has ended."""
+    ) -> Creation:
+        """Send a creation, which settles `created` when it has ended."""
         lending = Lending(self.exchange, Worker(owner.name, owner.incarnation))
         call = self.outstanding.begin(
             owner.name,
@@ -244,16 +249,9 @@ class Caller:
         )
         request.call_id = call.call_id
         self._fill(call, lending, request, args, kwargs, target, "CreateRef")
-        answered = collect(Future(call))
-
-        def settle(done: Future[Any]) -> None:
-            error = done.exception()
-            if error is None:
-                created.set_result(None)
-            else:
-                created.set_exception(error)
-
-        answered.add_done_callback(settle)
+        creation = Creation(collect(Future(call)), created, deadline)
+        self.exchange.control.later(creation.finish)
+        return creation
 
     def _created_here(self, done: Future[None], key: Key) -> None:
         """Let go of a value that this worker made for itself: its reference keeps it."""
@@ -266,6 +264,12 @@ class Caller:
         if error is not None and not kept.outcome.done():
             kept.outcome.set_exception(error)
         owners.take_back(key, key)
+
+    def await_creation(self, used: Used, timeout_s: float | None) -> None:
+        """Wait for the creation of a value that this worker asked for, if there is time."""
+        creation, used.creation = used.creation, None
+        if creation is not None:
+            creation.await_answer(self.deadline(timeout_s))
 
     def fetch(self, used: Used, timeout_s: float | None) -> Future[Any]:
         """Ask the owner for a copy of a value."""

@@ -69,6 +69,11 @@ class Gathers:
         arrivals.complete.set_result(dict(arrivals.values))
         return arrivals.complete
 
+    def waiting(self) -> int:
+        """Return how many have come to meetings that are not complete."""
+        with self._lock:
+            return sum(len(arrivals.values) for arrivals in self._open.values())
+
     def _late(self, meeting: Meeting, timeout_s: float) -> None:
         with self._lock:
             arrivals = self._open.pop(meeting, None)

@@ -1,6 +1,7 @@
 """The calls that this worker has made and that are not answered yet."""
 
 import logging
+import socket
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -93,6 +94,16 @@ class RpcCall(Generic[T]):
     def sent(self, pending: Pending) -> None:
         """Note that the request is on its way."""
         self._pending = pending
+
+    @property
+    def doorbell(self) -> socket.socket | None:
+        """What can be read when the response has come, where the call occupies a socket."""
+        pending = self._pending
+        return None if pending is None else pending.doorbell
+
+    def take(self) -> None:
+        """Take a response that is there, so that its connection is free."""
+        self._respond()
 
     def finish(self) -> T:
         """Wait for the answer; return what it says or raise it."""

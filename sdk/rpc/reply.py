@@ -84,7 +84,8 @@ def reply_of(body: Any) -> Reply:
     if isinstance(body, pb.DescribeRefResponse):
         return Reply(type=body.type, methods=body.methods, error=error, deferred=deferred)
     note = body.autograd if body.HasField("autograd") else None
-    value = body.value if isinstance(body, pb.FetchRefResponse) else body.result
+    field = "value" if isinstance(body, pb.FetchRefResponse) else "result"
+    value = getattr(body, field) if body.HasField(field) else None
     reply = Reply(value, arrays, note, error, deferred=deferred)
     if isinstance(body, pb.DeliverRequest):
         reply.type, reply.methods = body.type, body.methods

@@ -70,7 +70,9 @@ def _await_quiet(agent: Agent, deadline: Deadline) -> None:
 def _await_idle(agent: Agent, deadline: Deadline) -> None:
     if not agent.outstanding.wait_idle(deadline):
         raise DeadlineExceeded(f"{agent.name}: {len(agent.outstanding)} calls have no answer yet")
-    if not agent.answers.wait_idle(deadline) or not agent.execution.wait_idle(deadline):
+    # Those who wait for us to meet them are owed an answer that we are about to give.
+    quiet = agent.answers.wait_idle(deadline, but=agent.gathers.waiting)
+    if not quiet or not agent.execution.wait_idle(deadline):
         raise DeadlineExceeded(f"{agent.name}: calls of others still run here")
 
 

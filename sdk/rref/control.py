@@ -27,6 +27,7 @@ METHODS: dict[str, Method] = methods_of(pb.DESCRIPTOR.services_by_name["OwnerSer
 
 _PATIENCE_S = 30.0
 _MOST_AT_ONCE = 1000
+_GATHER_S = 0.005
 
 Run: TypeAlias = Callable[[Callable[[], object]], None]
 
@@ -62,6 +63,7 @@ class Control:
         self._under_way = 0
         self._deletions: dict[Worker, list[value_pb2.RemoteRef]] = defaultdict(list)
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def start(self) -> None:
         """Begin to work."""
@@ -101,7 +103,7 @@ class Control:
     def _send(self, name: str, worker: Worker, request: Body) -> None:
         def task() -> None:
             try:
-                self._deliver(name, worker, request)
+                self.deliver(name, worker, request)
             finally:
                 with self._changed:
                     self._under_way -= 1
@@ -112,7 +114,14 @@ class Control:
         except GradmeshError:
             task()  # no thread is left; this one has time
 
-    def _deliver(self, name: str, worker: Worker, request: Body) -> None:
+    def deliver(self, name: str, worker: Worker, request: Body) -> None:
+        """Send a repeatable message until it arrives, its receiver is gone, or it takes too long.
+
+        Args:
+            name: Of the rpc.
+            worker: Who gets it.
+            request: What to send.
+        """
         deadline = Deadline.after(_PATIENCE_S)
         pauses = RetryPolicy().pauses()
         while True:
@@ -129,7 +138,7 @@ class Control:
                 failure, gone = error, True
             if gone or deadline.remaining_s() < (pause_s := next(pauses)):
                 told = {"rpc": name, "worker": worker.name, "error": failure.message}
-                _log.info("gave up a message about references", extra=told)
+                _log.warning("a message was given up", extra=told)
                 return
             threading.Event().wait(pause_s)
 
@@ -140,12 +149,21 @@ class Control:
             return False  # the coordinator is silent, too
 
     def _work(self) -> None:
-        while (task := self._queue.get()) is not None:
-            try:
-                task()
-            except Exception:
-                _log.exception("a message about references failed")
-            del task
+        task: Callable[[], object] | None = self._queue.get()
+        while task is not None:
+            # Deletions of a loop go in one message, and most creations are answered by then.
+            self._closing.wait(_GATHER_S)
+            while task is not None:
+                try:
+                    task()
+                except Exception:
+                    _log.exception("a message about references failed")
+                del task  # what it holds is not ours to keep while we wait
+                try:
+                    task = self._queue.get_nowait()
+                except queue.Empty:
+                    task = self._queue.get()
+                    break
 
     def flush(self, deadline: Deadline) -> bool:
         """Wait until everything asked for so far has arrived or was given up."""
@@ -159,6 +177,7 @@ class Control:
     def close(self) -> None:
         """End the thread; may be called twice."""
         thread, self._thread = self._thread, None
+        self._closing.set()
         self._queue.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)

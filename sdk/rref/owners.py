@@ -101,12 +101,7 @@ class Owners:
             RefNotFound: It was deleted.
         """
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                return kept
-            if key in self._gone or key[:2] == self._me:
-                raise self._not_found(key)
-            return self._awaited.setdefault(key, Kept(key))
+            return self._room(key)
 
     def share(self, kept: Kept, holder: Worker) -> Key:
         """Note a new reference that goes to another worker; return its name."""
@@ -120,27 +115,30 @@ class Owners:
     def fork(self, key: Key, fork: Key, holder: Worker) -> None:
         """Note a reference that a user passed on; again is no error.
 
+        It may come before the creation of the value does.
+
         Raises:
-            RefNotFound: The value is not kept.
+            RefNotFound: The value was deleted.
         """
         with self._lock:
             if fork in self._gone_forks:
                 return  # its holder has let go of it already
-            kept = self._kept.get(key)
-            if kept is None:
-                raise self._not_found(key)
-            kept.forks[fork] = holder
+            self._room(key).forks[fork] = holder
 
     def delete(self, key: Key, fork: Key) -> None:
         """Forget a reference, and the value with the last one; again is no error."""
         with self._lock:
             _remember(self._gone_forks, fork)
             kept = self._kept.get(key)
-            if kept is not None and kept.forks.pop(fork, None) is not None and not kept.forks:
+            if kept is None:
+                awaited = self._awaited.get(key)
+                if awaited is not None:
+                    awaited.forks.pop(fork, None)
+                elif fork == key:
+                    # The creation may still be on its way.
+                    _remember(self._gone, key)
+            elif kept.forks.pop(fork, None) is not None and not kept.forks:
                 self._drop(key)
-            elif kept is None and fork == key:
-                # The creation may still be on its way.
-                _remember(self._gone, key)
 
     def take_back(self, key: Key, fork: Key) -> None:
         """Forget a reference that this worker lent to itself, if it is one."""
@@ -193,6 +191,15 @@ class Owners:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def _room(self, key: Key) -> Kept:
+        """Return a value, or the room of one whose creation has not come yet; the lock is held."""
+        kept = self._kept.get(key)
+        if kept is None:
+            if key in self._gone or key[:2] == self._me:
+                raise self._not_found(key)
+            kept = self._awaited.setdefault(key, Kept(key))
+        return kept
 
     def _drop(self, key: Key) -> None:
         del self._kept[key]

@@ -42,6 +42,9 @@ class Home(Protocol):
     def new_keys(self) -> Keys:
         """Return this worker's count of names."""
 
+    def await_creation(self, used: Used, timeout_s: float | None) -> None:
+        """Wait for the creation of a value, where that saves a thread."""
+
     def fetch(self, used: Used, timeout_s: float | None) -> Future[Any]:
         """Ask the owner for a copy of the value."""
 
@@ -127,6 +130,7 @@ class RRef(Generic[T]):
         if self._kept is not None:
             self._check_open()
             return cast(T, self._kept.outcome.result(timeout_s or None))
+        self._home.await_creation(self._usable(), timeout_s)
         return cast(T, self._home.fetch(self._usable(), timeout_s).result())
 
     def local_value(self) -> T:
@@ -199,17 +203,16 @@ class RRef(Generic[T]):
 
     def remote_type(self, timeout_s: float | None = None) -> Future[RemoteType]:
         """Return what the value is; asked once, then known."""
-        if self._type is None:
+        known = self._type
+        # A failure is not remembered; the next one may have more luck.
+        if known is None or (known.done() and known.exception() is not None):
             if self._kept is not None:
                 home = self._home
-                self._type = self._kept.outcome.then(lambda f: home.local_type(f.result()))
+                known = self._kept.outcome.then(lambda f: home.local_type(f.result()))
             else:
-                self._type = self._home.describe_ref(self._usable(), timeout_s)
-        elif self._type.done() and self._type.exception() is not None:
-            # A failure is told once; the next one may have more luck.
-            failed, self._type = self._type, None
-            return failed
-        return self._type
+                known = self._home.describe_ref(self._usable(), timeout_s)
+            self._type = known
+        return known
 
     def _usable(self) -> Used:
         """Return the reference if it can be used.

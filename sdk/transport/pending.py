@@ -1,5 +1,6 @@
 """A call under way: first on a lane if there is one, then through gRPC, until it is answered."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from gradmesh.protos.method import Body, Method, from_wire, to_wire
 from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.link import Link, Received
-from gradmesh.sdk.transport.lane.stream import LaneBroken
+from gradmesh.sdk.transport.lane.stream import LaneBroken, SocketStream
 from gradmesh.sdk.transport.retry import may_repeat
 from gradmesh.sdk.transport.status import from_bytes, from_call
 
@@ -225,6 +226,14 @@ class Pending:
             return False
         self._future.add_done_callback(lambda _: function())
         return True
+
+    @property
+    def doorbell(self) -> socket.socket | None:
+        """What can be read when the answer has come, where the call occupies a socket."""
+        link = self._link
+        if link is not None and isinstance(link.stream, SocketStream):
+            return link.stream.sock
+        return None
 
     def release(self) -> None:
         """Give back what `borrow` lent; may be called twice."""

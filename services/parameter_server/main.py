@@ -14,6 +14,7 @@ from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.rpc.start import dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
@@ -41,10 +42,11 @@ _CONTEXT_IDLE_S = 3600.0
 _SNAPSHOT_IDLE_S = 60.0
 
 
-def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
+def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -> int:
     """Serve until told to stop; return the exit code."""
-    with Process(config.name, process, config) as running:
+    with Process(config.name, process, config, rpc) as running:
         life = running.life
+        rpc.import_modules()
         incarnation = time.time_ns()
         directory = Directory()
         log = None
@@ -74,6 +76,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig) -> int:
             dialer(security=process.security, transport=process.transport, metrics=metrics),
             threads=config.server_threads,
             inline=max(1, config.server_threads // 2),
+            timeout_s=rpc.timeout_s,
         )
         current.install(agent)
         life.on_drain("rpc", lambda _: agent.close())

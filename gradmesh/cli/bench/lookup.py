@@ -42,11 +42,11 @@ def lookup(
     from gradmesh.benchmarks.report import HEADING, show_line, write_json
 
     known = {load.name: load for load in benchmark.loads()}
-    chosen = _chosen("lane", lanes, benchmark.LANES)
-    only = [known[name] for name in _chosen("workload", names or ",".join(known), tuple(known))]
+    wanted = chosen("lane", lanes, benchmark.LANES)
+    only = [known[name] for name in chosen("workload", names or ",".join(known), tuple(known))]
     click.echo(HEADING)
     rows = benchmark.run(
-        chosen,
+        wanted,
         against is not None,
         seconds,
         on_row=lambda row: click.echo(show_line(row)),
@@ -57,7 +57,7 @@ def lookup(
     return 0
 
 
-def _chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
+def chosen(what: str, text: str, known: tuple[str, ...]) -> list[str]:
     """Return the names in a list with commas."""
     names = [name.strip() for name in text.split(",")]
     for name in names:

@@ -66,7 +66,7 @@ def test_a_call_that_is_not_repeatable_is_sent_once(
     serve: Any, dial: Any, fault_proxy: Any, script: Any, hanging: Any
 ) -> None:
     proxy = fault_proxy(serve().address)
-    call = start(dial(proxy.address, lane="grpc"), "Call", 20)
+    call = start(dial(proxy.address, lane="unary"), "Call", 20)
     assert hanging["call"].entered.wait(10)
 
     proxy.reset()

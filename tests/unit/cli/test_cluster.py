@@ -23,7 +23,7 @@ def test_children_get_what_only_the_command_line_knows() -> None:
         "metrics.listen": "off",
         "process.drain_s": 4.0,
     }
-    assert drain_s(loaded) == 28.0
+    assert drain_s(loaded) == 34.0
 
 
 def test_coordinator_takes_a_free_port_unless_one_is_configured() -> None:

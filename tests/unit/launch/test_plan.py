@@ -29,6 +29,20 @@ def test_children_are_named_by_role_and_rank(folder: StateFolder) -> None:
     ]
 
 
+def test_workers_import_what_they_serve(folder: StateFolder) -> None:
+    settings = {"rpc.imports": ["my.functions", "more"]}
+    plan = ClusterPlan(parameter_servers=1, trainers=0, workers=2, settings=settings)
+
+    *_, first, second = plan.specs(folder)
+
+    assert [spec.role for spec in (first, second)] == ["worker"] * 2
+    assert flag(second.argv(), "--name") == "worker-1"
+    assert flag(second.argv(), "--rank") == "1"
+    assert flag(second.argv(), "--import") == "my.functions,more"
+    with pytest.raises(ValueError, match="trainers and workers of at least 0"):
+        ClusterPlan(parameter_servers=1, trainers=0, workers=-1)
+
+
 def test_coordinator_keeps_its_port_over_a_restart(folder: StateFolder) -> None:
     coordinator = ClusterPlan(parameter_servers=1, trainers=0).specs(folder)[0]
 

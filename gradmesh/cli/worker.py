@@ -1,0 +1,19 @@
+"""`gradmesh worker`."""
+
+from pathlib import Path
+
+import click
+
+from gradmesh.cli.options import PROCESS_SECTIONS, configured, process_config
+from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.rpc.config import RpcConfig
+from gradmesh.services.worker.config import WorkerConfig
+
+
+@click.command()
+@configured(WorkerConfig, RpcConfig, *PROCESS_SECTIONS)
+def worker(sections: Sections, config: Path | None) -> int:
+    """Run a worker in the foreground: functions of your own modules, called by others."""
+    from gradmesh.services.worker.main import run
+
+    return run(sections[WorkerConfig], sections[RpcConfig], process_config(sections))

@@ -1,0 +1,212 @@
+"""A module that lives on another worker and is used as if it were here."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Self, final
+
+from gradmesh.engine.autograd import Tensor
+from gradmesh.engine.backend.device import as_device
+from gradmesh.engine.nn import Module, Parameter
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.owner.registry import REGISTRY
+from gradmesh.sdk.rpc.collecting import collect
+from gradmesh.sdk.rpc.current import current_agent
+from gradmesh.sdk.rref.rref import RRef
+
+_CREATE = "gradmesh.remote_module.create"
+_FORWARD = "gradmesh.remote_module.forward"
+_PARAMETERS = "gradmesh.remote_module.parameters"
+_TRAIN = "gradmesh.remote_module.train"
+
+
+@final
+class RemoteModule(Module):
+    """A module on another worker; calling it calls its forward there.
+
+    Its parameters stay there, so whatever would need them here raises ValueError: use
+    `remote_parameters` and `get_module_rref`.
+
+    Args:
+        remote_device: "worker/device" or "rank:n/device"; the device is "cpu" if left out.
+        module_cls: Class of the module, registered with @gm.remote, or its name; the engine's own
+            are.
+        args: Its positional arguments.
+        kwargs: Its named arguments.
+
+    Raises:
+        InvalidRequest: The place makes no sense, or the class is not registered.
+        WorkerNotFound: There is no such worker.
+        Exception: What the module's constructor raised.
+    """
+
+    def __init__(
+        self,
+        remote_device: str,
+        module_cls: type[Module] | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        agent = current_agent()
+        to, self.device = _place(remote_device)
+        made = (agent.functions.name_of(module_cls), list(args), dict(kwargs or {}), self.device)
+        self.module_rref: RRef[Module] = agent.caller.create(to, _CREATE, made, {}, None)
+        # What went wrong is better known here than at the first forward.
+        kind = self.module_rref.remote_type().result()
+        self._name = kind.name
+
+    @classmethod
+    def init_from_module_rref(cls, remote_device: str, module_rref: RRef[Module]) -> "RemoteModule":
+        """Return a module around one that exists.
+
+        Args:
+            remote_device: Where inputs go; its worker must be the reference's owner.
+            module_rref: Reference to the module.
+
+        Raises:
+            InvalidRequest: The owner is another worker.
+        """
+        to, device = _place(remote_device)
+        owner = current_agent().caller.find(to).name
+        if owner != module_rref.owner_name():
+            raise InvalidRequest(
+                f"the module is on {module_rref.owner_name()!r}, not on {owner!r}", worker=owner
+            )
+        made = cls.__new__(cls)
+        Module.__init__(made)
+        made.device = device
+        made.module_rref = module_rref
+        made._name = module_rref.remote_type().result().name
+        return made
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's forward there and wait for its result."""
+        return self._call(args, kwargs).result()
+
+    def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run the module's forward there; return the future of its result."""
+        return collect(self._call(args, kwargs))
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
+        caller = current_agent().caller
+        owner = self.module_rref.owner_name()
+        passed = (self.module_rref, self.device, list(args), dict(kwargs))
+        return caller.call(owner, _FORWARD, passed, {}, None)
+
+    def remote_parameters(self, recurse: bool = True) -> list[RRef[Parameter]]:
+        """Return references to the module's parameters, in its order."""
+        caller = current_agent().caller
+        owner = self.module_rref.owner_name()
+        found: list[RRef[Parameter]] = caller.call(
+            owner, _PARAMETERS, (self.module_rref, recurse), {}, None
+        ).result()
+        return found
+
+    def get_module_rref(self) -> RRef[Module]:
+        """Return the reference to the module itself."""
+        return self.module_rref
+
+    def train(self, mode: bool = True) -> Self:
+        """Put the module there into training mode, or out of it."""
+        caller = current_agent().caller
+        owner = self.module_rref.owner_name()
+        caller.call(owner, _TRAIN, (self.module_rref, mode), {}, None).result()
+        self.training = mode
+        return self
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ValueError(
+            "the parameters of a RemoteModule are on its worker; use remote_parameters(), or call "
+            "methods of the module through get_module_rref()"
+        )
+
+    register_parameter = _refuse
+    register_buffer = _refuse
+    add_module = _refuse
+    named_parameters = _refuse
+    parameters = _refuse
+    named_buffers = _refuse
+    buffers = _refuse
+    children = _refuse
+    named_modules = _refuse
+    modules = _refuse
+    state_dict = _refuse
+    load_state_dict = _refuse
+    requires_grad_ = _refuse
+    zero_grad = _refuse
+    apply = _refuse
+    to = _refuse
+    float = _refuse
+    double = _refuse
+
+    def extra_repr(self) -> str:
+        """Say what it is, and where."""
+        return f"{self._name} on {self.module_rref.owner_name()}/{self.device}"
+
+
+def _place(remote_device: str) -> tuple[str | int, str]:
+    """Return the worker and the device of "worker/device".
+
+    Raises:
+        InvalidRequest: It makes no sense.
+    """
+    if not isinstance(remote_device, str):
+        raise InvalidRequest(f'a place is "worker/device", not {remote_device!r}')
+    worker, slash, device = remote_device.partition("/")
+    place = device if slash else "cpu"
+    try:
+        as_device(place)
+    except Exception:
+        raise InvalidRequest(f"{remote_device!r}: there is no device {place!r}") from None
+    if worker.startswith("rank:"):
+        if not worker[5:].isdecimal():
+            raise InvalidRequest(f"{remote_device!r}: {worker[5:]!r} is no rank")
+        return int(worker[5:]), place
+    if not worker or "/" in device:
+        raise InvalidRequest(f'{remote_device!r} is no place; say "worker/device"')
+    return worker, place
+
+
+def _create(name: str, args: list[Any], kwargs: dict[str, Any], device: str) -> Module:
+    """Make a module on this worker."""
+    agent = current_agent()
+    cls = agent.functions.find(name, agent.name)
+    if not isinstance(cls, type) or not issubclass(cls, Module):
+        raise InvalidRequest(f"{name} is no module class", function=name)
+    module = cls(*args, **kwargs)
+    return module if device == "cpu" else module.to(device)
+
+
+def _forward(rref: RRef[Module], device: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a module of this worker."""
+    module = rref.local_value()
+    if device == "cpu":
+        return module(*args, **kwargs)
+    moved = {name: _move(value, device) for name, value in kwargs.items()}
+    return _move(module(*[_move(value, device) for value in args], **moved), "cpu")
+
+
+def _move(value: Any, device: str) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, list | tuple):
+        return type(value)(_move(item, device) for item in value)
+    if isinstance(value, dict):
+        return {name: _move(item, device) for name, item in value.items()}
+    return value
+
+
+def _parameters(rref: RRef[Module], recurse: bool) -> list[RRef[Parameter]]:
+    """Return references to the parameters of a module of this worker."""
+    return [RRef(param) for param in rref.local_value().parameters(recurse)]
+
+
+def _train(rref: RRef[Module], mode: bool) -> None:
+    """Put a module of this worker into training mode, or out of it."""
+    rref.local_value().train(mode)
+
+
+REGISTRY.register(_CREATE, _create)
+REGISTRY.register(_FORWARD, _forward)
+REGISTRY.register(_PARAMETERS, _parameters)
+REGISTRY.register(_TRAIN, _train)

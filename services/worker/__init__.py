@@ -1,0 +1,1 @@
+"""The worker process: a user's functions and values, served."""

@@ -1,0 +1,38 @@
+"""The worker process: serves what its modules register, until it is told to stop."""
+
+import logging
+
+from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
+from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.rpc.config import RpcConfig
+from gradmesh.sdk.rpc.shutdown import close
+from gradmesh.sdk.rpc.start import init
+from gradmesh.services.worker.config import WorkerConfig
+
+_log = logging.getLogger(__name__)
+
+
+def run(config: WorkerConfig, rpc: RpcConfig, process: ProcessConfig) -> int:
+    """Serve until told to stop; return the exit code."""
+    with Process(config.name, process, config, rpc) as running:
+        life = running.life
+        rpc.import_modules()
+        agent = init(
+            config.name,
+            coordinator=config.coordinator,
+            rank=config.rank,
+            listen=config.listen,
+            advertise=config.advertise,
+            timeout_s=rpc.timeout_s,
+            join_timeout_s=config.join_timeout_s,
+            threads=config.server_threads,
+            replace=config.replace,
+            security=process.security,
+            transport=process.transport,
+            registry=running.registry,
+            on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
+        )
+        life.on_drain("rpc", lambda left_s: close(agent, timeout_s=left_s / 2))
+        _log.info("serving", extra={"functions": len(agent.functions.names())})
+        life.wait()
+    return life.exit_code

@@ -1,0 +1,245 @@
+"""What the workers of these tests can be asked; imported by the workers and by the tests."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+import gradmesh as gm
+
+
+@gm.remote
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@gm.remote
+def whoami() -> str:
+    return gm.rpc.get_worker_info().name
+
+
+@gm.remote
+def echo(value: Any = None) -> Any:
+    return value
+
+
+@gm.remote
+def kind_of(value: Any) -> str:
+    return type(value).__name__
+
+
+@gm.remote
+def nothing() -> None:
+    pass
+
+
+@gm.remote
+def heavy(x: Any) -> Any:
+    for _ in range(20):
+        x = x @ x / np.linalg.norm(x)
+    return x
+
+
+@gm.remote
+def sleep(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@gm.remote
+def raise_value(text: str = "expected error") -> None:
+    raise ValueError(text)
+
+
+@gm.remote
+def raise_type() -> Any:
+    return 1 + "x"  # type: ignore[operator]
+
+
+@gm.remote_exception
+class Registered(Exception):
+    pass
+
+
+@gm.remote_exception
+class NeedsTwo(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first, second)
+
+
+class Unregistered(Exception):
+    pass
+
+
+@gm.remote
+def raise_kind(kind: str) -> None:
+    if kind == "registered":
+        raise Registered("the text")
+    if kind == "two":
+        raise NeedsTwo("the", "text")
+    if kind == "unregistered":
+        raise Unregistered("the text")
+    if kind == "key":
+        raise KeyError("line one\nline two")
+    if kind == "unicode":
+        raise UnicodeDecodeError("utf-8", b"x", 0, 1, "the text")
+    if kind == "stop":
+        raise StopIteration
+    raise SystemExit(3)
+
+
+@gm.remote
+class Point:
+    """A registered class with all kinds of methods."""
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+    def get(self) -> int:
+        return self.x
+
+    def move(self, by: int) -> int:
+        self.x += by
+        return self.x
+
+    def slow(self, seconds: float) -> int:
+        time.sleep(seconds)
+        return self.x
+
+    def fail(self) -> None:
+        raise ValueError("from a method")
+
+    @gm.async_execution
+    def later(self, by: int) -> Any:
+        return gm.rpc_async(gm.rpc.get_worker_info().name, add, (self.x, by))
+
+    @classmethod
+    def of(cls, x: int) -> int:
+        return cls(x).x
+
+    @staticmethod
+    def twice(x: int) -> int:
+        return 2 * x
+
+    @staticmethod
+    @gm.async_execution
+    def static_later(to: str, x: int) -> Any:
+        return gm.rpc_async(to, add, (x, 1))
+
+    @classmethod
+    @gm.async_execution
+    def class_later(cls, to: str, x: int) -> Any:
+        return gm.rpc_async(to, add, (x, 1))
+
+    def _hidden(self) -> int:
+        return self.x
+
+
+@gm.remote
+def slow_point(seconds: float) -> Point:
+    time.sleep(seconds)
+    return Point(7)
+
+
+@gm.remote
+def nested_sum(to: str, back: str, depth: int) -> int:
+    return 0 if depth == 0 else 1 + int(gm.rpc_sync(to, nested_sum, (back, to, depth - 1)))
+
+
+@gm.remote
+def endless(to: str, back: str) -> None:
+    gm.rpc_sync(to, endless, (back, to))
+
+
+CHAIN: list[int] = []
+
+
+@gm.remote
+def chain(workers: list[str], ttl: int) -> None:
+    """Go on to the next worker without waiting for it."""
+    CHAIN.append(ttl)
+    if ttl:
+        gm.rpc_async(workers[ttl % len(workers)], chain, (workers, ttl - 1))
+
+
+@gm.remote
+def chain_seen() -> list[int]:
+    return list(CHAIN)
+
+
+# References
+
+
+@gm.remote
+def fetch(rref: Any) -> Any:
+    return rref.to_here()
+
+
+@gm.remote
+def fetch_sum(a: Any, b: Any) -> Any:
+    return a.to_here() + b.to_here()
+
+
+@gm.remote
+def local_value(rref: Any) -> Any:
+    return rref.local_value()
+
+
+@gm.remote
+def describe(rref: Any) -> tuple[bool, bool, str]:
+    return rref.confirmed_by_owner(), rref.is_owner(), rref.owner_name()
+
+
+@gm.remote
+def confirmed_all(rrefs: Any) -> list[bool]:
+    return [rref.confirmed_by_owner() for rref in rrefs["list"]]
+
+
+@gm.remote
+def make_rref(value: Any) -> Any:
+    return gm.RRef(value)
+
+
+@gm.remote
+def make_remote(to: str, a: Any, b: Any) -> Any:
+    return gm.remote(to, add, (a, b))
+
+
+@gm.remote
+def make_list(to: str, count: int) -> list[Any]:
+    return [gm.remote(to, add, (n, 1)) for n in range(count)]
+
+
+@gm.remote
+def forward_chain(workers: list[str], rref: Any, ttl: int) -> Any:
+    if ttl == 0:
+        return rref.to_here()
+    return gm.rpc_sync(workers[ttl % len(workers)], forward_chain, (workers, rref, ttl - 1))
+
+
+HELD: dict[str, Any] = {}
+
+
+@gm.remote
+def hold(name: str, value: Any) -> None:
+    HELD[name] = value
+
+
+@gm.remote
+def drop(name: str) -> None:
+    HELD.pop(name, None)
+
+
+@gm.remote
+def fetch_held(name: str) -> Any:
+    return HELD[name].to_here()
+
+
+@gm.remote
+def info() -> dict[str, int]:
+    return gm.rpc.debug_info()
+
+
+@gm.remote
+def owner_info(rref: Any) -> Any:
+    return rref.owner()

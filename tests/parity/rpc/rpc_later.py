@@ -1,0 +1,185 @@
+"""Functions that answer later, meetings, a parameter server; as rpc_functions."""
+
+import threading
+from typing import Any
+
+import numpy as np
+from rpc_functions import HELD, add
+
+import gradmesh as gm
+
+
+@gm.remote
+@gm.async_execution
+def add_later(to: str, x: Any, y: Any) -> Any:
+    return gm.rpc_async(to, add, (x, y))
+
+
+@gm.remote
+@gm.async_execution
+def add_chained(to: str, x: Any, y: Any, z: Any) -> Any:
+    return gm.rpc_async(to, add, (x, y)).then(lambda done: done.wait() + z)
+
+
+@gm.remote
+@gm.async_execution
+def add_nested(to: str, x: Any, y: Any, z: Any) -> Any:
+    return gm.rpc_async(to, add_later, (to, x, y)).then(lambda done: done.wait() + z)
+
+
+@gm.remote
+@gm.async_execution
+def add_multi_chained(to: str, x: int, count: int, step: int) -> Any:
+    future = gm.rpc_async(to, add, (x, 0))
+    for _ in range(count):
+        future = future.then(lambda done: done.wait() + step)
+    return future
+
+
+@gm.remote
+@gm.async_execution
+def add_multi_fanout(to: str, x: int, count: int, step: int) -> Any:
+    futures = [gm.rpc_async(to, add, (0, step)) for _ in range(count)]
+    return gm.futures.collect_all(futures).then(
+        lambda done: x + sum(future.wait() for future in done.wait())
+    )
+
+
+@gm.remote
+@gm.async_execution
+def own_future(seconds: float, value: Any) -> Any:
+    future: gm.Future[Any] = gm.Future()
+    timer = threading.Timer(seconds, future.set_result, (value,))
+    timer.daemon = True
+    timer.start()
+    return future
+
+
+@gm.remote
+@gm.async_execution
+def raise_later() -> Any:
+    raise RuntimeError("expected error")
+
+
+@gm.remote
+@gm.async_execution
+def fail_later() -> Any:
+    future: gm.Future[Any] = gm.Future()
+    future.set_exception(ValueError("expected error"))
+    return future
+
+
+@gm.remote
+@gm.async_execution
+def not_a_future() -> int:
+    return 3
+
+
+@gm.remote
+def return_future() -> Any:
+    return gm.rpc_async(gm.rpc.get_worker_info().name, add, (1, 1))
+
+
+@gm.remote
+def callback_in_call(to: str, n: int) -> int:
+    return int(gm.rpc_async(to, add, (n, n)).then(lambda done: done.wait() + 1).wait())
+
+
+@gm.remote
+@gm.async_execution
+def never() -> Any:
+    HELD["never"] = future = gm.Future[Any]()
+    return future
+
+
+# Meetings
+
+
+@gm.remote
+def meet(value: Any, workers: list[str], timeout_s: float | None = None) -> dict[str, Any]:
+    return gm.rpc.all_gather(value, workers, timeout_s)
+
+
+COUNTS: dict[str, int] = {}
+_counts_lock = threading.Lock()
+
+
+@gm.remote
+def count(name: str) -> int:
+    with _counts_lock:
+        COUNTS[name] = COUNTS.get(name, 0) + 1
+        return COUNTS[name]
+
+
+@gm.remote
+def count_then_meet(leader: str, name: str, workers: list[str]) -> int:
+    """Count on the leader, meet, and return what everybody has counted by then."""
+    gm.rpc_sync(leader, count, (name,))
+    gm.rpc.barrier(workers)
+    return int(gm.rpc_sync(leader, counted, (name,)))
+
+
+@gm.remote
+def counted(name: str) -> int:
+    return COUNTS.get(name, 0)
+
+
+@gm.remote
+def meet_in_threads(workers: list[str], threads: int) -> int:
+    met: list[int] = []
+
+    def one() -> None:
+        gm.rpc.barrier(workers)
+        met.append(1)
+
+    agent = gm.rpc.get_worker_info()
+    assert agent.name in workers
+    running = [threading.Thread(target=one) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(30)
+    return len(met)
+
+
+# A parameter server written with functions that answer later
+
+
+@gm.remote
+class Averager:
+    """Gives every trainer the mean of what all of them sent."""
+
+    def __init__(self, trainers: int) -> None:
+        self.trainers = trainers
+        self.lock = threading.Lock()
+        self.sum: Any = None
+        self.mean: Any = None
+        self.count = 0
+        self.future: gm.Future[Any] = gm.Future()
+
+    @gm.async_execution
+    def report(self, gradient: Any) -> Any:
+        with self.lock:
+            self.sum = gradient if self.sum is None else self.sum + gradient
+            self.count += 1
+            future = self.future
+            if self.count == self.trainers:
+                self.mean = self.sum / self.trainers
+                self.sum, self.count, self.future = None, 0, gm.Future()
+                future.set_result(self.mean)
+        return future
+
+    def current(self) -> Any:
+        return self.mean
+
+
+@gm.remote
+def train(server: Any, iterations: int, seed: int) -> bool:
+    rng = np.random.default_rng(seed)
+    for _ in range(iterations):
+        gradient = rng.normal(size=(3, 3)).astype(np.float32)
+        mean = server.rpc_sync().report(gradient)
+        if not np.array_equal(mean, server.rpc_sync().current()):
+            return False
+        gm.rpc.barrier(["worker-0", "worker-1", "worker-2"])
+    return True

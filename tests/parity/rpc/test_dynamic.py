@@ -1,0 +1,110 @@
+"""Workers that begin together, that come later, and both."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rpc_functions import add, whoami
+
+import gradmesh as gm
+from gradmesh.protos import errors
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.shutdown import close
+
+
+def test_static_world(make_agent: Callable[..., Agent], as_agent: Any, own_mesh: str) -> None:
+    agents: list[Agent] = []
+
+    def join(rank: int) -> None:
+        options = {"rank": rank, "world_size": 3, "coordinator": own_mesh}
+        agents.append(make_agent(f"static-{rank}", **options))
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert {agent.world for agent in agents} == {("static-0", "static-1", "static-2")}
+    for agent in agents:
+        with as_agent(agent):
+            assert [gm.rpc_sync(rank, whoami) for rank in range(3)] == list(agent.world)
+    ending = [threading.Thread(target=close, args=(agent,)) for agent in agents]
+    for thread in ending:
+        thread.start()
+    for thread in ending:
+        thread.join(30)
+    assert all(agent.closed for agent in agents)
+
+
+def test_a_world_that_does_not_come_together(own_mesh: str) -> None:
+    with pytest.raises(errors.DeadlineExceeded, match="in vain for the workers of rank 1, 2"):
+        gm.rpc.init(
+            "lonely", coordinator=own_mesh, rank=0, world_size=3, join_timeout_s=1, install=False
+        )
+
+
+def test_worlds_of_different_sizes(own_mesh: str, make_agent: Callable[..., Agent]) -> None:
+    make_agent("one", rank=0, world_size=1, coordinator=own_mesh)
+
+    with pytest.raises(errors.InvalidRequest, match="expects 2 workers, 'one' expects 1"):
+        gm.rpc.init("two", coordinator=own_mesh, rank=1, world_size=2, install=False)
+
+
+def test_world_size_one(own_mesh: str, make_agent: Callable[..., Agent], as_agent: Any) -> None:
+    agent = make_agent("alone", rank=0, world_size=1, coordinator=own_mesh)
+    with as_agent(agent):
+        assert gm.rpc_sync("alone", add, (1, 1)) == 2
+        assert gm.rpc_async(0, add, (1, 1)).wait() == 2
+        assert gm.remote(0, add, (1, 1)).to_here() == 2
+        gm.rpc.barrier()
+    close(agent)
+
+
+def test_dynamic_rpc_init_rpc_without_rank(make_agent: Callable[..., Agent], as_agent: Any) -> None:
+    with as_agent(make_agent("unranked")):
+        assert gm.rpc.get_worker_info().rank is None
+        assert gm.rpc_sync("unranked", whoami) == "unranked"
+
+
+def test_new_rank_can_communicate_with_existing(
+    make_agent: Callable[..., Agent], as_agent: Any
+) -> None:
+    with as_agent(make_agent("newcomer", rank=50)):
+        assert [gm.rpc_sync(rank, whoami) for rank in range(4)] == [
+            f"worker-{rank}" for rank in range(4)
+        ]
+
+
+def test_existing_can_communicate_with_new_rank(make_agent: Callable[..., Agent]) -> None:
+    make_agent("late", rank=51)
+
+    assert gm.rpc_sync("worker-0", add, (1, 1)) == 2
+    assert gm.rpc_sync(51, whoami) == "late"
+    assert gm.rpc_sync("worker-1", "rpc_functions.nested_sum", ("late", "worker-1", 3)) == 3
+
+
+def test_dynamic_and_static_together(
+    own_mesh: str, make_agent: Callable[..., Agent], as_agent: Any
+) -> None:
+    make_agent("fixed", rank=0, world_size=1, coordinator=own_mesh)
+    with as_agent(make_agent("free", coordinator=own_mesh)):
+        assert gm.rpc_sync("fixed", whoami) == "fixed"
+
+
+def test_a_worker_that_moved_is_found_again(
+    make_agent: Callable[..., Agent], eventually: Any
+) -> None:
+    first = make_agent("mover")
+    assert gm.rpc_sync("mover", whoami) == "mover"
+    close(first)
+    make_agent("mover")
+
+    def found() -> bool:
+        try:
+            return bool(gm.rpc_sync("mover", whoami, timeout_s=5) == "mover")
+        except errors.GradmeshError:
+            return False
+
+    eventually(found)

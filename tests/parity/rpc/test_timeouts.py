@@ -1,0 +1,111 @@
+"""Deadlines: the default, per call, none; of calls, references and proxies."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rpc_functions import Point, add, sleep, slow_point
+from rpc_later import own_future
+
+import gradmesh as gm
+from gradmesh.protos import errors
+
+LONG = 1.0
+SHORT = 0.1
+
+
+@pytest.fixture(autouse=True)
+def default() -> Iterator[None]:
+    before = gm.rpc.get_timeout()
+    yield
+    gm.rpc.set_timeout(before)
+
+
+def test_default_timeout_used() -> None:
+    running = gm.rpc_async("worker-0", sleep, (0.6,))
+    gm.rpc.set_timeout(0.2)
+
+    with pytest.raises(TimeoutError, match="no answer in time"):
+        gm.rpc_sync("worker-0", sleep, (LONG,))
+    assert running.wait() == 0.6
+    gm.rpc.set_timeout(0)
+    assert gm.rpc_sync("worker-0", sleep, (0.3,)) == 0.3
+
+
+def test_rpc_timeouts() -> None:
+    with pytest.raises(errors.DeadlineExceeded):
+        gm.rpc_sync("worker-0", sleep, (LONG,), timeout_s=SHORT)
+    with pytest.raises(errors.DeadlineExceeded):
+        gm.rpc_async("worker-0", sleep, (LONG,), timeout_s=SHORT).wait()
+    gm.rpc.set_timeout(SHORT)
+    assert gm.rpc_sync("worker-0", sleep, (0.3,), timeout_s=20) == 0.3
+    assert gm.rpc_sync("worker-0", sleep, (0.3,), timeout_s=0) == 0.3
+    with pytest.raises(errors.DeadlineExceeded):
+        gm.rpc_sync("worker-0", sleep, (LONG,), timeout_s=-1)
+
+
+def test_rpc_timeouts_of_answers_that_come_later() -> None:
+    with pytest.raises(errors.DeadlineExceeded, match="own_future on worker-0"):
+        gm.rpc_sync("worker-0", own_future, (LONG, 1), timeout_s=SHORT)
+    heard: list[Any] = []
+    future = gm.rpc_async("worker-0", own_future, (LONG, 1), timeout_s=SHORT)
+    followed = future.then(lambda done: heard.append(done.exception()))
+    followed.wait(20)
+    assert isinstance(heard[0], errors.DeadlineExceeded)
+
+
+def test_rref_timeout(eventually: Any) -> None:
+    rref = gm.remote("worker-0", slow_point, (0.5,), timeout_s=0.01)
+    assert rref._used is not None
+    eventually(rref._used.confirmed.done)
+
+    assert not rref.confirmed_by_owner()
+    for _ in range(2):
+        with pytest.raises(errors.RefNotFound, match="creation failed, or may have"):
+            rref.to_here()
+    with pytest.raises(errors.RefNotFound, match="creation failed"):
+        gm.rpc_sync("worker-1", add, (rref, rref))
+
+
+def test_rref_to_here_timeout() -> None:
+    rref = gm.remote("worker-0", sleep, (0.4,))
+
+    with pytest.raises(errors.DeadlineExceeded):
+        rref.to_here(timeout_s=0.05)
+    assert rref.to_here() == 0.4
+
+
+@pytest.mark.parametrize("way", ["rpc_sync", "rpc_async", "remote"])
+def test_rref_get_type_timeout(way: str) -> None:
+    rref = gm.remote("worker-0", slow_point, (2.0,))
+
+    def use() -> None:
+        getattr(rref, way)(timeout_s=0.05).get().wait()
+
+    with pytest.raises(errors.DeadlineExceeded):
+        use()
+    assert rref.rpc_sync().get() == 7
+
+
+def test_rref_proxy_timeout() -> None:
+    rref = gm.remote("worker-0", Point, (3,))
+    rref.remote_type().wait()
+
+    with pytest.raises(errors.DeadlineExceeded):
+        rref.rpc_sync(timeout_s=SHORT).slow(LONG)
+    with pytest.raises(errors.DeadlineExceeded):
+        rref.rpc_async(timeout_s=SHORT).slow(LONG).wait()
+    late = rref.remote(timeout_s=SHORT).slow(LONG)
+    with pytest.raises((errors.DeadlineExceeded, errors.RefNotFound)):
+        late.to_here(timeout_s=0.3)
+    assert rref.rpc_sync().get() == 3
+
+
+def test_a_late_call_does_not_hold_up_the_next() -> None:
+    begun = time.monotonic()
+    with pytest.raises(errors.DeadlineExceeded):
+        gm.rpc_sync("worker-0", sleep, (5,), timeout_s=SHORT)
+
+    assert gm.rpc_sync("worker-0", add, (1, 2)) == 3
+    assert time.monotonic() - begun < 4

@@ -1,0 +1,90 @@
+"""Threads: urgent tasks never stand in line, the others do, idle ones end."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gradmesh.protos.errors import Overloaded
+from gradmesh.sdk.rpc.threads import Threads
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Threads]]:
+    made: list[Threads] = []
+
+    def make(**options: Any) -> Threads:
+        made.append(Threads("test-run", **options))
+        return made[-1]
+
+    yield make
+    for threads in made:
+        threads.close()
+        assert threads.figures()[0] == 0
+
+
+def test_tasks_that_may_wait_stand_in_line(make: Callable[..., Threads]) -> None:
+    threads, free, done = make(patient=2), threading.Event(), threading.Semaphore(0)
+    running: list[int] = []
+
+    def task() -> None:
+        running.append(1)
+        free.wait(10)
+        done.release()
+
+    for _ in range(6):
+        threads.stand_in_line(task)
+    urgent = threading.Event()
+    threads.run(urgent.set)
+
+    assert urgent.wait(10)
+    assert len(running) <= 2
+    free.set()
+    assert all(done.acquire(timeout=10) for _ in range(6))
+
+
+def test_urgent_tasks_run_all_at_once(make: Callable[..., Threads]) -> None:
+    threads, meeting = make(patient=1), threading.Barrier(20)
+    done = threading.Semaphore(0)
+
+    def task() -> None:
+        meeting.wait(10)
+        done.release()
+
+    for _ in range(20):
+        threads.run(task)
+
+    assert all(done.acquire(timeout=10) for _ in range(20))
+
+
+def test_too_many_are_refused(make: Callable[..., Threads]) -> None:
+    threads, free = make(most=2), threading.Event()
+    for _ in range(2):
+        threads.run(lambda: free.wait(10))
+
+    with pytest.raises(Overloaded, match="2 calls run at once already"):
+        threads.run(lambda: None)
+    free.set()
+
+
+def test_idle_threads_end_and_are_reused_before(
+    make: Callable[..., Threads], eventually: Callable[..., None]
+) -> None:
+    threads = make(idle_s=0.2)
+    for _ in range(10):
+        done = threading.Event()
+        threads.run(done.set)
+        assert done.wait(10)
+    assert threads.figures()[0] <= 2
+
+    eventually(lambda: threads.figures()[0] == 0)
+
+
+def test_a_task_that_fails_takes_nobody_with_it(make: Callable[..., Threads]) -> None:
+    threads, done = make(), threading.Event()
+
+    threads.run(lambda: 1 / 0)
+    threads.run(done.set)
+
+    assert done.wait(10)

@@ -1,0 +1,107 @@
+"""The owner's table: forks, deletions in any order, late repetitions, workers that are gone."""
+
+import random
+
+import pytest
+
+from gradmesh.protos.errors import RefNotFound
+from gradmesh.sdk.rref.ids import Key, Keys, Worker
+from gradmesh.sdk.rref.owners import Owners
+
+ME, USER, OTHER = Worker("me", 1), Worker("user", 2), Worker("other", 3)
+KEY, FORK = Key("user", 2, 1), Key("user", 2, 2)
+
+
+@pytest.fixture
+def owners() -> Owners:
+    return Owners(ME, Keys(ME))
+
+
+def test_a_value_is_made_once_and_goes_with_its_last_fork(owners: Owners) -> None:
+    kept, first = owners.begin(KEY, FORK, USER)
+    again, second = owners.begin(KEY, FORK, USER)
+
+    assert kept is again
+    assert (first, second) == (True, False)
+    owners.fork(KEY, Key("user", 2, 3), OTHER)
+    owners.delete(KEY, FORK)
+    owners.delete(KEY, FORK)
+    assert owners.find(KEY) is kept
+    owners.delete(KEY, Key("user", 2, 3))
+    with pytest.raises(RefNotFound, match="me keeps nothing for user's reference 1"):
+        owners.find(KEY)
+    with pytest.raises(RefNotFound):
+        owners.begin(KEY, FORK, USER)
+    assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
+
+
+def test_whoever_asks_before_the_creation_gets_the_same_room(owners: Owners) -> None:
+    early = owners.find(KEY)
+
+    kept, first = owners.begin(KEY, FORK, USER)
+
+    assert early is kept
+    assert first
+
+
+def test_a_fork_may_overtake_the_creation(owners: Owners) -> None:
+    child = Key("user", 2, 9)
+
+    owners.fork(KEY, child, OTHER)
+    kept, first = owners.begin(KEY, FORK, USER)
+    owners.delete(KEY, FORK)
+
+    assert first
+    assert owners.find(KEY) is kept
+    owners.delete(KEY, child)
+    assert len(owners) == 0
+
+
+def test_a_fork_that_was_deleted_does_not_come_back(owners: Owners) -> None:
+    owners.begin(KEY, FORK, USER)
+    child = Key("user", 2, 9)
+
+    owners.delete(KEY, child)
+    owners.fork(KEY, child, OTHER)
+    owners.delete(KEY, FORK)
+
+    assert len(owners) == 0
+
+
+def test_what_the_gone_left_is_collected(owners: Owners) -> None:
+    owners.begin(KEY, FORK, USER)
+    owners.fork(KEY, Key("user", 2, 5), OTHER)
+
+    assert owners.collect(lambda worker: worker == USER) == 1
+    assert len(owners) == 1
+    assert owners.collect(lambda worker: worker == OTHER) == 1
+    assert len(owners) == 0
+
+
+def test_a_local_value_may_be_shared_again(owners: Owners) -> None:
+    kept, _ = owners.begin(KEY, FORK, USER)
+    owners.delete(KEY, FORK)
+
+    fork = owners.share(kept, OTHER)
+
+    assert owners.find(KEY) is kept
+    assert owners.report() == [f"{KEY} held by other"]
+    owners.delete(KEY, fork)
+    assert len(owners) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_repeated_messages_ends_empty(owners: Owners, seed: int) -> None:
+    chance = random.Random(seed)
+    owners.begin(KEY, FORK, USER)
+    forks = [Key("user", 2, 10 + n) for n in range(10)]
+    messages = [("fork", fork) for fork in forks] * 2
+    chance.shuffle(messages)
+    for _, fork in messages:
+        owners.fork(KEY, fork, OTHER)
+        if chance.random() < 0.3:
+            owners.delete(KEY, fork)
+    for fork in chance.sample([*forks, FORK], 11):
+        owners.delete(KEY, fork)
+
+    assert len(owners) == 0
