@@ -6,16 +6,19 @@
     ├── IdOutOfRange
     ├── TableNotFound, FunctionNotFound, RefNotFound, WorkerNotFound
     ├── TableConflict, NameTaken, KeyConflict
-    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, LaneUnavailable, BaseLost
-    ├── RunLost, ShardMismatch
-    ├── StaleGeneration, StaleShardMap, SnapshotLost          repeat from a higher level
+    ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, SendNotFound, LaneUnavailable,
+    │   BaseLost, RunLost, ShardMismatch
+    ├── StaleGeneration, StaleShardMap, SnapshotLost, BackwardAborted, WorkerLost
+    │                             repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable,
     │     Overloaded                                           repeat the call
     ├── StoreFull, NestedTooDeep
     ├── CheckpointCorrupt
     ├── Unauthenticated
     ├── RemoteFailure             a registered function raised
+    ├── BackwardFailed            a backward pass raised on some worker
     ├── DeadlineExceeded, Cancelled
+    │   └── GradientMissing
     └── InternalError
 
 Each class names its gRPC status, its reason on the wire and whether a repetition can help. The
@@ -160,6 +163,13 @@ class LookupNotFound(GradmeshError):
     reason = "LOOKUP_NOT_FOUND"
 
 
+class SendNotFound(GradmeshError):
+    """Gradients for a message that this worker never sent in the context; it may have restarted."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "SEND_NOT_FOUND"
+
+
 class LaneUnavailable(GradmeshError):
     """The two ends have no lane in common; the call goes through gRPC."""
 
@@ -209,6 +219,22 @@ class SnapshotLost(GradmeshError):
 
     code = "ABORTED"
     reason = "SNAPSHOT_LOST"
+    retry = Retry.REFRESH
+
+
+class BackwardAborted(GradmeshError):
+    """The backward pass was given up, because another part of it failed; begin a new one."""
+
+    code = "ABORTED"
+    reason = "BACKWARD_ABORTED"
+    retry = Retry.REFRESH
+
+
+class WorkerLost(GradmeshError, ConnectionError):
+    """A worker that takes part is gone or has restarted; go on without it in a new context."""
+
+    code = "ABORTED"
+    reason = "WORKER_LOST"
     retry = Retry.REFRESH
 
 
@@ -303,11 +329,24 @@ class RemoteFailure(GradmeshError, RuntimeError):
     reason = "REMOTE_FAILURE"
 
 
+class BackwardFailed(GradmeshError, RuntimeError):
+    """A backward pass raised on a worker; the message names it and carries its traceback."""
+
+    code = "UNKNOWN"
+    reason = "BACKWARD_FAILED"
+
+
 class DeadlineExceeded(GradmeshError, TimeoutError):
     """The caller's time ran out; allow more, or find out what the worker waits for."""
 
     code = "DEADLINE_EXCEEDED"
     reason = "DEADLINE_EXCEEDED"
+
+
+class GradientMissing(DeadlineExceeded):
+    """A backward pass waited in vain for gradients; the message names where they belong."""
+
+    reason = "GRADIENT_MISSING"
 
 
 class Cancelled(GradmeshError):

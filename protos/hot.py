@@ -17,4 +17,7 @@ HOT: dict[str, int] = {
     "gradmesh.owner.v1.OwnerService/AcceptFork": 10,
     "gradmesh.owner.v1.OwnerService/DeleteRef": 11,
     "gradmesh.owner.v1.OwnerService/Deliver": 12,
+    "gradmesh.autograd.v1.AutogradService/SendGradients": 16,
+    "gradmesh.autograd.v1.AutogradService/ReportParts": 17,
+    "gradmesh.owner.v1.OwnerService/ReleaseContext": 18,
 }

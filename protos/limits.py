@@ -26,3 +26,6 @@ MAX_TABLE_ROWS = 2**40
 
 MAX_TABLE_DIM = 2**16
 """Elements of one row."""
+
+MAX_LINEAGE = 2**16
+"""Messages with gradients in one context, as far as one process has heard of them."""

@@ -5,6 +5,10 @@ has done by an id that the caller chose. A test checks that every rpc stands her
 """
 
 REPEATABLE: dict[str, bool] = {
+    "gradmesh.autograd.v1.AutogradService/SendGradients": True,
+    "gradmesh.autograd.v1.AutogradService/ReportParts": True,
+    "gradmesh.autograd.v1.AutogradService/AbortPass": True,
+    "gradmesh.autograd.v1.AutogradService/ProbePass": True,
     "gradmesh.coordinator.v1.CoordinatorService/Register": True,
     "gradmesh.coordinator.v1.CoordinatorService/RenewLease": True,
     "gradmesh.coordinator.v1.CoordinatorService/Leave": True,

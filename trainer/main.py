@@ -4,9 +4,11 @@ import logging
 import time
 
 from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.sdk.autograd.contexts import CONTEXTS
+from gradmesh.sdk.autograd.station import Station
 from gradmesh.sdk.mesh.mesh import connect
 from gradmesh.sdk.owner.registry import REGISTRY
-from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
+from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
@@ -49,9 +51,11 @@ def run(
         )
         current.install(agent)
         life.on_drain("rpc", lambda _: agent.close())
-        owner = OwnerServicer(config.name, "trainer", incarnation, REGISTRY, NoContexts(), agent)
+        station = Station(agent)
+        agent.before_close(station.close)
+        owner = OwnerServicer(config.name, "trainer", incarnation, REGISTRY, CONTEXTS, agent)
         server = Server(
-            {_OWNER: owner},
+            {_OWNER: owner, **station.services},
             listen=config.listen,
             setting="trainer.listen",
             security=process.security,
@@ -77,6 +81,7 @@ def run(
         )
         life.on_drain("membership", lambda _: mesh.close())
         agent.join(mesh)
+        station.join(mesh)
         figures = Job(
             mesh,
             assignment,

@@ -28,7 +28,6 @@ from gradmesh.engine.autograd.errors import GradientError as GradientError
 from gradmesh.engine.autograd.errors import GraphReleased as GraphReleased
 from gradmesh.engine.autograd.errors import InplaceError as InplaceError
 from gradmesh.engine.autograd.function import Function as Function
-from gradmesh.engine.autograd.function import source as source
 from gradmesh.engine.autograd.grad_mode import detect_anomaly as detect_anomaly
 from gradmesh.engine.autograd.grad_mode import enable_grad as enable_grad
 from gradmesh.engine.autograd.grad_mode import is_grad_enabled as is_grad_enabled
@@ -36,6 +35,12 @@ from gradmesh.engine.autograd.grad_mode import no_grad as no_grad
 from gradmesh.engine.autograd.grad_mode import set_grad_enabled as set_grad_enabled
 from gradmesh.engine.autograd.gradcheck import gradcheck as gradcheck
 from gradmesh.engine.autograd.hook import HookHandle as HookHandle
+from gradmesh.engine.autograd.partial_pass import Entry as Entry
+from gradmesh.engine.autograd.partial_pass import PartialPass as PartialPass
+from gradmesh.engine.autograd.received import Origin as Origin
+from gradmesh.engine.autograd.received import Received as Received
+from gradmesh.engine.autograd.received import receive as receive
+from gradmesh.engine.autograd.renew import renew as renew
 from gradmesh.engine.autograd.row_grad import RowGrad as RowGrad
 from gradmesh.engine.autograd.tensor import grad_of as grad
 from gradmesh.engine.autograd.under_way import BackwardPart as BackwardPart
@@ -45,11 +50,15 @@ from gradmesh.engine.autograd.under_way import queue_callback as queue_callback
 __all__ = [
     "AnomalyError",
     "BackwardPart",
+    "Entry",
     "Function",
     "GradientError",
     "GraphReleased",
     "HookHandle",
     "InplaceError",
+    "Origin",
+    "PartialPass",
+    "Received",
     "RowGrad",
     "Tensor",
     "arange",
@@ -71,9 +80,10 @@ __all__ = [
     "randint",
     "randn",
     "reachable_nodes",
+    "receive",
+    "renew",
     "run_backward",
     "set_grad_enabled",
-    "source",
     "tensor",
     "zeros",
     "zeros_like",

@@ -149,7 +149,7 @@ class _Pass:
             check_backward(node, results)
         edges = node.edges
         if len(results) != len(edges):
-            raise _miscounted(node, results)
+            raise miscounted(node, results)
         for place, edge in enumerate(edges):
             if edge is None:
                 continue
@@ -242,7 +242,8 @@ def _seed(root: Any, grad: Any) -> Array:
     return data if data.dtype == root.data.dtype else data.astype(root.data.dtype)
 
 
-def _miscounted(node: Function, results: tuple[Any, ...]) -> GradientError:
+def miscounted(node: Function, results: tuple[Any, ...]) -> GradientError:
+    """Return the error for a backward that gave too few or too many gradients."""
     return GradientError(
         f"{node.name()}: backward returned {len(results)} gradients for {len(node.edges)} inputs"
     )

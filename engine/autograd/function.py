@@ -18,7 +18,7 @@ import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_forward
 from gradmesh.engine.autograd.errors import GraphReleased, InplaceError
 from gradmesh.engine.autograd.grad_mode import state
-from gradmesh.engine.backend import Array, DeviceError
+from gradmesh.engine.backend import DeviceError
 
 _sequence = itertools.count()
 _NOTHING: tuple[Any, ...] = ()
@@ -142,36 +142,7 @@ class Output(Function):
     place: int
 
 
-class Source(Function):
-    """Be the graph's end on this worker: hand the complete gradient to a callback."""
-
-    __slots__ = ("on_grad",)
-
-    on_grad: Callable[[Array], None]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Array) -> tuple[()]:
-        """Hand the gradient over."""
-        ctx.on_grad(grad)
-        return ()
-
-
-def source(data: Array, on_grad: Callable[[Array], None]) -> Any:
-    """Return a tensor whose gradient, complete, is given to a callback during backward.
-
-    Distributed autograd makes the tensors it receives this way.
-    """
-    node = Source()
-    node.saved_tensors = _NOTHING
-    node.on_grad = on_grad
-    _link(node, ())
-    out = tensor_module.Tensor(data)
-    out._requires_grad = True
-    out.grad_fn = node
-    return out
-
-
-def _link(node: Function, edges: tuple[Any, ...]) -> None:
+def link(node: Function, edges: tuple[Any, ...]) -> None:
     """Put a node into the graph; its edges are the producers, or the leaves themselves."""
     node.edges = edges
     node.hooks = None
@@ -189,17 +160,27 @@ def _wrap_many(node: Function, results: Any, tensors: list[Any], recorded: bool)
             out.version = tensors[0].version
             out.seen = out.version[1]
     if recorded:
-        _link(node, node.edges)
-        node.outputs = len(outs)
-        for place, out in enumerate(outs):
-            part = Output()
-            part.saved_tensors = _NOTHING
-            part.place = place
-            _link(part, (node,))
-            out._requires_grad = True
-            out.grad_fn = part
+        link(node, node.edges)
+        link_parts(node, outs)
         node.versions = [(t.version, t.version[0], id(t.data)) for t in (*tensors, *outs)]
     return outs
+
+
+def link_parts(node: Function, outs: Sequence[Any]) -> None:
+    """Make tensors the results of a node, each through a node of its own before it."""
+    node.outputs = len(outs)
+    for place, out in enumerate(outs):
+        part = Output()
+        part.saved_tensors = _NOTHING
+        part.place = place
+        link(part, (node,))
+        out._requires_grad = True
+        out.grad_fn = part
+
+
+def next_sequence() -> int:
+    """Return the next place in the order of recording, for what is no op but has one."""
+    return next(_sequence)
 
 
 RELEASED: tuple[Any, ...] = ("released",)

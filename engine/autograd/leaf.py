@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 from gradmesh.engine.backend import ShapeError, array_module, as_array
+
+# Guards the maps that leaf gradients go into: passes of several threads may add to one.
+_adding = threading.Lock()
 
 
 def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | None) -> None:
@@ -36,10 +40,11 @@ def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | No
 
 def _keep(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | None, buffer: Any) -> None:
     if into is not None:
-        if leaf in into:
-            into[leaf] = as_array(add_grads(into[leaf], grad))
-        else:
-            into[leaf] = grad if owned or type(grad) is RowGrad else grad.copy()
+        with _adding:
+            if leaf in into:
+                into[leaf] = as_array(add_grads(into[leaf], grad))
+            else:
+                into[leaf] = grad if owned or type(grad) is RowGrad else grad.copy()
         return
     held = leaf.grad
     if type(grad) is RowGrad or type(held) is RowGrad:

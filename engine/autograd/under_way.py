@@ -37,6 +37,11 @@ class BackwardPart:
     def __exit__(self, *exc: object) -> None:
         _thread.stack.pop()
 
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether something waits for the end of the part."""
+        return bool(self._callbacks)
+
     def queue(self, callback: Callable[[], None]) -> None:
         """Run a callback when the part is finished."""
         self._callbacks.append(callback)

@@ -1,10 +1,21 @@
-"""Distributed autograd: one backward pass over this process and the parameter servers."""
+"""Distributed autograd: one backward pass over this process, other workers and table servers."""
 
+from gradmesh.sdk.autograd.apply import apply as apply
+from gradmesh.sdk.autograd.backward import backward as backward
+from gradmesh.sdk.autograd.backward import get_gradients as get_gradients
+from gradmesh.sdk.autograd.binding import carry as carry
+from gradmesh.sdk.autograd.binding import current_context as current_context
 from gradmesh.sdk.autograd.context import Context as Context
 from gradmesh.sdk.autograd.context import context as context
-from gradmesh.sdk.autograd.context import current_context as current_context
-from gradmesh.sdk.autograd.passes import apply as apply
-from gradmesh.sdk.autograd.passes import backward as backward
-from gradmesh.sdk.autograd.passes import get_gradients as get_gradients
+from gradmesh.sdk.autograd.contexts import find_context as find_context
 
-__all__ = ["Context", "apply", "backward", "context", "current_context", "get_gradients"]
+__all__ = [
+    "Context",
+    "apply",
+    "backward",
+    "carry",
+    "context",
+    "current_context",
+    "find_context",
+    "get_gradients",
+]

@@ -1,26 +1,35 @@
 """The span of one forward and backward pass over several processes.
 
-A context remembers which rows were looked up where, and collects the gradients of this process's
+A context remembers what was sent and received in it, and collects the gradients of this process's
 parameters in a map of its own, so that concurrent passes never mix. It is bound to the thread that
-opened it.
+opened it, travels with every call made in it, and exists on every process that was called.
 """
 
 import contextlib
-import contextvars
 import logging
 import sys
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from gradmesh.engine.autograd import Tensor
+from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.protos.errors import ContextReleased, GradmeshError
+from gradmesh.protos.errors import (
+    BackwardAborted,
+    ContextReleased,
+    GradmeshError,
+    InvalidRequest,
+)
 from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.sdk.autograd.binding import bound, current_context
+from gradmesh.sdk.autograd.messages import Messages
+from gradmesh.sdk.autograd.outbox import Peers
+from gradmesh.sdk.autograd.part import Part
+from gradmesh.sdk.autograd.tables import Lookups, RecordedLookup
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.mesh.servers import METHODS, call_all
 from gradmesh.sdk.table.lookup import Lookup
-from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)
@@ -28,60 +37,98 @@ _log = logging.getLogger(__name__)
 # A context that was not applied ended in an error, perhaps a server's: no reason to wait for long.
 _RELEASE_S = 1.0
 
-_current: contextvars.ContextVar["Context | None"] = contextvars.ContextVar(
-    "gradmesh_context", default=None
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordedLookup:
-    """A lookup made in a context.
-
-    Args:
-        lookup: What was read, and from where.
-        rows: The tensors that the rows became; their gradients go back to the servers.
-    """
-
-    lookup: Lookup
-    rows: list[Tensor]
+ContextKey: TypeAlias = tuple[str, int, int]
+"""Worker, incarnation, counter."""
 
 
 @final
 class Context:
-    """An open context; made by `context`.
+    """An open context on this process; made by `context`, or by the first message that names it.
 
     Args:
-        mesh: The mesh it spans.
+        id_: Its id.
+        mesh: The mesh it spans; None where tables cannot be reached.
+        peers: How other workers are reached; None where they cannot be.
         mark: The place in a synchronous run; None applies on its own.
+
+    Attributes:
+        map: Gradients of this process's leaves.
+        worker: Name of this process.
+        turn: Held by the backward that runs; others wait for it.
     """
 
-    def __init__(self, mesh: Mesh, mark: context_pb2.StepMark | None) -> None:
-        self.mesh = mesh
+    def __init__(
+        self,
+        id_: context_pb2.ContextId,
+        mesh: Mesh | None,
+        peers: Peers | None,
+        mark: context_pb2.StepMark | None,
+    ) -> None:
+        self.id = id_
         self.mark = mark
-        self.id = mesh.new_context_id()
-        self.lookups: list[RecordedLookup] = []
+        self._mesh = mesh
+        self._peers = peers
+        self.worker = id_.worker if peers is None else peers.name
+        incarnation = id_.incarnation if peers is None else peers.incarnation
+        self.map: dict[Any, Any] = {}
+        self.messages = Messages(self, self.worker, incarnation)
+        self.tables = Lookups(self, self.worker)
         self.applied = False
         self.released = False
-        # Numbers of the lookups whose gradients all their servers have.
-        self.sent: set[int] = set()
-        # How many lookups have brought gradients to each server, by its address.
-        self.returned: dict[str, int] = {}
-        self.map: dict[Any, Any] = {}
-        self.channels: dict[str, Channel] = {}
-        self._next = 0
+        self.turn = threading.Lock()
+        self.passes = 0
+        self.failed: list[int] = []
+        self._lock = threading.Lock()  # guards _parts and `released`
+        self._parts: dict[str, Part] = {}
+
+    @property
+    def key(self) -> ContextKey:
+        """The id as a tuple."""
+        return self.id.worker, self.id.incarnation, self.id.counter
+
+    @property
+    def name(self) -> str:
+        """The id as text, which may be sent to other workers and given to `find_context`."""
+        return f"{self.id.worker}/{self.id.incarnation}/{self.id.counter}"
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that the context spans.
+
+        Raises:
+            InvalidRequest: There is none.
+        """
+        if self._mesh is None:
+            raise InvalidRequest(f"{self} spans no mesh; connect, or start an agent, first")
+        return self._mesh
+
+    @property
+    def peers(self) -> Peers:
+        """How other workers are reached.
+
+        Raises:
+            InvalidRequest: They cannot be.
+        """
+        if self._peers is None:
+            raise InvalidRequest(f"{self}: this process has no agent, so it reaches no workers")
+        return self._peers
+
+    @property
+    def lookups(self) -> list[RecordedLookup]:
+        """What was read from tables."""
+        return self.tables.made
 
     def reserve(self, count: int) -> int:
         """Take numbers for so many messages of a lookup; return the first."""
-        first = self._next + 1
-        self._next += max(count, 1)
-        return first
+        return self.tables.reserve(count)
 
-    def record(self, lookup: Lookup, rows: list[Tensor]) -> None:
-        """Remember a lookup whose gradients will go back to the servers."""
-        self.lookups.append(RecordedLookup(lookup, rows))
-        for shard in lookup.route.shards:
-            channel = self.mesh.servers.channel(lookup.shards, shard)
-            self.channels[channel.address] = channel
+    def record(self, lookup: Lookup) -> list[Tensor]:
+        """Remember a lookup; return its rows as tensors whose gradients go back to the servers."""
+        return self.tables.record(lookup)
+
+    def bind(self) -> contextlib.AbstractContextManager[None]:
+        """Let this thread work in the context inside a block, as the one that opened it does."""
+        return bound(self)
 
     def check(self) -> None:
         """Return if the context is open.
@@ -91,71 +138,107 @@ class Context:
         """
         if self.released or self.applied:
             state = "applied" if self.applied else "released"
-            raise ContextReleased(f"{self} was {state}; open a new one")
+            raise ContextReleased(f"{self} was {state}; open a new one", context=self.name)
 
     def gradients(self) -> dict[Any, Any]:
         """Return the gradients of this process's leaves, array by leaf."""
-        rows = {rows for recorded in self.lookups for rows in recorded.rows}
-        return {leaf: grad for leaf, grad in self.map.items() if leaf not in rows}
+        return dict(self.map)
 
-    def release(self) -> None:
-        """Let the servers forget the context; may be called twice.
+    def part(self, head: pb.Pass, deadline: Deadline) -> Part:
+        """Return this process's part of a pass, made on first use.
+
+        A newer pass of the same worker ends its older ones here.
+
+        Raises:
+            ContextReleased: The context is over.
+            BackwardAborted: The pass is older than the newest of its worker.
+        """
+        initiator = head.initiator.name
+        with self._lock:
+            if self.released:
+                raise ContextReleased(f"{self} was released; open a new one", context=self.name)
+            held = self._parts.get(initiator)
+            if held is not None and held.head.number == head.number:
+                return held
+            if held is not None and held.head.number > head.number:
+                raise BackwardAborted(f"{held.name} has followed", worker=self.worker)
+            fresh = self._parts[initiator] = Part(self, head, deadline)
+        if held is not None and (not held.settled or held.head.number in head.failed):
+            held.give_up(BackwardAborted(f"{fresh.name} has followed", worker=self.worker))
+        return fresh
+
+    def find_part(self, head: pb.Pass) -> Part | None:
+        """Return this process's part of a pass, if it has one."""
+        with self._lock:
+            held = self._parts.get(head.initiator.name)
+        return held if held is not None and held.head.number == head.number else None
+
+    def active_passes(self) -> int:
+        """Return how many backward passes are under way here."""
+        with self._lock:
+            return sum(not part.settled and part.error is None for part in self._parts.values())
+
+    def close(self) -> set[str]:
+        """End the context on this process; return the workers that know it. May be called twice."""
+        with self._lock:
+            self.released = True
+            parts, self._parts = self._parts, {}
+        for part in parts.values():
+            if not part.settled:
+                part.give_up(ContextReleased(f"{self} was released", context=self.name))
+        self.tables.clear()
+        return self.messages.clear() - {self.worker}
+
+    def release_tables(self, shared: bool) -> None:
+        """Let the servers forget the context.
 
         Servers that cannot be reached forget it by themselves, in time.
+
+        Args:
+            shared: Whether other workers may have looked rows up in it.
         """
-        whole = self._next == len(self.lookups)
-        if self.released or (self.applied and whole):
+        tables = self.tables
+        if self._mesh is None or (self.applied and tables.whole):
             return  # the servers forgot it when they applied it
-        self.released = True
         if sys.is_finalizing():
             return  # gRPC's threads are gone: no answer would come
         request = owner_pb2.ReleaseContextRequest(context=self.id)
         try:
-            if not whole:
-                # A lookup failed; any server may have answered its part.
-                self._add_all_channels()
-            calls = [(channel, request) for channel in self.channels.values()]
+            if shared or not tables.whole:
+                # A lookup failed, or others made some; any server may keep something.
+                tables.add_all_servers()
+            calls = [(channel, request) for channel in tables.channels.values()]
             # Waited for: gRPC cancels a call that nobody holds.
             call_all(METHODS["ReleaseContext"], calls, Deadline.after(_RELEASE_S))
         except GradmeshError as error:
             _log.info("context not released", extra={"context": str(self), "error": error.message})
 
-    def _add_all_channels(self) -> None:
-        servers = self.mesh.servers
-        shards = servers.held_map()
-        if shards is None:
-            return
-        for shard in range(len(shards.names)):
-            channel = servers.channel(shards, shard)
-            self.channels.setdefault(channel.address, channel)
-
     def __repr__(self) -> str:
-        return f"Context({self.id.worker}/{self.id.incarnation}/{self.id.counter})"
+        return f"Context({self.name})"
 
 
 @contextlib.contextmanager
-def context(mesh: Mesh, mark: context_pb2.StepMark | None = None) -> Iterator[Context]:
-    """Open a context on this thread; leaving it releases what the servers keep for it.
+def context(
+    mesh: Mesh | None = None, mark: context_pb2.StepMark | None = None
+) -> Iterator[Context]:
+    """Open a context on this thread; leaving it releases what other processes keep for it.
 
     Args:
-        mesh: The mesh it spans.
+        mesh: The mesh it spans; by default that of this process's agent.
         mark: The place in a synchronous run, from `Membership.mark`; by default the context is
             applied on its own.
 
     Raises:
         RuntimeError: The thread has an open context already.
+        InvalidRequest: There is neither a mesh nor an agent.
     """
-    if _current.get() is not None:
-        raise RuntimeError(f"this thread has an open context, {_current.get()}; leave it first")
-    opened = Context(mesh, mark)
-    token = _current.set(opened)
+    from gradmesh.sdk.autograd.contexts import CONTEXTS
+
+    if current_context() is not None:
+        raise RuntimeError(f"this thread has an open context, {current_context()}; leave it first")
+    opened = CONTEXTS.open(mesh, mark)
     try:
-        yield opened
+        with bound(opened):
+            yield opened
     finally:
-        _current.reset(token)
-        opened.release()
-
-
-def current_context() -> Context | None:
-    """Return the context that is open on this thread, if there is one."""
-    return _current.get()
+        CONTEXTS.leave(opened)

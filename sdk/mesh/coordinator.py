@@ -1,5 +1,6 @@
 """The coordinator's verbs as a client calls them."""
 
+from collections.abc import Iterable
 from typing import Any, cast, final
 
 from gradmesh.protos.coordinator.v1 import (
@@ -45,10 +46,19 @@ class Coordinator:
         return cast(membership_pb2.RegisterResponse, self._call("Register", request, deadline))
 
     def renew_lease(
-        self, name: str, incarnation: int, deadline: Deadline
+        self,
+        name: str,
+        incarnation: int,
+        deadline: Deadline,
+        open_contexts: int = 0,
+        openers: Iterable[tuple[str, int]] = (),
     ) -> membership_pb2.RenewLeaseResponse:
-        """Give a sign of life."""
-        request = membership_pb2.RenewLeaseRequest(name=name, incarnation=incarnation)
+        """Give a sign of life, and tell of open contexts."""
+        request = membership_pb2.RenewLeaseRequest(
+            name=name, incarnation=incarnation, open_contexts=open_contexts
+        )
+        for opener, of in openers:
+            request.context_openers.add(name=opener, incarnation=of)
         return cast(membership_pb2.RenewLeaseResponse, self._call("RenewLease", request, deadline))
 
     def leave(self, name: str, incarnation: int, deadline: Deadline) -> None:

@@ -7,7 +7,7 @@ the epoch of the shard map. A coordinator that restarted is told again who we ar
 import logging
 import threading
 from collections.abc import Callable
-from typing import final
+from typing import Any, Protocol, final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import GradmeshError, NameTaken, NotMember
@@ -18,6 +18,19 @@ _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_CALL_S = 2.0
+
+
+class OpenContexts(Protocol):
+    """Contexts of distributed autograd on this process."""
+
+    def open_count(self) -> int:
+        """Return how many are open."""
+
+    def openers(self) -> set[tuple[str, int]]:
+        """Return name and incarnation of every process that opened one."""
+
+    def drop_worker(self, name: str, incarnation: int) -> int:
+        """End those of a process that is gone; return how many."""
 
 
 @final
@@ -52,6 +65,7 @@ class Lease:
         self.lost = False
         self._coordinator = coordinator
         self._on_lost = on_lost
+        self._contexts: list[OpenContexts] = []
         self._closed = threading.Event()
         # Whether the coordinator answered last time; a goodbye to a silent one is not worth a wait.
         self._heard = True
@@ -99,9 +113,13 @@ class Lease:
         Raises:
             NameTaken: Another process took our name.
         """
+        held: dict[str, Any] = {}
+        if self._contexts:
+            held["open_contexts"] = sum(one.open_count() for one in self._contexts)
+            held["openers"] = set().union(*[one.openers() for one in self._contexts])
         try:
             news = self._coordinator.renew_lease(
-                self.member.name, self.member.incarnation, deadline
+                self.member.name, self.member.incarnation, deadline, **held
             )
         except NotMember:
             if self._closed.is_set():
@@ -112,6 +130,19 @@ class Lease:
             self.generation = news.generation
             self.shard_epoch = news.shard_epoch
             self.checkpoint_request = news.checkpoint_request
+            for gone in news.gone:
+                self._drop(gone.name, gone.incarnation)
+
+    def watch(self, contexts: OpenContexts) -> None:
+        """Report open contexts with every sign of life, and end those of workers that are gone."""
+        self._contexts.append(contexts)
+
+    def _drop(self, name: str, incarnation: int) -> None:
+        dropped = sum(held.drop_worker(name, incarnation) for held in self._contexts)
+        if dropped:
+            _log.warning(
+                "contexts of a lost worker dropped", extra={"worker": name, "contexts": dropped}
+            )
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Leave the mesh; may be called twice."""

@@ -6,7 +6,8 @@ from typing import final
 from gradmesh.engine.autograd import Tensor, is_grad_enabled
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
-from gradmesh.sdk.autograd.context import Context, current_context
+from gradmesh.sdk.autograd.binding import current_context
+from gradmesh.sdk.autograd.context import Context
 from gradmesh.sdk.table.lookup import Lookup, Purpose, look_up
 from gradmesh.sdk.table.prefetch import Prefetched
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
@@ -45,9 +46,7 @@ class RowSource:
             found = self._look_up(wanted, Purpose(ctx.mark))
         else:
             found = self._look_up(wanted, Purpose(ctx.mark, ctx.id, ctx.reserve))
-            tensors = [Tensor(rows, requires_grad=True) for rows in found.rows]
-            ctx.record(found, tensors)
-            return tensors, found.route.inverse
+            return ctx.record(found), found.route.inverse
         return [Tensor(rows) for rows in found.rows], found.route.inverse
 
     def is_for_reading(self) -> bool:

@@ -190,8 +190,9 @@ class OwnerServicer:
     def release_context(
         self, request: pb.ReleaseContextRequest, call: Call
     ) -> pb.ReleaseContextResponse:
-        """Forget a context."""
-        return pb.ReleaseContextResponse(found=self._contexts.release(request.context))
+        """Forget contexts."""
+        released = [self._contexts.release(id_) for id_ in (request.context, *request.others)]
+        return pb.ReleaseContextResponse(found=any(released))
 
     def _check(self, ref: value_pb2.RemoteRef) -> None:
         """Return if a reference is to a value of this worker.

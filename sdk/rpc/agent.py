@@ -1,6 +1,6 @@
 """A process's part in rpc: it calls others, serves their calls, and holds references."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from gradmesh.sdk.mesh.mesh import Mesh
@@ -62,6 +62,7 @@ class Agent:
         self.strict_refs = False
         self.gathers = Gathers()
         self._server: Server | None = None
+        self._before_close: list[Callable[[], None]] = []
         self.peers = Peers(dial)
         self.threads = Threads("rpc-run", patient=threads)
         self.control = Control(self.peers, self.threads.run)
@@ -94,6 +95,10 @@ class Agent:
         """Take over a server of this worker's own; closed when it leaves."""
         self._server = server
 
+    def before_close(self, end: Callable[[], None]) -> None:
+        """Call a function when this worker leaves, while others can still be reached."""
+        self._before_close.append(end)
+
     @property
     def closed(self) -> bool:
         """Whether no call can be made any more."""
@@ -125,6 +130,7 @@ class Agent:
         """Stop to serve, leave the mesh, end everything; calls under way fail after `grace_s`."""
         if self.closed:
             return
+        self._end_others()
         if self._server is not None:
             self._server.drain(grace_s)
         if self.mesh is not None:
@@ -133,6 +139,7 @@ class Agent:
 
     def close(self) -> None:
         """End everything at once; calls under way fail. May be called twice."""
+        self._end_others()
         self.caller.closed = True
         current.uninstall(self)
         self.gathers.close()
@@ -141,3 +148,7 @@ class Agent:
         self.outstanding.close()
         self.peers.close()
         self.threads.close()
+
+    def _end_others(self) -> None:
+        while self._before_close:
+            self._before_close.pop()()

@@ -13,6 +13,8 @@ from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
 from gradmesh.protos.naming import check_name
 from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.sdk.autograd.contexts import CONTEXTS
+from gradmesh.sdk.autograd.station import Station
 from gradmesh.sdk.mesh.mesh import Mesh, connect
 from gradmesh.sdk.nn import remote_module as remote_module
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
@@ -101,7 +103,8 @@ def init(
         replace: Whether a former process of the name is known to be gone.
         security: Certificates and token.
         transport: Which lanes are used and offered.
-        contexts: What is kept for contexts of distributed autograd.
+        contexts: What is kept for contexts of distributed autograd; by default those that calls
+            are recorded in.
         registry: Where figures are shown.
         functions: What others may call; by default all that `@gm.remote` registered.
         on_lost: Called once if another process takes this one's name.
@@ -131,14 +134,16 @@ def init(
     agent.caller.deadline(None)  # a bad default is better refused now
     if install:
         current.install(agent)
+    # Calls are recorded process-wide, so it is the process's own worker that takes part.
+    station = Station(agent) if install else None
+    if contexts is None:
+        contexts = CONTEXTS if install else NoContexts()
     server: Server | None = None
     mesh: Mesh | None = None
     try:
-        servicer = OwnerServicer(
-            name, "worker", agent.me.incarnation, functions, contexts or NoContexts(), agent
-        )
+        servicer = OwnerServicer(name, "worker", agent.me.incarnation, functions, contexts, agent)
         server = Server(
-            {_OWNER: servicer},
+            {_OWNER: servicer, **(station.services if station is not None else {})},
             listen=listen,
             security=security,
             transport=transport,
@@ -162,6 +167,9 @@ def init(
             on_lost=on_lost,
         )
         agent.join(mesh)
+        if station is not None:
+            station.join(mesh)
+            agent.before_close(station.close)
         agent.serve_with(server)
         agent.world = _await_world(agent, rank, world_size, deadline)
     except BaseException:

@@ -5,9 +5,11 @@ method returns. The servicer holds the lock.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import final
 
 from gradmesh.protos import limits
+from gradmesh.protos.common.v1 import worker_pb2
 from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
@@ -88,14 +90,23 @@ class Machine:
             lease_s=self.members.lease_s, generation=self.rounds.current
         )
 
-    def renew(self, name: str, incarnation: int, now: float) -> membership_pb2.RenewLeaseResponse:
-        """Note a sign of life."""
-        self.members.renew(name, incarnation, now)
+    def renew(
+        self,
+        name: str,
+        incarnation: int,
+        now: float,
+        open_contexts: int = 0,
+        openers: Iterable[worker_pb2.WorkerId] = (),
+    ) -> membership_pb2.RenewLeaseResponse:
+        """Note a sign of life; tell which workers that opened contexts are gone."""
+        members = self.members
+        members.renew(name, incarnation, now, open_contexts)
         return membership_pb2.RenewLeaseResponse(
             lease_s=self.members.lease_s,
             generation=self.rounds.current,
             shard_epoch=self.shards.map.epoch,
             checkpoint_request=self.board.requests,
+            gone=[one for one in openers if members.is_gone(one.name, one.incarnation)],
         )
 
     def leave(self, name: str, incarnation: int) -> None:
@@ -266,7 +277,11 @@ class Machine:
             warnings=self._warnings(now),
         )
         for lease in self.members.leases():
-            entry = response.members.add(member=lease.member, silence_s=now - lease.seen_at)
+            entry = response.members.add(
+                member=lease.member,
+                silence_s=now - lease.seen_at,
+                open_contexts=lease.open_contexts,
+            )
             progress = self.board.progress(lease.member.name)
             if progress is not None:
                 entry.progress.CopyFrom(progress)

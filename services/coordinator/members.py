@@ -7,6 +7,9 @@ from gradmesh.protos.coordinator.v1 import membership_pb2 as pb
 from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
 from gradmesh.protos.naming import check_name, natural_key
 
+# Short-lived clients come and go under ever new names.
+_MAX_GONE = 4096
+
 
 @dataclass(slots=True)
 class Lease:
@@ -14,6 +17,7 @@ class Lease:
 
     member: pb.Member
     seen_at: float
+    open_contexts: int = 0
 
 
 @final
@@ -27,6 +31,8 @@ class Members:
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
         self._leases: dict[str, Lease] = {}
+        # The newest incarnation of each name that is known to be gone, the last to go last.
+        self._gone: dict[str, int] = {}
 
     def register(self, member: pb.Member, replace: bool, now: float) -> pb.Member | None:
         """Make a process a member.
@@ -55,15 +61,32 @@ class Members:
                     expires_in_s=f"{expires_in:.1f}",
                 )
         self._leases[member.name] = Lease(member, now)
+        if former is not None:
+            self._bury(former)
         return former
 
-    def renew(self, name: str, incarnation: int, now: float) -> None:
+    def renew(self, name: str, incarnation: int, now: float, open_contexts: int = 0) -> None:
         """Note a sign of life.
 
         Raises:
             NotMember: Nobody of that name and incarnation is a member.
         """
-        self._lease(name, incarnation).seen_at = now
+        held = self._lease(name, incarnation)
+        held.seen_at = now
+        held.open_contexts = open_contexts
+
+    def is_gone(self, name: str, incarnation: int) -> bool:
+        """Tell whether a process was a member and is none any more.
+
+        Of one that never was, or that a former coordinator knew, nothing is said.
+        """
+        return incarnation <= self._gone.get(name, 0)
+
+    def _bury(self, member: pb.Member) -> None:
+        newest = max(member.incarnation, self._gone.pop(member.name, 0))
+        self._gone[member.name] = newest
+        if len(self._gone) > _MAX_GONE:
+            del self._gone[next(iter(self._gone))]
 
     def leave(self, name: str, incarnation: int) -> pb.Member | None:
         """End a membership; return it, or None if there was none."""
@@ -71,6 +94,7 @@ class Members:
         if held is None or held.member.incarnation != incarnation:
             return None
         del self._leases[name]
+        self._bury(held.member)
         return held.member
 
     def expire(self, now: float) -> list[pb.Member]:
@@ -78,6 +102,7 @@ class Members:
         gone = [h.member for h in self._leases.values() if now - h.seen_at > self.lease_s]
         for member in gone:
             del self._leases[member.name]
+            self._bury(member)
         return gone
 
     def check(self, name: str, incarnation: int) -> pb.Member:

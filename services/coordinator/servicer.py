@@ -81,7 +81,13 @@ class CoordinatorServicer:
     ) -> membership_pb2.RenewLeaseResponse:
         """Extend a lease."""
         with self._changed:
-            return self._machine.renew(request.name, request.incarnation, self._clock())
+            return self._machine.renew(
+                request.name,
+                request.incarnation,
+                self._clock(),
+                request.open_contexts,
+                request.context_openers,
+            )
 
     def leave(
         self, request: membership_pb2.LeaveRequest, call: Call

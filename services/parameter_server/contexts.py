@@ -3,9 +3,11 @@
 A released context leaves a tombstone, so that a late message cannot bring it back to life.
 """
 
+import functools
+import operator
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, final
 
@@ -15,12 +17,11 @@ from numpy.typing import NDArray
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
-from gradmesh.services.parameter_server.newest import NewestWorkers
+from gradmesh.sdk.autograd.newest import NewestWorkers
+from gradmesh.sdk.autograd.tombstones import Tombstones
 from gradmesh.services.parameter_server.pushes import Marks
 
 Slots: TypeAlias = NDArray[np.int64]
-
-_TOMBSTONES = 4096
 
 
 class Part(NamedTuple):
@@ -54,7 +55,8 @@ class Context:
 
     lookups: dict[int, list[Part]] = field(default_factory=dict)
     ahead: dict[int, Ahead] = field(default_factory=dict)
-    returned: dict[int, list[Array]] = field(default_factory=dict)
+    returned: dict[int, dict[int, list[Array]]] = field(default_factory=dict)
+    """Gradients by lookup, then by backward pass."""
     used_at: float = 0.0
 
     def returned_parts(self) -> list[Part]:
@@ -66,8 +68,21 @@ class Context:
         return [
             Gradient(part.table, part.slots, rows)
             for number in sorted(self.returned)
-            for part, rows in zip(self.lookups[number], self.returned[number], strict=True)
+            for part, rows in zip(self.lookups[number], self._summed(number), strict=True)
         ]
+
+    def drop(self, failed: Collection[int]) -> None:
+        """Forget the gradients of passes that failed."""
+        for number in list(self.returned):
+            passes = self.returned[number]
+            self.returned[number] = {p: grads for p, grads in passes.items() if p not in failed}
+            if not self.returned[number]:
+                del self.returned[number]
+
+    def _summed(self, number: int) -> list[Array]:
+        """Return a lookup's gradients, those of several passes added in their order."""
+        by_pass = [grads for _, grads in sorted(self.returned[number].items())]
+        return [functools.reduce(operator.add, parts) for parts in zip(*by_pass, strict=True)]
 
 
 @final
@@ -82,8 +97,8 @@ class Contexts:
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
         self._open: dict[tuple[str, int, int], Context] = {}
-        self._buried = NewestWorkers(_Tombstones)
-        self._applied = NewestWorkers(_Tombstones)
+        self._buried = NewestWorkers(Tombstones)
+        self._applied = NewestWorkers(Tombstones)
 
     def remember(self, id_: context_pb2.ContextId, number: int, parts: list[Part]) -> None:
         """Keep the rows of a lookup; the same again changes nothing once gradients are here.
@@ -165,12 +180,21 @@ class Contexts:
                 raise _not_found(id_, number)
             return context.lookups[number]
 
-    def give_back(self, id_: context_pb2.ContextId, number: int, grads: list[Array]) -> None:
-        """Keep the gradients of a lookup; the same again change nothing."""
+    def give_back(
+        self, id_: context_pb2.ContextId, number: int, grads: list[Array], pass_number: int = 0
+    ) -> None:
+        """Keep the gradients of a lookup; the same again, of the same pass, change nothing."""
         with self._lock:
             context = self._find(id_, create=False)
             if number in context.lookups:
-                context.returned.setdefault(number, grads)
+                context.returned.setdefault(number, {}).setdefault(pass_number, grads)
+
+    def drop_passes(self, id_: context_pb2.ContextId, failed: Collection[int]) -> None:
+        """Forget the gradients of backward passes that failed elsewhere."""
+        with self._lock:
+            held = self._open.get(_key(id_))
+            if held is not None:
+                held.drop(failed)
 
     def check_returned(self, id_: context_pb2.ContextId, count: int) -> None:
         """Return if the gradients of so many lookups are here, or the context was applied.
@@ -255,6 +279,20 @@ class Contexts:
                 del self._open[key]
             return len(idle)
 
+    def openers(self) -> set[tuple[str, int]]:
+        """Return name and incarnation of every process whose contexts are open here."""
+        with self._lock:
+            return {key[:2] for key in self._open}
+
+    def drop_worker(self, name: str, incarnation: int) -> int:
+        """Bury the contexts of a process that is gone; return how many."""
+        with self._lock:
+            gone = [key for key in self._open if key[:2] == (name, incarnation)]
+            for key in gone:
+                self._bury(*key)
+                del self._open[key]
+            return len(gone)
+
     def open_count(self) -> int:
         """Return how many contexts are open here."""
         with self._lock:
@@ -298,40 +336,6 @@ class Contexts:
 
     def _bury(self, worker: str, incarnation: int, counter: int) -> None:
         self._buried.touch(worker).bury(incarnation, counter)
-
-
-@final
-class _Tombstones:
-    """The contexts of one worker that are over, in bounded memory.
-
-    Kept one by one down to a floor; everything at or below the floor is over.
-    """
-
-    def __init__(self) -> None:
-        self._incarnation = 0
-        self._floor = 0
-        self._counters: set[int] = set()
-
-    def bury(self, incarnation: int, counter: int) -> None:
-        if incarnation > self._incarnation:
-            self._incarnation, self._floor, self._counters = incarnation, 0, set()
-        if incarnation < self._incarnation or counter <= self._floor:
-            return
-        self._counters.add(counter)
-        if len(self._counters) > _TOMBSTONES:
-            self._floor = sorted(self._counters)[_TOMBSTONES // 2]
-            self._counters = {c for c in self._counters if c > self._floor}
-
-    def marks(self) -> tuple[int, int, list[int]]:
-        return self._incarnation, self._floor, sorted(self._counters)
-
-    def load(self, incarnation: int, floor: int, counters: Sequence[int]) -> None:
-        self._incarnation, self._floor, self._counters = incarnation, floor, set(counters)
-
-    def has(self, incarnation: int, counter: int) -> bool:
-        if incarnation != self._incarnation:
-            return incarnation < self._incarnation
-        return counter <= self._floor or counter in self._counters
 
 
 def _not_found(id_: context_pb2.ContextId, number: int) -> LookupNotFound:

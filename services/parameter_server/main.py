@@ -5,6 +5,8 @@ import time
 
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.autograd.contexts import CONTEXTS
+from gradmesh.sdk.autograd.station import SharedContexts, Station
 from gradmesh.sdk.mesh.mesh import connect
 from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.owner.servicer import OwnerServicer
@@ -78,12 +80,15 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         )
         current.install(agent)
         life.on_drain("rpc", lambda _: agent.close())
+        station = Station(agent)
+        agent.before_close(station.close)
+        contexts = SharedContexts(store.contexts, CONTEXTS)
         owner = OwnerServicer(
-            config.name, "parameter-server", incarnation, REGISTRY, store.contexts, agent
+            config.name, "parameter-server", incarnation, REGISTRY, contexts, agent
         )
         rows = ParameterServerServicer(store, directory.check_generation)
         server = Server(
-            {_PARAMETER_SERVER: rows, _OWNER: owner},
+            {_PARAMETER_SERVER: rows, _OWNER: owner, **station.services},
             listen=config.listen,
             setting="parameter_server.listen",
             security=process.security,
@@ -112,8 +117,10 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         life.on_drain("membership", lambda _: mesh.close())
         # Before anybody is served: what the former process was part of is over.
         store.fence(mesh.generation)
+        mesh.watch_contexts(store.contexts)
         directory.join(mesh)
         agent.join(mesh)
+        station.join(mesh)
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)

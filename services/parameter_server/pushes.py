@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.services.parameter_server.newest import NewestWorkers
+from gradmesh.sdk.autograd.newest import NewestWorkers
 
 _WINDOW = 4096
 

@@ -97,14 +97,16 @@ class ParameterServerServicer:
         message = request.message
         grads = unpack_all(request.arrays, message.wire_grads)
         borrowed = call.borrowed and not message.wire_grads
-        self._store.backward(message.context, message.lookup, grads, borrowed)
+        self._store.backward(message.context, message.lookup, grads, borrowed, message.pass_number)
         return pb.BackwardResponse()
 
     def apply(self, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
         """Apply a context's gradients."""
         mark = request.mark if request.HasField("mark") else None
         returned = request.returned if request.HasField("returned") else None
-        steps = self._store.apply(request.context, mark, call.deadline, returned=returned)
+        steps = self._store.apply(
+            request.context, mark, call.deadline, returned=returned, failed=request.failed_passes
+        )
         return pb.ApplyResponse(applied_steps=steps)
 
     def commit_step(self, request: pb.CommitStepRequest, call: Call) -> pb.CommitStepResponse:

@@ -6,7 +6,7 @@ whatever changes rows does so in turn, and is written before anybody hears that 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import final
 
@@ -280,6 +280,7 @@ class Store:
         number: int,
         grads: Sequence[Array],
         borrowed: bool = False,
+        pass_number: int = 0,
     ) -> None:
         """Keep the gradients of a former lookup until they are applied.
 
@@ -288,6 +289,7 @@ class Store:
             number: Of the lookup.
             grads: For each of its tables.
             borrowed: Whether the arrays are gone when this returns, so that they must be copied.
+            pass_number: Of the backward pass within the context.
 
         Raises:
             LookupNotFound: The context made no such lookup here.
@@ -305,7 +307,7 @@ class Store:
             for part, rows in zip(parts, grads, strict=True)
         ]
         kept = [rows.copy() for rows in fitting] if borrowed else fitting
-        self.contexts.give_back(context, number, kept)
+        self.contexts.give_back(context, number, kept, pass_number)
 
     def apply(
         self,
@@ -314,6 +316,7 @@ class Store:
         deadline: Deadline | None = None,
         *,
         returned: int | None = None,
+        failed: Collection[int] = (),
     ) -> int:
         """Apply a context's gradients: at once, or with those of the other ranks.
 
@@ -322,6 +325,7 @@ class Store:
             mark: Its place in a run; None to apply it at once.
             deadline: Until when to wait until the step cannot be lost here; None does not wait.
             returned: How many lookups must have their gradients here; None does not check.
+            failed: Backward passes whose gradients do not count.
 
         Returns:
             How many steps of the run are prepared here.
@@ -329,6 +333,8 @@ class Store:
         Raises:
             LookupNotFound: Gradients that were brought here are gone.
         """
+        if failed:
+            self.contexts.drop_passes(context, failed)
         if returned is not None:
             self.contexts.check_returned(context, returned)
         if mark is None:

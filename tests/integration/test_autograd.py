@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradmesh.engine import optim
-from gradmesh.engine.autograd import Tensor, no_grad
+from gradmesh.engine.autograd import GradientError, Tensor, no_grad
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
 from gradmesh.sdk import autograd
 from gradmesh.sdk.nn import RemoteEmbedding
@@ -167,17 +167,64 @@ def test_an_error_inside_a_context_is_the_one_that_arrives(cluster):
     assert autograd.current_context() is None
 
 
-def test_a_second_backward_over_the_same_rows_is_refused(cluster):
+def test_backwards_over_the_same_rows_add_up(cluster):
     mesh = cluster.connect()
     table = make_table(mesh)
 
     with autograd.context(mesh) as ctx:
-        loss = RemoteEmbedding(table)([1]).sum()
+        loss = RemoteEmbedding(table)([1, 2]).sum()
         autograd.backward(ctx, [loss], retain_graph=True)
-        with pytest.raises(InvalidRequest, match="add the losses up"):
-            autograd.backward(ctx, [loss])
+        autograd.backward(ctx, [loss * 2])
+        autograd.apply(ctx)
 
-    assert (table.lookup(np.arange(20)) == 1).all()
+    np.testing.assert_array_equal(table.lookup([1, 2, 3])[:, 0], [-2, -2, 1])
+    assert max(counters(cluster, mesh)) == 1
+
+
+def test_a_backward_that_failed_does_not_count(cluster):
+    mesh = cluster.connect()
+    table = make_table(mesh)
+    weight = Tensor(np.full((3,), 2.0, np.float32), requires_grad=True)
+
+    def fail(grad):
+        raise ArithmeticError("no gradient today")
+
+    with autograd.context(mesh) as ctx:
+        found = RemoteEmbedding(table)(np.arange(20))
+        early, late = found * weight, weight * 1
+        late.register_hook(fail)
+        with pytest.raises(ArithmeticError, match="today"):
+            autograd.backward(ctx, [early.sum() + late.sum()], retain_graph=True)
+        after_failure = ctx.gradients()
+        autograd.backward(ctx, [early.sum()])
+        autograd.apply(ctx)
+
+    assert after_failure == {}
+    np.testing.assert_array_equal(table.lookup([1, 2, 3])[:, 0], [-1, -1, -1])
+
+
+def test_a_local_backward_through_rows_says_what_to_do(cluster):
+    mesh = cluster.connect()
+    table = make_table(mesh)
+
+    with autograd.context(mesh), pytest.raises(GradientError, match=r"gm.autograd.backward"):
+        RemoteEmbedding(table)([1]).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("roots", "error", "match"),
+    [
+        (None, TypeError, "list of tensors"),
+        ([1.0], TypeError, "list of tensors"),
+        ([], GradientError, "no roots"),
+        ([Tensor(np.ones(()))], GradientError, "no gradient"),
+        ([Tensor(np.ones(3), requires_grad=True) * 2], GradientError, "one element"),
+        ([Tensor(np.ones(()), requires_grad=True)], GradientError, "leaf"),
+    ],
+)
+def test_backward_invalid_args(cluster, roots, error, match):
+    with autograd.context(cluster.connect()) as ctx, pytest.raises(error, match=match):
+        autograd.backward(ctx, roots)
 
 
 def test_a_gradient_that_is_no_number_changes_nothing(cluster):

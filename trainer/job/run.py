@@ -18,8 +18,7 @@ from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.protos.coordinator.v1 import status_pb2
 from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.autograd.context import context
-from gradmesh.sdk.autograd.passes import apply, backward
+from gradmesh.sdk.autograd import apply, backward, context
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault

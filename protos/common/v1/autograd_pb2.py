@@ -23,15 +23,18 @@ _sym_db = _symbol_database.Default()
 
 
 from gradmesh.protos.common.v1 import context_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_context__pb2
+from gradmesh.protos.common.v1 import worker_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(gradmesh/protos/common/v1/autograd.proto\x12\x12gradmesh.common.v1\x1a\'gradmesh/protos/common/v1/context.proto\"O\n\x0c\x41utogradNote\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0f\n\x07message\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(gradmesh/protos/common/v1/autograd.proto\x12\x12gradmesh.common.v1\x1a\'gradmesh/protos/common/v1/context.proto\x1a&gradmesh/protos/common/v1/worker.proto\"\xa9\x01\n\x0c\x41utogradNote\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x0f\n\x07message\x18\x02 \x01(\x04\x12,\n\x07lineage\x18\x03 \x01(\x0b\x32\x1b.gradmesh.common.v1.Lineage\x12*\n\x04mark\x18\x04 \x01(\x0b\x32\x1c.gradmesh.common.v1.StepMark\"J\n\x07Lineage\x12-\n\x07workers\x18\x01 \x03(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x10\n\x08messages\x18\x02 \x03(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gradmesh.protos.common.v1.autograd_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUTOGRADNOTE']._serialized_start=105
-  _globals['_AUTOGRADNOTE']._serialized_end=184
+  _globals['_AUTOGRADNOTE']._serialized_start=146
+  _globals['_AUTOGRADNOTE']._serialized_end=315
+  _globals['_LINEAGE']._serialized_start=317
+  _globals['_LINEAGE']._serialized_end=391
 # @@protoc_insertion_point(module_scope)

@@ -1,7 +1,9 @@
+from gradmesh.protos.common.v1 import worker_pb2 as _worker_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -54,24 +56,30 @@ class RegisterResponse(_message.Message):
     def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
-    __slots__ = ("name", "incarnation")
+    __slots__ = ("name", "incarnation", "open_contexts", "context_openers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_OPENERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    open_contexts: int
+    context_openers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerId]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
-    __slots__ = ("lease_s", "generation", "shard_epoch", "checkpoint_request")
+    __slots__ = ("lease_s", "generation", "shard_epoch", "gone", "checkpoint_request")
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     lease_s: float
     generation: int
     shard_epoch: int
+    gone: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerId]
     checkpoint_request: int
-    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., checkpoint_request: _Optional[int] = ...) -> None: ...
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., gone: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., checkpoint_request: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("name", "incarnation")

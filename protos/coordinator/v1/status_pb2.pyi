@@ -136,11 +136,13 @@ class ReportCheckpointResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("member", "silence_s", "progress")
+    __slots__ = ("member", "silence_s", "progress", "open_contexts")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SILENCE_S_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     member: _membership_pb2.Member
     silence_s: float
     progress: Progress
-    def __init__(self, member: _Optional[_Union[_membership_pb2.Member, _Mapping]] = ..., silence_s: _Optional[float] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+    open_contexts: int
+    def __init__(self, member: _Optional[_Union[_membership_pb2.Member, _Mapping]] = ..., silence_s: _Optional[float] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., open_contexts: _Optional[int] = ...) -> None: ...

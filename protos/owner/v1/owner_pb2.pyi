@@ -271,10 +271,12 @@ class CheckCallsResponse(_message.Message):
     def __init__(self, unknown_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReleaseContextRequest(_message.Message):
-    __slots__ = ("context",)
+    __slots__ = ("context", "others")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     context: _context_pb2.ContextId
-    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ...) -> None: ...
+    others: _containers.RepeatedCompositeFieldContainer[_context_pb2.ContextId]
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., others: _Optional[_Iterable[_Union[_context_pb2.ContextId, _Mapping]]] = ...) -> None: ...
 
 class ReleaseContextResponse(_message.Message):
     __slots__ = ("found",)

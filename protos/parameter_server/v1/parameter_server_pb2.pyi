@@ -100,30 +100,34 @@ class RefreshResponse(_message.Message):
     def __init__(self, arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class BackwardRequest(_message.Message):
-    __slots__ = ("context", "lookup", "wire_grads", "arrays")
+    __slots__ = ("context", "lookup", "wire_grads", "pass_number", "arrays")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     WIRE_GRADS_FIELD_NUMBER: _ClassVar[int]
+    PASS_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     context: _context_pb2.ContextId
     lookup: int
     wire_grads: _array_pb2.ElementType
+    pass_number: int
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., wire_grads: _Optional[_Union[_array_pb2.ElementType, str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., wire_grads: _Optional[_Union[_array_pb2.ElementType, str]] = ..., pass_number: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class BackwardResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("context", "mark", "returned")
+    __slots__ = ("context", "mark", "returned", "failed_passes")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_PASSES_FIELD_NUMBER: _ClassVar[int]
     context: _context_pb2.ContextId
     mark: _context_pb2.StepMark
     returned: int
-    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., returned: _Optional[int] = ...) -> None: ...
+    failed_passes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., returned: _Optional[int] = ..., failed_passes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ApplyResponse(_message.Message):
     __slots__ = ("applied_steps",)

@@ -167,7 +167,7 @@ class ParameterServerServiceServicer(object):
 
     def Backward(self, request, context):
         """Brings the gradients of a former lookup into its context. Nothing is applied yet.
-        Repeatable: each lookup takes its gradients once.
+        Repeatable: each lookup takes its gradients once a pass; those of several passes add up.
         Fails with FAILED_PRECONDITION (LOOKUP_NOT_FOUND, CONTEXT_RELEASED),
         INVALID_ARGUMENT (INVALID_REQUEST) for another shape, type or number of arrays, or NaN.
         """

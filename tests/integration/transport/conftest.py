@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from gradmesh.protos.autograd.v1 import autograd_pb2
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.autograd.contexts import Contexts
+from gradmesh.sdk.autograd.servicer import AutogradServicer
 from gradmesh.sdk.mesh.mesh import connect
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import OwnerServicer
@@ -31,6 +34,7 @@ from gradmesh.services.parameter_server.store import Store
 
 COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
 PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
+AUTOGRAD = autograd_pb2.DESCRIPTOR.services_by_name["AutogradService"]
 OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 METHODS = methods_of(OWNER)
 
@@ -193,7 +197,12 @@ def mesh() -> Iterator[tuple[str, str]]:
     functions.register("double", lambda x: x * 2)
     owner = OwnerServicer("ps-0", "parameter-server", 1, functions, store.contexts)
     server = Server(
-        {PARAMETER_SERVER: ParameterServerServicer(store), OWNER: owner}, listen="127.0.0.1:0"
+        {
+            PARAMETER_SERVER: ParameterServerServicer(store),
+            OWNER: owner,
+            AUTOGRAD: AutogradServicer(Contexts(), "ps-0", 1),
+        },
+        listen="127.0.0.1:0",
     )
     server.start()
     member = connect(

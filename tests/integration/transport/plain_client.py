@@ -12,6 +12,7 @@ sys.path.insert(0, sys.argv[1])
 
 import grpc
 
+from gradmesh.protos.autograd.v1 import autograd_pb2, autograd_pb2_grpc
 from gradmesh.protos.common.v1 import array_pb2, context_pb2, value_pb2, worker_pb2
 from gradmesh.protos.coordinator.v1 import (
     coordinator_pb2_grpc,
@@ -221,6 +222,33 @@ def report(ask, generation):
     ask(membership_pb2.LeaveRequest(name="plain", incarnation=5))
 
 
+def backward(ask):
+    head = autograd_pb2.Pass(
+        context=context_pb2.ContextId(worker="plain", incarnation=1, counter=99),
+        initiator=worker_pb2.WorkerId(name="plain", incarnation=1),
+        number=1,
+        mode=autograd_pb2.PASS_MODE_SMART,
+        remaining_ms=1000,
+    )
+    assert ask(autograd_pb2.ProbePassRequest(backward_pass=head)).incarnation
+    assert not ask(autograd_pb2.AbortPassRequest(backward_pass=head)).waiting
+    dense = autograd_pb2.Gradient(kind=autograd_pb2.GRADIENT_KIND_DENSE)
+    late = [
+        autograd_pb2.ReportPartsRequest(backward_pass=head),
+        autograd_pb2.SendGradientsRequest(
+            backward_pass=head, message=1, gradients=[dense], arrays=[rows(1, 2)]
+        ),
+    ]
+    for request in late:
+        failure = None
+        try:
+            ask(request)
+        except grpc.RpcError as error:
+            failure = error
+        assert failure is not None
+        assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
 def fail(ask):
     failure = None
     try:
@@ -247,6 +275,11 @@ def main(coordinator_address, server_address):
             parameter_server_pb2_grpc.ParameterServerServiceStub(to_server),
         )
         owner = Caller("gradmesh.owner.v1.OwnerService", owner_pb2_grpc.OwnerServiceStub(to_server))
+        autograd = Caller(
+            "gradmesh.autograd.v1.AutogradService",
+            autograd_pb2_grpc.AutogradServiceStub(to_server),
+        )
+        backward(autograd)
         member(coordinator)
         generation = round_of_one(coordinator)
         epoch = table(coordinator)

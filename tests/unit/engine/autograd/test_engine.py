@@ -143,16 +143,6 @@ def test_retain_grad_keeps_the_gradient_of_a_result() -> None:
     assert y.grad.tolist() == [3.0]
 
 
-def test_source_gets_its_complete_gradient() -> None:
-    got: list[Any] = []
-    x = ag.source(np.ones(2, np.float32), lambda g: got.append(g.tolist()))
-
-    (x * 2 + x * 3).sum().backward()
-
-    assert got == [[5.0, 5.0]]
-    assert not x.is_leaf
-
-
 def test_reachable_nodes_come_in_the_order_they_run() -> None:
     x = leaf(1.0)
     y = (x * 2).exp().sum()

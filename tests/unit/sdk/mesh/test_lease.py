@@ -168,3 +168,34 @@ def test_after_closing_nobody_registers_again():
         lease.renew(Deadline.after(1.0))
 
     assert coordinator.asked == ["register", "leave", "renew"]
+
+
+def test_open_contexts_are_reported_and_those_of_the_lost_are_dropped():
+    reported, dropped = [], []
+
+    class Watching(Coordinator):
+        def renew_lease(self, name, incarnation, deadline, open_contexts=0, openers=()):
+            reported.append((open_contexts, sorted(openers)))
+            response = super().renew_lease(name, incarnation, deadline)
+            response.gone.add(name="x", incarnation=3)
+            return response
+
+    class Contexts:
+        def open_count(self):
+            return 2
+
+        def openers(self):
+            return {("x", 3), ("w", 1)}
+
+        def drop_worker(self, name, incarnation):
+            dropped.append((name, incarnation))
+            return 1
+
+    lease = make(Watching(lease_s=60))
+    lease.watch(Contexts())
+    lease.watch(Contexts())
+    lease.renew(Deadline.after(1.0))
+    lease.close()
+
+    assert reported == [(4, [("w", 1), ("x", 3)])]
+    assert dropped == [("x", 3), ("x", 3)]

@@ -103,3 +103,19 @@ def test_members_stand_in_natural_order(say):
     servers = members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)
 
     assert [member.name for member in servers] == ["ps-1", "ps-2", "ps-10"]
+
+
+def test_who_was_a_member_and_is_none_is_known_to_be_gone(say):
+    members = Members(10)
+    for number in range(4):
+        members.register(say.member(f"client-{number}"), False, 0)
+
+    members.renew("client-1", 1, 8, open_contexts=5)
+    members.leave("client-2", 1)
+    members.register(say.member("client-3", 2), True, 1)
+    members.expire(11)
+
+    assert [members.is_gone(f"client-{n}", 1) for n in range(4)] == [True, False, True, True]
+    assert not members.is_gone("client-3", 2)
+    assert not members.is_gone("never-here", 1)
+    assert [held.open_contexts for held in members.leases()] == [5, 0]

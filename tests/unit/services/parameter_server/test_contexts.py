@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
-from gradmesh.services.parameter_server import contexts as module
+from gradmesh.sdk.autograd import tombstones
 from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Part
 
 
@@ -161,7 +161,7 @@ def test_contexts_that_nobody_uses_are_dropped(make, clock):
 
 
 def test_tombstones_are_bounded_and_an_old_open_context_survives(make, monkeypatch):
-    monkeypatch.setattr(module, "_TOMBSTONES", 16)
+    monkeypatch.setattr(tombstones, "_TOMBSTONES", 16)
     contexts = Contexts()
     contexts.remember(make.context(1), 1, [part(1)])
     contexts.give_back(make.context(1), 1, grads())

@@ -1,4 +1,4 @@
-from gradmesh.services.parameter_server.newest import NewestWorkers
+from gradmesh.sdk.autograd.newest import NewestWorkers
 
 
 def test_the_worker_silent_for_longest_is_forgotten():

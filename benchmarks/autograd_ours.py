@@ -1,0 +1,86 @@
+"""Our side of the autograd benchmark: this process calls four workers that it starts."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+import gradmesh as gm
+from gradmesh.benchmarks.autograd import WORKERS
+from gradmesh.benchmarks.worker import serve, timed
+from gradmesh.sdk.process.transport import TransportConfig
+
+_SHAPE = (64, 64)
+_state: dict[str, Any] = {}
+
+
+@gm.remote(name="bench.hop")
+def hop(x: gm.Tensor, names: list[str]) -> Any:
+    """Go on to the next worker, and back."""
+    y = x * 2
+    return gm.rpc_sync(names[0], hop, (y, names[1:])) * 3 if names else y
+
+
+@gm.remote(name="bench.scale")
+def scale(x: gm.Tensor) -> Any:
+    """Multiply by a parameter of this worker."""
+    if "weight" not in _state:
+        _state["weight"] = gm.tensor(np.ones(_SHAPE, np.float32), requires_grad=True)
+    return x * _state["weight"]
+
+
+def _begin(address: str, lane: Any, rank: int) -> None:
+    gm.rpc.init(
+        f"worker{rank}",
+        coordinator=address,
+        rank=rank,
+        world_size=WORKERS,
+        transport=TransportConfig(lane=lane),
+    )
+
+
+def _measure(kind: str, size: int, mode: Any, rounds: int) -> list[float]:
+    names = [f"worker{rank}" for rank in range(1, WORKERS)]
+    x = gm.tensor(np.ones(_SHAPE, np.float32), requires_grad=True)
+    small = gm.tensor(np.ones(1, np.float32), requires_grad=True)
+
+    def chain(_: int) -> None:
+        with gm.autograd.context() as ctx:
+            y = gm.rpc_sync(names[0], hop, (x, names[1:size]))
+            gm.autograd.backward(ctx, [y.sum()], mode=mode)
+
+    def fanout(_: int) -> None:
+        with gm.autograd.context() as ctx:
+            futures = [gm.rpc_async(name, scale, (x,)) for name in names[:size]]
+            total = futures[0].result().sum()
+            for future in futures[1:]:
+                total = total + future.result().sum()
+            gm.autograd.backward(ctx, [total], mode=mode)
+
+    def contexts(_: int) -> None:
+        for _ in range(size):
+            with gm.autograd.context() as ctx:
+                y = gm.rpc_sync(names[0], hop, (small, []))
+                gm.autograd.backward(ctx, [y.sum()], mode=mode)
+
+    return timed({"chain": chain, "fanout": fanout, "contexts": contexts}[kind], rounds)
+
+
+def main(address: str, lane: str, rank: int = 0) -> None:
+    """Measure, or serve the one that does."""
+    if rank:
+        _begin(address, lane, rank)
+        sys.stdin.read()
+        return
+    for other in range(1, WORKERS):
+        subprocess.Popen(
+            [sys.executable, "-m", "gradmesh.benchmarks.autograd_ours", address, lane, str(other)],
+            stdin=subprocess.PIPE,
+        )
+    _begin(address, lane, 0)
+    serve(_measure)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

@@ -1,0 +1,260 @@
+"""A backward pass that comes in pieces.
+
+In a distributed pass gradients enter a process at several places and at different times: at the
+roots, and at every message it sent whose gradient comes back. Each node runs once, when everything
+that it will get is there; the pass stops where something is missing and goes on when it came.
+
+Contributions are kept until they are complete and then added in the order in which `run_backward`
+would have added them, so the sums are the same bits whatever came first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from operator import itemgetter
+from sys import getrefcount
+from typing import Any, final
+
+from gradmesh.engine.autograd.anomaly import check_backward
+from gradmesh.engine.autograd.engine import miscounted
+from gradmesh.engine.autograd.errors import GradientError
+from gradmesh.engine.autograd.function import (
+    RELEASED,
+    Function,
+    Output,
+    check_versions,
+    next_sequence,
+    release,
+    used_before,
+)
+from gradmesh.engine.autograd.grad_mode import state
+from gradmesh.engine.autograd.leaf import accumulate_leaf
+from gradmesh.engine.autograd.received import Received
+from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
+from gradmesh.engine.backend import ShapeError, as_array
+
+_by_order = itemgetter(0, 1)
+
+
+@final
+class Entry:
+    """Some tensors at which gradients enter together: the roots, or what one message carried.
+
+    Args:
+        tensors: They require gradients. What becomes of them later does not matter: the graph is
+            entered where they stand now.
+    """
+
+    __slots__ = ("sequence", "targets", "tensors")
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self.tensors = tuple([(tuple(t.data.shape), t.data.dtype) for t in tensors])
+        self.targets = tuple([t if t.grad_fn is None else t.grad_fn for t in tensors])
+        self.sequence = next_sequence()
+
+    def check(self, grads: Sequence[Any]) -> None:
+        """Return if gradients fit the tensors; None fits all.
+
+        Raises:
+            GradientError: Their number does not.
+            ShapeError: A shape or dtype does not.
+        """
+        if len(grads) != len(self.tensors):
+            raise GradientError(f"{len(grads)} gradients for {len(self.tensors)} tensors")
+        for grad, (shape, dtype) in zip(grads, self.tensors, strict=True):
+            if grad is not None and (tuple(grad.shape) != shape or grad.dtype != dtype):
+                raise ShapeError(
+                    f"gradient of shape {tuple(grad.shape)} and {grad.dtype} for a tensor of "
+                    f"shape {shape} and {dtype}"
+                )
+
+
+@final
+class PartialPass:
+    """Runs what can be run; for one thread at a time.
+
+    Args:
+        entries: Everything at which gradients will enter. Each must be fed once.
+        retain_graph: Keep the saved values, so that the graph can be used again.
+        into: Where leaf gradients go, added to what is there.
+
+    Attributes:
+        left: Nodes and leaves that are not done; 0 when the pass is over.
+        received: The nodes of received tensors that the pass will reach.
+        before: For each leaf that got a gradient, what `into` held before; None for nothing.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], *, retain_graph: bool, into: dict[Any, Any]
+    ) -> None:
+        self._retain_graph = retain_graph
+        self._into = into
+        self._anomaly = state.anomaly
+        self.received: list[Received] = []
+        self._missing = _count_uses(entries, self.received)
+        # What came so far: (order of the giver, its edge, gradient, whether nobody else has it).
+        self._came: dict[Any, list[tuple[int, int, Any, bool]]] = {}
+        self._ready: list[tuple[int, Function]] = []
+        self.left = len(self._missing)
+        self.before: dict[Any, Any] = {}
+
+    def feed(self, entry: Entry, grads: Sequence[Any]) -> None:
+        """Let gradients in, None where there is none; `run` does the rest."""
+        for place, (target, grad) in enumerate(zip(entry.targets, grads, strict=True)):
+            self._give(target, -entry.sequence, place, grad, False)
+
+    def run(self) -> None:
+        """Run all nodes that have everything they wait for, latest first.
+
+        Raises:
+            GraphReleased: The graph was used before without retain_graph.
+            InplaceError: A value that backward needs was changed in place.
+        """
+        ready = self._ready
+        while ready:
+            self._visit(heapq.heappop(ready)[1])
+
+    def forget(self) -> None:
+        """Let go of the graph; what `undo` needs stays."""
+        self._missing.clear()
+        self._came.clear()
+        self._ready.clear()
+        self.received.clear()
+
+    def undo(self) -> None:
+        """Take back what the pass added to the map."""
+        for leaf, held in self.before.items():
+            if held is None:
+                self._into.pop(leaf, None)
+            else:
+                self._into[leaf] = held
+        self.before.clear()
+
+    def _give(self, target: Any, order: int, place: int, grad: Any, owned: bool) -> None:
+        """Take one contribution to a node or leaf, None for nothing."""
+        if grad is not None:
+            came = self._came.get(target)
+            if came is None:
+                self._came[target] = [(order, place, grad, owned)]
+            else:
+                came.append((order, place, grad, owned))
+        missing = self._missing[target] - 1
+        self._missing[target] = missing
+        if missing:
+            return
+        if target.is_node:
+            # Sequences differ, so nodes themselves are never compared.
+            heapq.heappush(self._ready, (-target.sequence, target))
+        else:
+            self._finish_leaf(target)
+
+    def _finish_leaf(self, leaf: Any) -> None:
+        self.left -= 1
+        came = self._came.pop(leaf, None)
+        if came is not None:
+            grad, owned = _total(came)
+            if leaf not in self.before:
+                self.before[leaf] = self._into.get(leaf)
+            accumulate_leaf(leaf, as_array(grad), owned, self._into)
+
+    def _visit(self, node: Function) -> None:
+        self.left -= 1
+        came = self._came.pop(node, None)
+        if came is None:
+            if type(node) is Received:
+                node.origin.give_back([None] * node.outputs)
+            results: tuple[Any, ...] = (None,) * len(node.edges)
+        elif type(node) is Output:
+            grad, _ = _total(came)
+            results = (_hooked(node, grad),)
+            self._give(node.edges[0], node.place, 0, results[0], False)
+            return
+        else:
+            results = self._backward(node, came)
+        order = -node.sequence
+        for place, edge in enumerate(node.edges):
+            if edge is None:
+                continue
+            result = results[place]
+            # Three: the tuple, this name, and the count's own argument. Nobody else refers to the
+            # array then, and it may be kept without a copy.
+            alone = result is not None and getrefcount(result) == 3
+            owned = alone and type(result) is not RowGrad and result.base is None
+            self._give(edge, order, place, result, owned)
+        if not self._retain_graph and node.saved_tensors:
+            release(node)
+
+    def _backward(self, node: Function, came: list[tuple[int, int, Any, bool]]) -> tuple[Any, ...]:
+        if node.outputs > 1:
+            grads: list[Any] = [None] * node.outputs
+            for place, _, grad, _ in came:
+                grads[place] = grad
+        else:
+            grads = [_total(came)[0]]
+        if node.hooks is not None:
+            if node.outputs > 1:
+                for hook in node.hooks:
+                    grads = hook(grads)
+            else:
+                grads = [_hooked(node, grads[0])]
+        if node.saved_tensors is RELEASED:
+            raise used_before(node)
+        check_versions(node)
+        results: Any = type(node).backward(node, *grads)
+        if type(results) is not tuple:
+            results = (results,)
+        if self._anomaly:
+            check_backward(node, results)
+        if len(results) != len(node.edges):
+            raise miscounted(node, results)
+        return tuple(results)
+
+
+def _count_uses(entries: Sequence[Entry], received: list[Received]) -> dict[Any, int]:
+    """Return how many contributions each reachable node and leaf will get; find the received."""
+    uses: dict[Any, int] = {}
+    stack: list[Any] = []
+    for entry in entries:
+        for target in entry.targets:
+            if target in uses:
+                uses[target] += 1
+            else:
+                uses[target] = 1
+                if target.is_node:
+                    stack.append(target)
+    while stack:
+        node = stack.pop()
+        if type(node) is Received:
+            received.append(node)
+        for edge in node.edges:
+            if edge is None:
+                continue
+            if edge in uses:
+                uses[edge] += 1
+            else:
+                uses[edge] = 1
+                if edge.is_node:
+                    stack.append(edge)
+    return uses
+
+
+def _total(came: list[tuple[int, int, Any, bool]]) -> tuple[Any, bool]:
+    """Return the sum of contributions, and whether nobody else refers to its memory."""
+    if len(came) == 1:
+        return came[0][2], came[0][3]
+    came.sort(key=_by_order)
+    total = as_array(add_grads(came[0][2], came[1][2]))
+    for _, _, grad, _ in came[2:]:
+        if type(total) is RowGrad or type(grad) is RowGrad:
+            total = as_array(add_grads(total, grad))
+        else:
+            total += grad
+    return total, type(total) is not RowGrad
+
+
+def _hooked(node: Function, grad: Any) -> Any:
+    if node.hooks is not None:
+        for hook in node.hooks:
+            grad = hook(grad)
+    return as_array(grad)

@@ -1,0 +1,185 @@
+"""The contexts that are open on this process, whoever opened them."""
+
+import threading
+from collections.abc import Collection
+from typing import final
+
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import ContextReleased, InvalidRequest
+from gradmesh.sdk.autograd.context import Context, ContextKey
+from gradmesh.sdk.autograd.newest import NewestWorkers
+from gradmesh.sdk.autograd.outbox import Peers
+from gradmesh.sdk.autograd.releaser import Releaser
+from gradmesh.sdk.autograd.tombstones import Tombstones
+from gradmesh.sdk.mesh.mesh import Mesh
+
+
+@final
+class Contexts:
+    """Open contexts by id, and tombstones of those that are over."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards all below
+        self._open: dict[ContextKey, Context] = {}
+        self._buried = NewestWorkers(Tombstones)
+        self._newest: dict[str, int] = {}
+        self._peers: Peers | None = None
+        self._mesh: Mesh | None = None
+        self._releaser: Releaser | None = None
+
+    def attach(self, peers: Peers, mesh: Mesh) -> None:
+        """Let contexts reach other workers from now on; called when the process has an agent."""
+        with self._lock:
+            self._peers = peers
+            self._mesh = mesh
+            self._releaser = Releaser(peers)
+        mesh.watch_contexts(self)
+
+    def detach(self, timeout_s: float = 2.0) -> None:
+        """Tell others of what was released, then reach nobody any more."""
+        with self._lock:
+            releaser, self._releaser = self._releaser, None
+            self._peers = self._mesh = None
+            left, self._open = list(self._open.values()), {}
+        for ctx in left:
+            ctx.close()
+        if releaser is not None:
+            releaser.close(timeout_s)
+
+    @property
+    def peers(self) -> Peers | None:
+        """How other workers are reached, if they are."""
+        return self._peers
+
+    def open(self, mesh: Mesh | None, mark: context_pb2.StepMark | None) -> Context:
+        """Return a new context of this process.
+
+        Raises:
+            InvalidRequest: There is neither a mesh nor an agent.
+        """
+        if mesh is None:
+            mesh = self._mesh
+        if mesh is None:
+            raise InvalidRequest("no mesh: pass one to context(mesh), or start an agent first")
+        # A mesh beside that of the agent is another worker, whom nobody can call.
+        peers = self._peers if mesh is self._mesh else None
+        opened = Context(mesh.new_context_id(), mesh, peers, mark)
+        with self._lock:
+            self._open[opened.key] = opened
+        return opened
+
+    def adopt(
+        self, id_: context_pb2.ContextId, mark: context_pb2.StepMark | None = None
+    ) -> Context:
+        """Return a context that a message names; it begins to exist here with the first one.
+
+        Raises:
+            ContextReleased: It is over.
+            InvalidRequest: It is no id.
+        """
+        key = (id_.worker, id_.incarnation, id_.counter)
+        found = self._open.get(key)
+        if found is not None:
+            return found
+        if not all(key):
+            raise InvalidRequest("the context has no worker, incarnation or counter; set all three")
+        with self._lock:
+            tombstones = self._buried.get(id_.worker)
+            if tombstones is not None and tombstones.has(id_.incarnation, id_.counter):
+                raise _released(id_)
+            fresh = Context(id_, self._mesh, self._peers, mark)
+            ctx = self._open.setdefault(key, fresh)
+            former = self._newest.get(id_.worker, 0)
+            self._newest[id_.worker] = max(former, id_.incarnation)
+        if former and former < id_.incarnation:
+            self.drop_worker(id_.worker, former)  # it restarted
+        return ctx
+
+    def find(self, id_: context_pb2.ContextId) -> Context:
+        """Return an open context.
+
+        Raises:
+            ContextReleased: It is over, or was never here.
+        """
+        found = self._open.get((id_.worker, id_.incarnation, id_.counter))
+        if found is None:
+            raise _released(id_)
+        return found
+
+    def leave(self, ctx: Context) -> None:
+        """End a context of this process, and tell everybody who knows it."""
+        peers = self._end(ctx.id)
+        ctx.release_tables(shared=bool(peers))
+        self._tell(ctx.id, peers)
+
+    def release(self, context: context_pb2.ContextId) -> bool:
+        """End a context that another process opened, and tell on whoever knows it through us."""
+        known = (context.worker, context.incarnation, context.counter) in self._open
+        # The opener tells whom it knows; erasing comes first, so this ends.
+        self._tell(context, self._end(context) - {context.worker})
+        return known
+
+    def _end(self, id_: context_pb2.ContextId) -> set[str]:
+        with self._lock:
+            ctx = self._open.pop((id_.worker, id_.incarnation, id_.counter), None)
+            self._buried.touch(id_.worker).bury(id_.incarnation, id_.counter)
+        return ctx.close() if ctx is not None else set()
+
+    def _tell(self, id_: context_pb2.ContextId, workers: Collection[str]) -> None:
+        releaser = self._releaser
+        if releaser is not None and workers:
+            releaser.put(id_, workers)
+
+    def openers(self) -> set[tuple[str, int]]:
+        """Return name and incarnation of every process whose contexts are open here."""
+        with self._lock:
+            return {key[:2] for key in self._open}
+
+    def drop_worker(self, name: str, incarnation: int) -> int:
+        """End the contexts that a process left which is gone; return how many."""
+        with self._lock:
+            gone = [ctx for key, ctx in self._open.items() if key[:2] == (name, incarnation)]
+        for ctx in gone:
+            self.release(ctx.id)
+        return len(gone)
+
+    def open_count(self) -> int:
+        """Return how many contexts are open here."""
+        return len(self._open)
+
+    def counters(self) -> dict[str, int]:
+        """Return figures for `debug_info`."""
+        with self._lock:
+            contexts = list(self._open.values())
+        return {
+            "num_autograd_contexts": len(contexts),
+            "num_current_backward_passes": sum(ctx.active_passes() for ctx in contexts),
+        }
+
+
+def _released(id_: context_pb2.ContextId) -> ContextReleased:
+    name = f"{id_.worker}/{id_.incarnation}/{id_.counter}"
+    return ContextReleased(f"context {name} is over; open a new one", context=name)
+
+
+CONTEXTS = Contexts()
+"""Those of this process."""
+
+
+def find_context(name: str) -> Context:
+    """Return the context of a name, on any process that knows it.
+
+    Args:
+        name: What `Context.name` gave, perhaps on another worker.
+
+    Raises:
+        ContextReleased: It is over, or was never here.
+        InvalidRequest: It is no name of a context.
+    """
+    worker, *counts = name.rsplit("/", 2)
+    if len(counts) != 2 or not worker or not all(count.isdecimal() for count in counts):
+        raise InvalidRequest(f"{name!r} is no name of a context; use Context.name")
+    incarnation, counter = map(int, counts)
+    return CONTEXTS.find(
+        context_pb2.ContextId(worker=worker, incarnation=incarnation, counter=counter)
+    )

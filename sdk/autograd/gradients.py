@@ -1,0 +1,71 @@
+"""Gradients of a message's tensors as the wire carries them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from gradmesh.engine.autograd import RowGrad
+from gradmesh.engine.backend import to_numpy
+from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
+from gradmesh.protos.errors import InvalidFrame
+from gradmesh.protos.frame import Array
+
+_DENSE = pb.Gradient(kind=pb.GRADIENT_KIND_DENSE)
+_NONE = pb.Gradient()
+
+
+def pack_gradients(grads: Sequence[Any]) -> tuple[list[pb.Gradient], list[Array]]:
+    """Return the descriptions of gradients and their arrays; None stays nothing."""
+    described: list[pb.Gradient] = []
+    arrays: list[Array] = []
+    for grad in grads:
+        if grad is None:
+            described.append(_NONE)
+        elif type(grad) is RowGrad:
+            arrays += (to_numpy(grad.ids), to_numpy(grad.rows))
+            described.append(
+                pb.Gradient(
+                    kind=pb.GRADIENT_KIND_ROWS, num_rows=grad.num_rows, coalesced=grad.coalesced
+                )
+            )
+        else:
+            arrays.append(to_numpy(grad))
+            described.append(_DENSE)
+    return described, arrays
+
+
+def own_arrays(arrays: Sequence[Array], borrowed: bool) -> Iterator[Array]:
+    """Yield arrays that arrived, in memory of the receiver's own.
+
+    Args:
+        arrays: What arrived.
+        borrowed: Whether they are gone when the handler returns.
+    """
+    for array in arrays:
+        yield array.copy() if borrowed or not array.flags.writeable else array
+
+
+def unpack_gradients(described: Iterable[pb.Gradient], arrays: Iterator[Array]) -> list[Any]:
+    """Return gradients that arrived, taking as many arrays as they need.
+
+    Raises:
+        InvalidFrame: Descriptions and arrays do not fit together.
+    """
+    try:
+        return [_unpack(gradient, arrays) for gradient in described]
+    except StopIteration:
+        raise InvalidFrame("too few arrays for their gradients") from None
+
+
+def _unpack(gradient: pb.Gradient, arrays: Iterator[Array]) -> Any:
+    if gradient.kind == pb.GRADIENT_KIND_DENSE:
+        return next(arrays)
+    if gradient.kind != pb.GRADIENT_KIND_ROWS:
+        return None
+    ids, rows = next(arrays), next(arrays)
+    fits = ids.ndim == 1 and ids.dtype == "int64" and rows.ndim and len(ids) == len(rows)
+    if not fits or (len(ids) and not 0 <= ids.min() <= ids.max() < gradient.num_rows):
+        raise InvalidFrame(
+            f"gradients of rows with numbers {ids.dtype} {ids.shape}, rows {rows.shape} and "
+            f"{gradient.num_rows} rows in all do not fit together"
+        )
+    return RowGrad(ids, rows, gradient.num_rows, gradient.coalesced)

@@ -1,0 +1,157 @@
+"""The lookups of a context: rows of tables are tensors from elsewhere like any other."""
+
+import hashlib
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from gradmesh.engine.autograd import Tensor, receive
+from gradmesh.protos.frame import Frame
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.precision import pack
+from gradmesh.sdk.autograd.active import active_part
+from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.process import fault
+from gradmesh.sdk.table.lookup import Lookup
+from gradmesh.sdk.transport.channel import Channel
+
+if TYPE_CHECKING:
+    from gradmesh.sdk.autograd.context import Context
+    from gradmesh.sdk.autograd.part import Part
+
+
+@final
+class RecordedLookup:
+    """A lookup made in a context; the origin of its rows.
+
+    Args:
+        ctx: The context.
+        lookup: What was read, and from where.
+    """
+
+    __slots__ = ("ctx", "lookup")
+
+    def __init__(self, ctx: "Context", lookup: Lookup) -> None:
+        self.ctx = ctx
+        self.lookup = lookup
+
+    def give_back(self, grads: list[Any]) -> None:
+        """Send the gradients of the rows to their servers, as soon as they are complete."""
+        part = active_part(self.ctx, "rows of tables")
+        if all(grad is None for grad in grads):
+            return
+        # Tables of one lookup are answered together, also those that the roots left out.
+        filled = [
+            np.zeros_like(rows) if grad is None else grad
+            for rows, grad in zip(self.lookup.rows, grads, strict=True)
+        ]
+        servers, wire = self.ctx.mesh.servers, self.lookup.wire.grads
+        number = pass_number(self.ctx, part)
+        fault.point("before-push", step_of(self.ctx))
+        for piece in self.lookup.route.parts:
+            request = pb.BackwardRequest(
+                context=self.ctx.id,
+                lookup=self.lookup.first + piece.number,
+                wire_grads=wire,
+                pass_number=number,
+            )
+            # Views of rows: they are written where they are sent from.
+            arrays = [
+                array
+                for some in piece.pieces
+                for array in pack(filled[some.group][some.place], wire)
+            ]
+            channel = servers.channel(self.lookup.shards, piece.shard)
+            call = channel.start(METHODS["Backward"], Frame(request, arrays), part.deadline)
+            part.add_call(call, (channel.address, request.lookup))
+
+
+@final
+class Lookups:
+    """What a context has read from tables, on this process.
+
+    Args:
+        ctx: The context.
+        worker: Name of this process.
+    """
+
+    def __init__(self, ctx: "Context", worker: str) -> None:
+        self._ctx = ctx
+        self._lock = threading.Lock()  # guards all below
+        # Several workers may look rows up in one context; servers tell them apart by number.
+        self._base = 0 if worker == ctx.id.worker else salt(worker)
+        self._next = 0
+        self.made: list[RecordedLookup] = []
+        self.channels: dict[str, Channel] = {}
+        self._returned: dict[str, set[int]] = {}
+
+    def reserve(self, count: int) -> int:
+        """Take numbers for so many messages of a lookup; return the first."""
+        with self._lock:
+            first = self._base + self._next + 1
+            self._next += max(count, 1)
+            return first
+
+    def record(self, lookup: Lookup) -> list[Tensor]:
+        """Remember a lookup; return its rows as tensors whose gradients go back to the servers."""
+        recorded = RecordedLookup(self._ctx, lookup)
+        tensors = [Tensor(rows) for rows in lookup.rows]
+        receive(tensors, recorded)
+        servers = self._ctx.mesh.servers
+        with self._lock:
+            self.made.append(recorded)
+            for shard in lookup.route.shards:
+                channel = servers.channel(lookup.shards, shard)
+                self.channels[channel.address] = channel
+        return tensors
+
+    def note_returned(self, brought: Iterable[tuple[str, int]]) -> None:
+        """Take note of what a pass has brought that ended well: address and number of lookups."""
+        with self._lock:
+            for address, number in brought:
+                self._returned.setdefault(address, set()).add(number)
+
+    def returned(self, address: str) -> int:
+        """Return how many lookups have their gradients on a server."""
+        with self._lock:
+            return len(self._returned.get(address, ()))
+
+    def add_all_servers(self) -> None:
+        """Count every server as one that may keep something for the context."""
+        servers = self._ctx.mesh.servers
+        shards = servers.held_map()
+        if shards is None:
+            return
+        with self._lock:
+            for shard in range(len(shards.names)):
+                channel = servers.channel(shards, shard)
+                self.channels.setdefault(channel.address, channel)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every lookup that was begun was answered, so that its servers are known."""
+        return self._next == len(self.made)
+
+    def clear(self) -> None:
+        """Let the rows go."""
+        with self._lock:
+            self.made.clear()
+
+
+def step_of(ctx: "Context") -> int:
+    """Return the step of a context in a run; 0 outside of one."""
+    return 0 if ctx.mark is None else ctx.mark.step
+
+
+def salt(worker: str) -> int:
+    """Return what keeps a worker's numbers apart from those of others, in the upper half."""
+    digest = hashlib.blake2b(worker.encode(), digest_size=4).digest()
+    return (int.from_bytes(digest, "little") >> 1 | 1) << 32
+
+
+def pass_number(ctx: "Context", part: "Part") -> int:
+    """Return the number of a pass as servers count it."""
+    initiator = part.head.initiator.name
+    return part.head.number + (0 if initiator == ctx.id.worker else salt(initiator))

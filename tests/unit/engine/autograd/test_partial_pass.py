@@ -1,0 +1,235 @@
+"""A backward pass whose gradients come at different times."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradmesh.engine import autograd as ag
+from gradmesh.engine.autograd import Entry, PartialPass
+from gradmesh.engine.backend import ShapeError
+
+
+class Origin:
+    def __init__(self, give_back):
+        self.give_back = give_back
+
+
+def received(arrays, origin):
+    tensors = [ag.Tensor(array) for array in arrays]
+    return ag.receive(tensors, origin), tensors
+
+
+def leaf(*values: float, dtype: Any = np.float32) -> ag.Tensor:
+    return ag.tensor(np.array(values, dtype), requires_grad=True)
+
+
+def one() -> Any:
+    return np.ones((), np.float32)
+
+
+def test_roots_alone_give_what_a_local_backward_gives() -> None:
+    x, w = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    a, b = (x * w).sum(), (x.exp() * 2).sum()
+    expected: dict[Any, Any] = {}
+    ag.run_backward([a, b], retain_graph=True, into=expected)
+
+    into: dict[Any, Any] = {}
+    entry = Entry([a, b])
+    whole = PartialPass([entry], retain_graph=False, into=into)
+    whole.feed(entry, [one(), one()])
+    whole.run()
+
+    assert whole.left == 0
+    assert into.keys() == expected.keys()
+    for key, grad in expected.items():
+        np.testing.assert_array_equal(into[key], grad)
+    assert x.grad is None
+
+
+def test_a_node_waits_until_everything_it_gets_is_there() -> None:
+    x = leaf(1.0, 2.0)
+    shared = x * 3
+    sent = Entry([shared])
+    root = Entry([shared.sum()])
+    into: dict[Any, Any] = {}
+    part = PartialPass([root, sent], retain_graph=False, into=into)
+
+    part.feed(root, [one()])
+    part.run()
+    waiting = dict(into), part.left
+    part.feed(sent, [np.array([10.0, 20.0], np.float32)])
+    part.run()
+
+    assert waiting[0] == {}
+    assert waiting[1] > 0
+    assert part.left == 0
+    assert into[x].tolist() == [33.0, 63.0]
+
+
+def test_sums_are_the_same_bits_whatever_comes_first() -> None:
+    x = leaf(*np.linspace(0.1, 1.7, 7))
+    entries = [Entry([x * factor]) for factor in (0.1, 3.3, 1e6, 7e-5)]
+    grads = [np.linspace(i - 0.7, i + 1.1, 7).astype(np.float32) for i in range(4)]
+    seen = set()
+
+    for order in itertools.permutations(range(4)):
+        into: dict[Any, Any] = {}
+        part = PartialPass(entries, retain_graph=True, into=into)
+        for i in order:
+            part.feed(entries[i], [grads[i]])
+            part.run()
+        assert part.left == 0
+        seen.add(into[x].tobytes())
+
+    assert len(seen) == 1
+
+
+def test_the_bits_are_those_of_one_local_pass() -> None:
+    x = leaf(*np.linspace(0.1, 1.7, 7))
+    parts = [x * 0.1, x * 3.3, x * 1e6, x.exp()]
+    grads = [np.linspace(i - 0.7, i + 1.1, 7).astype(np.float32) for i in range(4)]
+    expected: dict[Any, Any] = {}
+    ag.run_backward(parts, grads, retain_graph=True, into=expected)
+
+    entries = [Entry([part]) for part in parts]
+    into: dict[Any, Any] = {}
+    whole = PartialPass(entries, retain_graph=False, into=into)
+    for i in (2, 0, 3, 1):
+        whole.feed(entries[i], [grads[i]])
+        whole.run()
+
+    assert into[x].tobytes() == expected[x].tobytes()
+
+
+def test_what_no_gradient_reaches_is_settled_without_a_key() -> None:
+    x, y = leaf(1.0), leaf(2.0)
+    used, unused = Entry([x * 2]), Entry([y * 3])
+    got: list[Any] = []
+    _, (far,) = received([np.ones(1, np.float32)], Origin(got.append))
+    beyond = Entry([far * 2])
+    into: dict[Any, Any] = {}
+    part = PartialPass([used, unused, beyond], retain_graph=False, into=into)
+
+    part.feed(used, [np.ones(1, np.float32)])
+    part.feed(unused, [None])
+    part.feed(beyond, [None])
+    part.run()
+
+    assert part.left == 0
+    assert set(into) == {x}
+    assert got == [[None]]
+
+
+def test_the_last_received_tensor_sees_that_nothing_is_left() -> None:
+    left: list[int] = []
+    _, (far,) = received([np.ones(1, np.float32)], Origin(lambda grads: left.append(part.left)))
+    w = leaf(3.0)
+    entry = Entry([far * w])
+    part = PartialPass([entry], retain_graph=False, into={})
+
+    part.feed(entry, [np.ones(1, np.float32)])
+    part.run()
+
+    assert left == [0]
+
+
+def test_several_results_of_one_node_come_together() -> None:
+    x = leaf(1.0, 2.0, 3.0, 4.0)
+    first, second = x.chunk(2)
+    one_of, other = Entry([first]), Entry([second])
+    into: dict[Any, Any] = {}
+    part = PartialPass([one_of, other], retain_graph=False, into=into)
+
+    part.feed(other, [np.array([3.0, 4.0], np.float32)])
+    part.run()
+    part.feed(one_of, [None])
+    part.run()
+
+    assert into[x].tolist() == [0.0, 0.0, 3.0, 4.0]
+
+
+def test_hooks_run_once_with_the_whole_gradient() -> None:
+    x, seen = leaf(1.0), []
+    y = x * 2
+    y.register_hook(lambda grad: seen.append(("y", grad.tolist())))
+    x.register_hook(lambda grad: grad * 10)
+    x.register_post_accumulate_grad_hook(lambda p: seen.append(("x", into[p].tolist())))
+    entries = [Entry([y]), Entry([y]), Entry([x])]
+    into: dict[Any, Any] = {}
+    part = PartialPass(entries, retain_graph=False, into=into)
+
+    for entry in entries:
+        part.feed(entry, [np.ones(1, np.float32)])
+        part.run()
+
+    assert seen == [("y", [2.0]), ("x", [50.0])]
+
+
+def test_row_gradients_stay_sparse() -> None:
+    table = leaf(*range(8))
+    rows = ag.RowGrad(np.array([1, 3]), np.ones((2, 2), np.float32), 4)
+    table = ag.tensor(np.zeros((4, 2), np.float32), requires_grad=True)
+    entries = [Entry([table]), Entry([table])]
+    into: dict[Any, Any] = {}
+    part = PartialPass(entries, retain_graph=False, into=into)
+
+    for entry in entries:
+        part.feed(entry, [rows])
+    part.run()
+
+    assert type(into[table]) is ag.RowGrad
+    assert into[table].coalesce().rows.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_undo_takes_back_what_the_pass_added() -> None:
+    x, y = leaf(1.0), leaf(2.0)
+    held = np.array([7.0], np.float32)
+    into: dict[Any, Any] = {x: held}
+    entry = Entry([x * 2 + y])
+    part = PartialPass([entry], retain_graph=True, into=into)
+    part.feed(entry, [np.ones(1, np.float32)])
+    part.run()
+    after = {key: grad.tolist() for key, grad in into.items()}
+
+    part.undo()
+
+    assert after == {x: [9.0], y: [1.0]}
+    assert into == {x: held}
+    assert held.tolist() == [7.0]
+
+
+def test_a_used_graph_and_a_changed_value_are_named() -> None:
+    x = leaf(1.0)
+    y = x * x
+    entry = Entry([y])
+
+    def run(retain_graph: bool) -> None:
+        part = PartialPass([entry], retain_graph=retain_graph, into={})
+        part.feed(entry, [np.ones(1, np.float32)])
+        part.run()
+
+    run(False)
+    with pytest.raises(ag.GraphReleased, match="Mul"):
+        run(False)
+
+    z = x * x
+    with ag.no_grad():
+        x.mul_(2.0)
+    entry = Entry([z])
+    with pytest.raises(ag.InplaceError, match="Mul"):
+        run(False)
+
+
+def test_an_entry_refuses_gradients_that_do_not_fit() -> None:
+    entry = Entry([leaf(1.0, 2.0)])
+
+    entry.check([None])
+    entry.check([np.ones(2, np.float32)])
+    with pytest.raises(ShapeError, match=r"shape \(3,\)"):
+        entry.check([np.ones(3, np.float32)])
+    with pytest.raises(ShapeError, match="float64"):
+        entry.check([np.ones(2, np.float64)])
+    with pytest.raises(ag.GradientError, match="2 gradients for 1"):
+        entry.check([None, None])

@@ -1,0 +1,129 @@
+"""What messages were made from, as it travels between workers."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradmesh.protos import limits
+from gradmesh.protos.common.v1 import autograd_pb2, worker_pb2
+from gradmesh.protos.errors import InvalidFrame, InvalidRequest, WorkerLost
+from gradmesh.sdk.autograd.lineage import Lineage
+
+
+class Workers:
+    """Several workers that send each other messages."""
+
+    def __init__(self, *names):
+        self.lineages = {name: Lineage(name, 1) for name in names}
+        self.counts = {name: itertools.count(1) for name in names}
+
+    def send(self, sender, receiver, *made_from):
+        count = next(self.counts[sender])
+        note = self.lineages[sender].note(count, made_from, receiver)
+        again = autograd_pb2.Lineage.FromString(note.SerializeToString())
+        self.lineages[receiver].learn(again, sender)
+        return (sender, count), note
+
+
+def test_a_chain_is_known_at_its_end():
+    mesh = Workers("a", "b", "c")
+    first, _ = mesh.send("a", "b")
+    second, _ = mesh.send("b", "c", first)
+    third, _ = mesh.send("c", "b", second)
+    last, _ = mesh.send("b", "a", third)
+
+    assert mesh.lineages["a"].sends_behind([last]) == {"a": [1], "b": [1, 2], "c": [1]}
+    assert mesh.lineages["c"].sends_behind([second]) == {"a": [1], "b": [1]}
+
+
+def test_what_was_not_used_is_not_behind():
+    mesh = Workers("a", "b", "c")
+    used, _ = mesh.send("b", "a")
+    mesh.send("c", "a")
+
+    assert mesh.lineages["a"].sends_behind([used]) == {"b": [1]}
+    assert mesh.lineages["a"].sends_behind([]) == {}
+
+
+def test_a_long_conversation_costs_a_few_bytes_a_message():
+    mesh = Workers("a", "b")
+    behind, sizes = (), []
+    for _ in range(200):
+        request, there = mesh.send("a", "b", *behind)
+        reply, back = mesh.send("b", "a", request)
+        behind = (reply,)
+        sizes += [len(there.messages), len(back.messages)]
+
+    assert max(sizes) == 5
+    assert len(mesh.lineages["a"].sends_behind(behind)["a"]) == 200
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_everybody_knows_all_that_is_behind_what_reached_them(data):
+    names = ["a", "b", "c", "d"]
+    mesh = Workers(*names)
+    truth, reached = {}, {name: [] for name in names}
+
+    def behind(message):
+        found, stack = {message}, [message]
+        while stack:
+            for parent in truth[stack.pop()]:
+                if parent not in found:
+                    found.add(parent)
+                    stack.append(parent)
+        return found
+
+    for _ in range(data.draw(st.integers(1, 25))):
+        sender, receiver = data.draw(st.tuples(st.sampled_from(names), st.sampled_from(names)))
+        known = reached[sender]
+        made_from = data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
+        message, _ = mesh.send(sender, receiver, *made_from)
+        truth[message] = made_from
+        reached[receiver].append(message)
+        sends = mesh.lineages[receiver].sends_behind([message])
+        assert {(n, c) for n, counts in sends.items() for c in counts} == behind(message)
+
+
+def test_a_worker_that_restarted_is_noticed():
+    lineage = Lineage("a", 1)
+    lineage.learn(Lineage("b", 5).note(1, [], "a"), "b")
+
+    with pytest.raises(WorkerLost, match="b has restarted"):
+        lineage.learn(Lineage("b", 6).note(1, [], "a"), "b")
+
+
+@pytest.mark.parametrize("messages", [[0], [0, 1], [0, 1, 9], [4, 1, 0], [0, 1, 1, 7, 1]])
+def test_what_makes_no_sense_is_refused(messages):
+    wrong = autograd_pb2.Lineage(
+        workers=[worker_pb2.WorkerId(name="b", incarnation=1)], messages=messages
+    )
+
+    with pytest.raises(InvalidFrame):
+        Lineage("a", 1).learn(wrong, "b")
+
+
+def test_a_lineage_of_somebody_else_is_refused():
+    note = Lineage("b", 1).note(1, [], "a")
+
+    with pytest.raises(InvalidFrame, match="from 'c'"):
+        Lineage("a", 1).learn(note, "c")
+    with pytest.raises(InvalidFrame):
+        Lineage("a", 1).learn(autograd_pb2.Lineage(), "b")
+
+
+def test_a_context_cannot_grow_for_ever(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_LINEAGE", 10)
+    mesh = Workers("a", "b")
+    for _ in range(10):
+        mesh.send("a", "b")
+
+    with pytest.raises(InvalidRequest, match="open a new context"):
+        mesh.send("a", "b")
+
+
+def test_a_message_nobody_described_is_named():
+    with pytest.raises(InvalidFrame, match="message 3 of b"):
+        Lineage("a", 1).sends_behind([("b", 3)])

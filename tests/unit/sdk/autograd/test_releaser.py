@@ -1,0 +1,98 @@
+"""Telling others, behind the program's back, that contexts are over."""
+
+import threading
+from itertools import chain
+
+import pytest
+
+from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import Unreachable
+from gradmesh.sdk.autograd import releaser as module
+from gradmesh.sdk.autograd.releaser import Releaser
+
+
+class Peer:
+    """A worker that can be reached after some failures."""
+
+    def __init__(self, failures=0):
+        self.failures = failures
+        self.told = []
+        self.changed = threading.Condition()
+        self.name, self.incarnation = "me", 1
+
+    def channel(self, worker, deadline):
+        return self
+
+    def call(self, method, request, deadline):
+        with self.changed:
+            if self.failures:
+                self.failures -= 1
+                raise Unreachable("nobody is there")
+            self.told.append([id_.counter for id_ in (request.context, *request.others)])
+            self.changed.notify_all()
+
+    def wait_for(self, count):
+        with self.changed:
+            done = self.changed.wait_for(lambda: sum(map(len, self.told)) >= count, 10)
+        assert done, self.told
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.01)
+
+
+def context_id(counter):
+    return context_pb2.ContextId(worker="w", incarnation=1, counter=counter)
+
+
+def test_what_ends_together_is_told_together():
+    peer = Peer()
+    releaser = Releaser(peer)
+
+    for counter in range(100):
+        releaser.put(context_id(counter), ["x"])
+    peer.wait_for(100)
+    releaser.close(5)
+
+    assert sorted(chain.from_iterable(peer.told)) == list(range(100))
+    assert len(peer.told) < 50
+
+
+def test_a_failure_is_told_again():
+    peer = Peer(failures=3)
+    releaser = Releaser(peer)
+
+    releaser.put(context_id(1), ["x"])
+    releaser.put(context_id(2), ["x"])
+    peer.wait_for(2)
+    releaser.close(5)
+
+    assert sorted(chain.from_iterable(peer.told)) == [1, 2]
+
+
+def test_a_worker_that_never_answers_is_left_to_itself(monkeypatch):
+    monkeypatch.setattr(module, "_ATTEMPTS", 2)
+    peer = Peer(failures=2)
+    releaser = Releaser(peer)
+
+    releaser.put(context_id(1), ["x"])
+    with peer.changed:
+        peer.changed.wait_for(lambda: peer.failures == 0, 10)
+    releaser.put(context_id(2), ["x"])
+    peer.wait_for(1)
+    releaser.close(5)
+
+    assert peer.told[-1][-1] == 2
+
+
+def test_closing_tells_what_is_left_and_takes_no_more():
+    peer = Peer()
+    releaser = Releaser(peer)
+
+    releaser.put(context_id(1), ["x"])
+    releaser.close(5)
+    releaser.put(context_id(2), ["x"])
+    releaser.close(5)
+
+    assert peer.told == [[1]]
