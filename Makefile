@@ -30,11 +30,11 @@ $(GEN)/.done: Makefile
 	@touch $@
 
 $(VENV)/.parity: $(VENV)/.dev
-	@echo "installing what the parity and GPU contract tests compare with: torch 2.13.0, cupy, MKL"
-	@$(BIN)/pip install -q 'torch==2.13.0' 'cupy-cuda13x>=14,<15' 'mkl>=2024'
+	@echo "installing what the parity, GPU and MPI tests need: torch 2.13.0, cupy, MKL, mpi4py, mpich"
+	@$(BIN)/pip install -q 'torch==2.13.0' 'cupy-cuda13x>=14,<15' 'mkl>=2024' 'mpi4py>=4' 'mpich>=4'
 	@touch $@
 
-parity-setup: $(VENV)/.parity  ## add torch 2.13.0, cupy and MKL; without them their tests are skipped
+parity-setup: $(VENV)/.parity  ## add torch 2.13.0, cupy, MKL and MPI; without them their tests are skipped
 
 setup: $(VENV)/.dev  ## virtual environment with the development tools
 
@@ -66,6 +66,7 @@ protos: $(GEN)/.done $(VENV)/.dev  ## regenerate the stubs from the .proto files
 bench: $(VENV)/.dev  ## side-by-side figures; with torch where `make parity-setup` was run
 	$(BIN)/gradmesh bench dense
 	$(BIN)/gradmesh bench lookup
+	$(BIN)/gradmesh bench hybrid
 
 e2e render:  ## container scenario and manifests: not part of gradmesh yet
 	@echo "make $@: gradmesh has no images and manifests yet, so there is nothing to run"; exit 2

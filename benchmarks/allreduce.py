@@ -4,17 +4,15 @@ The two sides take turns in small blocks, so that whatever else the machine does
 processes of one side are stopped while the other works.
 """
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final, final
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
 
-from gradmesh.benchmarks import worker
+from gradmesh.benchmarks.crowd import Crowd, crowd
 from gradmesh.benchmarks.report import Row
 
 BACKENDS: Final = ("shm", "tcp")
 SIZES: Final = {"4KiB": 4 << 10, "1MiB": 1 << 20, "25MiB": 25 << 20}
-_HOME = "gradmesh.benchmarks"
 
 
 def run(
@@ -40,49 +38,14 @@ def run(
     rows = []
     for world in worlds:
         with ExitStack() as stack:
-            sides = {b: stack.enter_context(_crowd("allreduce_ours", b, world)) for b in backends}
+            sides = {b: stack.enter_context(crowd("allreduce_ours", b, world)) for b in backends}
             if against_torch:
-                sides["torch"] = stack.enter_context(_crowd("allreduce_torch", "gloo", world))
+                sides["torch"] = stack.enter_context(crowd("allreduce_torch", "gloo", world))
             for size in sizes:
                 for row in _measure(size, world, sides, seconds, blocks):
                     rows.append(row)
                     on_row(row)
     return rows
-
-
-@final
-class Crowd:
-    """The processes of one side, one for each rank."""
-
-    def __init__(self, workers: Sequence[worker.Worker]) -> None:
-        self._workers = workers
-
-    def measure(self, **command: Any) -> list[float]:
-        """Give all ranks one command; return the seconds of rank 0."""
-        for rank in self._workers:
-            rank.ask(**command)
-        answers = [rank.answer() for rank in self._workers]
-        return answers[0]
-
-
-@contextmanager
-def _crowd(module: str, backend: str, world: int) -> Iterator[Crowd]:
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradmesh-bench-"))
-        workers = [
-            stack.enter_context(
-                worker.start(
-                    f"{_HOME}.{module}",
-                    *map(str, (backend, folder, rank, world)),
-                    pauses=True,
-                    waits=False,
-                )
-            )
-            for rank in range(world)
-        ]
-        for rank in workers:
-            rank.wait_ready()
-        yield Crowd(workers)
 
 
 def _measure(

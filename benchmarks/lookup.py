@@ -4,11 +4,13 @@ The two sides take turns in small blocks, so that whatever else the machine does
 peer's processes are stopped while ours work, because they spin when they are idle.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from gradmesh.benchmarks import worker
+from gradmesh.benchmarks.lookup_load import BATCH_ROWS, BATCH_ROWS_VARIABLE
 from gradmesh.benchmarks.report import Row
 from gradmesh.launch import LocalCluster
 
@@ -37,6 +39,7 @@ def run(
     blocks: int = 5,
     on_row: Callable[[Row], object] = lambda row: None,
     only: Sequence[Load] | None = None,
+    batch_rows: int = BATCH_ROWS,
 ) -> list[Row]:
     """Measure every workload on every lane.
 
@@ -47,8 +50,11 @@ def run(
         blocks: How often the sides take turns.
         on_row: Called with each row as it is known.
         only: The workloads; all by default.
+        batch_rows: Rows of each of the 26 tables of the batch.
     """
     with ExitStack() as stack:
+        os.environ[BATCH_ROWS_VARIABLE] = str(batch_rows)
+        stack.callback(os.environ.pop, BATCH_ROWS_VARIABLE)
         cluster = stack.enter_context(LocalCluster(parameter_servers=1))
         home = "gradmesh.benchmarks"
         ours = stack.enter_context(

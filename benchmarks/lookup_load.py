@@ -1,5 +1,6 @@
 """The ids and gradients of the lookup benchmark: the same numbers on both sides."""
 
+import os
 from functools import cache
 
 import numpy as np
@@ -10,8 +11,11 @@ DIM = 64
 LR = 0.01
 BATCH = 2048
 TABLES = 26
-BATCH_ROWS = 100_000
-"""Rows of each of the 26 tables, so that all of them fit into a small machine on both sides."""
+BATCH_ROWS_VARIABLE = "BENCH_BATCH_ROWS"
+"""How the parent tells both sides about the tables of the batch."""
+
+BATCH_ROWS = int(os.environ.get(BATCH_ROWS_VARIABLE, 100_000))
+"""Rows of each of the 26 tables; by default all of them fit into a small machine, twice."""
 
 VARIANTS = 16
 """Different requests in turn, so that no cache holds the rows by chance."""

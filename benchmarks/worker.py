@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, final
 
 Measure: TypeAlias = Callable[..., list[float]]
@@ -76,6 +76,14 @@ class Worker:
         self._signal(signal.SIGSTOP)
         return seconds
 
+    def pause(self) -> None:
+        """Stop the process until `resume`, whatever it does."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def wait_ready(self) -> None:
         """Wait until the worker takes commands."""
         self._read()
@@ -119,7 +127,8 @@ def start(
             worker.wait_ready()
         yield worker
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd import no_grad as no_grad
     from gradmesh.engine.autograd.creation import tensor as tensor
     from gradmesh.launch.local import LocalCluster as LocalCluster
+    from gradmesh.launch.training import train as train
     from gradmesh.protos import errors as errors
     from gradmesh.sdk.future import Future as Future
+    from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
     from gradmesh.sdk.mesh.mesh import connect as connect
     from gradmesh.sdk.owner.registry import async_execution as async_execution
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
     from gradmesh.trainer import ddp as ddp
+    from gradmesh.trainer import process_group as process_group
     from gradmesh.trainer.ddp import DDP as DDP
     from gradmesh.trainer.ddp import DistributedDataParallel as DistributedDataParallel
     from gradmesh.trainer.ddp import SyncBatchNorm as SyncBatchNorm
@@ -47,6 +50,7 @@ __all__ = [
     "DDP",
     "Admission",
     "BadGradients",
+    "DataShards",
     "DistributedDataParallel",
     "Eviction",
     "Future",
@@ -68,12 +72,14 @@ __all__ = [
     "nn",
     "no_grad",
     "optim",
+    "process_group",
     "remote",
     "remote_exception",
     "rpc",
     "rpc_async",
     "rpc_sync",
     "tensor",
+    "train",
 ]
 
 _MODULES = {
@@ -83,6 +89,7 @@ _MODULES = {
     "futures": "gradmesh.futures",
     "nn": "gradmesh.nn",
     "optim": "gradmesh.engine.optim",
+    "process_group": "gradmesh.trainer.process_group",
     "rpc": "gradmesh.rpc",
 }
 
@@ -90,6 +97,7 @@ _HOMES = {
     "Admission": "gradmesh.sdk.table.lifetime",
     "BadGradients": "gradmesh.sdk.table.gradients",
     "DDP": "gradmesh.trainer.ddp",
+    "DataShards": "gradmesh.sdk.mesh.data_shards",
     "DistributedDataParallel": "gradmesh.trainer.ddp",
     "Eviction": "gradmesh.sdk.table.lifetime",
     "Future": "gradmesh.sdk.future",
@@ -110,6 +118,7 @@ _HOMES = {
     "rpc_async": "gradmesh.sdk.rpc.api",
     "rpc_sync": "gradmesh.sdk.rpc.api",
     "tensor": "gradmesh.engine.autograd.creation",
+    "train": "gradmesh.launch.training",
 }
 
 

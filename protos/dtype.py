@@ -15,7 +15,9 @@ _BY_NAME = {
 }
 
 WIRE_TO_NUMPY: dict[int, np.dtype[Any]] = {
-    number: np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name).newbyteorder("<")
+    number: np.dtype(ml_dtypes.bfloat16)
+    if name == "bfloat16"
+    else np.dtype(np.dtype(name).newbyteorder("<").str)
     for name, number in _BY_NAME.items()
 }
 """numpy's type for each element type of the wire."""

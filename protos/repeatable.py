@@ -19,8 +19,13 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.coordinator.v1.CoordinatorService/DescribeTable": True,
     "gradmesh.coordinator.v1.CoordinatorService/ListTables": True,
     "gradmesh.coordinator.v1.CoordinatorService/GetShardMap": True,
+    "gradmesh.coordinator.v1.CoordinatorService/TakeShard": True,
+    "gradmesh.coordinator.v1.CoordinatorService/GetDataPosition": True,
+    "gradmesh.coordinator.v1.CoordinatorService/SetDataPosition": True,
     "gradmesh.coordinator.v1.CoordinatorService/ReportProgress": True,
     "gradmesh.coordinator.v1.CoordinatorService/ReportResult": True,
+    "gradmesh.coordinator.v1.CoordinatorService/RequestCheckpoint": True,
+    "gradmesh.coordinator.v1.CoordinatorService/ReportCheckpoint": True,
     "gradmesh.coordinator.v1.CoordinatorService/GetStatus": True,
     "gradmesh.owner.v1.OwnerService/Describe": True,
     # A registered function may do anything; only its author knows whether twice is once.

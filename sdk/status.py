@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast, final
+from typing import Any, cast, final
 
 from gradmesh.protos.coordinator.v1 import coordinator_pb2, membership_pb2, status_pb2
 from gradmesh.protos.method import methods_of
@@ -54,6 +54,9 @@ class ClusterStatus:
         samples_per_s: Of all trainers together.
         bytes_moved: Between trainers, and between trainers and parameter servers.
         result: Figures of the newest finished run; empty before.
+        lag_steps: Steps between the leading trainer and the slowest.
+        checkpoint: The newest checkpoint of the run, or why there is none; None before the first.
+        warnings: What somebody should look at.
     """
 
     version: str = ""
@@ -67,6 +70,9 @@ class ClusterStatus:
     samples_per_s: float = 0.0
     bytes_moved: int = 0
     result: Mapping[str, float] = field(default_factory=dict)
+    lag_steps: int = 0
+    checkpoint: Mapping[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def fetch(address: str, security: SecurityConfig, timeout_s: float) -> ClusterStatus:
@@ -99,7 +105,16 @@ def from_message(answer: status_pb2.GetStatusResponse) -> ClusterStatus:
         samples_per_s=leader.samples_per_s if leader is not None else 0.0,
         bytes_moved=sum(p.bytes_moved for p in reports),
         result=dict(answer.result),
+        lag_steps=max((p.step for p in current), default=0)
+        - min((p.step for p in current), default=0),
+        checkpoint=_checkpoint(answer.checkpoint) if answer.HasField("checkpoint") else None,
+        warnings=tuple(answer.warnings),
     )
+
+
+def _checkpoint(message: status_pb2.Checkpoint) -> dict[str, Any]:
+    names = ("path", "step", "rows", "bytes", "took_s", "error", "age_s")
+    return {name: getattr(message, name) for name in names}
 
 
 def _member(message: status_pb2.MemberStatus) -> MemberStatus:

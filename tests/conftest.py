@@ -59,6 +59,8 @@ class CoordinatorNode:
             trainers=cluster.trainers,
             lease_s=cluster.lease_s,
             journal=self.journal,
+            min_trainers=cluster.min_trainers,
+            join_window_s=0.5,
         )
         self.servicer = CoordinatorServicer(self.machine, max_waiters=threads // 2)
         self.server = Server(
@@ -132,6 +134,7 @@ class Cluster:
         *,
         parameter_servers: int = 2,
         trainers: int = 1,
+        min_trainers: int = 0,
         lease_s: float = 2.0,
         state_dir: Path | None = None,
         security: SecurityConfig | None = None,
@@ -144,6 +147,7 @@ class Cluster:
         self.wrap = wrap
         self.parameter_servers = parameter_servers
         self.trainers = trainers
+        self.min_trainers = min_trainers
         self.lease_s = lease_s
         self.security = security
         self.server_threads = server_threads

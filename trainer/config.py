@@ -10,7 +10,7 @@ from gradmesh.sdk.process.errors import Problem
 from gradmesh.sdk.process.name import worker_name
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.setting import Section, setting
-from gradmesh.trainer.process_group.connect import Backend
+from gradmesh.trainer.process_group.backend import Backend
 
 
 @final

@@ -6,6 +6,7 @@
                      HandshakeRefused      a rank would not let us in
     ValueError       CollectiveMismatch    ranks asked for different things
                      DataError             a data set cannot be used as it is
+    ImportError      BackendMissing        what a backend needs is not installed
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
                      ReductionError        gradients could not be averaged:
@@ -15,8 +16,9 @@
                        UnfinishedReduction   the last backward pass did not end
                      InputsExhausted       a rank has no inputs left, and all shall stop
 
-After CollectiveTimeout and all down to GroupClosed, except DataError, a process group is spent:
-build a new one in the next generation. `exit_code` is what a process ends with that gives up on it.
+After CollectiveTimeout and all down to GroupClosed, except DataError and BackendMissing, a process
+group is spent: build a new one in the next generation. `exit_code` is what a process ends with
+that gives up on it.
 """
 
 from collections.abc import Sequence
@@ -36,7 +38,7 @@ class CollectiveTimeout(TimeoutError):
 
 
 class PeerLost(ConnectionError):
-    """The connection to a rank ended; `rank` and `address` say whose."""
+    """The connection to a rank ended; `rank` and `address` say whose, -1 if NCCL does not tell."""
 
     exit_code: ClassVar[int] = _LOST_MESH
 
@@ -60,6 +62,10 @@ class DataError(ValueError):
     """Data that cannot be used; names the file, the line if there is one, and the remedy."""
 
     exit_code: ClassVar[int] = 2
+
+
+class BackendMissing(ImportError):
+    """A process group's backend needs a package or library that is not installed."""
 
 
 class GroupAborted(RuntimeError):

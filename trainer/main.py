@@ -20,7 +20,7 @@ from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.job import Job
 from gradmesh.trainer.process_group import Endpoint
 
@@ -30,9 +30,12 @@ _OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 _SERVER_THREADS = 4
 
 
-def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig, rpc: RpcConfig) -> int:
+def run(
+    config: TrainerConfig, assignment: Assignment, process: ProcessConfig, rpc: RpcConfig
+) -> int:
     """Train until the job is done or the process is told to stop; return the exit code."""
-    with Process(config.name, process, config, job, rpc) as running:
+    parts = (assignment.job, assignment.data, assignment.model)
+    with Process(config.name, process, config, *parts, rpc) as running:
         life = running.life
         rpc.import_modules()
         incarnation = time.time_ns()
@@ -81,7 +84,7 @@ def run(config: TrainerConfig, job: JobConfig, process: ProcessConfig, rpc: RpcC
         station.join(mesh)
         figures = Job(
             mesh,
-            job,
+            assignment,
             endpoint=_endpoint(config),
             join_timeout_s=config.join_timeout_s,
             backend=config.backend,

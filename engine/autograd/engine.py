@@ -36,6 +36,18 @@ from gradmesh.engine.backend import Array, ShapeError, as_array
 _by_sequence = attrgetter("sequence")
 
 
+def _count_alone() -> int:
+    """Return the reference count of an array that only a tuple and a local name refer to."""
+    results = (np.empty(0),)
+    result = results[0]
+    return getrefcount(result)
+
+
+# Counted, because what a call adds to the count differs between Python's versions.
+ALONE = _count_alone()
+"""Of a gradient with this count nobody but the pass has a reference: no copy is needed."""
+
+
 def run_backward(
     roots: Sequence[Any],
     grads: Sequence[Any] | None = None,
@@ -148,9 +160,7 @@ class _Pass:
             elif result is None:
                 self._settle(edge)
             else:
-                # Three: the tuple, this name, and the count's own argument. Nobody else refers to
-                # the array then, and it may be kept without a copy.
-                alone = getrefcount(result) == 3 and type(result) is not RowGrad
+                alone = getrefcount(result) == ALONE and type(result) is not RowGrad
                 owned = alone and result.base is None
                 if self.uses[edge] == 1 and edge not in self.pending:
                     accumulate_leaf(edge, as_array(result), owned, self.into)

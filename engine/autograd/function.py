@@ -89,8 +89,7 @@ class Function:
         values: list[Any] = []
         edges: list[Any] = []
         tensors: list[Any] = []
-        wanted = False
-        kind: Any = None
+        wanted = is_foreign = False
         for arg in args:
             edge = None
             if isinstance(arg, tensor_class):
@@ -101,12 +100,12 @@ class Function:
                     wanted = True
                     edge = arg.grad_fn or arg
                 arg = arg.data
-                if type(arg) is not kind:
-                    if kind is not None:
-                        _check_devices(cls, args)
-                    kind = type(arg)
+                if type(arg) is not ndarray:
+                    is_foreign = True
             values.append(arg)
             edges.append(edge)
+        if is_foreign:
+            _check_devices(cls, tensors)
         recorded = wanted and state.enabled
         node.edges = tuple(edges) if recorded else (None,) * len(edges)
         result = cls.forward(node, *values, **options)
@@ -222,9 +221,9 @@ def used_before(node: Function) -> GraphReleased:
     )
 
 
-def _check_devices(cls: type[Function], args: tuple[Any, ...]) -> None:
+def _check_devices(cls: type[Function], tensors: list[Any]) -> None:
     """Raise DeviceError if devices differ; subclasses of numpy's array are on the same one."""
-    devices = [str(arg.device) for arg in args if isinstance(arg, tensor_module.Tensor)]
+    devices = [str(tensor.device) for tensor in tensors]
     if len(set(devices)) > 1:
         raise DeviceError(
             f"{cls.__name__.lstrip('_')} got tensors on {', '.join(devices)}; "

@@ -41,7 +41,15 @@ def change(target: Any, op: Callable[[Any, Any], Any], other: Any) -> Any:
     result = op(target, other)
     if result.shape != target.shape:
         raise ShapeError(f"in place: result {result.shape} does not fit tensor {target.shape}")
+    _keep_old(target.data, result.grad_fn)
     return _take_over(target, result)
+
+
+def _keep_old(array: Array, node: Any) -> None:
+    """Give the node a copy of an array that it saved and that is about to be overwritten."""
+    if node is not None and any(saved is array for saved in node.saved_tensors):
+        old = array.copy()
+        node.saved_tensors = tuple([old if s is array else s for s in node.saved_tensors])
 
 
 def copy_from(target: Any, other: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd import inplace, ops
 from gradmesh.engine.autograd.ops.shape import copy as copy_op
-from gradmesh.engine.backend import Device, as_array, as_device
+from gradmesh.engine.backend import Device, array_module, as_array, as_device
 from gradmesh.engine.backend.dtype import as_dtype
 
 
@@ -156,6 +156,22 @@ class Operators:
     def argmax(self, dim: int | None = None) -> Any:
         """Return where the largest element is, of all or along an axis."""
         return tensor_module.Tensor(as_array(self.data.argmax(axis=dim)))
+
+    def argmin(self, dim: int | None = None) -> Any:
+        """Return where the smallest element is, along an axis or in the flattened tensor."""
+        return tensor_module.Tensor(as_array(self.data.argmin(axis=dim)))
+
+    def any(self, dim: int | None = None) -> Any:
+        """Tell whether an element is true, or not 0."""
+        return tensor_module.Tensor(as_array(self.data.any(axis=dim)))
+
+    def all(self, dim: int | None = None) -> Any:
+        """Tell whether all elements are true, or not 0."""
+        return tensor_module.Tensor(as_array(self.data.all(axis=dim)))
+
+    def isnan(self) -> Any:
+        """Tell for each element whether it is no number."""
+        return tensor_module.Tensor(as_array(array_module(self.data).isnan(self.data)))
 
     def matmul(self, other: Any) -> Any:
         """Return the matrix product."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.bag import bag_weights_backward as bag_weights_backward
     from gradmesh.engine.kernels.bag import interleave as interleave
     from gradmesh.engine.kernels.check import all_finite as all_finite
+    from gradmesh.engine.kernels.columns import gather_columns as gather_columns
     from gradmesh.engine.kernels.id_map import IdMap as IdMap
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
@@ -54,6 +55,7 @@ _HOMES = {
     "copy_out": "rows",
     "erf": "special",
     "gather": "rows",
+    "gather_columns": "columns",
     "has_repeats": "unique",
     "init_normal": "initializer",
     "init_uniform": "initializer",
@@ -85,6 +87,7 @@ __all__ = [
     "erf",
     "fused",
     "gather",
+    "gather_columns",
     "has_repeats",
     "init_normal",
     "init_uniform",

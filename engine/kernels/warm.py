@@ -6,7 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.kernels import bag, fused, id_map, initializer, norm, rows, unique, update
+from gradmesh.engine.kernels import (
+    bag,
+    check,
+    columns,
+    fused,
+    id_map,
+    initializer,
+    norm,
+    route,
+    rows,
+    unique,
+    update,
+)
 
 
 def warm_up(dtype: Any = np.float32) -> None:
@@ -30,6 +42,12 @@ def warm_up(dtype: Any = np.float32) -> None:
 
 def _tables(ids: Any, sent: Any, matrix: Any) -> None:
     distinct, inverse = unique.unique_inverse(ids)
+    unique.has_repeats(ids)
+    check.all_finite(sent)
+    columns.gather_columns([sent], [0], ids[None])
+    nothing = np.zeros(1, np.int64)
+    starts, bounds = np.array([0, 3]), np.array([[0], [9]])
+    route.route_ids(ids, starts, bounds, np.zeros(4096, np.int32), 1, nothing, nothing, 1)
     rows.coalesce(inverse, sent, len(distinct))
     rows.gather(matrix, ids)
     rows.gather(matrix, inverse)

@@ -18,8 +18,8 @@ class Sequential(Module):
 
     def __init__(self, *modules: Any) -> None:
         super().__init__()
-        named = modules[0] if len(modules) == 1 and isinstance(modules[0], Mapping) else None
-        for name, module in named.items() if named else enumerate(modules):
+        is_named = len(modules) == 1 and isinstance(modules[0], Mapping)
+        for name, module in modules[0].items() if is_named else enumerate(modules):
             self.add_module(str(name), module)
 
     def forward(self, x: Any) -> Any:
@@ -36,7 +36,14 @@ class Sequential(Module):
                 place += 1
         return x
 
-    def __getitem__(self, place: int) -> Any:
+    def append(self, module: Module) -> Sequential:
+        """Add a module at the end."""
+        self.add_module(str(len(self)), module)
+        return self
+
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return Sequential(dict(list(self._modules.items())[place]))
         return list(self.children())[place]
 
     def __len__(self) -> int:
@@ -56,12 +63,17 @@ class ModuleList(Module):
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
-        for module in modules:
-            self.append(module)
+        self.extend(modules)
 
     def append(self, module: Module) -> ModuleList:
         """Add a module at the end."""
         self.add_module(str(len(self)), module)
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> ModuleList:
+        """Add modules at the end."""
+        for module in modules:
+            self.append(module)
         return self
 
     def __getitem__(self, place: int) -> Any:

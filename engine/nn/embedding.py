@@ -128,6 +128,22 @@ class EmbeddingBag(Module):
             num_embeddings, embedding_dim, padding_idx, _weight, device, dtype, generator
         )
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> EmbeddingBag:
+        """Make a layer around an existing table."""
+        rows, dim = embeddings.shape
+        layer = cls(rows, dim, mode, sparse, include_last_offset, padding_idx, _weight=embeddings)
+        layer.weight.requires_grad = not freeze
+        return layer
+
     def forward(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
         """Return the pooled rows, [bags, embedding_dim]."""
         return ops.embedding_bag(

@@ -116,10 +116,8 @@ class Rule(ABC):
         if _is_half(weights.dtype):
             self._update_half(weights, slots, row_indices, grads, lr, step)
             return
-        if is_plain(weights):
-            kernels.check_index(row_indices, weights.shape[0])
-            if self.run_kernel(weights, slots, row_indices, grads, lr, step):
-                return
+        if self._compiled(weights, slots, row_indices, grads, lr, step):
+            return
         xp = array_module(weights)
         picked = {name: array[row_indices] for name, array in slots.items()}
         part = weights[row_indices]
@@ -165,7 +163,7 @@ class Rule(ABC):
             return 1, weight.size
         return weight.shape[0], weight.size // max(weight.shape[0], 1)
 
-    def run_kernel(
+    def _compiled(
         self,
         weights: Array,
         slots: Mapping[str, Array],
@@ -174,11 +172,9 @@ class Rule(ABC):
         lr: float,
         step: int,
     ) -> bool:
-        """Update rows as `update_rows` does, in host memory, with arguments known to be good.
-
-        Returns:
-            Whether the rule is compiled; if not, nothing was changed.
-        """
+        if not is_plain(weights):
+            return False
+        kernels.check_index(index, weights.shape[0])
         run = self.kernel()
         if run is None:
             return False

@@ -13,13 +13,13 @@ from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.services.worker.config import WorkerConfig
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.assignment import JOB_SECTIONS
 
 CLUSTER_SECTIONS: tuple[type[Section], ...] = (
     CoordinatorConfig,
     ParameterServerConfig,
     TrainerConfig,
-    JobConfig,
+    *JOB_SECTIONS,
     WorkerConfig,
     RpcConfig,
     *PROCESS_SECTIONS,

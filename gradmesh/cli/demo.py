@@ -1,26 +1,18 @@
 """`gradmesh demo`: the first screen."""
 
-import logging
-import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from gradmesh.cli.progress import Figures, NoteHandler, carried_on, progress_screen
-from gradmesh.launch.errors import ClusterFailed
+from gradmesh.cli.follow import follow
+from gradmesh.cli.progress import Figures
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
-from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
+from gradmesh.launch.training import result_of
 
-_POLL_S = 0.25
-_ASK_S = 2.0
-_DRAIN_S = 45.0
+_SHOWN = ("auc", "best_auc", "samples", "samples_per_s", "bytes_moved", "seconds")
 
 
 @click.command()
@@ -45,55 +37,15 @@ def demo(
         settings={"job.steps": steps, "job.seed": seed},
         policy=RestartPolicy(most_in_a_row=2),
     )
+    begun = time.monotonic()
+    size = f"1 coordinator, {parameter_servers} parameter servers, {trainers} trainers"
     try:
-        return _train(cluster, f"{parameter_servers} parameter servers, {trainers} trainers")
+        status, code = follow(cluster, f"gradmesh demo: {size}")
+        if status is None:
+            return code
+        result = {**result_of(status), "seconds": time.monotonic() - begun}
+        Figures({name: result[name] for name in _SHOWN if name in result}).show()
+        return 0
     finally:
         if state is not None:
             click.echo(f"logs are in {state / 'logs'}")
-
-
-def _train(cluster: LocalCluster, title: str) -> int:
-    begun = time.monotonic()
-
-    def end_now(code: int) -> None:
-        cluster.kill()
-        os._exit(code)
-
-    with Lifecycle(LifecycleConfig(drain_s=_DRAIN_S), end_now) as life:
-        with progress_screen(title) as screen, cluster:
-            logging.basicConfig(handlers=[NoteHandler(screen)], force=True)
-            status = ClusterStatus()
-            while not life.stopping and not cluster.work_done:
-                _raise_failure(cluster)
-                status = _ask(cluster, status)
-                screen.update(status)
-            interrupted = life.stopping
-            status = _ask(cluster, status)
-            screen.update(status)
-            seconds = time.monotonic() - begun
-        code = life.exit_code
-    if interrupted:
-        return code
-    return _finish(status, seconds)
-
-
-def _raise_failure(cluster: LocalCluster) -> None:
-    outcome = cluster.wait(_POLL_S)
-    if outcome is not None:
-        raise cluster.failure(outcome)
-
-
-def _ask(cluster: LocalCluster, last: ClusterStatus) -> ClusterStatus:
-    try:
-        return carried_on(last, fetch(cluster.address, SecurityConfig(), _ASK_S))
-    except GradmeshError:
-        # The coordinator may be on its way back; the supervisor knows whether it is lost.
-        return last
-
-
-def _finish(status: ClusterStatus, seconds: float) -> int:
-    if not status.result:
-        raise ClusterFailed("the trainers ended without a result; run again with --keep-logs", 4)
-    result: dict[str, Any] = {"bytes_moved": status.bytes_moved, **status.result}
-    Figures({**result, "seconds": seconds}).show()
-    return 0

@@ -14,9 +14,14 @@ import gradmesh as package
 # name: (what --help says, module with a click command of the same name)
 _COMMANDS = {
     "demo": "Train a small model on a local cluster, from start to finish.",
+    "train": "Train a job from a file on a local cluster.",
+    "eval": "Measure a trained model on other data.",
+    "predict": "Write the probabilities that a trained model gives.",
+    "export": "Write a trained model as files that others read.",
     "up": "Start a local cluster and stay with it.",
     "status": "Show the members and the progress of a cluster.",
     "table": "List, inspect, save and restore tables.",
+    "checkpoint": "Save, list, inspect and restore checkpoints of runs.",
     "down": "End the local cluster that `up` started.",
     "coordinator": "Run a coordinator in the foreground.",
     "parameter-server": "Run a parameter server in the foreground.",

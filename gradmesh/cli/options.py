@@ -24,6 +24,8 @@ SECTION_NAMES = (
     "parameter_server",
     "trainer",
     "job",
+    "data",
+    "model",
     "worker",
     "rpc",
     "security",
@@ -44,13 +46,14 @@ Command = Callable[..., int]
 
 
 def configured(
-    *sections: type[Section], without: tuple[str, ...] = ()
+    *sections: type[Section], without: tuple[str, ...] = (), file: str | None = None
 ) -> Callable[[Command], Command]:
     """Give a command one option per setting, and the effective configuration as `sections`.
 
     Args:
         sections: What the command reads.
         without: Keys (`section.key`) that get no option, since the command sets them.
+        file: Name of the argument that is the settings' file; by default it is an option.
     """
     declared = [s for section in sections for s in settings(section) if s.key not in without]
 
@@ -66,7 +69,7 @@ def configured(
         command: Command = call
         for setting in reversed(declared):
             command = _option(setting)(command)
-        return _config_option(command)
+        return _config_option(command) if file is None else _config_argument(file)(command)
 
     return decorate
 
@@ -88,6 +91,11 @@ _config_option = click.option(
     envvar="GRADMESH_CONFIG",
     help="TOML file with the settings.  [env: GRADMESH_CONFIG]",
 )
+
+
+def _config_argument(name: str) -> Callable[[Command], Command]:
+    path = click.Path(path_type=Path, exists=True, dir_okay=False)
+    return click.argument("config", type=path, metavar=name)
 
 
 def _option(setting: Setting) -> Callable[[Command], Command]:

@@ -1,6 +1,5 @@
 """How a training run looks on the screen: a bar that moves, or lines where nothing can move."""
 
-import dataclasses
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -49,7 +48,7 @@ class BarScreen(ProgressScreen):
     """A bar with step, loss and samples per second."""
 
     def __init__(self, title: str, console: Console) -> None:
-        console.print(f"[bold]gradmesh demo[/bold]: 1 coordinator, {title}")
+        console.print(title, markup=False, style="bold")
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -88,7 +87,7 @@ class LineScreen(ProgressScreen):
     def __init__(
         self, title: str, console: Console, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        console.print(f"gradmesh demo: 1 coordinator, {title}", soft_wrap=True)
+        console.print(title, soft_wrap=True)
         self._console = console
         self._clock = clock
         self._due = clock()
@@ -124,24 +123,6 @@ class NoteHandler(logging.Handler):
         self._screen.note(record.getMessage())
 
 
-def carried_on(last: ClusterStatus, new: ClusterStatus) -> ClusterStatus:
-    """Return the new status with the old progress where the new one has none.
-
-    Trainers leave when they are done, and a restarted coordinator waits for their next report;
-    neither should throw the bar back to its beginning.
-    """
-    if new.total_steps or not last.total_steps:
-        return new
-    return dataclasses.replace(
-        new,
-        step=last.total_steps if new.result else last.step,
-        total_steps=last.total_steps,
-        loss=last.loss,
-        samples_per_s=last.samples_per_s,
-        bytes_moved=last.bytes_moved,
-    )
-
-
 def stage(status: ClusterStatus) -> str:
     """Say in one word what the cluster does."""
     if status.result:
@@ -169,8 +150,12 @@ class Figures:
     _LABELS: Mapping[str, tuple[str, Callable[[float], str]]] = {
         "auc": ("AUC, held out", lambda v: f"{v:.4f}"),
         "best_auc": ("best AUC the teacher allows", lambda v: f"{v:.4f}"),
+        "log_loss": ("log loss, held out", lambda v: f"{v:.4f}"),
+        "normalised_entropy": ("normalised entropy", lambda v: f"{v:.4f}"),
+        "calibration": ("calibration", lambda v: f"{v:.4f}"),
         "samples": ("samples seen", lambda v: f"{v:,.0f}"),
         "samples_per_s": ("samples/s", lambda v: f"{v:,.0f}"),
+        "bad_lines": ("bad lines left out", lambda v: f"{v:,.0f}"),
         "bytes_moved": ("bytes moved", lambda v: in_bytes(v)),
         "seconds": ("time", lambda v: f"{v:.1f} s"),
     }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from gradmesh.sdk.status import ClusterStatus, fetch
     "--coordinator", metavar="ADDRESS", help="Ask this coordinator, not the state folder."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
+@click.option(
+    "--every-s", type=click.FloatRange(min=0.1), default=1.0, help="With --watch.  [default: 1]"
+)
 @click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, help="[default: 5]")
 @configured(SecurityConfig)
 def status(
@@ -32,20 +37,29 @@ def status(
     state: Path,
     coordinator: str | None,
     as_json: bool,
+    watch: bool,
+    every_s: float,
     timeout_s: float,
 ) -> int:
     """Show the members and the progress of a cluster."""
-    processes: list[dict[str, Any]] = []
-    if coordinator is None:
-        coordinator, processes = _local(StateFolder(state))
-    _check(coordinator)
-    cluster = fetch(coordinator, sections[SecurityConfig], timeout_s)
-    if as_json:
-        shown = {"coordinator": coordinator, **dataclasses.asdict(cluster), "processes": processes}
-        click.echo(json.dumps(shown, indent=2))
-    else:
-        _show(coordinator, cluster, processes)
-    return 0
+    while True:
+        processes: list[dict[str, Any]] = []
+        address = coordinator
+        if address is None:
+            address, processes = _local(StateFolder(state))
+        _check(address)
+        cluster = fetch(address, sections[SecurityConfig], timeout_s)
+        if as_json:
+            shown = {"coordinator": address, **dataclasses.asdict(cluster), "processes": processes}
+            # One line each when it goes on, for programs that read lines.
+            click.echo(json.dumps(shown, indent=None if watch else 2))
+        else:
+            if watch:
+                click.clear()
+            _show(address, cluster, processes)
+        if not watch:
+            return 0
+        time.sleep(every_s)
 
 
 def _local(folder: StateFolder) -> tuple[str, list[dict[str, Any]]]:
@@ -80,6 +94,15 @@ def _show(address: str, cluster: ClusterStatus, processes: list[dict[str, Any]])
             f"step {cluster.step} of {cluster.total_steps}{loss}, "
             f"{cluster.samples_per_s:,.0f} samples/s"
         )
+        if cluster.lag_steps:
+            console.print(f"the slowest trainer is {cluster.lag_steps} steps behind")
+    if cluster.checkpoint is not None and not cluster.checkpoint["error"]:
+        console.print(
+            f"newest checkpoint: step {cluster.checkpoint['step']}, "
+            f"{cluster.checkpoint['age_s']:.0f} s ago, {cluster.checkpoint['path']}"
+        )
+    for warning in cluster.warnings:
+        console.print(f"warning: {warning}", style="yellow")
     by_name = {process["name"]: process for process in processes}
     table = Table("name", "role", "address", "step", "last seen", "pid", "restarts")
     for member in cluster.members:

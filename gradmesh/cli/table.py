@@ -181,6 +181,17 @@ def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
     return 0
 
 
+@table.command("reset")
+@click.argument("name")
+@click.confirmation_option(prompt="All rows of the table will be lost. Go on?")
+@with_mesh(30.0)
+def reset(mesh: Mesh, timeout_s: float, name: str) -> int:
+    """Put a table back to its first rows; opens one that a restore left closed midway."""
+    mesh.open_table(name).reset(timeout_s=timeout_s)
+    click.echo(f"{name} is back at its first rows")
+    return 0
+
+
 def _sum(made: Manifest) -> str:
     kind = "full" if made.base is None else f"adding to {made.base.path}"
     return (

@@ -21,7 +21,7 @@ from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.services.worker.config import WorkerConfig
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.assignment import JOB_SECTIONS
 
 _SHARED: tuple[type[Section], ...] = (
     SecurityConfig,
@@ -69,7 +69,7 @@ class ClusterPlan:
         ]
         trainers = [
             self._worker(
-                folder, f"trainer-{rank}", (TrainerConfig, JobConfig, RpcConfig), finite=True
+                folder, f"trainer-{rank}", (TrainerConfig, *JOB_SECTIONS, RpcConfig), finite=True
             )
             for rank in range(self.trainers)
         ]
@@ -88,7 +88,9 @@ class ClusterPlan:
                 "coordinator.state_dir": folder.coordinator,
                 "coordinator.address_file": folder.address_file,
                 "coordinator.parameter_servers": self.parameter_servers,
-                "coordinator.trainers": self.trainers,
+                # Without trainers of its own a cluster may wait for a user's.
+                "coordinator.trainers": self.trainers
+                or self.settings.get("coordinator.trainers", 0),
             }
             arguments = flags(own, (CoordinatorConfig, *_SHARED))
             return command("coordinator", *arguments, config=self.config)

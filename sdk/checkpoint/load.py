@@ -60,7 +60,7 @@ def load(
     sender = Sender(servers, uuid.uuid4().hex, meter.deadline, call_s)
     sender.ask_all("BeginRestore", pb.BeginRestoreRequest(restore=sender.restore, tables=names))
     for number, name in enumerate(names):
-        for block in _blocks(chain, number):
+        for block in blocks_of(chain, number):
             sender.send(name, block)
             if "ids" in block:
                 meter.add(block["ids"].size)
@@ -69,8 +69,16 @@ def load(
     sender.ask_all("EndRestore", pb.EndRestoreRequest(restore=sender.restore, steps=steps))
 
 
-def _blocks(chain: Sequence[tuple[Path, Manifest]], table: int) -> Iterator[Block]:
-    """Yield what to set, oldest first; what is kept for buckets comes last."""
+def reset(servers: ParameterServers, tables: Sequence[str], deadline: Deadline) -> None:
+    """Put tables back to their first rows: a restore of nothing, which puts out any other."""
+    sender = Sender(servers, uuid.uuid4().hex, deadline, deadline.remaining_s())
+    sender.ask_all("BeginRestore", pb.BeginRestoreRequest(restore=sender.restore, tables=tables))
+    steps = [0] * len(tables)
+    sender.ask_all("EndRestore", pb.EndRestoreRequest(restore=sender.restore, steps=steps))
+
+
+def blocks_of(chain: Sequence[tuple[Path, Manifest]], table: int) -> Iterator[Block]:
+    """Yield what a table of a chain holds, oldest first; what is kept for buckets comes last."""
     forgets = bool(chain[-1][1].tables[table].spec.get("eviction", {}).get("name"))
     alive = _Alive(_files(chain[-1:], table)) if forgets and len(chain) > 1 else None
     for arrays in _files(chain, table):

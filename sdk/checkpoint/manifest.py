@@ -77,6 +77,23 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @final
+class RunPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checkpoint has of a run beside its tables.
+
+    Attributes:
+        world_size: Trainers of the run.
+        batches: Batches of all trainers that are behind it: the position in the data.
+        settings: What the job was told.
+        dense: Parameters, buffers and optimizer state, by torch's names.
+    """
+
+    world_size: int
+    batches: int
+    settings: dict[str, Any]
+    dense: DataFile
+
+
+@final
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A checkpoint.
 
@@ -90,6 +107,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         servers: The parameter servers that held the rows.
         bucket_shards: For each bucket the index of its server.
         tables: All tables.
+        run: The rest of the run; None for tables alone.
     """
 
     format: int
@@ -101,6 +119,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: list[str]
     bucket_shards: list[int]
     tables: list[TableFiles]
+    run: RunPart | None = None
 
     @property
     def rows(self) -> int:
@@ -110,7 +129,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def bytes(self) -> int:
         """Bytes of all data files."""
-        return sum(file.bytes for table in self.tables for file in table.files)
+        dense = 0 if self.run is None else self.run.dense.bytes
+        return dense + sum(file.bytes for table in self.tables for file in table.files)
 
 
 @final
@@ -179,6 +199,8 @@ def verify(folder: Path, manifest: Manifest) -> None:
             raise corrupt(folder / MANIFEST, str(error)) from None
         for file in table.files:
             verify_file(folder, file)
+    if manifest.run is not None:
+        verify_file(folder, manifest.run.dense)
 
 
 def verify_file(folder: Path, file: DataFile) -> None:

@@ -5,19 +5,23 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, final
 from urllib.parse import quote
 
 import numpy as np
 
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import (
     FORMAT,
     Base,
     DataFile,
     Manifest,
+    RunPart,
     TableFiles,
     read_manifest,
     seal,
@@ -32,6 +36,32 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 # Small enough to be held in memory once a server, big enough that there are few files.
 _FILE_BYTES = 64 << 20
+
+DENSE = "dense.safetensors"
+"""File of a run's parameters, buffers and optimizer state."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RunArrays:
+    """What a trainer adds to a checkpoint.
+
+    Args:
+        world_size: Trainers of the run.
+        batches: Batches of all trainers that are behind it.
+        settings: What the job was told.
+        dense: Parameters, buffers and optimizer state.
+    """
+
+    world_size: int
+    batches: int
+    settings: dict[str, Any]
+    dense: Mapping[str, Array]
+
+    def write(self, folder: Path) -> RunPart:
+        """Write the arrays into a folder."""
+        file = write_file(folder, DENSE, self.dense)
+        return RunPart(self.world_size, self.batches, self.settings, file)
 
 
 def save(
@@ -61,46 +91,91 @@ def save(
         BaseLost: A server does not know what changed since the base.
     """
     path = path.absolute()
-    _check(path, specs)
-    deadline = Deadline.after(timeout_s)
-    former = None if base is None else read_manifest(base.absolute())
-    if former is not None and [t.table for t in former.tables] != list(specs):
-        raise InvalidRequest(
-            f"checkpoint {base} has other tables than this one would; make a full checkpoint"
-        )
-    names = [spec.name for spec in specs]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    check_target(path, specs)
+    former = None if base is None else read_base(base, specs)
     with Snapshot(
         servers,
-        names,
+        [spec.name for spec in specs],
         base=former.id if former is not None else "",
         freeze_s=min(call_s, timeout_s),
         call_s=call_s,
     ) as snapshot:
-        try:
-            files = _copy(snapshot, names, partial, Meter(snapshot.rows, progress, deadline))
-            manifest = Manifest(
-                format=FORMAT,
-                id=snapshot.name,
-                created=time.time(),
-                generation=snapshot.generation,
-                step=snapshot.step,
-                base=_base(former, base, path),
-                servers=list(snapshot.shards.names),
-                bucket_shards=snapshot.shards.bucket_shards.tolist(),
-                tables=[
-                    TableFiles(spec_dict(spec), snapshot.steps[spec.name], files[spec.name])
-                    for spec in specs
-                ],
-            )
-            seal(partial, manifest)
-            partial.rename(path)
-            sync_folder(path.parent)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-        snapshot.keep_as_base()
+        meter = Meter(snapshot.rows, progress, Deadline.after(timeout_s))
+        return write(snapshot, specs, path, meter, former=former, base=base)
+
+
+def read_base(base: Path, specs: Sequence[table_pb2.TableSpec]) -> Manifest:
+    """Return the manifest of a checkpoint to add to.
+
+    Raises:
+        InvalidRequest: It has other tables.
+        CheckpointCorrupt: It is no complete checkpoint.
+    """
+    former = read_manifest(base.absolute())
+    if [table.table for table in former.tables] != list(specs):
+        raise InvalidRequest(
+            f"checkpoint {base} has other tables than this one would; make a full checkpoint"
+        )
+    return former
+
+
+def write(
+    snapshot: Snapshot,
+    specs: Sequence[table_pb2.TableSpec],
+    path: Path,
+    meter: Meter,
+    *,
+    former: Manifest | None = None,
+    base: Path | None = None,
+    run: RunArrays | None = None,
+) -> Manifest:
+    """Write a frozen snapshot to a folder, which appears when it is complete.
+
+    Args:
+        snapshot: Frozen; it can be a base afterwards.
+        specs: Its tables.
+        path: The folder.
+        meter: Told of rows done; has the deadline.
+        former: The manifest of the checkpoint that this one adds to; None for a full one.
+        base: The folder of that checkpoint.
+        run: The rest of the run; None for tables alone.
+    """
+    names = [spec.name for spec in specs]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        files = _copy(snapshot, names, partial, meter)
+        manifest = Manifest(
+            format=FORMAT,
+            id=snapshot.name,
+            created=time.time(),
+            generation=snapshot.generation,
+            step=snapshot.step,
+            base=_base(former, base, path),
+            servers=list(snapshot.shards.names),
+            bucket_shards=snapshot.shards.bucket_shards.tolist(),
+            tables=[
+                TableFiles(spec_dict(spec), snapshot.steps[spec.name], files[spec.name])
+                for spec in specs
+            ],
+            run=None if run is None else run.write(partial),
+        )
+        seal(partial, manifest)
+        partial.rename(path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    snapshot.keep_as_base()
     return manifest
+
+
+def write_file(folder: Path, path: str, arrays: Mapping[str, Array]) -> DataFile:
+    """Write a data file and make it durable."""
+    with (folder / path).open("wb") as file:
+        size, checksum = write_tensors(file, arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    return DataFile(path, size, checksum, arrays["ids"].size if "ids" in arrays else 0)
 
 
 def _base(former: Manifest | None, base: Path | None, path: Path) -> Base | None:
@@ -109,7 +184,12 @@ def _base(former: Manifest | None, base: Path | None, path: Path) -> Base | None
     return Base(former.id, os.path.relpath(base.absolute(), path))
 
 
-def _check(path: Path, specs: Sequence[table_pb2.TableSpec]) -> None:
+def check_target(path: Path, specs: Sequence[table_pb2.TableSpec]) -> None:
+    """Return if a checkpoint of tables may be written to a folder.
+
+    Raises:
+        InvalidRequest: The folder is in use, or there are no tables.
+    """
     if not specs:
         raise InvalidRequest("there are no tables to write a checkpoint of")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -138,13 +218,9 @@ def _files(
     for blocks in _batches(snapshot.pages(shard, table, meter.deadline)):
         path = f"{quote(table, safe='')}/{shard:04}-{next(numbers):06}.safetensors"
         arrays = _joined(blocks)
-        with (folder / path).open("wb") as file:
-            size, checksum = write_tensors(file, arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        rows = arrays["ids"].size if "ids" in arrays else 0
-        yield DataFile(path, size, checksum, rows)
-        meter.add(rows)
+        file = write_file(folder, path, arrays)
+        yield file
+        meter.add(file.rows)
 
 
 def _batches(pages: Iterator[Block]) -> Iterator[list[Block]]:

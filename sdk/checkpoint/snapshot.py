@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeAlias, final
 
-from gradmesh.protos.errors import DeadlineExceeded, GradmeshError
+from gradmesh.protos.errors import DeadlineExceeded, GradmeshError, SnapshotLost
 from gradmesh.protos.frame import Array
 from gradmesh.protos.method import Body
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
@@ -38,6 +38,8 @@ class Snapshot:
         base: A former snapshot; only what changed since then is read. Empty for everything.
         freeze_s: How long to wait for a step that all servers can be frozen at.
         call_s: Longest time of one call.
+        step: A step of the run that no server has applied yet: the servers are asked to freeze when
+            they do, and `wait` waits for it. None finds one by itself.
 
     Raises:
         BaseLost: A server does not know what changed since the base.
@@ -52,20 +54,48 @@ class Snapshot:
         base: str = "",
         freeze_s: float,
         call_s: float,
+        step: int | None = None,
     ) -> None:
         self._servers = servers
         self._call_s = call_s
         self._tables = list(tables)
         self._base = base
+        self._step = step
         deadline = Deadline.after(freeze_s)
-        servers.settle(deadline)
+        if step is None:
+            servers.settle(deadline)
         self.shards: ShardMap = servers.refresh(deadline)
-        self.name = ""
+        self.name = "" if step is None else uuid.uuid4().hex
         try:
-            found = self._freeze(deadline)
+            if step is None:
+                self._take(self._freeze(deadline))
+            else:
+                self._begin(step, deadline)
         except BaseException:
             self.close()
             raise
+
+    def wait(self, deadline: Deadline) -> None:
+        """Wait until all servers have applied the step that was given.
+
+        Raises:
+            SnapshotLost: The run is over, or the step had passed.
+            DeadlineExceeded: The run does not come to it.
+        """
+        while True:
+            found = self._begin(self._step, deadline)
+            if all(reply.frozen for reply in found):
+                self._take(found)
+                return
+            if any(not r.frozen and r.applied_steps >= (self._step or 0) for r in found):
+                raise SnapshotLost(
+                    f"step {self._step} has passed on a server: the run began anew; try again"
+                )
+            if deadline.passed:
+                raise DeadlineExceeded(f"the run does not come to step {self._step}")
+            time.sleep(_POLL_S)
+
+    def _take(self, found: Sequence[pb.BeginSnapshotResponse]) -> None:
         self.generation = found[0].generation
         self.step = found[0].applied_steps
         self.steps = {

@@ -5,6 +5,7 @@ from typing import Any, cast, final
 
 from gradmesh.protos.coordinator.v1 import (
     coordinator_pb2,
+    data_pb2,
     membership_pb2,
     rendezvous_pb2,
     status_pb2,
@@ -112,6 +113,25 @@ class Coordinator:
         )
         return response.map
 
+    def take_shard(
+        self, request: data_pb2.TakeShardRequest, deadline: Deadline
+    ) -> data_pb2.TakeShardResponse:
+        """Wait for a part of a data set."""
+        return cast(data_pb2.TakeShardResponse, self._call("TakeShard", request, deadline))
+
+    def get_data_position(self, dataset: str, deadline: Deadline) -> bytes:
+        """Read how far a data set was read."""
+        request = data_pb2.GetDataPositionRequest(dataset=dataset)
+        response: data_pb2.GetDataPositionResponse = self._call(
+            "GetDataPosition", request, deadline
+        )
+        return response.position
+
+    def set_data_position(self, dataset: str, position: bytes, deadline: Deadline) -> None:
+        """Put a data set back to a former position."""
+        request = data_pb2.SetDataPositionRequest(dataset=dataset, position=position)
+        self._call("SetDataPosition", request, deadline)
+
     def report_progress(
         self, name: str, incarnation: int, progress: status_pb2.Progress, deadline: Deadline
     ) -> None:
@@ -125,6 +145,23 @@ class Coordinator:
         """Tell what came out of a run."""
         request = status_pb2.ReportResultRequest(generation=generation, figures=figures)
         self._call("ReportResult", request, deadline)
+
+    def request_checkpoint(self, deadline: Deadline) -> int:
+        """Ask the trainers for a checkpoint; return the number of the request."""
+        request = status_pb2.RequestCheckpointRequest()
+        response: status_pb2.RequestCheckpointResponse = self._call(
+            "RequestCheckpoint", request, deadline
+        )
+        return response.request
+
+    def report_checkpoint(
+        self, name: str, incarnation: int, checkpoint: status_pb2.Checkpoint, deadline: Deadline
+    ) -> None:
+        """Tell of a checkpoint that was written, or could not be."""
+        request = status_pb2.ReportCheckpointRequest(
+            name=name, incarnation=incarnation, checkpoint=checkpoint
+        )
+        self._call("ReportCheckpoint", request, deadline)
 
     def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
         """Read everything at a glance."""

@@ -61,6 +61,7 @@ class Lease:
         self.member = member
         self.generation = 0
         self.shard_epoch = 0
+        self.checkpoint_request = 0
         self.lost = False
         self._coordinator = coordinator
         self._on_lost = on_lost
@@ -128,6 +129,7 @@ class Lease:
         else:
             self.generation = news.generation
             self.shard_epoch = news.shard_epoch
+            self.checkpoint_request = news.checkpoint_request
             for gone in news.gone:
                 self._drop(gone.name, gone.incarnation)
 

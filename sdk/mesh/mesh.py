@@ -271,6 +271,11 @@ class Mesh:
         """The trainers' current generation, as far as this process has heard."""
         return self._lease.generation
 
+    @property
+    def checkpoint_request(self) -> int:
+        """Number of the newest request for a checkpoint, as far as this process has heard."""
+        return self._lease.checkpoint_request
+
     def join_trainers(self, timeout_s: float) -> Membership:
         """Wait for a rank in a new generation.
 

@@ -11,8 +11,10 @@ from gradmesh.engine.nn import Module
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.nn.row_source import RowSource
+from gradmesh.sdk.table.lookup import PendingLookup
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
+from gradmesh.sdk.transport.deadline import Deadline
 
 
 @final
@@ -57,7 +59,11 @@ class RemoteEmbedding(Module):
             IdOutOfRange: An id is no row of its table.
         """
         array = as_ids(ids, self._set.names[0])
-        (rows,), inverse = self._source.fetch(self._want(array))
+        wanted = self._want(array)
+        if array.ndim == 2 and self._source.is_for_reading():
+            deadline = Deadline.after(self._set.timeout_s)
+            return Tensor(PendingLookup(self._set, wanted, deadline).gather_columns())
+        (rows,), inverse = self._source.fetch(wanted)
         if array.ndim == 2:
             inverse = inverse.reshape(len(self.tables), -1).T
         result: Tensor = take_rows(rows, inverse)

@@ -49,6 +49,10 @@ class RowSource:
             return ctx.record(found), found.route.inverse
         return [Tensor(rows) for rows in found.rows], found.route.inverse
 
+    def is_for_reading(self) -> bool:
+        """Tell whether rows are only read now: outside any context, hence as they are."""
+        return self._context() is None
+
     def prefetch(self, wanted: WantedIds) -> bool:
         """Ask for the rows of a later batch; return whether a request went out.
 

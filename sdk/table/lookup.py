@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 
+from gradmesh.engine.kernels import gather_columns
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import InvalidFrame, StaleShardMap, Unreachable
 from gradmesh.protos.frame import Array, Frame, Serialized
@@ -163,6 +164,13 @@ class PendingLookup:
         """
         return self._finish(self._gather)
 
+    def gather_columns(self) -> Array:
+        """Wait for the rows as `finish` does; return them side by side, [n, tables, dim].
+
+        For tables of one dim and type, of each of which as many ids are wanted.
+        """
+        return self._finish(self._gather_columns)
+
     def _finish(self, read: Callable[[Lookup, Calls], tuple[T, int]]) -> T:
         servers = self._tables.servers
 
@@ -198,6 +206,20 @@ class PendingLookup:
         # The places are our own: none lies outside.
         found = rows.take(inverse, 0, None, "clip")
         size = rows.nbytes
+        call.release()
+        return found, size
+
+    def _gather_columns(self, sent: Lookup, calls: Calls) -> tuple[Array, int]:
+        parts, inverse = sent.route.parts, sent.route.inverse
+        count = len(self._tables.names)
+        columns = inverse.reshape(count, -1)
+        if len(parts) != 1 or not columns.size:
+            lookup, size = self._assemble(sent, calls)
+            return lookup.rows[0].take(columns.T, 0, None, "clip"), size
+        call = calls.only()
+        arrays = self._rows_of(parts[0], call.borrow())
+        found = gather_columns(arrays, [piece.begin for piece in parts[0].pieces], columns)
+        size = sum(rows.nbytes for rows in arrays)
         call.release()
         return found, size
 

@@ -4,6 +4,7 @@ A client names them, a parameter server makes them real; both sides use this fil
 """
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
@@ -74,6 +75,12 @@ class Initializer:
     def fill(self, out: Array, ids: Ids, seed: int) -> None:
         """Write the initial rows of `ids` into `out`, [n, dim] of float32 or float64."""
         _FILLS[self.name][1](out, ids, seed, self.settings)
+
+
+def table_seed(spec: table_pb2.TableSpec) -> int:
+    """Return the seed of a table's initial rows."""
+    # Tables with the same seed and other names must not have the same rows.
+    return spec.seed ^ zlib.crc32(spec.name.encode()) << 32
 
 
 def to_recipe(source: Initializer | Optimizer) -> table_pb2.Recipe:

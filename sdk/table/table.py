@@ -11,6 +11,7 @@ from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
+from gradmesh.sdk.checkpoint.load import reset
 from gradmesh.sdk.checkpoint.snapshot import Progress
 from gradmesh.sdk.checkpoint.transfer import export_rows, import_rows
 from gradmesh.sdk.future.future import Future
@@ -200,6 +201,13 @@ class Table:
             timeout_s=timeout_s,
             call_s=self.timeout_s,
         )
+
+    def reset(self, *, timeout_s: float | None = None) -> None:
+        """Put all rows and the optimizer's state back to the beginning.
+
+        This opens a table, too, that a restore which stopped midway left closed.
+        """
+        reset(self.servers, [self.name], self._deadline(timeout_s))
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)

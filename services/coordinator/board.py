@@ -13,6 +13,30 @@ class Board:
         self._progress: dict[str, status_pb2.Progress] = {}
         self.result: dict[str, float] = {}
         self.result_generation = 0
+        self.requests = 0
+        self._checkpoint: status_pb2.Checkpoint | None = None
+        self._checkpoint_at = 0.0
+
+    def request_checkpoint(self) -> int:
+        """Ask for a checkpoint; return the number of the request, the same until it is answered."""
+        answered = 0 if self._checkpoint is None else self._checkpoint.request
+        if self.requests <= answered:
+            self.requests = answered + 1
+        return self.requests
+
+    def report_checkpoint(self, checkpoint: status_pb2.Checkpoint, now: float) -> None:
+        """Keep the newest checkpoint, or why there is none."""
+        self.requests = max(self.requests, checkpoint.request)
+        self._checkpoint, self._checkpoint_at = checkpoint, now
+
+    def checkpoint(self, now: float) -> status_pb2.Checkpoint | None:
+        """Return the newest checkpoint that was reported."""
+        if self._checkpoint is None:
+            return None
+        found = status_pb2.Checkpoint()
+        found.CopyFrom(self._checkpoint)
+        found.age_s = now - self._checkpoint_at
+        return found
 
     def report(self, name: str, progress: status_pb2.Progress) -> None:
         """Keep a trainer's newest progress."""

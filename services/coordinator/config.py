@@ -34,6 +34,19 @@ class CoordinatorConfig(Section):
     trainers: int = setting(
         1, "Trainers that must have joined before training begins.", minimum=0, maximum=4096
     )
+    min_trainers: int = setting(
+        0,
+        "Trainers that train when no more come; others may join and leave meanwhile. 0 for no "
+        "fewer than all.",
+        minimum=0,
+        maximum=4096,
+    )
+    join_window_s: float = setting(
+        3.0,
+        "Seconds that fewer trainers than all wait for others to come.",
+        minimum=0,
+        maximum=3600,
+    )
     lease_s: float = setting(
         10.0, "Seconds without a heartbeat after which a member is lost.", minimum=0.2, maximum=3600
     )
@@ -42,6 +55,8 @@ class CoordinatorConfig(Section):
     )
 
     def problems_with(self, sections: Sections) -> Iterable[Problem]:
-        """Yield what is unsafe about the address."""
+        """Yield what is wrong between the fields, and what is unsafe about the address."""
+        if self.min_trainers > self.trainers:
+            yield Problem("min_trainers", "must not exceed trainers; lower it")
         if SecurityConfig in sections:
             yield from sections[SecurityConfig].problems_at("listen", self.listen)

@@ -1,4 +1,4 @@
-"""What the coordinator must not forget: generation, ranks, shard map and tables.
+"""What the coordinator must not forget: generation, ranks, shard map, tables, data read.
 
 One SQLite file in write-ahead mode. A fact is in the file before anybody hears of it, so that no
 number is handed out twice, whatever happens to the process.
@@ -30,6 +30,9 @@ class Journal:
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute("CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB)")
         self._db.execute("CREATE TABLE IF NOT EXISTS tables (name TEXT PRIMARY KEY, spec BLOB)")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS data_sets (name TEXT PRIMARY KEY, position BLOB)"
+        )
 
     def fact(self, name: str) -> bytes:
         """Return a stored fact, empty at first."""
@@ -49,6 +52,15 @@ class Journal:
         """Store a table."""
         blob = spec.SerializeToString(deterministic=True)
         self._db.execute("REPLACE INTO tables VALUES (?, ?)", (spec.name, blob))
+
+    def data_sets(self) -> list[tuple[str, bytes]]:
+        """Return the data sets and how far they were read."""
+        rows = self._db.execute("SELECT name, position FROM data_sets ORDER BY name").fetchall()
+        return [(name, bytes(position)) for name, position in rows]
+
+    def set_data_set(self, name: str, position: bytes) -> None:
+        """Store how far a data set was read."""
+        self._db.execute("REPLACE INTO data_sets VALUES (?, ?)", (name, position))
 
     def close(self) -> None:
         """Close the file; may be called twice."""

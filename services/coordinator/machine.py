@@ -11,16 +11,18 @@ from typing import final
 from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import worker_pb2
 from gradmesh.protos.coordinator.v1 import (
+    data_pb2,
     membership_pb2,
     rendezvous_pb2,
     status_pb2,
     table_pb2,
 )
-from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch
+from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch, ShardNotReady
 from gradmesh.protos.naming import check_name
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.board import Board
 from gradmesh.services.coordinator.catalogue import Catalogue
+from gradmesh.services.coordinator.data_sets import Cut, DataSets
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
 from gradmesh.services.coordinator.rounds import Rounds
@@ -35,13 +37,22 @@ class Machine:
 
     Args:
         parameter_servers: How many hold the tables.
-        trainers: How many form a generation.
+        trainers: How many form a generation, at most.
         lease_s: How long a silent member counts as alive.
         journal: Where facts are kept.
+        min_trainers: How many do when no more come; 0 for no fewer than all.
+        join_window_s: For how long no more must have come.
     """
 
     def __init__(
-        self, *, parameter_servers: int, trainers: int, lease_s: float, journal: Journal
+        self,
+        *,
+        parameter_servers: int,
+        trainers: int,
+        lease_s: float,
+        journal: Journal,
+        min_trainers: int = 0,
+        join_window_s: float = 3.0,
     ) -> None:
         self._journal = journal
         self._round = journal.fact("round")
@@ -49,10 +60,13 @@ class Machine:
         self._awaits_former = True
         self._awaited_until: float | None = None
         self.members = Members(lease_s)
-        self.rounds = Rounds(trainers, self._round)
+        self.rounds = Rounds(trainers, self._round, minimum=min_trainers, window_s=join_window_s)
         self.shards = Shards(parameter_servers, journal.fact("shard_map"))
         self.catalogue = Catalogue(journal.tables())
         self.board = Board()
+        self.data_sets = DataSets()
+        for name, position in journal.data_sets():
+            self.data_sets.restore(name, position)
 
     def register(
         self, request: membership_pb2.RegisterRequest, now: float
@@ -91,6 +105,7 @@ class Machine:
             lease_s=self.members.lease_s,
             generation=self.rounds.current,
             shard_epoch=self.shards.map.epoch,
+            checkpoint_request=self.board.requests,
             gone=[one for one in openers if members.is_gone(one.name, one.incarnation)],
         )
 
@@ -103,7 +118,11 @@ class Machine:
             self._refresh_shards()
 
     def expire(self, now: float) -> bool:
-        """End the memberships whose lease ran out; return whether there were any."""
+        """End the memberships whose lease ran out, and waits for trainers who do not come.
+
+        Returns:
+            Whether anything changed.
+        """
         gone = [member.name for member in self.members.expire(now)]
         gone += self._never_came_back(now)
         for name in gone:
@@ -111,10 +130,14 @@ class Machine:
             self._on_gone(name)
         if gone:
             self._refresh_shards()
-        return bool(gone)
+        formed = self.rounds.settle(now)
+        if formed:
+            self._keep_round()
+            self._log_formed()
+        return bool(gone) or formed
 
     def _never_came_back(self, now: float) -> list[str]:
-        """Return the trainers of a former coordinator that did not register here, once."""
+        """Return whom a former coordinator knew and who did not register here, once."""
         if not self._awaits_former:
             return []
         if self._awaited_until is None:
@@ -122,10 +145,13 @@ class Machine:
         if now < self._awaited_until:
             return []
         self._awaits_former = False
-        return [name for name in self.rounds.joined if not self.members.has(name)]
+        known = {*self.rounds.joined, *self.rounds.awaited, *self.data_sets.workers()}
+        return sorted(name for name in known if not self.members.has(name))
 
     def _on_gone(self, name: str) -> None:
         self.board.forget(name)
+        for dataset in self.data_sets.drop(name):
+            self._keep_data_set(dataset)
         if self.rounds.drop(name):
             _log.warning("generation over", extra={"lost": name, "next": self.rounds.current})
         self._keep_round()
@@ -145,22 +171,26 @@ class Machine:
                 self.rounds.close()
                 self._keep_round()
 
-    def join(self, request: rendezvous_pb2.JoinRoundRequest) -> bool:
+    def join(self, request: rendezvous_pb2.JoinRoundRequest, now: float = 0.0) -> bool:
         """Take a trainer into the round; return whether that formed a generation."""
         member = self.members.check(request.name, request.incarnation)
         if member.role != membership_pb2.ROLE_TRAINER:
             raise NotMember(f"{request.name!r} is no trainer", name=request.name)
-        formed = self.rounds.join(request.name, request.incarnation, request.after_generation)
+        formed = self.rounds.join(request.name, request.incarnation, request.after_generation, now)
         self._keep_round()
         if formed:
-            _log.info("generation formed", extra={"generation": self.rounds.current})
+            self._log_formed()
         return formed
+
+    def _log_formed(self) -> None:
+        extra = {"generation": self.rounds.current, "trainers": self.rounds.size}
+        _log.info("generation formed", extra=extra)
 
     def place(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         """Return the place of a trainer that joined."""
         generation, rank = self.rounds.place(request.name, request.incarnation)
         return rendezvous_pb2.JoinRoundResponse(
-            generation=generation, rank=rank, world_size=self.rounds.world_size
+            generation=generation, rank=rank, world_size=self.rounds.size
         )
 
     def put(self, request: rendezvous_pb2.PutKeyRequest) -> None:
@@ -187,6 +217,33 @@ class Machine:
         """Return the current shard map."""
         return self.shards.current(self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER))
 
+    def take_shard(self, request: data_pb2.TakeShardRequest) -> data_pb2.TakeShardResponse:
+        """Hand out a part of a data set."""
+        self.members.check(request.name, request.incarnation)
+        cut = Cut(request.samples, request.shard_samples, request.epochs)
+        worker = (request.name, request.incarnation)
+        try:
+            found = self.data_sets.take(
+                request.dataset, cut, worker, request.sequence, list(request.done)
+            )
+        finally:
+            # What was finished is finished, whether there is more to do or not.
+            self._keep_data_set(request.dataset)
+        if found is None:
+            return data_pb2.TakeShardResponse(is_over=True)
+        return data_pb2.TakeShardResponse(
+            epoch=found.epoch, shard=found.shard, begin=found.begin, end=found.end
+        )
+
+    def _keep_data_set(self, name: str) -> None:
+        if known := self.data_sets.remember(name):
+            self._journal.set_data_set(name, known)
+
+    def set_data_position(self, request: data_pb2.SetDataPositionRequest) -> None:
+        """Put a data set back to a former position."""
+        self.data_sets.restore(request.dataset, request.position)
+        self._keep_data_set(request.dataset)
+
     def report(self, request: status_pb2.ReportProgressRequest) -> None:
         """Keep a trainer's progress."""
         self.members.check(request.name, request.incarnation)
@@ -197,6 +254,17 @@ class Machine:
         self.rounds.check(request.generation)
         self.board.finish(request.generation, dict(request.figures))
 
+    def request_checkpoint(self) -> int:
+        """Ask the trainers for a checkpoint; return the number of the request."""
+        if not self.rounds.formed:
+            raise NotMember("no trainers have formed a generation: nobody can write a checkpoint")
+        return self.board.request_checkpoint()
+
+    def report_checkpoint(self, request: status_pb2.ReportCheckpointRequest, now: float) -> None:
+        """Keep what a trainer says about a checkpoint."""
+        self.members.check(request.name, request.incarnation)
+        self.board.report_checkpoint(request.checkpoint, now)
+
     def status(self, now: float) -> status_pb2.GetStatusResponse:
         """Return everything at a glance."""
         response = status_pb2.GetStatusResponse(
@@ -205,6 +273,8 @@ class Machine:
             tables=[spec.name for spec in self.catalogue.all()],
             result=self.board.result,
             result_generation=self.board.result_generation,
+            checkpoint=self.board.checkpoint(now),
+            warnings=self._warnings(now),
         )
         for lease in self.members.leases():
             entry = response.members.add(
@@ -216,3 +286,48 @@ class Machine:
             if progress is not None:
                 entry.progress.CopyFrom(progress)
         return response
+
+    def _warnings(self, now: float) -> list[str]:
+        """Return what somebody should look at."""
+        found = [
+            f"{lease.member.name} was silent for {now - lease.seen_at:.0f} of "
+            f"{self.members.lease_s:g} s"
+            for lease in self.members.leases()
+            if now - lease.seen_at > self.members.lease_s / 2
+        ]
+        try:
+            self.shard_map()
+        except ShardNotReady as error:
+            found.append(error.message)
+        if self.rounds.world_size and not self.rounds.formed:
+            found.append(
+                f"{len(self.rounds.joined)} of {self.rounds.world_size} trainers have joined "
+                f"generation {self.rounds.current}"
+            )
+        checkpoint = self.board.checkpoint(now)
+        if checkpoint is not None and checkpoint.error:
+            found.append(f"the newest checkpoint failed: {checkpoint.error}")
+        return found
+
+    def check(self) -> None:
+        """Return if all that is promised in docs/coordinator.md holds; for tests, after each event.
+
+        Raises:
+            AssertionError: It does not.
+        """
+        self.rounds.check_invariants()
+        self.data_sets.check_invariants()
+        leases = {lease.member.name: lease.member for lease in self.members.leases()}
+        assert len(leases) == len(self.members.leases())
+        for name, incarnation in self.rounds.joined.items():
+            # One that is no member any more is one that a former coordinator knew.
+            assert name not in leases or leases[name].incarnation == incarnation
+        shards = [shard.name for shard in self.shards.map.shards]
+        assert len(shards) == len(set(shards))
+        assert bool(shards) == bool(self.shards.map.epoch)
+        # What others rely on is in the journal before they hear of it.
+        assert self._journal.fact("round") in (b"", self.rounds.remember())
+        assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
+        assert self._journal.tables() == self.catalogue.all()
+        assert all(held == self.data_sets.remember(n) for n, held in self._journal.data_sets())
+        assert self.board.requests >= 0

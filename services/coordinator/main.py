@@ -13,6 +13,9 @@ from gradmesh.services.coordinator.servicer import CoordinatorServicer
 
 _log = logging.getLogger(__name__)
 
+# How soon it shows that a lease ran out, or that no more trainers come.
+_SWEEP_S = 0.5
+
 
 def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
     """Serve until told to stop; return the exit code."""
@@ -24,6 +27,8 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
             trainers=config.trainers,
             lease_s=config.lease_s,
             journal=journal,
+            min_trainers=config.min_trainers,
+            join_window_s=config.join_window_s,
         )
         servicer = CoordinatorServicer(machine, max_waiters=config.server_threads // 2)
         server = Server(
@@ -40,6 +45,6 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
         server.start()
         write_address(config.address_file, server.address)
         _log.info("serving", extra={"address": server.address})
-        while running.life.wait(config.lease_s / 4) is None:
+        while running.life.wait(min(config.lease_s / 4, _SWEEP_S)) is None:
             servicer.sweep()
     return running.life.exit_code

@@ -1,12 +1,14 @@
 """How trainers get their ranks. Pure: a generation is open, formed, or over.
 
-A generation forms when as many trainers as expected have joined it. It is over as soon as one of
-them is gone or joins again; then the next one is open. Trainers beyond the expected number wait for
-that. Values published in a generation end with it.
+A generation forms when as many trainers as expected have joined it; with a minimum also when that
+many have, and nobody else came for a while. It is over as soon as one of them is gone or joins
+again, or one more comes that there is room for; then the next one is open. It waits for whoever
+was in the last one and is not gone: they have what the others need. Trainers beyond the expected
+number wait, too. Values published in a generation end with it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import final
 
 from gradmesh.protos.errors import (
@@ -28,28 +30,46 @@ class Rounds:
     """The generations of trainers.
 
     Args:
-        world_size: How many trainers form a generation.
+        world_size: How many trainers form a generation, at most.
         memory: What `remember` returned before a restart of the coordinator; empty at first.
+        minimum: How many do when nobody else comes; 0 for no fewer than all.
+        window_s: For how long nobody else must have come.
     """
 
-    def __init__(self, world_size: int, memory: bytes = b"") -> None:
+    def __init__(
+        self,
+        world_size: int,
+        memory: bytes = b"",
+        *,
+        minimum: int = 0,
+        window_s: float = 3.0,
+    ) -> None:
         self.world_size = world_size
+        self.minimum = minimum or world_size
+        self._window_s = window_s
+        self._joined_at = 0.0
         self._forming = 1
         self._joined: dict[str, int] = {}
+        # Who was in the last generation, is not gone, and has not joined the open one yet.
+        self._awaited: set[str] = set()
         self._ranks: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}
         if memory:
-            self._forming, self._joined = json.loads(memory)
-            if len(self._joined) == world_size:
+            self._forming, self._joined, *rest = json.loads(memory)
+            self._awaited = set(rest[0]) if rest else set()
+            if self.minimum <= len(self._joined) <= world_size and self._joined:
                 self._form()
             elif self._joined:
                 # Formed for another number of trainers: that generation is over.
                 self._forming += 1
+                self._awaited = set(self._joined)
                 self._joined = {}
 
     def remember(self) -> bytes:
-        """Return what a restarted coordinator needs to go on: the number, and who is in it."""
-        return json.dumps([self._forming, self._joined if self.formed else {}]).encode()
+        """Return what a restarted coordinator needs: the number, who is in it, who is awaited."""
+        awaited = self._awaited if self.formed else self._awaited | self._joined.keys()
+        joined = self._joined if self.formed else {}
+        return json.dumps([self._forming, joined, sorted(awaited)]).encode()
 
     @property
     def formed(self) -> bool:
@@ -57,17 +77,33 @@ class Rounds:
         return bool(self._ranks)
 
     @property
+    def size(self) -> int:
+        """How many trainers the current generation has; 0 while it is open."""
+        return len(self._ranks)
+
+    @property
     def current(self) -> int:
         """The generation that is formed, or else the one that is open."""
         return self._forming
+
+    @property
+    def awaited(self) -> Set[str]:
+        """Who was in the last generation, is not gone, and has not joined the open one."""
+        return self._awaited
 
     @property
     def joined(self) -> Mapping[str, int]:
         """The incarnations of the trainers that have joined, by name."""
         return self._joined
 
-    def join(self, name: str, incarnation: int, after_generation: int) -> bool:
+    def join(self, name: str, incarnation: int, after_generation: int, now: float = 0.0) -> bool:
         """Take a trainer into the round; return whether a new generation was formed by it.
+
+        Args:
+            name: Of the trainer.
+            incarnation: Of the trainer.
+            after_generation: The newest one that it took part in and left; 0 at first.
+            now: The time; matters only with a minimum.
 
         Raises:
             InvalidRequest: This cluster has no trainers.
@@ -78,12 +114,35 @@ class Rounds:
             )
         if self.formed:
             held = self._joined.get(name)
-            if held is None or (held == incarnation and after_generation < self._forming):
-                # One more than expected, or in place already.
-                return False
+            if held == incarnation and after_generation < self._forming:
+                return False  # in place already
+            if held is None and len(self._joined) >= self.world_size:
+                return False  # one more than expected
             self.close()
+        elif self._is_full_for(name):
+            return False
+        if self._joined.get(name) != incarnation:
+            self._joined_at = now
         self._joined[name] = incarnation
+        self._awaited.discard(name)
         if len(self._joined) < self.world_size:
+            return False
+        self._form()
+        return True
+
+    def _is_full_for(self, name: str) -> bool:
+        """Tell whether all places are taken by others, or kept for those who are awaited."""
+        others = (self._joined.keys() | self._awaited) - {name}
+        return len(others) >= self.world_size
+
+    def settle(self, now: float) -> bool:
+        """Form a generation of those who have come, if that is enough and nobody else does.
+
+        Returns:
+            Whether one was formed.
+        """
+        enough = self.minimum <= len(self._joined) and bool(self._joined)
+        if self.formed or not enough or self._awaited or now - self._joined_at < self._window_s:
             return False
         self._form()
         return True
@@ -108,11 +167,13 @@ class Rounds:
 
     def drop(self, name: str) -> bool:
         """Take a trainer out that is gone; return whether that ended a formed generation."""
+        self._awaited.discard(name)
         if name not in self._joined:
             return False
         ended = self.formed
         if ended:
             self.close()
+            self._awaited.discard(name)
         self._joined.pop(name, None)
         return ended
 
@@ -120,9 +181,28 @@ class Rounds:
         """End the current generation, if it is formed, and open the next."""
         if self.formed:
             self._forming += 1
+            self._awaited |= self._joined.keys()
             self._joined.clear()
             self._ranks.clear()
             self._keys.clear()
+
+    def check_invariants(self) -> None:
+        """Return if the rounds are consistent; for tests.
+
+        Raises:
+            AssertionError: They are not.
+        """
+        assert self._forming >= 1
+        if self.formed:
+            assert self.minimum <= len(self._joined) <= self.world_size
+            assert self._ranks.keys() == self._joined.keys()
+            assert sorted(self._ranks.values()) == list(range(len(self._ranks)))
+            assert not self._awaited
+        else:
+            assert not self._awaited & self._joined.keys()
+            assert not self._ranks
+            assert not self._keys
+            assert len(self._joined) < max(1, self.world_size)
 
     def check(self, generation: int) -> None:
         """Return if the generation is formed and current.

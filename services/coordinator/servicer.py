@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar, final
 
 from gradmesh.protos.coordinator.v1 import (
+    data_pb2,
     membership_pb2,
     rendezvous_pb2,
     status_pb2,
@@ -106,7 +107,7 @@ class CoordinatorServicer:
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         # Anew after each change: a trainer that waits for a gap takes it as soon as there is one.
-        if self._machine.join(request):
+        if self._machine.join(request, self._clock()):
             fault.point("formed", self._machine.rounds.current)
             self._changed.notify_all()
         return self._machine.place(request)
@@ -160,6 +161,32 @@ class CoordinatorServicer:
             found = self._wait(self._machine.shard_map, call.deadline)
             return table_pb2.GetShardMapResponse(map=found)
 
+    def take_shard(
+        self, request: data_pb2.TakeShardRequest, call: Call
+    ) -> data_pb2.TakeShardResponse:
+        """Hand out a part of a data set, waiting while others have the rest."""
+        with self._changed:
+            found = self._wait(lambda: self._machine.take_shard(request), call.deadline)
+            self._changed.notify_all()
+            return found
+
+    def get_data_position(
+        self, request: data_pb2.GetDataPositionRequest, call: Call
+    ) -> data_pb2.GetDataPositionResponse:
+        """Read how far a data set was read."""
+        with self._changed:
+            position = self._machine.data_sets.position(request.dataset)
+            return data_pb2.GetDataPositionResponse(position=position)
+
+    def set_data_position(
+        self, request: data_pb2.SetDataPositionRequest, call: Call
+    ) -> data_pb2.SetDataPositionResponse:
+        """Put a data set back to a former position."""
+        with self._changed:
+            self._machine.set_data_position(request)
+            self._changed.notify_all()
+            return data_pb2.SetDataPositionResponse()
+
     def report_progress(
         self, request: status_pb2.ReportProgressRequest, call: Call
     ) -> status_pb2.ReportProgressResponse:
@@ -176,6 +203,22 @@ class CoordinatorServicer:
         with self._changed:
             self._machine.finish(request)
             return status_pb2.ReportResultResponse()
+
+    def request_checkpoint(
+        self, request: status_pb2.RequestCheckpointRequest, call: Call
+    ) -> status_pb2.RequestCheckpointResponse:
+        """Ask the trainers for a checkpoint."""
+        with self._changed:
+            number = self._machine.request_checkpoint()
+            return status_pb2.RequestCheckpointResponse(request=number)
+
+    def report_checkpoint(
+        self, request: status_pb2.ReportCheckpointRequest, call: Call
+    ) -> status_pb2.ReportCheckpointResponse:
+        """Keep what a trainer says about a checkpoint."""
+        with self._changed:
+            self._machine.report_checkpoint(request, self._clock())
+            return status_pb2.ReportCheckpointResponse()
 
     def get_status(
         self, request: status_pb2.GetStatusRequest, call: Call

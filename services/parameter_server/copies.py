@@ -31,6 +31,7 @@ class Copies:
         check_epoch: Raises StaleShardMap unless the caller's map is current.
         contexts: Released when rows are replaced.
         log: Where restores are written; None for nowhere.
+        note_changed: Told of a table any row of which may have changed.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class Copies:
         check_epoch: Callable[[int, Deadline], None],
         contexts: Contexts,
         log: Log | None = None,
+        note_changed: Callable[[str], object] = lambda table: None,
     ) -> None:
+        self._note_changed = note_changed
         self._steps = steps
         self._changed = steps.changed
         self._find = find
@@ -85,6 +88,7 @@ class Copies:
             self._contexts.release_all()
             for table in held:
                 table.reset()
+                self._note_changed(table.name)
 
     def load_rows(
         self, restore: str, name: str, epoch: int, arrays: dict[str, Array], deadline: Deadline
@@ -103,6 +107,8 @@ class Copies:
         with in_turn(self._log):
             table.restore(arrays)
             self._note(RowsLoaded(name, list(arrays)), list(arrays.values()))
+        # Whoever has read rows ahead of a step gets them anew.
+        self._note_changed(name)
 
     def end_restore(self, name: str, steps: Sequence[int], deadline: Deadline) -> None:
         """Open restored tables again.

@@ -4,7 +4,13 @@ import threading
 from typing import final
 
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import DeadlineExceeded, ShardNotReady, Unreachable
+from gradmesh.protos.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    NotMember,
+    ShardNotReady,
+    Unreachable,
+)
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.transport.deadline import Deadline
@@ -64,6 +70,29 @@ class Directory:
             raise _silent(error.message) from error
         finally:
             self._lock.release()
+
+    def check_generation(self, generation: int, deadline: Deadline) -> None:
+        """Return if the trainers have had a generation, as the coordinator says.
+
+        Raises:
+            InvalidRequest: They have not.
+            ShardNotReady: The coordinator does not answer.
+        """
+        mesh = self._joined()
+        if generation <= mesh.generation:
+            return
+        try:
+            news = mesh.coordinator.renew_lease(mesh.name, mesh.incarnation, _soon(deadline))
+        except (DeadlineExceeded, NotMember, Unreachable) as error:
+            raise _silent(error.message) from error
+        newest = news.generation
+        if generation > newest:
+            raise InvalidRequest(
+                f"a run of generation {generation}, though the trainers' newest is {newest}; join "
+                "the round first and take the generation that it gives",
+                generation=generation,
+                newest=newest,
+            )
 
     def _joined(self) -> Mesh:
         if self._mesh is None:

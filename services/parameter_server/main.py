@@ -86,12 +86,9 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         owner = OwnerServicer(
             config.name, "parameter-server", incarnation, REGISTRY, contexts, agent
         )
+        rows = ParameterServerServicer(store, directory.check_generation)
         server = Server(
-            {
-                _PARAMETER_SERVER: ParameterServerServicer(store),
-                _OWNER: owner,
-                **station.services,
-            },
+            {_PARAMETER_SERVER: rows, _OWNER: owner, **station.services},
             listen=config.listen,
             setting="parameter_server.listen",
             security=process.security,

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
@@ -32,7 +33,8 @@ class Pushes:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards _seen, and makes check and effect one
+        # Guards _seen, and makes check and effect one; taken before the log's turn.
+        self._lock = threading.RLock()
         self._seen = NewestWorkers(_Seen)
 
     def once(self, sender: tuple[str, int, int], effect: Callable[[], object]) -> bool:
@@ -72,6 +74,10 @@ class Pushes:
             seen = self._seen.touch(worker)
             if incarnation >= seen.incarnation:
                 self._add(seen, incarnation, number)
+
+    def paused(self) -> AbstractContextManager[object]:
+        """Return what lets no push begin while it is held."""
+        return self._lock
 
     def marks(self) -> list[Marks]:
         """Return all that is remembered, for a snapshot."""

@@ -51,7 +51,7 @@ class Restores:
         if self._tables and any(table in held for held in list(self._tables.values())):
             raise ShardNotReady(
                 f"table {table!r} is being restored; ask again, and if the restore was given up, "
-                "restore it once more",
+                "restore it once more or give it up with `gradmesh table reset`",
                 table=table,
             )
 

@@ -15,6 +15,9 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import InvalidRequest, StaleGeneration, StepPending
 from gradmesh.services.parameter_server.contexts import Gradient
 
+MAX_TRAINERS = 1 << 16
+"""Trainers of a run; more are a mistake, and would cost memory."""
+
 MAX_STEPS_AHEAD = 64
 """Steps a rank may be ahead of the slowest one; what it sends meanwhile is kept."""
 
@@ -52,7 +55,7 @@ class Run:
         self.staleness = staleness
         self.applied_steps = steps
         self.prepared: list[Gradient] | None = None
-        self.own_steps = [steps] * world_size
+        self.own_steps = [] if staleness is None else [steps] * world_size
         self._staged: dict[int, dict[int, list[Gradient]]] = {}
 
     @property

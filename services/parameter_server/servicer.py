@@ -1,5 +1,6 @@
 """The parameter server's rpcs over its store."""
 
+from collections.abc import Callable
 from typing import final
 
 import numpy as np
@@ -8,6 +9,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
+from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 from gradmesh.services.parameter_server.report import table_report
 from gradmesh.services.parameter_server.store import Store
@@ -19,13 +21,21 @@ class ParameterServerServicer:
 
     Args:
         store: The rows.
+        check_generation: Raises unless the trainers have had that generation: a made-up one would
+            fence everybody out.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self,
+        store: Store,
+        check_generation: Callable[[int, Deadline], object] = lambda generation, deadline: None,
+    ) -> None:
         self._store = store
+        self._check_generation = check_generation
 
     def start_run(self, request: pb.StartRunRequest, call: Call) -> pb.StartRunResponse:
         """Begin a run."""
+        self._check_generation(request.generation, call.deadline)
         self._store.start_run(
             request.generation,
             request.world_size,
@@ -40,6 +50,7 @@ class ParameterServerServicer:
 
     def inspect_run(self, request: pb.InspectRunRequest, call: Call) -> pb.InspectRunResponse:
         """Tell how far the run is, with older generations shut out."""
+        self._check_generation(request.generation, call.deadline)
         run = self._store.steps.look(request.generation)
         return pb.InspectRunResponse(
             origin=run.origin,

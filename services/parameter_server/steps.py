@@ -9,8 +9,8 @@ generation begins: not one byte has changed for it.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, final
+from collections.abc import Callable
+from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import (
@@ -22,23 +22,19 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.contexts import Contexts, Gradient
+from gradmesh.services.parameter_server.contexts import Contexts
 from gradmesh.services.parameter_server.log.record import (
-    AnyRecord,
     RunBegun,
     StepAborted,
-    StepCommitted,
     StepPrepared,
 )
 from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.writer import Writer
 
 _log = logging.getLogger(__name__)
 
 # Time to send the answer before the caller's deadline passes.
 _MARGIN_S = 0.1
-
-Change: TypeAlias = Callable[[AnyRecord, Sequence[Gradient], int | None], int]
-"""Writes a record and changes rows by gradients, as the given step; returns its number."""
 
 
 @final
@@ -48,10 +44,7 @@ class Steps:
     Args:
         name: Name of this server.
         contexts: Where gradients are until their step.
-        note: Writes a record with the gradients that belong to it; returns its number.
-        change: As `note`, and changes the rows.
-        apply_context: Applies a context as a rank's own step.
-        wait: Returns when a record counts as written.
+        writer: Writes records and changes rows.
         max_waiters: Calls that may wait at once, so that they cannot keep the very gradients out
             that they wait for.
 
@@ -68,18 +61,12 @@ class Steps:
         name: str,
         contexts: Contexts,
         *,
-        note: Callable[[AnyRecord, Sequence[Gradient]], int],
-        change: Change,
-        apply_context: Callable[[context_pb2.ContextId, context_pb2.StepMark], object],
-        wait: Callable[[int], None],
+        writer: Writer,
         max_waiters: int,
     ) -> None:
         self._name = name
         self._contexts = contexts
-        self._note = note
-        self._change = change
-        self._apply_context = apply_context
-        self._wait = wait
+        self._writer = writer
         self._max_waiters = max_waiters
         self.reached: Callable[[Run], object] = lambda run: None
         self.changed = threading.Condition()
@@ -168,7 +155,7 @@ class Steps:
         goes_on = begun.origin != begun.generation
         if goes_on:
             self._settle(begun)
-        self._note(begun, ())
+        self._writer.note(begun, ())
         self.run = Run(
             begun.generation,
             begun.world_size,
@@ -193,7 +180,7 @@ class Steps:
         if steps > run.applied_steps:
             self._commit()
         elif run.prepared is not None:
-            self._note(StepAborted(run.applied_steps), ())
+            self._writer.note(StepAborted(run.applied_steps), ())
             run.prepared = None
 
     def wait_to_begin(
@@ -216,7 +203,7 @@ class Steps:
         """
         if self.run.staleness is None:
             self._wait_until(lambda: self.run.prepared_steps > mark.step, mark, deadline)
-            self._wait(self._prepared_number)
+            self._writer.wait(self._prepared_number)
 
     def _wait_until(
         self, is_true: Callable[[], bool], mark: context_pb2.StepMark, deadline: Deadline
@@ -283,7 +270,7 @@ class Steps:
     def _contribute_own(self, context: context_pb2.ContextId, mark: context_pb2.StepMark) -> int:
         """Apply a rank's step by itself, once, in a run with staleness."""
         if not self.run.has(mark):
-            self._apply_context(context, mark)
+            self._writer.apply_context(context, mark)
             self.run.advance(mark.rank, mark.step + 1)
             self.reached(self.run)
             self.changed.notify_all()
@@ -291,16 +278,17 @@ class Steps:
 
     def _prepare(self) -> None:
         while (merged := self.run.prepare()) is not None:
-            record = StepPrepared(self.run.applied_steps, [g.table for g in merged])
+            tables = [gradient.table for gradient in merged]
+            record = StepPrepared(self.run.applied_steps, tables, self.alone)
             fault.point("before-prepare", self.run.applied_steps)
             try:
-                self._prepared_number = self._note(record, merged)
+                self._prepared_number = self._writer.note(record, merged)
             except BaseException:
                 self.run.prepared = None  # the ranks ask again
                 raise
             fault.point("prepared", self.run.applied_steps)
             if self.alone:
-                self._commit()
+                self._commit(noted=True)
             self.changed.notify_all()
 
     def commit(self, mark: context_pb2.StepMark) -> int:
@@ -322,13 +310,15 @@ class Steps:
                 )
             if mark.step >= self.run.applied_steps:
                 self._commit()
+            # Whoever says so will read outside of the run, also after a restart.
+            self._writer.flush()
             return self.run.applied_steps
 
-    def _commit(self) -> None:
+    def _commit(self, noted: bool = False) -> None:
         step, gradients = self.run.applied_steps, self.run.prepared
         assert gradients is not None
         fault.point("before-commit", step)
-        self._change(StepCommitted(step), gradients, step + 1)
+        self._writer.commit(step, gradients, noted=noted)
         self.run.commit()
         fault.point("committed", step)
         self.reached(self.run)

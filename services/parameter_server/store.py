@@ -20,12 +20,13 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.changes import Changes
 from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
 from gradmesh.services.parameter_server.copies import Copies
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import RunBegun
+from gradmesh.services.parameter_server.run import MAX_TRAINERS
 from gradmesh.services.parameter_server.shelf import Shelf
+from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
 from gradmesh.services.parameter_server.writer import Writer
@@ -67,7 +68,7 @@ class Store:
         # The newest shard map that gives this server the buckets that it holds.
         self._checked_epoch = 0
         self.contexts = Contexts()
-        self._changes = Changes()
+        self._stamps = Stamps()
         self.shelf = Shelf(
             name,
             describe,
@@ -77,17 +78,16 @@ class Store:
             max_ssd_bytes=max_ssd_bytes,
             log=log,
         )
-        self.writer = Writer(self.shelf, self.contexts, self._changes, log)
+        self.writer = Writer(self.shelf, self.contexts, self._stamps, log)
         self.steps = Steps(
             name,
             self.contexts,
-            note=self.writer.note,
-            change=self.writer.change,
-            apply_context=self.writer.apply_context,
-            wait=self.writer.wait,
+            writer=self.writer,
             max_waiters=max_waiters,
         )
-        self.copies = Copies(self.steps, self.shelf.find, self._check_epoch, self.contexts, log)
+        self.copies = Copies(
+            self.steps, self.shelf.find, self._check_epoch, self.contexts, log, self._stamps.forget
+        )
         self.steps.reached = self.copies.reach
 
     def table(self, name: str, deadline: Deadline) -> TableShard:
@@ -131,9 +131,11 @@ class Store:
             RunLost: The run that shall go on is not here, or not at that step.
             InvalidRequest: It began with another number of trainers, or there are none.
         """
-        if world_size < 1 or generation < 1 or origin > generation:
+        sensible = 1 <= world_size <= MAX_TRAINERS and max(1, origin) <= generation
+        if not sensible:
             raise InvalidRequest(
-                f"a run of generation {generation} with {world_size} trainers; both begin at 1",
+                f"a run of generation {generation} with {world_size} trainers, begun in "
+                f"{origin}; generations and trainers begin at 1, there are at most {MAX_TRAINERS}",
                 generation=generation,
                 world_size=world_size,
             )
@@ -154,7 +156,7 @@ class Store:
             self.copies.restores.drop(names)
             for table in reset:
                 table.reset()
-                self._changes.forget(table.spec.name)
+                self._stamps.forget(table.spec.name)
         _log.info(
             "run started",
             extra={"generation": generation, "origin": begun.origin, "step": begun.steps},
@@ -200,7 +202,7 @@ class Store:
             self.steps.wait_to_begin(mark, deadline, ahead)
         tables = [self.table(name, deadline) for name in names]
         # Before the rows are read: what changes in between comes with the refresh.
-        count = self._changes.watch(names) if ahead else 0
+        count = self._stamps.watch(names) if ahead else 0
         parts = [
             Part(table.name, table.slots_of(wanted), table.steps)
             for table, wanted in zip(tables, ids, strict=True)
@@ -256,7 +258,7 @@ class Store:
             # Rows come and go there without a step: all are read as if for the first time.
             return np.arange(part.slots.size), self.writer.read(table, part.slots)
         table.prepare(part.slots)
-        places = self._changes.since(count, part.table, part.slots)
+        places = self._stamps.since(count, part.table, part.slots)
         return places, table.read(part.slots[places], peek=True)
 
     def _check_epoch(self, epoch: int, deadline: Deadline) -> None:
@@ -367,12 +369,8 @@ class Store:
         return self.writer.push(sender, gradients)
 
     def note_asked(self, names: Sequence[str], ids: Sequence[Array], asked: Sequence[int]) -> None:
-        """Count ids that callers wanted, before they removed repeated ones.
-
-        Who says nothing had none; who says too little is believed for what it says.
-        """
-        counts = asked or [wanted.size for wanted in ids]
-        for name, count in zip(names, counts, strict=False):
+        """Count ids that callers wanted, before they removed repeated ones; unsaid, none were."""
+        for name, count in zip(names, asked or [some.size for some in ids], strict=False):
             self.shelf[name].figures.asked += count
 
     def lag_steps(self) -> int:

@@ -5,13 +5,19 @@ from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.frame import Array
-from gradmesh.services.parameter_server.changes import Changes
 from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Slots
 from gradmesh.services.parameter_server.log.log import Log, in_turn
-from gradmesh.services.parameter_server.log.record import AnyRecord, ContextApplied, Pushed, Used
+from gradmesh.services.parameter_server.log.record import (
+    AnyRecord,
+    ContextApplied,
+    Pushed,
+    StepCommitted,
+    Used,
+)
 from gradmesh.services.parameter_server.pushes import Pushes
 from gradmesh.services.parameter_server.run import merge
 from gradmesh.services.parameter_server.shelf import Shelf
+from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.table import TableShard
 
 
@@ -22,17 +28,17 @@ class Writer:
     Args:
         shelf: The tables.
         contexts: Where gradients are until they are applied.
-        changes: Told of changed rows, for lookups made ahead.
+        stamps: Told of changed rows, for lookups made ahead.
         log: Where changes are written; None for nowhere.
 
     Attributes:
         pushes: Those that took effect.
     """
 
-    def __init__(self, shelf: Shelf, contexts: Contexts, changes: Changes, log: Log | None) -> None:
+    def __init__(self, shelf: Shelf, contexts: Contexts, stamps: Stamps, log: Log | None) -> None:
         self._shelf = shelf
         self._contexts = contexts
-        self._changes = changes
+        self._stamps = stamps
         self._log = log
         self.pushes = Pushes()
 
@@ -50,6 +56,11 @@ class Writer:
         with self._log.turn:
             return self._log.append(record, arrays)
 
+    def flush(self) -> None:
+        """Write what was put off."""
+        if self._log is not None:
+            self._log.flush()
+
     def wait(self, number: int) -> None:
         """Return when a record counts as written."""
         if self._log is not None:
@@ -65,21 +76,30 @@ class Writer:
             self._log.append(Used(table.spec.name), [slots])
             return table.read(slots, out)
 
-    def change(self, record: AnyRecord, gradients: Sequence[Gradient], step: int | None) -> int:
-        """Write a record and change rows by gradients; return the record's number.
+    def change(self, record: AnyRecord, gradients: Sequence[Gradient]) -> int:
+        """Write a record and change rows by its gradients, outside a run; return its number."""
+        with in_turn(self._log):
+            number = self.note(record, gradients)
+            self._apply(gradients, None)
+        return number
+
+    def commit(self, step: int, gradients: Sequence[Gradient], *, noted: bool) -> None:
+        """Apply a step whose gradients were written when it was prepared.
 
         Args:
-            record: What happened. That of a step carries no gradients: they were written when it
-                was prepared.
+            step: Which one, from 0.
             gradients: One a table.
-            step: Number of the step in a run, from 1; None outside.
+            noted: Whether the record of its preparation says that it is applied.
         """
         with in_turn(self._log):
-            number = self.note(record, () if step is not None else gradients)
-            for gradient in gradients:
-                self._shelf[gradient.table].apply(gradient.slots, gradient.rows, step)
-                self._changes.record(gradient.table, gradient.slots)
-        return number
+            if self._log is not None and not noted:
+                self._log.defer(StepCommitted(step))
+            self._apply(gradients, step + 1)
+
+    def _apply(self, gradients: Sequence[Gradient], step: int | None) -> None:
+        for gradient in gradients:
+            self._shelf[gradient.table].apply(gradient.slots, gradient.rows, step)
+            self._stamps.record(gradient.table, gradient.slots)
 
     def apply_context(
         self, context: context_pb2.ContextId, mark: context_pb2.StepMark | None = None
@@ -100,7 +120,7 @@ class Writer:
         key = (context.worker, context.incarnation, context.counter)
         names = [gradient.table for gradient in merged]
         rank, steps = (-1, 0) if mark is None else (mark.rank, mark.step + 1)
-        return self.change(ContextApplied(key, names, rank, steps), merged, None)
+        return self.change(ContextApplied(key, names, rank, steps), merged)
 
     def push(self, sender: tuple[str, int, int], gradients: Sequence[Gradient]) -> bool:
         """Apply gradients outside any context, unless that was done before.
@@ -127,4 +147,4 @@ class Writer:
                     self._log.append(Used(gradient.table), [gradient.slots])
                 table.prepare(gradient.slots)
             names = [gradient.table for gradient in gradients]
-            return self.change(Pushed(sender, names), gradients, None)
+            return self.change(Pushed(sender, names), gradients)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,14 +28,44 @@ from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Call, Server
 from gradmesh.trainer.process_group import (
+    Endpoint,
     LocalProcessGroup,
+    NcclProcessGroup,
     ProcessGroup,
     ShmProcessGroup,
     TcpProcessGroup,
 )
 
-WORLDS = [("local", 1), ("tcp", 1), ("tcp", 2), ("tcp", 3), ("shm", 1), ("shm", 2), ("shm", 3)]
+WORLDS = [
+    ("local", 1),
+    ("tcp", 1),
+    ("tcp", 2),
+    ("tcp", 3),
+    ("shm", 1),
+    ("shm", 2),
+    ("shm", 3),
+    ("tcp+shm", 3),
+    ("tcp+shm", 5),
+]
+WORLDS += [("nccl", 1), ("nccl", 2), ("nccl", 3), ("mpi", 2), ("mpi", 3)]
 CROWDS = [world for world in WORLDS if world[1] > 1]
+
+
+def _neighbour(name: str) -> Any:
+    """Import a file of this folder."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+nccl_host = _neighbour("nccl_host")
+mpi_crowd = _neighbour("mpi_crowd")
+# NCCL does not tell when ranks disagree: only the timeout does.
+_NCCL_TIMEOUT_S = 2.0
+
 PARAMETER_SERVER = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 
@@ -62,8 +93,10 @@ class Ranks:
     """The groups of all ranks of one world, and a thread for each."""
 
     def __init__(self, backend: str, groups: list[ProcessGroup], pool: ThreadPoolExecutor) -> None:
-        self.backend = backend
+        self.backend = backend.partition("+")[0]
+        self.is_chained = "+" in backend
         self.groups = groups
+        self.nccl = nccl_host
         self._pool = pool
 
     @property
@@ -81,13 +114,36 @@ class Ranks:
         return [future.exception(timeout=30) for future in futures]
 
 
+@pytest.fixture(scope="session")
+def mpi_worlds() -> Iterator[Callable[[int], Any]]:
+    """Give MPI worlds by their size; each is started once."""
+    started: dict[int, Any] = {}
+
+    def world(size: int) -> Any:
+        if mpi_crowd.why_not() is not None:
+            pytest.skip(mpi_crowd.why_not())
+        if size not in started:
+            started[size] = mpi_crowd.World(size)
+        return started[size]
+
+    yield world
+    for each in started.values():
+        each.close()
+
+
 @pytest.fixture
-def meet() -> Iterator[Callable[..., Ranks]]:
+def meet(mpi_worlds: Callable[[int], Any]) -> Iterator[Callable[..., Ranks]]:
     """Build worlds: meet(backend, size, timeout_s) -> Ranks."""
     opened: list[Ranks] = []
     pools: list[ThreadPoolExecutor] = []
 
     def build(backend: str, size: int, timeout_s: float = 20.0) -> Ranks:
+        if backend == "nccl":
+            if nccl_host.WHY_NOT is not None:
+                pytest.skip(nccl_host.WHY_NOT)
+            timeout_s = min(timeout_s, _NCCL_TIMEOUT_S)
+        mpi = mpi_worlds(size) if backend == "mpi" else None
+        folder = mpi.next_folder() if mpi is not None else ""
         pool = ThreadPoolExecutor(size, thread_name_prefix="rank")
         pools.append(pool)
         shared = MemoryStore()
@@ -95,9 +151,20 @@ def meet() -> Iterator[Callable[..., Ranks]]:
         def connect(rank: int) -> ProcessGroup:
             if backend == "local":
                 return LocalProcessGroup()
-            kind = {"tcp": TcpProcessGroup, "shm": ShmProcessGroup}[backend]
+            if backend == "mpi":
+                proxy: ProcessGroup = mpi_crowd.MpiGroup.connect(mpi, folder, rank, size, timeout_s)
+                return proxy
+            kind: Any = {
+                "tcp": TcpProcessGroup,
+                "shm": ShmProcessGroup,
+                "nccl": nccl_host.NcclOnHost,
+            }[backend.partition("+")[0]]
+            options: dict[str, Any] = {}
+            if backend == "tcp+shm":
+                # As if the ranks ran on hosts of two: 0 and 1, 2 and 3, 4.
+                options["endpoint"] = Endpoint(host=f"host {rank // 2}")
             return kind.connect(
-                shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s
+                shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s, **options
             )
 
         ranks = Ranks(backend, list(pool.map(connect, range(size), timeout=30)), pool)
@@ -112,6 +179,26 @@ def meet() -> Iterator[Callable[..., Ranks]]:
         pool.shutdown()
     left = [thread.name for thread in threading.enumerate() if "process-group" in thread.name]
     assert not left
+
+
+@pytest.fixture
+def gpu_ranks() -> Iterator[Ranks]:
+    """Two ranks with a GPU each, as threads of this process."""
+    cupy = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available() or cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two CUDA devices; no GPU code has run here")
+    shared = MemoryStore()
+    with ThreadPoolExecutor(2, thread_name_prefix="rank") as pool:
+
+        def connect(rank: int) -> ProcessGroup:
+            return NcclProcessGroup.connect(
+                shared, rank=rank, world_size=2, timeout_s=10, device=rank
+            )
+
+        ranks = Ranks("nccl", list(pool.map(connect, range(2), timeout=60)), pool)
+        yield ranks
+        for group in ranks.groups:
+            group.close()
 
 
 @pytest.fixture(params=WORLDS, ids=lambda world: f"{world[0]}-w{world[1]}")

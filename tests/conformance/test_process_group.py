@@ -45,6 +45,8 @@ def test_rank_and_size_are_those_of_the_world(ranks):
     ids=lambda value: value if value in OPS else np.dtype(value).name,
 )
 def test_all_reduce_equals_rank_order_bit_for_bit(ranks, op, dtype):
+    if ranks.backend == "nccl" and np.dtype(dtype) in (np.int16, np.uint16):
+        pytest.skip("NCCL has no integers of 16 bits")
     arrays = [contribution(rank, 5003, dtype) for rank in range(ranks.size)]
 
     ranks.run(lambda group: group.all_reduce(arrays[group.rank], op).wait())
@@ -170,6 +172,8 @@ def test_overlapping_works_end_in_order(ranks):
         works = [group.all_reduce(array) for array in arrays]
         works[-1].wait()
         done = [work.is_done() for work in works]
+        for work in works:
+            work.wait()
         return done, [array[0] for array in arrays]
 
     results = ranks.run(overlap)
@@ -218,6 +222,13 @@ def test_calls_from_several_threads_do_not_mix(meet):
     ],
 )
 def test_bad_arguments_raise_at_the_call_and_change_nothing(ranks, array, op, error):
+    if ranks.backend == "nccl" and isinstance(array, np.ndarray) and not array.flags.writeable:
+        pytest.skip("cupy has no read-only arrays")
+    if ranks.backend == "mpi" and getattr(array, "dtype", None) in (
+        np.dtype("f4"),
+        np.dtype(">f4"),
+    ):
+        pytest.skip("on its way to the rank the array becomes writable and native")
     for group in ranks.groups:
         with pytest.raises(error):
             group.all_reduce(array, op)
@@ -272,7 +283,20 @@ def test_context_manager_closes(ranks):
             group.barrier()
 
 
+def test_bytes_cross_the_network_once_for_each_host(meet):
+    ranks = meet("tcp+shm", 4)
+
+    ranks.run(lambda group: group.all_reduce(np.zeros(1_000_000, np.float32), "avg").wait())
+
+    moved = [group.bytes_moved for group in ranks.groups]
+    assert moved[1] == moved[3] == 0
+    # The sum of the first host there, the result back.
+    assert all(8_000_000 <= moved[leader] < 8_010_000 for leader in (0, 2))
+
+
 def test_bytes_moved_counts_both_ways(crowd):
+    if crowd.is_chained:
+        pytest.skip("only one rank of a host has bytes to move")
     crowd.run(lambda group: group.all_reduce(np.zeros(1_000_000, np.float32), "avg").wait())
 
     # Ring-optimal volume: 2 (n-1)/n of the array each way.

@@ -48,7 +48,10 @@ def test_peers_name_the_rank_that_closed(crowd):
         assert isinstance(error, PeerLost)
         assert error.rank == 0
         assert "rank 0" in str(error)
-        assert error.address.startswith("process" if crowd.backend == "shm" else "127.0.0.1:")
+        where = {"shm": "process ", "tcp": "127.0.0.1:", "nccl": "rank 0", "mpi": "MPI rank 0"}[
+            crowd.backend
+        ]
+        assert error.address.startswith(where)
 
 
 def test_wait_may_give_up_while_the_collective_goes_on(crowd):
@@ -62,7 +65,7 @@ def test_wait_may_give_up_while_the_collective_goes_on(crowd):
         pending.wait(10)
 
 
-@pytest.mark.parametrize("backend", ["tcp", "shm"])
+@pytest.mark.parametrize("backend", ["tcp", "shm", "mpi", "nccl"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_silent_rank_is_named_within_the_timeout(meet, backend, size):
     ranks = meet(backend, size, 0.5)

@@ -125,6 +125,9 @@ def test_messages_arrive_in_order(crowd, count):
 
 @pytest.mark.parametrize("count", [5, 3_000_000])
 def test_two_ranks_may_send_before_they_receive(crowd, count):
+    if crowd.backend == "nccl":
+        pytest.skip("NCCL's send ends when it is received: use all_to_all there")
+
     def talk(group):
         if group.rank > 1:
             return None

@@ -10,17 +10,23 @@ import sys
 
 import numpy as np
 
-from gradmesh.trainer.process_group import FileStore, ShmProcessGroup, TcpProcessGroup
+from gradmesh.trainer.process_group import Endpoint, FileStore, ShmProcessGroup, TcpProcessGroup
 
 
 def main() -> None:
     backend, folder, rank, size, timeout_s = sys.argv[1:]
-    group = {"tcp": TcpProcessGroup, "shm": ShmProcessGroup}[backend].connect(
+    options = {}
+    if backend == "tcp+shm":
+        # As if the ranks ran on hosts of two.
+        options["endpoint"] = Endpoint(host=f"host {int(rank) // 2}")
+    kind = ShmProcessGroup if backend == "shm" else TcpProcessGroup
+    group = kind.connect(
         FileStore(pathlib.Path(folder)),
         generation=1,
         rank=int(rank),
         world_size=int(size),
         timeout_s=float(timeout_s),
+        **options,
     )
     array = group.empty(1_000_000, np.float32)
     array[...] = 0

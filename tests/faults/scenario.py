@@ -14,7 +14,7 @@ from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.mesh.mesh import connect
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
-from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.data import ClickSpec
 
 JOB = {"job.steps": 30, "job.batch_size": 64, "job.eval_batches": 3, "job.log_every": 1}
 
@@ -58,7 +58,7 @@ def read_tables(address: str) -> dict[str, bytes]:
     with connect(address, timeout_s=20.0) as mesh:
         return {
             f"feature-{i}": mesh.open_table(f"feature-{i}").lookup(np.arange(rows)).tobytes()
-            for i, rows in enumerate(JobConfig().rows)
+            for i, rows in enumerate(ClickSpec().rows)
         }
 
 

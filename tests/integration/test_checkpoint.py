@@ -18,6 +18,7 @@ from gradmesh.protos.errors import (
     InvalidRequest,
     SnapshotLost,
 )
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 
@@ -274,3 +275,20 @@ def test_pushes_and_lookups_go_on_meanwhile(make_cluster, tmp_path):
 
     assert len(pushed) >= 2
     assert content(tmp_path / "a")["user"] == before
+
+
+def test_a_restore_that_stopped_midway_can_be_given_up(make_cluster):
+    cluster = make_cluster(parameter_servers=2)
+    mesh = cluster.connect()
+    table = mesh.table("t", rows=50, dim=DIM, optimizer=optim.SGD(lr=1.0))
+    first = table.lookup(np.arange(50))
+    table.push(np.arange(50), np.ones((50, DIM), np.float32))
+    begin = parameter_server_pb2.BeginRestoreRequest(restore="lost", tables=["t"])
+    shards = mesh.servers.shard_map(mesh.deadline())
+    mesh.servers.call_each(shards, "BeginRestore", {0: begin, 1: begin}, mesh.deadline())
+    with pytest.raises(DeadlineExceeded, match="gradmesh table reset"):
+        table.lookup([1], timeout_s=0.5)
+
+    mesh.open_table("t").reset()
+
+    np.testing.assert_array_equal(table.lookup(np.arange(50)), first)

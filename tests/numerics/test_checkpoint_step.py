@@ -14,7 +14,7 @@ from gradmesh.sdk import autograd
 from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.sdk.nn import RemoteEmbedding
 
-STEPS, ROWS, DIM, TRAINERS = 60, 200, 3, 2
+STEPS, ROWS, DIM, TRAINERS = 400, 200, 3, 2
 
 
 def batch(step, rank):

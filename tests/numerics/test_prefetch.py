@@ -13,9 +13,11 @@ from gradmesh.sdk.nn import RemoteEmbedding, RemoteEmbeddingBag
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer
-from gradmesh.trainer.data import ClickData
+from gradmesh.trainer.data import DataConfig
+from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.models import ModelConfig
 from gradmesh.trainer.process_group import Endpoint
 
 STEPS = 8
@@ -134,6 +136,23 @@ def test_rows_that_others_push_are_refreshed(cluster):
     assert (metrics.value("prefetched_rows"), metrics.value("refreshed_rows")) == (ids.size, 3)
 
 
+def test_rows_that_others_set_are_refreshed(cluster, tmp_path):
+    mesh = cluster.connect()
+    (table,) = make_tables(mesh, ["cold"])
+    layer = RemoteEmbedding(table)
+    ids = np.arange(0, 500, 7)
+    table.lookup(ids)
+    table.export(tmp_path / "rows.npz")
+    table.push(ids, np.ones((ids.size, 5), np.float32))
+
+    with autograd.context(mesh):
+        assert layer.prefetch(ids)
+        table.import_rows(tmp_path / "rows.npz")
+        rows = layer(ids)
+
+    np.testing.assert_array_equal(rows.data, table.lookup(ids))
+
+
 def test_other_ids_than_prefetched_are_looked_up(cluster):
     mesh = cluster.connect()
     (table,) = make_tables(mesh, ["cold"])
@@ -230,22 +249,28 @@ def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluste
     assert (plain[3], ahead[3]) == (0, STEPS - 1)
 
 
-JOB = JobConfig(
-    steps=6, batch_size=16, rows=(50, 20), dim=4, dense_features=4, bottom=(8,), top=(8,),
-    table_learning_rate=5.0, learning_rate=0.5, eval_batches=2, log_every=2, seed=3,
+JOB = Assignment(
+    job=JobConfig(
+        steps=6, batch_size=16, table_learning_rate=5.0, learning_rate=0.5, eval_batches=2,
+        log_every=2, seed=3,
+    ),
+    data=DataConfig(rows=(50, 20), dense_features=4),
+    model=ModelConfig(dim=4, bottom=(8,), top=(8,)),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_job_that_prefetches_ends_with_the_same_figures(make_cluster, depth):
-    def train_job(config):
+    def train_job(depth):
+        job = dataclasses.replace(JOB.job, prefetch_depth=depth)
+        assignment = dataclasses.replace(JOB, job=job)
         cluster = make_cluster(trainers=2)
-        data = ClickData(config.clicks())
+        source = assignment.source()
 
         def train_rank(name):
             mesh = cluster.connect(name, role="trainer")
             place = mesh.join_trainers(10)
-            with mesh, Run(mesh, place, config, data, Endpoint()) as run:
+            with mesh, Run(mesh, place, assignment, source, Endpoint()) as run:
                 figures = run.train(lambda: False)
                 parameters = [p.data.tobytes() for p in run.model.parameters()]
                 hits = mesh.servers.metrics.value("prefetch_hits")
@@ -255,9 +280,9 @@ def test_a_job_that_prefetches_ends_with_the_same_figures(make_cluster, depth):
         with ThreadPoolExecutor(2) as pool:
             return sorted(pool.map(train_rank, ["trainer-0", "trainer-1"], timeout=50))
 
-    plain, ahead = train_job(JOB), train_job(dataclasses.replace(JOB, prefetch_depth=depth))
+    plain, ahead = train_job(0), train_job(depth)
 
     assert [rank[:3] for rank in ahead] == [rank[:3] for rank in plain]
     assert plain[0][1]
-    assert [rank[3] for rank in ahead] == [JOB.steps - 1] * 2
+    assert [rank[3] for rank in ahead] == [JOB.job.steps - 1] * 2
     assert [rank[3] for rank in plain] == [0, 0]

@@ -9,26 +9,28 @@ import pytest
 from gradmesh.engine.autograd import as_tensor, run_backward
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.engine.optim import SGD
-from gradmesh.trainer.data import ClickData
+from gradmesh.trainer.data import DataConfig
+from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
-from gradmesh.trainer.job.model import build_model, create_tables
+from gradmesh.trainer.job.model import create_tables, make_model
 from gradmesh.trainer.job.run import Run
-from gradmesh.trainer.models import LocalEmbedding
+from gradmesh.trainer.models import LocalEmbedding, ModelConfig
 from gradmesh.trainer.process_group import Endpoint
 
+ROWS = (50, 20, 7)
 CONFIG = JobConfig(
     steps=6,
     batch_size=32,
-    rows=(50, 20, 7),
-    dim=8,
-    dense_features=4,
-    bottom=(8,),
-    top=(16, 8),
     table_learning_rate=5.0,
     learning_rate=0.5,
     eval_batches=5,
     log_every=2,
     seed=3,
+)
+ASSIGNMENT = Assignment(
+    job=CONFIG,
+    data=DataConfig(rows=ROWS, dense_features=4),
+    model=ModelConfig(dim=8, bottom=(8,), top=(16, 8)),
 )
 
 
@@ -43,8 +45,8 @@ class Result:
 
 
 def read_tables(mesh):
-    tables = create_tables(mesh, CONFIG)
-    return [table.lookup(np.arange(rows)) for table, rows in zip(tables, CONFIG.rows, strict=True)]
+    tables = create_tables(mesh, ASSIGNMENT, ASSIGNMENT.source().fields, CONFIG.steps)
+    return [table.lookup(np.arange(rows)) for table, rows in zip(tables, ROWS, strict=True)]
 
 
 def parameters_of(model):
@@ -53,12 +55,12 @@ def parameters_of(model):
 
 
 def train_distributed(cluster, trainers):
-    data = ClickData(CONFIG.clicks())
+    source = ASSIGNMENT.source()
     meshes = [cluster.connect(f"trainer-{rank}", "trainer") for rank in range(trainers)]
 
     def train(mesh):
         place = mesh.join_trainers(20)
-        with mesh, Run(mesh, place, CONFIG, data, Endpoint()) as run:
+        with mesh, Run(mesh, place, ASSIGNMENT, source, Endpoint()) as run:
             losses = [run.take_step(step) for step in range(CONFIG.steps)]
             return place.rank, losses, parameters_of(run.model), run.finish()
 
@@ -72,10 +74,11 @@ def train_distributed(cluster, trainers):
 
 def train_alone(initial_tables, trainers):
     """Run the ranks' batches one after another in one process, with plain arrays."""
-    data = ClickData(CONFIG.clicks())
-    embeddings = LocalEmbedding(CONFIG.rows, CONFIG.dim)
+    source = ASSIGNMENT.source()
+    blocks = source.blocks("train", CONFIG.batch_size)
+    embeddings = LocalEmbedding(ROWS, ASSIGNMENT.model.dim)
     embeddings.weight.data[...] = np.concatenate(initial_tables)
-    model = build_model(CONFIG, embeddings)
+    model = make_model(ASSIGNMENT, source.fields, embeddings)
     dense = [p for name, p in model.named_parameters() if not name.startswith("embeddings")]
     optimizer = SGD(
         [{"params": dense}, {"params": [embeddings.weight], "lr": CONFIG.table_learning_rate}],
@@ -85,15 +88,15 @@ def train_alone(initial_tables, trainers):
     for step in range(CONFIG.steps):
         total = {}
         for rank in range(trainers):
-            batch = data.batch("train", step * trainers + rank, CONFIG.batch_size)
+            batch = blocks.read(0, step * trainers + rank).samples
             scores = model(batch.dense, batch.ids)
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
             run_backward([loss], into=total)
             losses[rank].append(float(loss.item()))
         mean = {leaf: grad / np.float32(trainers) for leaf, grad in total.items()}
-        optimizer.param_groups[0]["lr"] = CONFIG.learning_rate_at(step)
+        optimizer.param_groups[0]["lr"] = CONFIG.learning_rate_at(step, CONFIG.steps)
         optimizer.step(mean)
-    rows = [embeddings.table(feature).tobytes() for feature in range(len(CONFIG.rows))]
+    rows = [embeddings.table(feature).tobytes() for feature in range(len(ROWS))]
     return Result(losses, parameters_of(model), rows)
 
 

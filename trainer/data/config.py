@@ -61,7 +61,9 @@ class DataConfig(Section):
     columns: tuple[str, ...] = setting(
         (), "What each column of a text file holds: label, dense, category, hex or skip."
     )
-    separator: str = setting("\t", "The character between the columns of a text file.")
+    separator: str = setting(
+        "tab", "What stands between the columns of a text file: tab, or a character."
+    )
     header: bool = setting(False, "Whether the first line of a text file names its columns.")
     click_from: float = setting(4.0, "Rating from which on MovieLens' users liked a movie.")
     label_column: str = setting("label", "Column of a Parquet file with the label.")

@@ -56,7 +56,10 @@ class Source:
     def __init__(self, config: DataConfig, seed: int) -> None:
         self.config = config
         self.seed = seed
+        self._samples: int | None = None
         self._clicks = ClickData(_spec(config, seed)) if config.format == "generated" else None
+        for paths in (config.train, config.validation, config.test):
+            _expand(paths)
         self._layout = None if self._clicks else _layout(config)
         self._encoder = None if self._clicks else _encoder(config, self._layout)
 
@@ -72,6 +75,13 @@ class Source:
     def is_endless(self) -> bool:
         """Whether samples are drawn rather than read."""
         return self._clicks is not None
+
+    def epoch_samples(self) -> int | None:
+        """Return how many samples an epoch has; None if it never ends. Counts text once."""
+        if self._samples is None and not self.is_endless:
+            with self.blocks("train", 1) as blocks:
+                self._samples = blocks.count()
+        return self._samples
 
     def stream(self, progressions: Sequence[Progression], batch_size: int) -> Stream:
         """Return a rank's batches of the training split.
@@ -210,7 +220,8 @@ def _layout(config: DataConfig) -> TextLayout | None:
         names = {path.name.removesuffix(".gz") for path in _expand(config.train)}
         return movielens_layout(sorted(names)[0], config.click_from)
     if config.format == "text":
-        return TextLayout(config.columns, config.separator, config.header)
+        separator = "\t" if config.separator == "tab" else config.separator
+        return TextLayout(config.columns, separator, config.header)
     return None
 
 

@@ -43,13 +43,18 @@ class Stream:
         self._turn = 0
         self._held: Batch | None = None
         self._used = 0
-        self._owner = 0
+        self._owner = -1
         self._barren = 0
 
     @property
     def position(self) -> tuple[Progression, ...]:
-        """What is left to read once the batches so far are used; small, and as good as a save."""
-        return tuple(self._left)
+        """What is left to read once the batches so far are used, whose turn is next first.
+
+        Small, and as good as a save: a stream made from it goes on here.
+        """
+        turn = self._owner if self._held is not None else self._owner + 1
+        turn %= len(self._left)
+        return tuple(self._left[turn:] + self._left[:turn])
 
     @property
     def epoch(self) -> int:

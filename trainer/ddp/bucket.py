@@ -15,10 +15,11 @@ import numpy as np
 
 from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import Array, array_module, to_numpy
-from gradmesh.trainer.ddp.buckets import GradientSpec, offsets
+from gradmesh.trainer.ddp.buckets import GradientSpec
 from gradmesh.trainer.ddp.future import Future
 from gradmesh.trainer.ddp.grad_bucket import GradBucket
 from gradmesh.trainer.ddp.gradients import copy_into
+from gradmesh.trainer.ddp.room import Room, Rooms
 from gradmesh.trainer.ddp.row_exchange import RowExchange, as_rows, divided
 from gradmesh.trainer.errors import CollectiveMismatch
 from gradmesh.trainer.process_group import ProcessGroup, ReduceOp
@@ -105,16 +106,35 @@ class DenseBucket(Bucket):
         group: ProcessGroup,
     ) -> None:
         super().__init__(index, members, leaves, specs)
-        ends = offsets(specs)
-        self.memory = group.empty(ends[-1] + 1, specs[0].dtype)
-        self.memory[...] = 0
-        self.flat = self.memory[:-1]
-        self.views = [
-            self.flat[a:b].reshape(spec.shape)
-            for a, b, spec in zip(ends[:-1], ends[1:], specs, strict=True)
-        ]
         self._launch: Launch | None = None
         self._future: Future | None = None
+        self._rooms = Rooms(self.leaves, self.specs, group)
+        self._use(self._rooms.home)
+
+    def _use(self, room: Room) -> None:
+        self.memory, self.flat, self.views = room.memory, room.flat, room.views
+
+    def lend(self) -> None:
+        """Let gradients of this pass be written straight into the bucket.
+
+        It takes other memory if users still hold gradients of an earlier pass in it.
+        """
+        self._use(self._rooms.move_home())
+        for leaf, view in zip(self.leaves, self.views, strict=True):
+            fits = view.dtype == leaf.dtype and type(view) is type(leaf.data)
+            if self._rooms.is_lending and leaf.grad is None and fits:
+                leaf.grad_buffer = view
+
+    def stand_apart(self) -> None:
+        """Use memory in this pass in which no `.grad` lies."""
+        self._use(self._rooms.apart())
+
+    def end_lending(self, is_view: bool) -> None:
+        """Let later gradients lie elsewhere, unless they always lie here; those here may stay."""
+        self._use(self._rooms.home)
+        for leaf in self.leaves:
+            if leaf.extras is not None and not is_view:
+                leaf.extras.grad_buffer = None
 
     def fill(self, place: int, grad: Any) -> None:
         """Copy a gradient to its place, unless it lies there already."""

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, final
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.nn import Module
 from gradmesh.trainer.ddp.future import Future
+from gradmesh.trainer.ddp.gradients import Gradients
 from gradmesh.trainer.ddp.state_sync import broadcast_tensors
 from gradmesh.trainer.process_group import ProcessGroup
 
@@ -67,6 +68,10 @@ class Buffers:
         futures, self._futures = self._futures, []
         for future in futures:
             future.wait()
+
+    def wait_after(self, _: Gradients) -> None:
+        """Wait at the end of a backward pass."""
+        self.wait()
 
     def _run(self) -> None:
         assert self._hook is not None

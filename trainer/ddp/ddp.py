@@ -131,23 +131,19 @@ class DistributedDataParallel(Module, Joinable):
         self._caster = None if mixed_precision is None else Caster(mixed_precision, module, leaves)
         self._timeline = Timeline()
         self._reducer = Reducer(leaves, specs, process_group, options, self._timeline, held_apart)
-        self._reducer.after.append(lambda _: self._buffers_of.wait())
+        self._reducer.after.append(self._buffers_of.wait_after)
         self._stepping = Stepping(self._reducer, mixed_precision is not None)
         self._forward_sync_buffers = forward_sync_buffers
         self._is_syncing = True
         self._iteration = -1
         self._divide_by_active = False
-        self._log = LogData(
-            module,
-            self._reducer,
-            self._timeline,
-            {
-                "device_ids": ", ".join(map(str, device_ids or ())),
-                "output_device": -1 if output_device is None else str(output_device),
-                "forward_sync_buffers": int(forward_sync_buffers),
-                "has_sync_bn": int(self._has_sync_batch_norm()),
-                "is_multi_device_module": int(self._placement.is_multi_device),
-            },
+        self._log = LogData(module, self._reducer, self._timeline)
+        self._log.set(
+            device_ids=", ".join(map(str, device_ids or ())),
+            output_device=-1 if output_device is None else str(output_device),
+            forward_sync_buffers=int(forward_sync_buffers),
+            has_sync_bn=int(self._has_sync_batch_norm()),
+            is_multi_device_module=int(self._placement.is_multi_device),
         )
 
     def forward(self, *args: Any, **options: Any) -> Any:
@@ -300,13 +296,20 @@ class DistributedDataParallel(Module, Joinable):
         self._stepping.fuse(optimizer, chosen)
         return optimizer
 
-    def update_process_group(self, group: ProcessGroup) -> None:
-        """Go on with other ranks, also after a backward pass that failed; parameters stay.
+    def update_process_group(self, group: ProcessGroup, sync_state: bool = True) -> None:
+        """Go on with other ranks, also after a backward pass that failed; collective.
 
         Communication hooks keep the groups they were given.
+
+        Args:
+            group: The new ranks.
+            sync_state: Copy parameters and buffers of the new rank 0: after a failure some ranks
+                may be a step ahead of others.
         """
         self._group = group
         self._reducer.move_to(group)
+        if sync_state:
+            self._copy_state(0)
         self._log.set(world_size=group.size, rank=group.rank, has_error=0, error="")
 
     def set_sparse_ids(self, ids: Mapping[str, Any]) -> None:
@@ -325,9 +328,7 @@ class DistributedDataParallel(Module, Joinable):
         Raises:
             ValueError: If the rate is below 1.
         """
-        if rate < 1:
-            raise ValueError(f"a sample rate of {rate}; it is at least 1")
-        self._timeline.rate = rate
+        self._timeline.set_rate(rate)
 
     def logging_data(self) -> dict[str, Any]:
         """Return figures of construction and of the last sampled iteration."""

@@ -46,6 +46,8 @@ class Gradients:
         if value.dtype != leaf.dtype:
             value = value.astype(leaf.dtype)
         held = self.get(leaf)
+        if held is value:
+            return
         if _fits(held, value, leaf):
             copy_into(held, value)
             if self.into is None:

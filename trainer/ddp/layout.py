@@ -13,6 +13,7 @@ from gradmesh.trainer.ddp.bucket import Bucket, DenseBucket, make_bucket
 from gradmesh.trainer.ddp.buckets import Assignment, GradientSpec
 from gradmesh.trainer.ddp.exchange import on_group
 from gradmesh.trainer.ddp.gradients import Gradients, copy_into
+from gradmesh.trainer.ddp.room import is_lent
 from gradmesh.trainer.process_group import ProcessGroup
 
 
@@ -52,29 +53,47 @@ class Layout:
                 if isinstance(made, DenseBucket):
                     _alias(leaf, made.views[place])
 
-    def release(self) -> None:
+    def part(self) -> None:
         """Give gradients that lie in buckets memory of their own."""
+        for leaf, (bucket, place) in zip(self._leaves, self.places, strict=True):
+            if isinstance(bucket, DenseBucket) and is_lent(leaf, bucket.views[place]):
+                leaf.grad = Tensor(bucket.views[place].copy())
+
+    def begin_pass(self, has_map: bool) -> None:
+        """Choose memory for a pass: where gradients may lie, or where none does."""
+        for bucket in self.buckets:
+            bucket.reset()
+            if isinstance(bucket, DenseBucket):
+                if has_map:
+                    bucket.stand_apart()
+                elif not self._is_view:
+                    bucket.lend()
+
+    def end_pass(self) -> None:
+        """Let gradients of passes that are not averaged lie elsewhere."""
+        for bucket in self.buckets:
+            if isinstance(bucket, DenseBucket):
+                bucket.end_lending(self._is_view)
+
+    def release(self) -> None:
+        """Let go of the parameters; gradients get memory of their own."""
+        self.part()
         for leaf in self._leaves:
             if leaf.grad_buffer is not None:
-                part_from_bucket(leaf)
                 leaf.grad_buffer = None
 
 
 def _alias(leaf: Tensor, view: Any) -> None:
+    if type(view) is not type(leaf.data):
+        raise ValueError(
+            f"gradient_as_bucket_view: the group's memory is not on {leaf.device}, where the"
+            " parameters are; use a group of that device, or leave the option out"
+        )
     held = Gradients(None).get(leaf)
     leaf.grad_buffer = view
     if held is not None and not leaf.grad.is_sparse:
         copy_into(view, held)
         leaf.grad = Tensor(view)
-
-
-def part_from_bucket(leaf: Tensor) -> None:
-    """Copy a leaf's gradient out of its bucket, if it lies there."""
-    buffer = leaf.grad_buffer
-    if buffer is None or leaf.grad is None or leaf.grad.is_sparse:
-        return
-    if leaf.grad.data is buffer:
-        leaf.grad = Tensor(buffer.copy())
 
 
 def agree(assignments: Sequence[Assignment], count: int, group: ProcessGroup) -> list[Assignment]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -9,6 +10,10 @@ from gradmesh.engine.nn import Module
 from gradmesh.trainer.ddp.options import ReducerOptions
 from gradmesh.trainer.ddp.reducer import Reducer
 from gradmesh.trainer.ddp.timeline import Timeline
+
+_log = logging.getLogger(__name__)
+# Samples after which the figures go to the log.
+_TOLD = frozenset({10, 20, 50, 100, 500, 800, 1000})
 
 
 @final
@@ -19,14 +24,12 @@ class LogData:
         module: The wrapped module.
         reducer: Its reducer.
         timeline: When things happened.
-        fixed: Facts of the construction.
     """
 
-    def __init__(
-        self, module: Module, reducer: Reducer, timeline: Timeline, fixed: dict[str, Any]
-    ) -> None:
+    def __init__(self, module: Module, reducer: Reducer, timeline: Timeline) -> None:
         self._reducer = reducer
         self._timeline = timeline
+        self._samples = 0
         options: ReducerOptions = reducer.options
         specs = reducer.specs
         self._data: dict[str, Any] = {
@@ -48,7 +51,6 @@ class LogData:
             "comm_hook": "",
             "has_error": 0,
             "error": "",
-            **fixed,
         }
 
     def set(self, **facts: Any) -> None:
@@ -71,6 +73,9 @@ class LogData:
             prev_iteration_grad_ready_order_indices=_joined(reducer.arrival),
             **figures,
         )
+        self._samples += 1
+        if self._samples in _TOLD:
+            _log.info("data parallel", extra=self.snapshot())
 
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as a new dict of strings and ints."""

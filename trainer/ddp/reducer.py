@@ -7,6 +7,7 @@ written back. Sums run in rank order and are divided afterwards.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +34,8 @@ from gradmesh.trainer.ddp.timeline import Timeline
 from gradmesh.trainer.ddp.usage import Usage, unused_in
 from gradmesh.trainer.errors import ReductionError, UnfinishedReduction
 from gradmesh.trainer.process_group import ProcessGroup
+
+_log = logging.getLogger(__name__)
 
 
 @final
@@ -110,7 +113,7 @@ class Reducer:
             self._handles.append(leaf.register_post_accumulate_grad_hook(on_gradient(index)))
         if self.delayed is not None:
             self._handles += self.delayed.watch(ref)
-        weakref.finalize(self, _let_go, self._handles, self.layout)
+        weakref.finalize(self, _let_go, self._handles, self.layout).atexit = False
 
     def release(self) -> None:
         """Stop watching the parameters; their gradients stay as they are."""
@@ -196,8 +199,7 @@ class Reducer:
         self._timeline.mark("backward_compute_start")
         queue_callback(self._end)
         self.buckets_reduced = 0
-        for bucket in self.layout.buckets:
-            bucket.reset()
+        self.layout.begin_pass(has_map=into is not None)
         if self.delayed is not None:
             self.delayed.begin()
         if self.static is not None:
@@ -338,6 +340,7 @@ class Reducer:
 
     def _conclude(self, state: BackwardPass, learning: bool, reported: bool) -> None:
         counts = self.usage.counts()
+        self.layout.end_pass()
         self._pass = None
         self._is_armed = False
         self.usage.reset()
@@ -360,6 +363,8 @@ class Reducer:
         unused = sorted(state.unused)
         if self.arrival and unused != self.unused_here:
             self.graph_was_static = False
+        if self.options.is_dynamic and not self.arrival and not unused:
+            _log.warning("find_unused_parameters found none; leave it out if that is always so")
         self.unused_here = unused
         if len(state.order) == len(self.leaves):
             self.arrival = state.order

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gradmesh.trainer.ddp import fault
-from gradmesh.trainer.ddp.layout import part_from_bucket
 from gradmesh.trainer.ddp.reducer import Reducer
 
 
@@ -13,8 +12,7 @@ def shadow_pass(reducer: Reducer) -> None:
     Raises:
         ReductionError: Another rank has a fault.
     """
-    for leaf in reducer.leaves:
-        part_from_bucket(leaf)
+    reducer.layout.part()
     dynamic = reducer.options.is_dynamic
     if dynamic and reducer.options.skip_all_reduce_unused_params:
         reducer.predict(range(len(reducer.leaves)))

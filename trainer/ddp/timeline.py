@@ -23,22 +23,30 @@ class Timeline:
     """Note times in sampled iterations: the first ten, then every `rate`-th."""
 
     def __init__(self) -> None:
-        self.rate = _RATE
+        self._rate = _RATE
         self.is_sampled = True
+        # Durations come from a clock that never steps; this turns it into the time of day.
+        self._epoch = time.time_ns() - time.perf_counter_ns()
         self._marks: dict[str, int] = {}
         self._sums: dict[str, int] = {}
         self._samples = 0
 
+    def set_rate(self, rate: int) -> None:
+        """Sample every `rate`-th iteration after the first ten."""
+        if rate < 1:
+            raise ValueError(f"a sample rate of {rate}; it is at least 1")
+        self._rate = rate
+
     def begin(self, iteration: int) -> None:
         """Begin an iteration, counted from 0."""
-        self.is_sampled = iteration < _SAMPLED_AT_FIRST or iteration % self.rate == 0
+        self.is_sampled = iteration < _SAMPLED_AT_FIRST or iteration % self._rate == 0
         if self.is_sampled:
             self._marks = {}
 
     def mark(self, event: str) -> None:
         """Note that something happens now."""
         if self.is_sampled:
-            self._marks[event] = time.time_ns()
+            self._marks[event] = time.perf_counter_ns()
 
     def is_complete(self) -> bool:
         """Tell whether an iteration was seen from forward to the end of its communication."""
@@ -59,7 +67,7 @@ class Timeline:
                 at["backward_comm_end"] - at["backward_compute_end"], 0
             ),
         }
-        stamps = {f"{event}_time_host": at[event] for event in EVENTS}
+        stamps = {f"{event}_time_host": self._epoch + at[event] for event in EVENTS}
         return {**found, **stamps}
 
     def add(self) -> dict[str, int]:

@@ -1,11 +1,13 @@
 """Where the trainers of a new generation go on: at the step that all servers have.
 
 The servers say which step that is. Whoever has the dense part of that step gives it to those who
-have not; if nobody has, there is nothing to go on with, and the run begins anew.
+have not. If nobody has, or a server has lost its rows, the run begins anew: at a checkpoint if
+there is one, else at its first step.
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -29,11 +31,13 @@ class Agreement:
         run: Where the run is.
         source: The rank whose dense part counts; None when all begin with initial parameters.
         lacking: Whether some rank needs it.
+        batches: Batches that are behind the run.
     """
 
     run: RunState
     source: int | None
     lacking: bool
+    batches: int = 0
 
 
 def agree(
@@ -42,7 +46,8 @@ def agree(
     group: ProcessGroup,
     tables: list[str],
     held: DenseState | None,
-) -> Agreement:
+    restore: Callable[[], DenseState | None] = lambda: None,
+) -> tuple[Agreement, DenseState | None]:
     """Find out where to go on, and begin there on all servers; collective.
 
     Args:
@@ -51,39 +56,63 @@ def agree(
         group: All ranks.
         tables: Names of the run's tables.
         held: This trainer's dense part, if it has one.
+        restore: Puts the tables back to a checkpoint and returns the dense part; None without one.
+
+    Returns:
+        What was agreed on, and this trainer's dense part: what it held, or from the checkpoint.
     """
-    own = np.array([0, 0, 0] if held is None else [held.origin, held.steps, held.most_steps])
-    all_held = np.empty((group.size, 3), np.int64)
-    group.all_gather(list(all_held), own.astype(np.int64)).wait()
-    decision = np.zeros(3, np.int64)
+    own = np.zeros(5, np.int64)
+    if held is not None:
+        own[:] = held.origin, held.steps, held.most_steps, held.batches, held.step_batches
+    all_held = np.empty((group.size, 5), np.int64)
+    group.all_gather(list(all_held), own).wait()
+    decision = np.zeros(4, np.int64)
     if group.rank == 0:
-        decision[:] = _decide(mesh, membership, tables, all_held)
+        decided, held = _decide(mesh, membership, tables, all_held, held, restore)
+        decision[:] = decided
     group.broadcast(decision, 0).wait()
-    origin, steps, source = decision.tolist()
+    origin, steps, source, batches = decision.tolist()
+    run = RunState(origin, steps)
     if source < 0:
-        return Agreement(RunState(origin, steps), None, False)
-    return Agreement(RunState(origin, steps), source, not _has(all_held, origin, steps).all())
+        return Agreement(run, None, False), None
+    return Agreement(run, source, not _has(all_held, origin, steps).all(), batches), held
 
 
 def _decide(
-    mesh: Mesh, membership: Membership, tables: list[str], held: NDArray[np.int64]
-) -> tuple[int, int, int]:
-    """Begin the run on all servers; return its origin, its steps and the rank to copy from."""
+    mesh: Mesh,
+    membership: Membership,
+    tables: list[str],
+    all_held: NDArray[np.int64],
+    held: DenseState | None,
+    restore: Callable[[], DenseState | None],
+) -> tuple[tuple[int, int, int, int], DenseState | None]:
+    """Begin the run on all servers.
+
+    Returns:
+        Its origin, its steps, the rank to copy from and the batches behind it; the dense part.
+    """
     found = mesh.runs.find(membership)
-    sources = (
-        [] if found is None else np.flatnonzero(_has(held, found.origin, found.steps)).tolist()
-    )
-    if found is None or not sources:
-        if held[:, 0].any():
-            _log.warning("nothing to go on with, beginning anew", extra={"servers": str(found)})
+    if found is not None:
+        sources = np.flatnonzero(_has(all_held, found.origin, found.steps))
+        if sources.size:
+            begun = mesh.runs.begin(membership, tables, state=found)
+            source = int(sources[0])
+            _, behind, _, batches, more = all_held[source].tolist()
+            _log.info("going on", extra={"step": begun.steps, "from_rank": source})
+            batches += more if begun.steps > behind else 0
+            return (begun.origin, begun.steps, source, batches), held
+    if all_held[:, 0].any():
+        _log.warning("the step that servers and trainers share is lost", extra={"run": str(found)})
+    restored = restore()
+    if restored is None:
         begun = mesh.runs.begin(membership, tables)
-        return begun.origin, begun.steps, -1
-    begun = mesh.runs.begin(membership, tables, state=found)
-    _log.info("going on", extra={"step": begun.steps, "from_rank": sources[0]})
-    return begun.origin, begun.steps, sources[0]
+        return (begun.origin, begun.steps, -1, 0), None
+    begun = mesh.runs.begin(membership, tables, state=RunState(0, restored.steps))
+    restored = replace(restored, origin=begun.origin)
+    return (begun.origin, begun.steps, 0, restored.batches), restored
 
 
 def _has(held: NDArray[np.int64], origin: int, steps: int) -> NDArray[np.bool_]:
     """Return for each rank whether it has the dense part of a step."""
-    has: NDArray[np.bool_] = (held[:, 1:] == steps).any(axis=1) & (held[:, 0] == origin)
+    has: NDArray[np.bool_] = (held[:, 1:3] == steps).any(axis=1) & (held[:, 0] == origin)
     return has

@@ -26,12 +26,16 @@ class DenseState:
         arrays: Parameters, buffers and optimizer state, copies.
         pending: Averaged gradients of the next step by parameter, if it is not known whether that
             counts; copies.
+        batches: Batches of all trainers that are behind these steps.
+        step_batches: Batches of the next step, if it is pending.
     """
 
     origin: int
     steps: int
     arrays: Mapping[str, Array]
     pending: Mapping[str, Array] | None = None
+    batches: int = 0
+    step_batches: int = 0
 
     @property
     def most_steps(self) -> int:
@@ -50,18 +54,30 @@ def dense_arrays(model: Module, optimizer: Optimizer) -> dict[str, Array]:
     return found
 
 
+def check_dense(model: Module, arrays: Mapping[str, Array]) -> None:
+    """Return if arrays are of a model.
+
+    Raises:
+        ValueError: They are of another one.
+    """
+    own = {_MODEL + name: tensor.data.shape for name, tensor in model.state_dict().items()}
+    given = {name: array.shape for name, array in arrays.items() if name.startswith(_MODEL)}
+    wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    if wrong:
+        raise ValueError(
+            f"it is of another model: {', '.join(f'{n} {given.get(n)}' for n in wrong)} there, "
+            f"{', '.join(f'{n} {own.get(n)}' for n in wrong)} here"
+        )
+
+
 def load_dense(model: Module, optimizer: Optimizer, arrays: Mapping[str, Array]) -> None:
     """Set what `dense_arrays` returned.
 
     Raises:
-        KeyError: They are of another model; nothing is changed then.
-        ValueError: As for KeyError.
+        ValueError: They are of another model; nothing is changed then.
     """
-    own = {name: tensor.data.shape for name, tensor in model.state_dict().items()}
+    check_dense(model, arrays)
     given = {n.removeprefix(_MODEL): a for n, a in arrays.items() if n.startswith(_MODEL)}
-    if own != {name: array.shape for name, array in given.items()}:
-        wrong = sorted({*own.items()} ^ {(n, a.shape) for n, a in given.items()})
-        raise ValueError(f"the dense arrays are of another model: {', '.join(map(str, wrong))}")
     state: dict[int, dict[str, Any]] = {}
     params = [p for group in optimizer.param_groups for p in group["params"]]
     names = {id(p): name for name, p in model.named_parameters()}

@@ -4,6 +4,7 @@ When a peer or a server is lost, the trainer joins again with the dense part tha
 run goes on at the step that all servers have: not one step counts twice, none is left out.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.trainer.data import ClickData
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost, TrainersMissing
-from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.assignment import Assignment
+from gradmesh.trainer.job.checkpoints import Checkpoints
 from gradmesh.trainer.job.dense import DenseState
 from gradmesh.trainer.job.run import Run
 from gradmesh.trainer.process_group import Backend, Endpoint
@@ -57,7 +58,7 @@ class Job:
 
     Args:
         mesh: The mesh, joined as a trainer.
-        config: What to train.
+        assignment: What to train.
         endpoint: Where this trainer listens for its peers.
         join_timeout_s: How long to wait for the other trainers.
         backend: How trainers exchange gradients.
@@ -67,7 +68,7 @@ class Job:
     def __init__(
         self,
         mesh: Mesh,
-        config: JobConfig,
+        assignment: Assignment,
         *,
         endpoint: Endpoint,
         join_timeout_s: float,
@@ -75,14 +76,15 @@ class Job:
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mesh = mesh
-        self._config = config
+        self._assignment = assignment
         self._endpoint = endpoint
         self._join_timeout_s = join_timeout_s
         self._backend = backend
         self._is_stopping = is_stopping
-        self._data = ClickData(config.clicks())
+        self._source = assignment.source()
         # What a generation that ended left of the dense part.
         self._held: DenseState | None = None
+        self._checkpoints = Checkpoints(mesh, assignment.job, assignment.as_dict())
 
     def run(self) -> dict[str, float] | None:
         """Train; return the figures, or None when told to stop before the end.
@@ -92,12 +94,16 @@ class Job:
             ConnectionError: Peers were lost too often.
             TimeoutError: Peers did not come, or were silent too often.
         """
+        with contextlib.closing(self._checkpoints):
+            return self._run_until_done()
+
+    def _run_until_done(self) -> dict[str, float] | None:
         restarts = 0
         while True:
             try:
                 return self._run_once()
             except Exception as error:
-                if not is_recoverable(error) or restarts >= self._config.max_restarts:
+                if not is_recoverable(error) or restarts >= self._assignment.job.max_restarts:
                     raise
                 restarts += 1
                 _log.warning(
@@ -124,11 +130,12 @@ class Job:
         with Run(
             self._mesh,
             membership,
-            self._config,
-            self._data,
+            self._assignment,
+            self._source,
             self._endpoint,
             self._backend,
             held=self._held,
+            checkpoints=self._checkpoints,
         ) as run:
             try:
                 return run.train(self._is_stopping)

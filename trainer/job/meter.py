@@ -13,15 +13,18 @@ class Meter:
 
     Args:
         step_samples: Samples of one step, of all ranks together.
+        begun: Steps that were done before.
         clock: Seconds that only grow.
     """
 
-    def __init__(self, step_samples: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, step_samples: int, begun: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._step_samples = step_samples
         self._clock = clock
         self._built_at = clock()
         self._first: tuple[int, float] | None = None
-        self._last = (0, self._built_at)
+        self._last = (begun, self._built_at)
 
     def count(self, steps: int) -> None:
         """Note that so many steps are done."""

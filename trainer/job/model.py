@@ -1,42 +1,76 @@
-"""The tables and the model that a job's settings describe; the same on every rank."""
+"""The tables, the model and the optimizer that a job's settings describe; the same on all ranks."""
 
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module
-from gradmesh.engine.optim import SGD
+from gradmesh.engine.optim import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad, lr_scheduler
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.table.recipe import Initializer
 from gradmesh.sdk.table.table import Table
-from gradmesh.trainer.job.config import JobConfig
-from gradmesh.trainer.models import DLRM
+from gradmesh.sdk.table.wire import Precision
+from gradmesh.trainer.data import Fields
+from gradmesh.trainer.job.assignment import Assignment
+from gradmesh.trainer.job.config import JobConfig, WirePrecision
+from gradmesh.trainer.models import build_model, row_dim
+
+_OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "rowwise-adagrad": RowwiseAdagrad,
+    "adam": Adam,
+}
 
 
-def create_tables(mesh: Mesh, config: JobConfig) -> list[Table]:
+def create_tables(mesh: Mesh, assignment: Assignment, fields: Fields, steps: int) -> list[Table]:
     """Create or open one table for each categorical feature.
+
+    Args:
+        mesh: Where they live.
+        assignment: The job.
+        fields: The features of a sample.
+        steps: Of the whole job, for the learning rate's schedule.
 
     Raises:
         TableConflict: The mesh has tables of these names with other settings.
     """
+    job, model = assignment.job, assignment.model
+    optimizer = _OPTIMIZERS[job.table_optimizer](lr=job.table_learning_rate)  # type: ignore[call-arg]
     return [
         mesh.table(
             f"feature-{feature}",
             rows=rows,
-            dim=config.dim,
-            seed=config.seed,
-            initializer=Initializer.uniform(config.row_bound),
-            optimizer=SGD(lr=config.table_learning_rate),
+            dim=row_dim(model),
+            seed=job.seed,
+            initializer=Initializer.uniform(model.row_bound),
+            optimizer=optimizer,
+            schedule=_table_schedule(job, steps),
+            wire_rows=_precision(job.wire_rows),
+            wire_grads=_precision(job.wire_grads),
         )
-        for feature, rows in enumerate(config.rows)
+        for feature, rows in enumerate(fields.rows)
     ]
 
 
-def build_model(config: JobConfig, embeddings: Module) -> DLRM:
+def make_model(assignment: Assignment, fields: Fields, embeddings: Module) -> Module:
     """Return the model with its initial parameters, which follow from the seed."""
-    return DLRM(
-        embeddings,
-        dense_features=config.dense_features,
-        features=len(config.rows),
-        dim=config.dim,
-        bottom=config.bottom,
-        top=config.top,
-        generator=Generator(config.seed),
-    )
+    return build_model(assignment.model, fields, embeddings, Generator(assignment.job.seed))
+
+
+def make_optimizer(job: JobConfig, model: Module) -> Optimizer:
+    """Return the optimizer of the dense layers."""
+    return _OPTIMIZERS[job.optimizer](model.parameters(), lr=job.learning_rate)
+
+
+def _table_schedule(job: JobConfig, steps: int) -> lr_scheduler.LRScheduler | None:
+    if job.table_schedule == "constant":
+        return None
+    base = SGD(lr=job.table_learning_rate)
+    if job.table_schedule == "cosine":
+        return lr_scheduler.CosineAnnealingLR(
+            base, T_max=steps, eta_min=job.table_final_learning_rate
+        )
+    end = job.table_final_learning_rate / job.table_learning_rate
+    return lr_scheduler.LinearLR(base, start_factor=1.0, end_factor=end, total_iters=steps)
+
+
+def _precision(name: WirePrecision) -> Precision | None:
+    return None if name == "float32" else name

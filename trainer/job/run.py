@@ -8,7 +8,7 @@ their batches in rank order, whatever the number of servers.
 import contextlib
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -16,22 +16,35 @@ import numpy as np
 
 from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
-from gradmesh.engine.optim import SGD
 from gradmesh.protos.coordinator.v1 import status_pb2
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.autograd import apply, backward, context
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.nn.remote_embedding import RemoteEmbedding
 from gradmesh.sdk.process import fault
-from gradmesh.trainer.data import Batch, ClickData
-from gradmesh.trainer.ddp import DistributedDataParallel
+from gradmesh.trainer.data import Source, Split
 from gradmesh.trainer.job.agreement import Agreement, agree
-from gradmesh.trainer.job.config import JobConfig
-from gradmesh.trainer.job.dense import DenseState, dense_arrays, load_dense, pack, unpack
+from gradmesh.trainer.job.assignment import Assignment, steps_of
+from gradmesh.trainer.job.checkpoints import Checkpoints
+from gradmesh.trainer.job.clip import clipped
+from gradmesh.trainer.job.dense import (
+    DenseState,
+    check_dense,
+    dense_arrays,
+    load_dense,
+    pack,
+    unpack,
+)
 from gradmesh.trainer.job.evaluation import evaluate
+from gradmesh.trainer.job.feed import Feed, Place
+from gradmesh.trainer.job.history import History
 from gradmesh.trainer.job.meter import Meter
-from gradmesh.trainer.job.model import build_model, create_tables
+from gradmesh.trainer.job.model import create_tables, make_model, make_optimizer
+from gradmesh.trainer.job.patience import Patience
+from gradmesh.trainer.job.replica import replicate
+from gradmesh.trainer.job.report import write_report
+from gradmesh.trainer.job.saved_model import save_model
+from gradmesh.trainer.models import remote_embedding
 from gradmesh.trainer.process_group import Backend, Endpoint, connect
 
 _log = logging.getLogger(__name__)
@@ -50,30 +63,36 @@ class Run:
     Args:
         mesh: The mesh.
         membership: This trainer's place in the generation.
-        config: The job.
-        data: Where samples come from.
+        assignment: The job.
+        source: Where samples come from.
         endpoint: Where this trainer listens for its peers.
         backend: How trainers exchange gradients.
         held: This trainer's dense part of the run in a former generation, if it was in one.
+        checkpoints: Where the run is written to, and restored from; none if None.
 
     Attributes:
         steps: Steps that this trainer has done, those of former generations included.
+        total_steps: Steps of the whole job.
     """
 
     def __init__(
         self,
         mesh: Mesh,
         membership: Membership,
-        config: JobConfig,
-        data: ClickData,
+        assignment: Assignment,
+        source: Source,
         endpoint: Endpoint,
         backend: Backend = "auto",
         held: DenseState | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._mesh = mesh
         self._membership = membership
-        self._config = config
-        self._data = data
+        self._assignment = assignment
+        self._config = config = assignment.job
+        self._source = source
+        samples = source.epoch_samples() if config.epochs else None
+        self.total_steps = steps_of(config, samples, membership.world_size)
         self._group = connect(
             mesh.store(membership.generation),
             generation=membership.generation,
@@ -85,40 +104,65 @@ class Run:
         )
         with contextlib.ExitStack() as undo:
             undo.callback(self._group.close)
-            tables = create_tables(mesh, config)
+            tables = create_tables(mesh, assignment, source.fields, self.total_steps)
             names = [table.name for table in tables]
-            agreed = agree(mesh, membership, self._group, names, held)
+            self._embeddings = remote_embedding(tables, source.fields, config.prefetch_depth)
+            self.model = make_model(assignment, source.fields, self._embeddings)
+            self._optimizer = make_optimizer(config, self.model)
+
+            def restore() -> DenseState | None:
+                if checkpoints is None:
+                    return None
+                return checkpoints.restore(lambda arrays: check_dense(self.model, arrays))
+
+            agreed, held = agree(mesh, membership, self._group, names, held, restore)
             self._origin, self.steps = agreed.run.origin, agreed.run.steps
+            self._first_step, self._first_batch = agreed.run.steps, agreed.batches
+            self._checkpoints = checkpoints if membership.rank == 0 else None
+            if self._checkpoints is not None:
+                self._checkpoints.begin([table.spec for table in tables], self.total_steps)
             # The averaged gradients of a step, until it is known that the step counts.
             self._pending: dict[Any, Any] | None = None
-            self._embeddings = RemoteEmbedding(tables, prefetch_depth=config.prefetch_depth)
-            self.model = build_model(config, self._embeddings)
-            self._optimizer = SGD(self.model.parameters(), lr=config.learning_rate)
-            self._take_over(agreed, held)
-            self._replica = DistributedDataParallel(self.model, process_group=self._group)
+            saved = self._take_over(agreed, held)
+            place = Place(self.steps, agreed.batches, saved)
+            self._feed = Feed(source, self._group, config.batch_size, place)
+            undo.callback(self._feed.close)
+            # After the state was loaded, for it has the names of the model as it was built.
+            self._replica = replicate(self.model, config.ddp, self._group)
+            is_first = membership.rank == 0
+            folder = config.output if is_first else None
+            self._history = History(folder, config.tensorboard, self.steps)
             undo.pop_all()
-        self._meter = Meter(config.batch_size * membership.world_size)
+        self._meter = Meter(config.batch_size * membership.world_size, self.steps)
         self._bytes_before = mesh.servers.bytes_moved()
-        # Drawn ahead of their step, for their rows to be fetched.
-        self._batches: dict[int, Batch] = {}
+        self._asked = self.steps
 
-    def _take_over(self, agreed: Agreement, held: DenseState | None) -> None:
-        """Bring the dense part to the agreed step: from what is held, or from another rank."""
+    def _take_over(self, agreed: Agreement, held: DenseState | None) -> Mapping[str, Any] | None:
+        """Bring the dense part to the agreed step: from what is held, or from another rank.
+
+        Returns:
+            The arrays that it came from; None where the run begins.
+        """
         if agreed.source is None:
-            return
+            return None
+        saved: Mapping[str, Any] = {}
         if held is not None and held.origin == self._origin:
+            saved = held.arrays
             load_dense(self.model, self._optimizer, held.arrays)
             if held.pending is not None and held.steps == self.steps - 1:
                 named = dict(self.model.named_parameters())
                 self._learn(held.steps, {named[n]: array for n, array in held.pending.items()})
         if agreed.lacking:
             is_source = self._group.rank == agreed.source
-            data = pack(dense_arrays(self.model, self._optimizer)) if is_source else None
+            own = {**saved, **dense_arrays(self.model, self._optimizer)}
+            data = pack(own) if is_source else None
             size = np.array([0 if data is None else data.size], np.int64)
             self._group.broadcast(size, agreed.source).wait()
             sent = np.empty(size[0], np.uint8) if data is None else data.copy()
             self._group.broadcast(sent, agreed.source).wait()
-            load_dense(self.model, self._optimizer, unpack(sent))
+            saved = unpack(sent)
+            load_dense(self.model, self._optimizer, saved)
+        return saved
 
     def state(self) -> DenseState:
         """Return the dense part as it is, for the next generation."""
@@ -126,8 +170,15 @@ class Run:
         pending = self._pending and {
             names[id(p)]: np.array(grad) for p, grad in self._pending.items() if id(p) in names
         }
-        arrays = dense_arrays(self.model, self._optimizer)
-        return DenseState(self._origin, self.steps, arrays, pending)
+        arrays = {**dense_arrays(self.model, self._optimizer), **self._feed.arrays()}
+        size = self._membership.world_size
+        return DenseState(
+            self._origin, self.steps, arrays, pending, self._batches_before(self.steps), size
+        )
+
+    def _batches_before(self, step: int) -> int:
+        """Return how many batches are behind a step, of all trainers together."""
+        return self._first_batch + (step - self._first_step) * self._membership.world_size
 
     def train(self, is_stopping: Callable[[], bool]) -> dict[str, float] | None:
         """Take all steps and measure the result.
@@ -139,12 +190,25 @@ class Run:
             The figures of `finish`, or None when stopped before the end.
         """
         config = self._config
-        for step in range(self.steps, config.steps):
+        patience = Patience(config.patience)
+        for step in range(self.steps, self.total_steps):
+            if self._checkpoints is not None:
+                self._checkpoints.before_step(step)
             loss = self.take_step(step)
+            if self._checkpoints is not None:
+                self._checkpoints.after_step(self.state, self._membership.world_size)
             done = step + 1
             self._meter.count(done)
-            if done % config.log_every == 0 or done == config.steps:
+            is_last = done == self.total_steps
+            if done % config.log_every == 0 or is_last:
                 self._report(done, loss)
+            if config.eval_every and done % config.eval_every == 0 and not is_last:
+                found = self._evaluate("validation")
+                self._history.add("validation", done, found)
+                _log.info("validated", extra={"step": done, **_rounded(found)})
+                if patience.is_exhausted(found["log_loss"]):
+                    _log.info("stopping early", extra={"step": done})
+                    break
             if is_stopping():
                 return None
         return self.finish()
@@ -155,7 +219,7 @@ class Run:
         Args:
             step: Which one, from 0; every rank takes all steps in order.
         """
-        batch = self._batches.pop(step, None) or self._draw(step)
+        batch = self._feed.take(step)
         with context(self._mesh, self._membership.mark(step)) as ctx:
             scores = self._replica(batch.dense, batch.ids)
             self._prefetch(step)
@@ -171,30 +235,26 @@ class Run:
 
     def _learn(self, step: int, gradients: dict[Any, Any]) -> None:
         """Change the dense parameters by the averaged gradients of a step."""
-        self._optimizer.param_groups[0]["lr"] = self._config.learning_rate_at(step)
-        self._optimizer.step(gradients)
-
-    def _draw(self, step: int) -> Batch:
-        """Return this rank's batch of a step."""
-        rank, size = self._membership.rank, self._membership.world_size
-        return self._data.batch("train", step * size + rank, self._config.batch_size)
+        config = self._config
+        self._optimizer.param_groups[0]["lr"] = config.learning_rate_at(step, self.total_steps)
+        self._optimizer.step(clipped(gradients, config.clip_norm))
 
     def _prefetch(self, step: int) -> None:
         """Ask for the rows of the steps after this one."""
-        end = min(step + self._config.prefetch_depth, self._config.steps - 1)
-        for later in range(step + 1, end + 1):
-            if later not in self._batches:
-                self._batches[later] = self._draw(later)
-                self._embeddings.prefetch(self._batches[later].ids)
+        end = min(step + self._config.prefetch_depth, self.total_steps - 1)
+        for later in range(max(self._asked, step) + 1, end + 1):
+            self._embeddings.prefetch(self._feed.peek(later).ids)
+            self._asked = later
 
     def _report(self, done: int, loss: float) -> None:
         """Tell the log and the coordinator how far we are; collective, for the mean loss."""
         mean = np.array([loss])
         self._group.all_reduce(mean, "avg").wait()
+        self._feed.agree(done)
         progress = status_pb2.Progress(
             generation=self._membership.generation,
             step=done,
-            total_steps=self._config.steps,
+            total_steps=self.total_steps,
             loss=float(mean[0]),
             samples_per_s=self._meter.samples_per_s(),
             bytes_moved=self._bytes_moved(),
@@ -207,6 +267,9 @@ class Run:
                 "samples_per_s": round(progress.samples_per_s),
             },
         )
+        rate = float(self._optimizer.param_groups[0]["lr"])
+        told = {"loss": progress.loss, "samples_per_s": progress.samples_per_s}
+        self._history.add("train", done, {**told, "learning_rate": rate})
         mesh = self._mesh
         try:
             mesh.coordinator.report_progress(
@@ -221,29 +284,54 @@ class Run:
         Returns:
             The figures; the same on every rank but for the time it took.
         """
-        # The last step is on all servers; what is read from now on has it.
-        self._mesh.servers.settle(self._mesh.deadline())
-        self._group.barrier().wait()
         config = self._config
-        figures = evaluate(
-            self.model, self._data, self._group, config.eval_batches, config.batch_size
-        )
-        moved = np.array([self._bytes_moved()], np.int64)
-        self._group.all_reduce(moved).wait()
+        figures = self._evaluate("test")
+        sums = np.array([self._bytes_moved(), self._feed.bad_lines], np.int64)
+        self._group.all_reduce(sums).wait()
         figures |= {
-            "steps": float(config.steps),
-            "samples": float(config.steps * config.batch_size * self._membership.world_size),
+            "steps": float(self.steps),
+            "samples": float(self._batches_before(self.steps) * config.batch_size),
             "samples_per_s": self._meter.samples_per_s(),
             "seconds": self._meter.seconds(),
-            "bytes_moved": float(moved[0]),
+            "bytes_moved": float(sums[0]),
             # Two runs with the same bits have the same; a float holds it exactly.
             "dense_crc32": float(zlib.crc32(pack(dense_arrays(self.model, self._optimizer)).data)),
         }
+        if not self._source.is_endless:
+            figures["bad_lines"] = float(sums[1])
         if self._membership.rank == 0:
+            self._write_output(figures)
             self._mesh.report_result(self._membership, figures)
         # Nobody leaves before the result is in: a lost rank 0 would have to measure again.
         self._group.barrier().wait()
         return figures
+
+    def _evaluate(self, split: Split) -> dict[str, float]:
+        """Measure the model as it is now; collective."""
+        # The last step is on all servers; what is read from now on has it.
+        self._mesh.servers.settle(self._mesh.deadline())
+        self._group.barrier().wait()
+        config = self._config
+        with self._source.blocks(split, config.batch_size) as blocks:
+            return evaluate(
+                self.model,
+                blocks,
+                self._group,
+                config.eval_batches,
+                config.batch_size,
+                streaming=config.eval_auc == "streaming",
+            )
+
+    def _write_output(self, figures: dict[str, float]) -> None:
+        """Leave the model and the report in the job's folder, if it has one."""
+        self._history.add("result", self.steps, figures)
+        folder = self._config.output
+        if folder is None:
+            return
+        if self._config.save_model:
+            save_model(folder, self._mesh, self._assignment, self._source.fields, self.model)
+        write_report(folder, self._assignment.as_dict(), figures, self._history.lines)
+        _log.info("written", extra={"folder": str(folder)})
 
     def _bytes_moved(self) -> int:
         return self._mesh.servers.bytes_moved() - self._bytes_before + self._group.bytes_moved
@@ -258,6 +346,12 @@ class Run:
         traceback: TracebackType | None,
     ) -> None:
         self._group.close()
+        self._feed.close()
+        self._history.close()
         if kind is None:
             # Otherwise a server is lost, or about to forget: the next generation releases all.
             self._embeddings.discard_prefetched()
+
+
+def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 5) for name, value in figures.items()}

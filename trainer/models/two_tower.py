@@ -7,9 +7,9 @@ for the nearest vectors.
 from collections.abc import Sequence
 from typing import Any, final
 
-from gradmesh.engine.autograd import Tensor, zeros
+from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.backend import Generator
-from gradmesh.engine.nn import MLP, Module, Parameter
+from gradmesh.engine.nn import MLP, Module
 from gradmesh.trainer.models.inputs import side_by_side
 
 
@@ -54,12 +54,11 @@ class TwoTower(Module):
         width = dense_features + len(users) * dim
         self.user = MLP((width, *hidden, dim), generator=generator)
         self.item = MLP((len(items) * dim, *hidden, dim), generator=generator)
-        self.bias = Parameter(zeros(1))
 
     def forward(self, dense: Any, ids: Any) -> Tensor:
         """Return the log-odds of a click, [batch]; arguments as DLRM's."""
         rows = self.embeddings(ids)
         user = self.user(side_by_side(dense, rows[:, self._users]))
         item = self.item(rows[:, self._items].reshape(rows.shape[0], -1))
-        scores: Tensor = (user * item).sum(dim=1) + self.bias
+        scores: Tensor = (user * item).sum(dim=1)
         return scores

@@ -3,9 +3,11 @@
 Reductions are in rank order and bit-identical on all ranks. Errors are in trainer/errors.py.
 """
 
-from gradmesh.trainer.process_group.connect import Backend as Backend
-from gradmesh.trainer.process_group.connect import connect as connect
+from gradmesh.trainer.process_group.backend import Backend as Backend
+from gradmesh.trainer.process_group.backend import connect as connect
 from gradmesh.trainer.process_group.local import LocalProcessGroup as LocalProcessGroup
+from gradmesh.trainer.process_group.mpi import MpiProcessGroup as MpiProcessGroup
+from gradmesh.trainer.process_group.nccl import NcclProcessGroup as NcclProcessGroup
 from gradmesh.trainer.process_group.process_group import ProcessGroup as ProcessGroup
 from gradmesh.trainer.process_group.process_group import ReduceOp as ReduceOp
 from gradmesh.trainer.process_group.shm import ShmProcessGroup as ShmProcessGroup
@@ -20,6 +22,8 @@ __all__ = [
     "Endpoint",
     "FileStore",
     "LocalProcessGroup",
+    "MpiProcessGroup",
+    "NcclProcessGroup",
     "ProcessGroup",
     "ReduceOp",
     "ShmProcessGroup",

@@ -1,7 +1,7 @@
 """Checks of what callers pass to a collective, the same for every backend."""
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
@@ -15,15 +15,20 @@ _OPS = get_args(ReduceOp)
 def check_reduce(array: AnyArray, op: str, collective: str = "all_reduce") -> None:
     """Raise unless `array` can be reduced in place with `op`."""
     check_target(array, collective)
+    check_op(array.dtype, op, collective)
+
+
+def check_op(dtype: np.dtype[Any], op: str, collective: str) -> None:
+    """Raise unless elements of a type can be combined with `op`."""
     if op not in _OPS:
         raise ValueError(f"unknown reduce op {op!r}; use one of {', '.join(_OPS)}")
-    kind = "f" if array.dtype == _BFLOAT16 else array.dtype.kind
+    kind = "f" if dtype == _BFLOAT16 else dtype.kind
     if kind == "b" and op in ("max", "min"):
         return
     if kind not in "iuf":
-        raise TypeError(f"{collective}({op}) takes numbers, not {array.dtype}; cast the array")
+        raise TypeError(f"{collective}({op}) takes numbers, not {dtype}; cast the array")
     if op == "avg" and kind != "f":
-        raise TypeError(f"avg of {array.dtype} is not a whole number; use sum, or cast to a float")
+        raise TypeError(f"avg of {dtype} is not a whole number; use sum, or cast to a float")
 
 
 def check_root(root: int, size: int) -> None:
@@ -61,9 +66,17 @@ def check_gather(
 ) -> None:
     """Raise unless `outputs` can take one array of each rank."""
     check_source(array, collective)
-    _check_count(outputs, size, "outputs", collective)
     for output in outputs:
         check_target(output, collective)
+    check_gather_shapes(outputs, array, rank, size, collective)
+
+
+def check_gather_shapes(
+    outputs: Sequence[AnyArray], array: AnyArray, rank: int, size: int, collective: str
+) -> None:
+    """Raise unless `outputs` fit; the arrays may be of any module."""
+    _check_count(outputs, size, "outputs", collective)
+    for output in outputs:
         _check_same(array, output, collective)
     _check_shape(f"outputs[{rank}]", outputs[rank], "this rank's array", array)
 
@@ -78,10 +91,18 @@ def check_scatter(
         return
     if inputs is None:
         raise ValueError(f"rank {root} scatters: it must pass one input for each rank")
-    _check_count(inputs, size, "inputs", "scatter")
     for given in inputs:
         check_source(given, "scatter")
-        _check_same(given, array, "scatter")
+    check_shares(array, inputs, rank, size, "scatter")
+
+
+def check_shares(
+    array: AnyArray, inputs: Sequence[AnyArray], rank: int, size: int, collective: str
+) -> None:
+    """Raise unless `array` fits its share of `inputs`; the arrays may be of any module."""
+    _check_count(inputs, size, "inputs", collective)
+    for given in inputs:
+        _check_same(given, array, collective)
     _check_shape(f"inputs[{rank}]", inputs[rank], "this rank's array", array)
 
 
@@ -90,22 +111,29 @@ def check_reduce_scatter(
 ) -> None:
     """Raise unless the shares of `inputs` can be reduced into `output`."""
     check_reduce(output, op, "reduce_scatter")
-    _check_count(inputs, size, "inputs", "reduce_scatter")
     for given in inputs:
         check_source(given, "reduce_scatter")
-        _check_same(given, output, "reduce_scatter")
-    _check_shape(f"inputs[{rank}]", inputs[rank], "the output", output)
+    check_shares(output, inputs, rank, size, "reduce_scatter")
 
 
 def check_all_to_all(
     outputs: Sequence[AnyArray], inputs: Sequence[AnyArray], rank: int, size: int
 ) -> None:
     """Raise unless every input and output has its rank."""
+    for given in inputs:
+        check_source(given, "all_to_all")
+    for output in outputs:
+        check_target(output, "all_to_all")
+    check_swap(outputs, inputs, rank, size)
+
+
+def check_swap(
+    outputs: Sequence[AnyArray], inputs: Sequence[AnyArray], rank: int, size: int
+) -> None:
+    """Raise unless inputs and outputs fit; the arrays may be of any module."""
     _check_count(inputs, size, "inputs", "all_to_all")
     _check_count(outputs, size, "outputs", "all_to_all")
     for given, output in zip(inputs, outputs, strict=True):
-        check_source(given, "all_to_all")
-        check_target(output, "all_to_all")
         _check_same(inputs[0], given, "all_to_all")
         _check_same(inputs[0], output, "all_to_all")
     _check_shape(f"inputs[{rank}]", inputs[rank], f"outputs[{rank}]", outputs[rank])

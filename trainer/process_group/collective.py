@@ -1,11 +1,12 @@
 """The collectives of host arrays, built from one primitive: a round of bytes between ranks.
 
 All-reduce of big arrays: every rank receives its slice from all others, reduces it in rank
-order and sends the result to all; of small ones: everybody sends all to everybody and
-reduces all, one round instead of two. Both give the same bits.
+order and sends the result to all, chunk by chunk; of small ones: everybody sends all to
+everybody and reduces all, one round instead of two. Both give the same bits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -13,27 +14,39 @@ import numpy as np
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
 from gradmesh.trainer.process_group.reduction import reduce_in_order, slices
 
-_ONE_ROUND_BYTES = 16 * 1024
+ONE_ROUND_BYTES = 16 * 1024
+"""Arrays up to this go whole from everybody to everybody."""
+_CHUNK_BYTES = 4 << 20
+_NOTHING = (memoryview(bytearray()),)
 
 Rest: TypeAlias = Callable[[float], None]
 """What is left of a collective that has begun; takes the deadline."""
 
 
+Parts: TypeAlias = Sequence[memoryview]
+"""The bytes between two ranks in one round: pieces of memory, one after the other."""
+
+
 class Round(Protocol):
-    """Sends `outgoing` and fills `incoming`, both by peer rank, before `deadline`.
+    """Moves bytes between this rank and its peers, one round after another.
 
     `text` is the collective in words: peers MUST say the same, or all raise
     CollectiveMismatch.
     """
 
-    def __call__(
-        self,
-        text: str,
-        outgoing: Mapping[int, memoryview],
-        incoming: Mapping[int, memoryview],
-        deadline: float,
+    def can_begin(self) -> bool:
+        """Tell whether no round is under way."""
+
+    def begin(
+        self, text: str, outgoing: Mapping[int, Parts], incoming: Mapping[int, Parts]
     ) -> None:
-        """Run the round."""
+        """Start to send `outgoing`, without waiting; `incoming` is filled by `finish`."""
+
+    def has_sent(self) -> bool:
+        """Tell whether all of `outgoing` has left."""
+
+    def finish(self, deadline: float) -> None:
+        """Wait until the round is over."""
 
 
 class Collectives:
@@ -42,40 +55,86 @@ class Collectives:
     Args:
         rank: This process's place.
         size: How many ranks take part.
-        run: Moves bytes.
+        round_: Moves bytes.
     """
 
-    def __init__(self, rank: int, size: int, run: Round) -> None:
+    def __init__(self, rank: int, size: int, round_: Round) -> None:
         self._rank = rank
         self._size = size
         self._peers = [peer for peer in range(size) if peer != rank]
-        self._run = run
+        self._round = round_
         self._scratch = np.empty(0, np.uint8)
 
     def begin_all_reduce(self, text: str, array: AnyArray, op: ReduceOp) -> Rest | None:
         """Do at once what the peers need from us, if that takes no waiting.
 
-        Called when nothing else is under way. Returns the rest, for whoever waits; None if
-        nothing was done.
+        Returns the rest, for whoever waits; None if nothing was done.
         """
-        return None
+        if array.nbytes > ONE_ROUND_BYTES or not self._round.can_begin():
+            return None
+        flat = flatten(array)
+        contributions = self._begin_reduce(text, [flat] * self._size, flat)
+        return partial(self._finish_small, array, flat, contributions, op)
 
     def begin_barrier(self, text: str) -> Rest | None:
         """Begin as begin_all_reduce does."""
-        return None
+        if not self._round.can_begin():
+            return None
+        nothing = dict.fromkeys(self._peers, _NOTHING)
+        self._round.begin(text, nothing, nothing)
+        return self._round.finish
+
+    def needs_thread(self) -> bool:
+        """Tell whether the peers still lack something of a collective that has begun."""
+        return not self._round.has_sent()
 
     def all_reduce(self, text: str, array: AnyArray, op: ReduceOp, deadline: float) -> None:
         """Combine `array` in place."""
         flat = flatten(array)
-        if flat.nbytes <= _ONE_ROUND_BYTES:
-            parts = [flat] * self._size
-            self._reduce(text, parts, flat, op, deadline)
-        else:
-            parts = [flat[cut] for cut in slices(flat.size, self._size)]
-            self._reduce(text, parts, parts[self._rank], op, deadline)
-            outgoing = dict.fromkeys(self._peers, as_bytes(parts[self._rank]))
-            self._run(text, outgoing, {r: as_bytes(parts[r]) for r in self._peers}, deadline)
+        if flat.nbytes <= ONE_ROUND_BYTES:
+            contributions = self._begin_reduce(text, [flat] * self._size, flat)
+            self._finish_small(array, flat, contributions, op, deadline)
+            return
+        self._all_reduce_in_chunks(text, flat, op, deadline)
         put_back(flat, array)
+
+    def _finish_small(
+        self,
+        array: AnyArray,
+        flat: AnyArray,
+        contributions: Sequence[AnyArray],
+        op: ReduceOp,
+        deadline: float,
+    ) -> None:
+        self._round.finish(deadline)
+        reduce_in_order(contributions, op, out=flat)
+        put_back(flat, array)
+
+    def _all_reduce_in_chunks(
+        self, text: str, flat: AnyArray, op: ReduceOp, deadline: float
+    ) -> None:
+        """Reduce a chunk of our slice while it is in the cache, and send it with the next one."""
+        parts = [flat[cut] for cut in slices(flat.size, self._size)]
+        own = parts[self._rank]
+        step = max(1, _CHUNK_BYTES // flat.itemsize)
+        longest = max(part.size for part in parts)
+        scratch = self._borrow(min(step, own.size) * flat.itemsize * len(self._peers))
+        done = slice(0, 0)
+        for start in range(0, longest + step, step):
+            cut = slice(start, start + step)
+            mine = own[cut]
+            rows = scratch[: mine.nbytes * len(self._peers)].view(flat.dtype)
+            received = iter(rows.reshape(len(self._peers), mine.size))
+            chunks = [mine if r == self._rank else next(received) for r in range(self._size)]
+            result = as_bytes(own[done])
+            self._run(
+                text,
+                {r: (as_bytes(parts[r][cut]), result) for r in self._peers},
+                {r: (as_bytes(chunks[r]), as_bytes(parts[r][done])) for r in self._peers},
+                deadline,
+            )
+            reduce_in_order(chunks, op, out=mine)
+            done = cut
 
     def reduce_scatter(
         self, text: str, output: AnyArray, inputs: Sequence[AnyArray], op: ReduceOp, deadline: float
@@ -83,35 +142,37 @@ class Collectives:
         """Combine everybody's `inputs[rank]` into `output`."""
         flat = np.array(inputs[self._rank]).reshape(-1)
         parts = [flat if r == self._rank else flatten(inputs[r]) for r in range(self._size)]
-        self._reduce(text, parts, flat, op, deadline)
+        contributions = self._begin_reduce(text, parts, flat)
+        self._round.finish(deadline)
+        reduce_in_order(contributions, op, out=flat)
         output[...] = flat.reshape(output.shape)
 
-    def _reduce(
-        self, text: str, parts: Sequence[AnyArray], out: AnyArray, op: ReduceOp, deadline: float
-    ) -> None:
-        """Send each peer its part, and reduce ours into `out`, which is our own part."""
-        received = self._borrow(out.nbytes * len(self._peers)).view(out.dtype)
-        rows = iter(received.reshape(len(self._peers), out.size))
-        contributions = [out if r == self._rank else next(rows) for r in range(self._size)]
-        outgoing = {r: as_bytes(parts[r]) for r in self._peers}
-        incoming = {r: as_bytes(contributions[r]) for r in self._peers}
-        self._run(text, outgoing, incoming, deadline)
-        reduce_in_order(contributions, op, out=out)
+    def _begin_reduce(
+        self, text: str, parts: Sequence[AnyArray], own: AnyArray
+    ) -> Sequence[AnyArray]:
+        """Begin to send each peer its part; return what will be reduced, ours among it."""
+        received = self._borrow(own.nbytes * len(self._peers)).view(own.dtype)
+        rows = iter(received.reshape(len(self._peers), own.size))
+        contributions = [own if r == self._rank else next(rows) for r in range(self._size)]
+        outgoing = {r: (as_bytes(parts[r]),) for r in self._peers}
+        incoming = {r: (as_bytes(contributions[r]),) for r in self._peers}
+        self._round.begin(text, outgoing, incoming)
+        return contributions
 
     def broadcast(self, text: str, array: AnyArray, root: int, deadline: float) -> None:
         """Copy the root's `array` to all."""
         flat = flatten(array)
         if self._rank == root:
-            self._run(text, dict.fromkeys(self._peers, as_bytes(flat)), {}, deadline)
+            self._run(text, dict.fromkeys(self._peers, (as_bytes(flat),)), {}, deadline)
             return
-        self._run(text, {}, {root: as_bytes(flat)}, deadline)
+        self._run(text, {}, {root: (as_bytes(flat),)}, deadline)
         put_back(flat, array)
 
     def all_gather(
         self, text: str, outputs: Sequence[AnyArray], array: AnyArray, deadline: float
     ) -> None:
         """Copy everybody's `array` to all."""
-        own = dict.fromkeys(self._peers, as_bytes(flatten(array)))
+        own = dict.fromkeys(self._peers, (as_bytes(flatten(array)),))
         self._receive(text, own, {r: outputs[r] for r in self._peers}, deadline)
         outputs[self._rank][...] = array
 
@@ -119,7 +180,7 @@ class Collectives:
         self, text: str, outputs: Sequence[AnyArray], inputs: Sequence[AnyArray], deadline: float
     ) -> None:
         """Copy a part to each, and take one from each."""
-        outgoing = {r: as_bytes(flatten(inputs[r])) for r in self._peers}
+        outgoing = {r: (as_bytes(flatten(inputs[r])),) for r in self._peers}
         self._receive(text, outgoing, {r: outputs[r] for r in self._peers}, deadline)
         outputs[self._rank][...] = inputs[self._rank]
 
@@ -133,7 +194,7 @@ class Collectives:
     ) -> None:
         """Copy everybody's `array` to the root."""
         if outputs is None or self._rank != root:
-            self._run(text, {root: as_bytes(flatten(array))}, {}, deadline)
+            self._run(text, {root: (as_bytes(flatten(array)),)}, {}, deadline)
             return
         self._receive(text, {}, {r: outputs[r] for r in self._peers}, deadline)
         outputs[root][...] = array
@@ -150,12 +211,12 @@ class Collectives:
         if inputs is None or self._rank != root:
             self._receive(text, {}, {root: array}, deadline)
             return
-        self._run(text, {r: as_bytes(flatten(inputs[r])) for r in self._peers}, {}, deadline)
+        self._run(text, {r: (as_bytes(flatten(inputs[r])),) for r in self._peers}, {}, deadline)
         array[...] = inputs[root]
 
     def send(self, text: str, array: AnyArray, to: int, deadline: float) -> None:
         """Send to one peer."""
-        self._run(text, {to: as_bytes(flatten(array))}, {}, deadline)
+        self._run(text, {to: (as_bytes(flatten(array)),)}, {}, deadline)
 
     def recv(self, text: str, array: AnyArray, source: int, deadline: float) -> None:
         """Receive from one peer."""
@@ -163,21 +224,31 @@ class Collectives:
 
     def barrier(self, text: str, deadline: float) -> None:
         """Hear of every peer."""
-        nothing = dict.fromkeys(self._peers, memoryview(b""))
+        nothing = dict.fromkeys(self._peers, _NOTHING)
         self._run(text, nothing, nothing, deadline)
 
     def _receive(
         self,
         text: str,
-        outgoing: Mapping[int, memoryview],
+        outgoing: Mapping[int, Parts],
         outputs: Mapping[int, AnyArray],
         deadline: float,
     ) -> None:
         """Run a round whose payloads go into arrays that need not be contiguous."""
         received = {r: flatten(output) for r, output in outputs.items()}
-        self._run(text, outgoing, {r: as_bytes(f) for r, f in received.items()}, deadline)
+        self._run(text, outgoing, {r: (as_bytes(f),) for r, f in received.items()}, deadline)
         for r, flat in received.items():
             put_back(flat, outputs[r])
+
+    def _run(
+        self,
+        text: str,
+        outgoing: Mapping[int, Parts],
+        incoming: Mapping[int, Parts],
+        deadline: float,
+    ) -> None:
+        self._round.begin(text, outgoing, incoming)
+        self._round.finish(deadline)
 
     def _borrow(self, count: int) -> AnyArray:
         """Return scratch bytes that live until the next call: fresh pages cost more."""

@@ -203,6 +203,8 @@ class HostProcessGroup(ProcessGroup):
             rest = begin(text, *arguments)
             if rest is None:
                 return None
+            if self._collectives.needs_thread():
+                self._works.hurry()
             return lambda: rest(time.monotonic() + self._timeout_s)
 
         return self._works.submit(text, run, start if begin is not None else None)

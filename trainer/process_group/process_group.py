@@ -119,7 +119,7 @@ class ProcessGroup(ABC):
         """Send `array` to the rank `to`, which MUST call recv for it.
 
         Messages between two ranks arrive in the order of the calls. Ranks may send to one
-        another before they receive.
+        another before they receive, but not with nccl, whose sends wait for the receiver.
         """
 
     @abstractmethod

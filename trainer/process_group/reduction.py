@@ -41,3 +41,18 @@ def reduce_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArr
         out[...] = total
     if op == "avg":
         np.divide(out, out.dtype.type(len(contributions)), out=out)
+
+
+def combine_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArray) -> None:
+    """Combine contributions from first to last into `out`, which is none of them.
+
+    For "avg" this is the sum: whoever has all of it divides.
+    """
+    first, *rest = contributions
+    if not rest:
+        out[...] = first
+        return
+    combine = _COMBINE[op]
+    combine(first, rest[0], out=out)
+    for contribution in rest[1:]:
+        combine(out, contribution, out=out)

@@ -5,6 +5,7 @@ it without a limit of one's own is still bounded.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol, final
 
 
@@ -69,12 +70,14 @@ class PendingWork(Work):
     Args:
         name: The collective in words.
         runner: Whom to ask for its end.
+        then: Called by whoever has waited, when the collective went well.
     """
 
-    __slots__ = ("_ended", "_error", "_runner", "name")
+    __slots__ = ("_ended", "_error", "_runner", "_then", "name")
 
-    def __init__(self, name: str, runner: Runner) -> None:
+    def __init__(self, name: str, runner: Runner, then: Callable[[], None] | None = None) -> None:
         self.name = name
+        self._then = then
         self._runner = runner
         self._ended = False
         self._error: Exception | None = None
@@ -95,6 +98,8 @@ class PendingWork(Work):
         if self._error is not None:
             # Several works may share one error: each raise starts a traceback of its own.
             raise self._error.with_traceback(None)
+        if self._then is not None:
+            self._then()
 
     def is_done(self) -> bool:
         """Tell whether the work has ended."""

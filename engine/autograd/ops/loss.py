@@ -119,7 +119,7 @@ def _has_kernel(x: Array, target: Array) -> bool:
     # Of one dtype, so that asking for one is enough.
     return (
         is_plain(x)
-        and target.dtype is x.dtype
+        and target.dtype.num == x.dtype.num
         and x.flags.c_contiguous
         and target.flags.c_contiguous
     )

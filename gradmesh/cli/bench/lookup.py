@@ -1,5 +1,6 @@
 """`gradmesh bench lookup`."""
 
+import json
 from pathlib import Path
 
 import click
@@ -22,6 +23,17 @@ import click
     metavar="NAME,...",
     help="Measure only these, such as pull-1,batch26.  [default: all]",
 )
+@click.option(
+    "--batch-rows",
+    type=click.IntRange(min=1),
+    default=100_000,
+    help="Rows of each of the 26 tables of batch26.  [default: 100k]",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(min=2),
+    help="Measure so many clients and servers at once against one of each, instead of a peer.",
+)
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
 @click.option(
     "--seconds",
@@ -30,7 +42,13 @@ import click
     help="About how long one workload takes on one side.  [default: 2]",
 )
 def lookup(
-    against: str | None, lanes: str, names: str | None, file: Path | None, seconds: float
+    against: str | None,
+    lanes: str,
+    names: str | None,
+    batch_rows: int,
+    pairs: int | None,
+    file: Path | None,
+    seconds: float,
 ) -> int:
     """Pull and push rows of a table of 1M x 64, one client and one server.
 
@@ -43,6 +61,8 @@ def lookup(
 
     known = {load.name: load for load in benchmark.loads()}
     wanted = chosen("lane", lanes, benchmark.LANES)
+    if pairs is not None:
+        return _measure_pairs(pairs, wanted, file, seconds)
     only = [known[name] for name in chosen("workload", names or ",".join(known), tuple(known))]
     click.echo(HEADING)
     rows = benchmark.run(
@@ -51,9 +71,33 @@ def lookup(
         seconds,
         on_row=lambda row: click.echo(show_line(row)),
         only=only,
+        batch_rows=batch_rows,
     )
     if file is not None:
         write_json(rows, file)
+    return 0
+
+
+def _measure_pairs(pairs: int, lanes: list[str], file: Path | None, seconds: float) -> int:
+    from gradmesh.benchmarks import pairs as benchmark
+
+    heading = f"{'workload':<24}{'rows/s, one pair':>18}{'rows/s, all':>14}"
+    click.echo(f"{heading}{'ratio':>8}{'cores':>7}")
+    rows = [
+        row
+        for lane in lanes
+        for row in benchmark.run(
+            pairs,
+            lane,
+            seconds,
+            on_row=lambda row: click.echo(
+                f"{row.workload:<24}{1 / row.peer:>18,.0f}{row.rows_s:>14,.0f}{row.ratio:>8.2f}"
+                f"{row.cores:>7}"
+            ),
+        )
+    ]
+    if file is not None:
+        file.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n", "utf-8")
     return 0
 
 

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from gradmesh.protos.coordinator.v1 import data_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2
 from gradmesh.protos.coordinator.v1 import membership_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_membership__pb2
 from gradmesh.protos.coordinator.v1 import rendezvous_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_rendezvous__pb2
 from gradmesh.protos.coordinator.v1 import status_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2
@@ -89,6 +90,21 @@ class CoordinatorServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapResponse.FromString,
                 _registered_method=True)
+        self.TakeShard = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/TakeShard',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.TakeShardRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.TakeShardResponse.FromString,
+                _registered_method=True)
+        self.GetDataPosition = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/GetDataPosition',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.GetDataPositionRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.GetDataPositionResponse.FromString,
+                _registered_method=True)
+        self.SetDataPosition = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/SetDataPosition',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.SetDataPositionRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.SetDataPositionResponse.FromString,
+                _registered_method=True)
         self.ReportProgress = channel.unary_unary(
                 '/gradmesh.coordinator.v1.CoordinatorService/ReportProgress',
                 request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportProgressRequest.SerializeToString,
@@ -98,6 +114,16 @@ class CoordinatorServiceStub(object):
                 '/gradmesh.coordinator.v1.CoordinatorService/ReportResult',
                 request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultResponse.FromString,
+                _registered_method=True)
+        self.RequestCheckpoint = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/RequestCheckpoint',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointResponse.FromString,
+                _registered_method=True)
+        self.ReportCheckpoint = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/ReportCheckpoint',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.FromString,
                 _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/gradmesh.coordinator.v1.CoordinatorService/GetStatus',
@@ -124,7 +150,8 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Extends a member's lease and tells it the current generation and shard map epoch.
+        """Extends a member's lease and tells it the news: the current generation, the shard map's epoch,
+        whether a checkpoint is wanted.
         Repeatable.
         Fails with FAILED_PRECONDITION (NOT_MEMBER) when the lease ran out: register again.
         """
@@ -206,6 +233,35 @@ class CoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeShard(self, request, context):
+        """Takes notice of finished shards of a data set and hands out the next one. Shards that a worker
+        had when it was gone are handed out again. Waits while all that are left are in others' hands.
+        Repeatable: the newest (worker, incarnation, sequence) gets the same answer.
+        Fails with UNAVAILABLE (SHARD_NOT_READY) while others still read the last shards: ask again,
+        FAILED_PRECONDITION (NOT_MEMBER),
+        INVALID_ARGUMENT (INVALID_REQUEST) for a set that is cut in another way, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDataPosition(self, request, context):
+        """Reads how far a data set was read: the epoch and its finished shards.
+        Repeatable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetDataPosition(self, request, context):
+        """Puts a data set back to a former position; shards in anybody's hands are taken back.
+        Repeatable.
+        Fails with INVALID_ARGUMENT (INVALID_REQUEST) for what is no position.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportProgress(self, request, context):
         """Tells how far a trainer is. Only the newest report of each trainer is kept.
         Repeatable.
@@ -219,6 +275,24 @@ class CoordinatorServiceServicer(object):
         """Tells the outcome of a finished run.
         Repeatable: the newest outcome of a generation is kept.
         Fails with ABORTED (STALE_GENERATION).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RequestCheckpoint(self, request, context):
+        """Asks the trainers for a checkpoint of the run; rank 0 hears of it with its next lease renewal.
+        Repeatable: two requests before one is answered get one checkpoint.
+        Fails with FAILED_PRECONDITION (NOT_MEMBER) when no trainers have formed a generation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportCheckpoint(self, request, context):
+        """Tells of a checkpoint that was written, or could not be.
+        Repeatable: the newest is kept.
+        Fails with FAILED_PRECONDITION (NOT_MEMBER).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -285,6 +359,21 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapResponse.SerializeToString,
             ),
+            'TakeShard': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeShard,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.TakeShardRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.TakeShardResponse.SerializeToString,
+            ),
+            'GetDataPosition': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDataPosition,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.GetDataPositionRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.GetDataPositionResponse.SerializeToString,
+            ),
+            'SetDataPosition': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetDataPosition,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.SetDataPositionRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.SetDataPositionResponse.SerializeToString,
+            ),
             'ReportProgress': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportProgress,
                     request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportProgressRequest.FromString,
@@ -294,6 +383,16 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.ReportResult,
                     request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultResponse.SerializeToString,
+            ),
+            'RequestCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.RequestCheckpoint,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointResponse.SerializeToString,
+            ),
+            'ReportCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportCheckpoint,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -584,6 +683,87 @@ class CoordinatorService(object):
             _registered_method=True)
 
     @staticmethod
+    def TakeShard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/TakeShard',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.TakeShardRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.TakeShardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDataPosition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/GetDataPosition',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.GetDataPositionRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.GetDataPositionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetDataPosition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/SetDataPosition',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.SetDataPositionRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2.SetDataPositionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ReportProgress(request,
             target,
             options=(),
@@ -627,6 +807,60 @@ class CoordinatorService(object):
             '/gradmesh.coordinator.v1.CoordinatorService/ReportResult',
             gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultRequest.SerializeToString,
             gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportResultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RequestCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/RequestCheckpoint',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.RequestCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/ReportCheckpoint',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2.ReportCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,16 +68,18 @@ class RenewLeaseRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
-    __slots__ = ("lease_s", "generation", "shard_epoch", "gone")
+    __slots__ = ("lease_s", "generation", "shard_epoch", "gone", "checkpoint_request")
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     lease_s: float
     generation: int
     shard_epoch: int
     gone: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerId]
-    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., gone: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ...) -> None: ...
+    checkpoint_request: int
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., gone: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., checkpoint_request: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("name", "incarnation")

@@ -61,7 +61,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("version", "uptime_s", "generation", "shard_epoch", "members", "tables", "result", "result_generation")
+    __slots__ = ("version", "uptime_s", "generation", "shard_epoch", "members", "tables", "result", "result_generation", "checkpoint", "warnings")
     class ResultEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,8 @@ class GetStatusResponse(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     RESULT_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     version: str
     uptime_s: float
     generation: int
@@ -85,7 +87,53 @@ class GetStatusResponse(_message.Message):
     tables: _containers.RepeatedScalarFieldContainer[str]
     result: _containers.ScalarMap[str, float]
     result_generation: int
-    def __init__(self, version: _Optional[str] = ..., uptime_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., tables: _Optional[_Iterable[str]] = ..., result: _Optional[_Mapping[str, float]] = ..., result_generation: _Optional[int] = ...) -> None: ...
+    checkpoint: Checkpoint
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., uptime_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., tables: _Optional[_Iterable[str]] = ..., result: _Optional[_Mapping[str, float]] = ..., result_generation: _Optional[int] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Checkpoint(_message.Message):
+    __slots__ = ("path", "step", "rows", "bytes", "took_s", "request", "error", "age_s")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    step: int
+    rows: int
+    bytes: int
+    took_s: float
+    request: int
+    error: str
+    age_s: float
+    def __init__(self, path: _Optional[str] = ..., step: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., took_s: _Optional[float] = ..., request: _Optional[int] = ..., error: _Optional[str] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class RequestCheckpointRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RequestCheckpointResponse(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    def __init__(self, request: _Optional[int] = ...) -> None: ...
+
+class ReportCheckpointRequest(_message.Message):
+    __slots__ = ("name", "incarnation", "checkpoint")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    checkpoint: Checkpoint
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+
+class ReportCheckpointResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class MemberStatus(_message.Message):
     __slots__ = ("member", "silence_s", "progress", "open_contexts")

@@ -122,7 +122,8 @@ class ParameterServerServiceServicer(object):
         Repeatable: a generation begins once.
         Fails with ABORTED (STALE_GENERATION) when a newer generation began,
         NOT_FOUND (TABLE_NOT_FOUND), FAILED_PRECONDITION (RUN_LOST) when the run that shall go on is
-        not here at that step.
+        not here at that step, INVALID_ARGUMENT (INVALID_REQUEST) for a generation that the trainers
+        have not had.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,7 +133,8 @@ class ParameterServerServiceServicer(object):
         """Tells how far the run of this server is, after fencing out every mark of a generation before
         the caller's: from then on nothing but the caller's StartRun changes the answer.
         Repeatable.
-        Fails with ABORTED (STALE_GENERATION) when a newer generation began.
+        Fails with ABORTED (STALE_GENERATION) when a newer generation began, INVALID_ARGUMENT
+        (INVALID_REQUEST) for one that the trainers have not had.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

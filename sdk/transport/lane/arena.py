@@ -105,7 +105,7 @@ class Arena:
 
     def trim(self) -> None:
         """Give memory of former frames back to the system."""
-        if self.peak:
+        if self.peak or self.used:
             self._map.madvise(mmap.MADV_REMOVE if self._shared else mmap.MADV_DONTNEED)
             self.peak = 0
 

@@ -20,6 +20,7 @@ from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.transport.lane.exchange import ClientStream, Watch
 from gradmesh.sdk.transport.lane.handshake import HELLO_S, greet, host_identity
 from gradmesh.sdk.transport.lane.link import Link, TcpLink
+from gradmesh.sdk.transport.lane.trimmer import Trimmer
 from gradmesh.sdk.transport.security import client_tls
 
 _log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Lanes:
         self._negotiate = negotiate
         self._exchange = exchange
         self._watch = Watch()
+        self._trimmer = Trimmer(self._trim)
         self._security = security
         self._max_frame_bytes = max_frame_bytes
         self._lock = threading.Lock()  # guards all below; _free is also popped without it
@@ -105,10 +107,24 @@ class Lanes:
 
     def give(self, link: Link) -> None:
         """Take a connection back whose call is over."""
+        if link.big:
+            self._trimmer.note()
         if not self._closed:
             self._free.append(link)
         if self._closed:
             link.close()
+
+    def _trim(self) -> None:
+        """Give memory of big frames back; connections with a call under way keep theirs."""
+        idle = []
+        while self._free:
+            try:
+                idle.append(self._free.pop())
+            except IndexError:
+                break  # taken by a call
+        for link in idle:
+            link.trim()
+            self.give(link)
 
     def drop(self, link: Link) -> None:
         """Close a connection in the middle of a call."""
@@ -133,6 +149,7 @@ class Lanes:
         for link in links:
             link.close()
         self._watch.close()
+        self._trimmer.close()
 
     def _connect(self, timeout_s: float) -> Link | None:
         """Open a connection of the best kind that works."""

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, final
 
 import grpc
@@ -36,11 +36,18 @@ class MessageStream(Stream):
 
     def receive(self, view: Any, deadline: float) -> int:
         """Read some bytes into `view`."""
-        rest = self._rest or data_of(self._next(deadline))
+        rest = self._rest or memoryview(data_of(self._next(deadline)))
         count = min(len(view), len(rest))
         view[:count] = rest[:count]
         self._rest = rest[count:]
         return count
+
+    def receive_bytes(self, limit: int, deadline: float) -> bytes:
+        """Read the bytes of one message, whatever the limit."""
+        if self._rest:
+            rest, self._rest = bytes(self._rest), _NOTHING
+            return rest
+        return data_of(self._next(deadline))
 
     @abstractmethod
     def _next(self, deadline: float) -> bytes:
@@ -57,9 +64,11 @@ class Watch:
     """Ends streams whose answer does not come in time; a thread from the first stream on."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards _wake and _closed
-        # Changed without the lock, by one thread a stream.
+        # Guards changes of _wake and _closed. _until is changed without, by one thread a stream.
+        self._changed = threading.Condition()
         self._until: dict[ClientStream, float] = {}
+        # When the thread looks next. It is not told of calls that end, nor of later deadlines: so
+        # it wakes once in the time that calls are given, not once a call.
         self._wake = float("inf")
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -82,17 +91,27 @@ class Watch:
         self._until.pop(stream, None)
 
     def _run(self) -> None:
-        while not self._closed:
+        while self._wait():
+            # Before the look, so that a call that begins meanwhile is either seen or tells us.
+            self._wake = float("inf")
             now = time.monotonic()
-            for stream, deadline in list(self._until.items()):
+            waiting = list(self._until.items())
+            for stream, deadline in waiting:
                 if deadline <= now:
                     stream.expire()
             with self._changed:
-                waiting = [until for until in list(self._until.values()) if until > now]
-                self._wake = min(waiting, default=float("inf"))
+                later = [deadline for _, deadline in waiting if deadline > now]
+                self._wake = min([self._wake, *later])
+
+    def _wait(self) -> bool:
+        """Wait until it is time to look; return False at the end."""
+        with self._changed:
+            while not self._closed:
                 left_s = self._wake - time.monotonic()
-                if left_s > 0 and not self._closed:
-                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                if left_s <= 0:
+                    return True
+                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+        return False
 
     def close(self) -> None:
         """End the thread; may be called twice."""
@@ -190,7 +209,7 @@ class ServerStream(MessageStream):
         self._lock = threading.Lock()  # guards _waits and _stopped
         self._waits = False
         self._stopped = False
-        self.answer: Iterator[bytes] = iter(())
+        self.answer: Iterable[bytes] = ()
 
     def send(self, parts: Sequence[Any], deadline: float) -> None:
         """Keep the messages, to be yielded to gRPC as `answer`."""
@@ -209,6 +228,12 @@ class ServerStream(MessageStream):
         finally:
             with self._lock:
                 self._waits = False
+
+    def while_idle(self, action: Callable[[], object]) -> None:
+        """Do something now if no call is under way; a request that arrives waits for it."""
+        with self._lock:
+            if self._waits:
+                action()
 
     def stop_receiving(self) -> None:
         """Let no further request in; an answer under way is still sent."""

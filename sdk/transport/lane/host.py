@@ -25,6 +25,7 @@ from gradmesh.sdk.transport.lane.handshake import HELLO_S, host_identity, welcom
 from gradmesh.sdk.transport.lane.link import Link, TcpLink
 from gradmesh.sdk.transport.lane.offers import Offers
 from gradmesh.sdk.transport.lane.session import Session
+from gradmesh.sdk.transport.lane.trimmer import Trimmer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import server_tls
 
@@ -73,6 +74,8 @@ class LaneHost:
         self._addresses: dict[str, str] = {}
         self._connections: dict[threading.Thread, socket.socket | Session] = {}
         self._streams: dict[Session, threading.Event] = {}
+        # Sessions over sockets do it themselves: their wait for a request can end in between.
+        self._trimmer = Trimmer(self._trim)
         self._draining = False
 
     def open_lane(self, request: pb.OpenLaneRequest, call: Call) -> pb.OpenLaneResponse:
@@ -121,12 +124,23 @@ class LaneHost:
         try:
             more = True
             while more:
+                stream.answer = ()
                 more = session.step()
                 yield from stream.answer
+                if session.link.big:
+                    self._trimmer.note()
         finally:
             with self._lock:
                 del self._streams[session]
             over.set()
+
+    def _trim(self) -> None:
+        with self._lock:
+            sessions = list(self._streams)
+        for session in sessions:
+            stream = session.link.stream
+            assert isinstance(stream, ServerStream)
+            stream.while_idle(session.link.trim)
 
     def _session(self, link: Link, peer: str) -> Session:
         return Session(link, self._endpoints, self._metrics, peer, lambda: self._draining)
@@ -242,6 +256,7 @@ class LaneHost:
 
     def drain(self, grace_s: float) -> None:
         """Take no more calls, let those under way finish within `grace_s`, then close."""
+        self._trimmer.close()
         self.refuse()
         with self._lock:
             threads, streams = list(self._connections), list(self._streams.values())

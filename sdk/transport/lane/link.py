@@ -26,6 +26,7 @@ from gradmesh.protos.lane import (
 )
 from gradmesh.sdk.transport.lane.arena import Arena
 from gradmesh.sdk.transport.lane.stream import LaneBroken, Stream
+from gradmesh.sdk.transport.lane.trimmer import BIG_BYTES
 
 FOREVER = float("inf")
 
@@ -76,11 +77,15 @@ class Link(ABC):
         self.stream = stream
         self.arena = arena
         self.calls = 0
+        # Whether memory was used that is worth giving back.
+        self.big = False
         self._inbox = inbox
         # What is received is read-only, as it is from gRPC.
         self._view = memoryview(inbox)
         self._frozen = self._view.toreadonly()
         self._max = max_frame_bytes
+        # The largest body of a frame that can be received.
+        self._most = max_frame_bytes
 
     def send(
         self,
@@ -110,6 +115,8 @@ class Link(ABC):
                 size=len(head) + body,
                 max_bytes=self._max,
             )
+        if body > BIG_BYTES:
+            self.big = True
         header = HEADER.pack(MAGIC, number, call, deadline_ms, len(head), len(table), 0, body)
         prefix = b"".join((header, table, head))
         if parts:
@@ -132,6 +139,40 @@ class Link(ABC):
         """
         return self._receive_from(self.stream.receive(self._view, deadline), deadline)
 
+    def _receive_quickly(self, buffer: Any, deadline: float) -> Received:
+        """Receive a frame that is most likely small, without the inbox between.
+
+        Args:
+            buffer: Where arrays lie; None for behind the rest of the frame.
+            deadline: As for `receive`.
+        """
+        data = self.stream.receive_bytes(_SMALL, deadline)
+        size = len(data)
+        if size < _HEADER_BYTES or (buffer is not None and size == _SMALL):
+            return self._receive_rest(data, deadline)
+        magic, number, call, deadline_ms, head_bytes, table_bytes, _, body = HEADER.unpack_from(
+            data
+        )
+        split = _HEADER_BYTES + table_bytes
+        end = split + head_bytes
+        base = 0
+        if buffer is None and body:
+            buffer, base = data, (end + 63) & -64
+            end = base + body
+        if magic != MAGIC or size != end or body > self._most:
+            return self._receive_rest(data, deadline)
+        arrays: list[Array] = []
+        if table_bytes:
+            layout = read_table(data[_HEADER_BYTES:split])
+            arrays = read_arrays(layout, buffer, base, body)
+        head = data[split : split + head_bytes]
+        return Received(number, call, deadline_ms, head, arrays, head_bytes + body)
+
+    def _receive_rest(self, data: bytes, deadline: float) -> Received:
+        """Go on with a frame that did not come in one piece, or is none."""
+        self._view[: len(data)] = data
+        return self._receive_from(len(data), deadline)
+
     def _receive_from(self, have: int, deadline: float) -> Received:
         """Receive the rest of a frame of which `have` bytes are in the inbox."""
         if have < HEADER.size:
@@ -144,6 +185,8 @@ class Link(ABC):
         table_end = HEADER.size + header.table_bytes
         head_end = table_end + header.head_bytes
         end = self._end(head_end, header)
+        if end > BIG_BYTES:
+            self.big = True
         if have < end:
             have = self._fill(have, end, deadline)
         if have != end:
@@ -177,6 +220,7 @@ class Link(ABC):
 
     def trim(self) -> None:
         """Give memory of former big frames back to the system."""
+        self.big = False
         self.arena.trim()
 
     def close(self) -> None:
@@ -212,27 +256,8 @@ class ShmLink(Link):
         return table, arena.used if arrays else 0, []
 
     def receive(self, deadline: float) -> Received:
-        """Wait for the next frame, as Link does; small ones are read without a buffer between."""
-        data = self.stream.receive_bytes(_SMALL, deadline)
-        size = len(data)
-        if size < _HEADER_BYTES or size == _SMALL:
-            return self._receive_large(data, deadline)
-        magic, number, call, deadline_ms, head_bytes, table_bytes, _, body = HEADER.unpack_from(
-            data
-        )
-        split = _HEADER_BYTES + table_bytes
-        if magic != MAGIC or size != split + head_bytes or body > self._most:
-            return self._receive_large(data, deadline)
-        arrays: list[Array] = []
-        if table_bytes:
-            layout = read_table(data[_HEADER_BYTES:split])
-            arrays = read_arrays(layout, self._peer, 0, body)
-        return Received(number, call, deadline_ms, data[split:], arrays, head_bytes + body)
-
-    def _receive_large(self, data: bytes, deadline: float) -> Received:
-        """Go on with a frame that did not come in one piece, or is none."""
-        self._view[: len(data)] = data
-        return self._receive_from(len(data), deadline)
+        """Wait for the next frame, as Link does."""
+        return self._receive_quickly(self._peer, deadline)
 
     def _end(self, head_end: int, header: Header) -> int:
         return head_end
@@ -247,7 +272,7 @@ class ShmLink(Link):
 
 @final
 class TcpLink(Link):
-    """Everything over one connection.
+    """Everything over one connection; frames arrive in pieces of any size.
 
     Args:
         stream: A TCP socket, with or without TLS, or a stream of gRPC.
@@ -286,6 +311,12 @@ class TcpLink(Link):
         if not table:
             return []
         return read_arrays(read_table(table), self._frozen, aligned(head_end), header.body_bytes)
+
+    def receive(self, deadline: float) -> Received:
+        """Wait for the next frame, as Link does."""
+        if self.kind == "stream":
+            return self._receive_quickly(None, deadline)
+        return super().receive(deadline)
 
     def trim(self) -> None:
         """Give memory of former big frames back to the system."""

@@ -13,6 +13,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.interceptor import unforeseen
 from gradmesh.sdk.transport.lane.link import FOREVER, Link, Received
 from gradmesh.sdk.transport.lane.stream import LaneBroken
+from gradmesh.sdk.transport.lane.trimmer import IDLE_S
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.status import to_proto
 
@@ -20,8 +21,6 @@ _log = logging.getLogger(__name__)
 
 # How long a client may take to read its answer.
 _ANSWER_S = 30.0
-# After so long without a call the memory of former big frames goes back to the system.
-_IDLE_S = 60.0
 
 
 @final
@@ -75,7 +74,7 @@ class Session:
     def _next(self) -> Received:
         """Wait for a request, giving memory back when none comes for long."""
         try:
-            return self.link.receive(time.monotonic() + _IDLE_S)
+            return self.link.receive(time.monotonic() + IDLE_S)
         except TimeoutError:
             self.link.trim()
         return self.link.receive(FOREVER)

@@ -1,9 +1,11 @@
 """Keeps a log short: a snapshot now and then, beside everything else that goes on."""
 
+import contextlib
 import logging
 import threading
 from typing import TYPE_CHECKING, final
 
+from gradmesh.protos.errors import StoreFull
 from gradmesh.services.parameter_server.log.snapshot import take_snapshot
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ class LogKeeper:
         while not self._closed.wait(_EVERY_S):
             log = self._store.log
             held = sum(table.bytes for table in self._store.tables())
+            if log is not None:
+                with contextlib.suppress(StoreFull):
+                    log.flush()
             if log is None or log.bytes_since_snapshot < max(self._snapshot_bytes, held):
                 continue
             try:

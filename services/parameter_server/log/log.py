@@ -14,7 +14,12 @@ from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import sync_folder
 from gradmesh.services.parameter_server.log.errors import LogCorrupt
-from gradmesh.services.parameter_server.log.record import AnyRecord, encode
+from gradmesh.services.parameter_server.log.record import (
+    AnyRecord,
+    StepCommitted,
+    StepPrepared,
+    encode,
+)
 from gradmesh.services.parameter_server.log.segment import path_of, segments_of
 
 _SEGMENT_BYTES = 64 << 20
@@ -64,6 +69,7 @@ class Log:
         self._file = -1
         self._size = 0
         self._broken = ""
+        self._deferred: StepCommitted | None = None
         self.bytes_since_snapshot = sum(path.stat().st_size for _, path in segments_of(folder))
         self._flushed = threading.Condition()  # guards _durable and _flushing
         self._durable = 0
@@ -79,12 +85,34 @@ class Log:
         with self.turn, self._flushed:
             self._next, self._durable = number, number - 1
 
+    def defer(self, record: StepCommitted) -> None:
+        """Write a record before the next one, unless that one implies it. Called in turn.
+
+        Should the process die before, the next generation of trainers knows what it said.
+        """
+        self._deferred = record
+
+    def flush(self) -> None:
+        """Write the record that was deferred, if there is one."""
+        with self.turn:
+            deferred, self._deferred = self._deferred, None
+            if deferred is not None:
+                self._append(deferred, ())
+
     def append(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> int:
         """Write a record; return its number. Called in turn.
 
         Raises:
             StoreFull: The disk takes no more; nothing is written then.
         """
+        if self._deferred is not None:
+            if isinstance(record, StepPrepared):
+                self._deferred = None
+            else:
+                self.flush()
+        return self._append(record, arrays)
+
+    def _append(self, record: AnyRecord, arrays: Sequence[Array]) -> int:
         if self._broken:
             raise StoreFull(self._broken)
         if self._file < 0 or self._size >= self._segment_bytes:
@@ -164,6 +192,7 @@ class Log:
 
     def begin_anew(self) -> int:
         """Let the next record begin a file; return its number. Called in turn."""
+        self.flush()
         self._close_file()
         return self._next
 
@@ -179,6 +208,8 @@ class Log:
     def close(self) -> None:
         """Write no more; may be called twice."""
         with self.turn:
+            with contextlib.suppress(StoreFull):
+                self.flush()
             self._close_file()
             self._broken = "this server is leaving"
             if self._lock >= 0:
@@ -206,8 +237,13 @@ def _take(folder: Path, owner: str) -> int:
 
 def _write(file: int, parts: Sequence[bytes | memoryview]) -> int:
     """Write all parts; return how many bytes that were."""
+    total = sum([len(part) for part in parts])
+    if len(parts) == 1:
+        written = os.write(file, parts[0])
+        if written == total:
+            return total
+        parts = [memoryview(parts[0])[written:]]
     left = [memoryview(part) for part in parts if len(part)]
-    total = sum(len(part) for part in left)
     while left:
         written = os.writev(file, left[:_MAX_PARTS])
         while left and written >= len(left[0]):

@@ -22,6 +22,9 @@ _HEADER = struct.Struct("<IIQIQI")
 _CHECKED = struct.Struct("<QIQI")
 HEADER_BYTES = _HEADER.size
 
+# Up to this a record is written from one piece of memory.
+_JOINED_BYTES = 1 << 18
+
 # A record beyond this was never written: a request is smaller.
 MAX_BODY_BYTES = 1 << 34
 
@@ -62,15 +65,24 @@ class RunBegun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 
 @final
 class StepPrepared(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """All gradients of a step are here, merged; arrays are ids and gradients of each table."""
+    """All gradients of a step are here, merged; arrays are ids and gradients of each table.
+
+    A step that was prepared before it is applied.
+
+    Attributes:
+        step: Which one.
+        tables: Names.
+        applied: Whether it is applied at once: no other server has to prepare it.
+    """
 
     step: int
     tables: list[str]
+    applied: bool = False
 
 
 @final
 class StepCommitted(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The step that was prepared is applied."""
+    """The step that was prepared is applied; left out where the next step follows at once."""
 
     step: int
 
@@ -156,30 +168,45 @@ AnyRecord: TypeAlias = (
 @final
 class _Body(msgspec.Struct, frozen=True):
     record: AnyRecord
-    arrays: list[tuple[str, list[int]]]
+    arrays: list[tuple[str, tuple[int, ...]]]
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Body)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_names: dict[np.dtype[Any], str] = {}
 
 
 def encode(number: int, record: AnyRecord, arrays: Sequence[Array]) -> list[bytes | memoryview]:
-    """Return the parts of a record, to be written one after the other; arrays are not copied."""
-    described = _encoder.encode(_Body(record, [(_name(a.dtype), list(a.shape)) for a in arrays]))
-    parts: list[bytes | memoryview] = [described]
-    parts += [np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays]
+    """Return the parts of a record, to be written one after the other; big ones are not copied."""
+    plain = [_plain(array) for array in arrays]
+    described = _encoder.encode(_Body(record, [(_name(a.dtype), a.shape) for a in arrays]))
+    length = len(described) + sum([array.nbytes for array in plain])
+    parts: list[bytes | memoryview]
+    if length <= _JOINED_BYTES:
+        # Many small arrays cost more as parts than as one copy.
+        parts = [b"".join([described, *[array.data for array in plain]])]
+    else:
+        parts = [described, *[array.reshape(-1).view(np.uint8).data for array in plain]]
     checksum = 0
     for part in parts:
         checksum = zlib.crc32(part, checksum)
-    length = sum(len(part) for part in parts)
     checked = _CHECKED.pack(length, len(described), number, checksum)
     head = struct.pack("<II", MAGIC, zlib.crc32(checked)) + checked
-    return [head, *parts]
+    return [head + parts[0]] if length <= _JOINED_BYTES else [head, *parts]
+
+
+def _plain(array: Array) -> Array:
+    """Return an array whose memory is in order and of a type that Python knows."""
+    ordered = np.ascontiguousarray(array)
+    return ordered.view(np.uint16) if ordered.dtype == _BFLOAT16 else ordered
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    return "bfloat16" if dtype == _BFLOAT16 else dtype.str
+    name = _names.get(dtype)
+    if name is None:
+        name = _names[dtype] = "bfloat16" if dtype == _BFLOAT16 else dtype.str
+    return name
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -63,11 +63,19 @@ class Replay:
             self._shelf[name].reset()
 
     def _prepare(self, record: kinds.StepPrepared, arrays: Sequence[Array]) -> None:
-        self._steps.run.prepared = self._gradients(record.tables, arrays)
+        run = self._steps.run
+        if run.prepared is not None and record.step > run.applied_steps:
+            self._apply_step()
+        run.prepared = self._gradients(record.tables, arrays)
+        if record.applied:
+            self._apply_step()
 
     def _commit(self, record: kinds.StepCommitted, arrays: Sequence[Array]) -> None:
+        self._apply_step()
+
+    def _apply_step(self) -> None:
         run = self._steps.run
-        self._apply(run.prepared or (), record.step + 1)
+        self._apply(run.prepared or (), run.applied_steps + 1)
         run.commit()
 
     def _abort(self, record: kinds.StepAborted, arrays: Sequence[Array]) -> None:

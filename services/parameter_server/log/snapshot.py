@@ -5,7 +5,6 @@ their checksums, and `COMPLETE`, written last.
 """
 
 import logging
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ import numpy as np
 
 from gradmesh.protos.errors import CheckpointCorrupt, ShardNotReady
 from gradmesh.sdk.checkpoint.manifest import DataFile, read_sealed, seal, sync_folder, verify_file
-from gradmesh.sdk.checkpoint.tensors import map_tensors, write_tensors
+from gradmesh.sdk.checkpoint.save import write_file
+from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.services.parameter_server.log.errors import LogCorrupt
 from gradmesh.services.parameter_server.log.record import StepPrepared, TableMade
 from gradmesh.services.parameter_server.pushes import Marks
@@ -103,7 +103,8 @@ def take_snapshot(store: "Store") -> bool:
     log = store.log
     assert log is not None
     name = uuid.uuid4().hex
-    with store.steps.changed, log.turn:
+    # In this order, as whoever changes rows takes them.
+    with store.steps.changed, store.writer.pushes.paused(), log.turn:
         tables = store.shelf.all()
         if _path(log.folder, log.next_number).exists():
             return False  # nothing has happened since
@@ -165,7 +166,7 @@ def _write(state: State, tables: list[TableShard], name: str, folder: Path) -> N
     written = []
     for number, (table, described) in enumerate(zip(tables, state.tables, strict=True)):
         files = [
-            _write_file(folder, f"{number:04}-{place:06}.safetensors", block)
+            write_file(folder, f"{number:04}-{place:06}.safetensors", block)
             for place, block in enumerate(_blocks(table, name))
         ]
         written.append(TableState(described.made, described.steps, files))
@@ -189,14 +190,6 @@ def _blocks(table: TableShard, name: str) -> Iterator[Block]:
 def _joined(blocks: list[Block]) -> Block:
     names = dict.fromkeys(name for block in blocks for name in block)
     return {name: np.concatenate([b[name] for b in blocks if name in b]) for name in names}
-
-
-def _write_file(folder: Path, path: str, block: Block) -> DataFile:
-    with (folder / path).open("wb") as file:
-        size, checksum = write_tensors(file, block)
-        file.flush()
-        os.fsync(file.fileno())
-    return DataFile(path, size, checksum, block["ids"].size if "ids" in block else 0)
 
 
 def _snapshots(folder: Path) -> list[Path]:

@@ -1,18 +1,23 @@
 """What follows the changes of a table: the cut being copied, and what changed since the last."""
 
+import logging
 import threading
+from collections.abc import Callable
 from typing import final
 
 import numpy as np
 
 from gradmesh.engine.kernels import has_repeats
-from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost
+from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost, StoreFull
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
+from gradmesh.services.parameter_server.table.budget import Account
 from gradmesh.services.parameter_server.table.cut import Block, Cut, SlotSet
 from gradmesh.services.parameter_server.table.index import Handles, Index, Slots
 from gradmesh.services.parameter_server.table.rows import Rows
 from gradmesh.services.parameter_server.table.survey import survey_of
+
+_log = logging.getLogger(__name__)
 
 _NO_IDS: Ids = np.empty(0, np.int64)
 
@@ -26,10 +31,14 @@ class Changes:
         lock: Of the table.
         index: Of the table.
         rows: Of the table.
+        account: Memory for what a cut puts aside.
     """
 
-    def __init__(self, table: str, lock: threading.Lock, index: Index, rows: Rows) -> None:
+    def __init__(
+        self, table: str, lock: threading.Lock, index: Index, rows: Rows, account: Account
+    ) -> None:
         self._table = table
+        self._account = account
         self._lock = lock
         self._index = index
         self._rows = rows
@@ -43,7 +52,7 @@ class Changes:
     def before_use(self, handles: Handles) -> None:
         """Rows are about to be looked up, or made."""
         if self._cut is not None:
-            self._cut.before_use(handles)
+            self._put_aside(lambda cut: cut.before_use(handles))
 
     def made(self, slots: Slots) -> None:
         """Rows have begun; nothing was written to them yet."""
@@ -56,17 +65,31 @@ class Changes:
     def before_change(self, handles: Handles, slots: Slots) -> None:
         """Rows are about to change."""
         if self._cut is not None:
-            self._cut.before_change(self._index.ids_of(handles), slots)
+            self._put_aside(lambda cut: cut.before_change(self._index.ids_of(handles), slots))
         self._note(slots)
 
     def before_sweep(self) -> None:
         """Expired rows are about to go."""
         if self._cut is not None:
-            self._cut.before_drop(self._survey.swept_next())
+            self._put_aside(lambda cut: cut.before_drop(self._survey.swept_next()))
+
+    def _put_aside(self, change: Callable[[Cut], object]) -> None:
+        """Have the cut keep what is about to change; without memory for it the cut is lost."""
+        assert self._cut is not None
+        try:
+            change(self._cut)
+        except StoreFull as error:
+            _log.warning("snapshot lost for want of memory", extra={"error": error.message})
+            self._end_cut()
+
+    def _end_cut(self) -> None:
+        self._cut = self._since_cut = None
+        self._account.settle(0)
 
     def forget(self) -> None:
         """All rows are about to go: a cut under way is lost, and so is the base."""
-        self._cut = self._since_cut = self._since_base = None
+        self._end_cut()
+        self._since_base = None
         self._base = ""
 
     def _note(self, slots: Slots) -> None:
@@ -98,7 +121,7 @@ class Changes:
         """Begin a cut; `check` has passed. Called under the table's lock."""
         scope = self._since_base.copy() if base and self._since_base is not None else None
         limit = self._index.slot_count
-        self._cut = Cut(snapshot, self._survey, self._rows, limit, steps, scope)
+        self._cut = Cut(snapshot, self._survey, self._rows, limit, steps, scope, self._account)
         self._since_cut = SlotSet(limit)
 
     def read(self, snapshot: str, piece: int) -> Block | None:
@@ -119,7 +142,7 @@ class Changes:
                 return
             if stored:
                 self._base, self._since_base = snapshot, self._since_cut
-            self._cut = self._since_cut = None
+            self._end_cut()
 
     def steps(self, snapshot: str) -> int:
         """Return the steps of a cut."""
@@ -134,7 +157,8 @@ class Changes:
     def _lost(self, snapshot: str) -> SnapshotLost:
         return SnapshotLost(
             f"table {self._table!r} keeps no snapshot {snapshot}: a run began, the server "
-            "restarted, or nobody read it for too long; begin again",
+            "restarted, nobody read it for too long, or memory for rows that changed meanwhile "
+            "was short; begin again, with a higher max_store_bytes if need be",
             table=self._table,
             snapshot=snapshot,
         )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
+from gradmesh.services.parameter_server.table.budget import Account
 from gradmesh.services.parameter_server.table.index import Handles, Slots
 from gradmesh.services.parameter_server.table.rows import Rows
 from gradmesh.services.parameter_server.table.survey import Marks, Survey
@@ -59,6 +60,7 @@ class Cut:
         limit: Slots in use.
         steps: Steps applied to the table.
         scope: The slots whose rows are wanted; None for all.
+        account: Where memory for rows put aside is asked for.
     """
 
     def __init__(
@@ -69,8 +71,11 @@ class Cut:
         limit: int,
         steps: int,
         scope: SlotSet | None,
+        account: Account,
     ) -> None:
         self.name = name
+        self._account = account
+        self._held = 0
         self.steps = steps
         self._survey = survey
         self._rows = rows
@@ -106,9 +111,14 @@ class Cut:
         self._done.add(slots)
 
     def _put_aside(self, ids: Ids, slots: Slots, marks: Marks) -> None:
+        fresh = slots.size - int(self._done.has(slots).sum())
+        # Before they are copied; what it really is, is settled below.
+        self._account.take(fresh * self._rows.layout.row_bytes)
         block = self._take(ids, slots, marks)
         if block:
             self._aside.append(block)
+            self._held += _size(block)
+        self._account.settle(self._held)
 
     def _take(self, ids: Ids, slots: Slots, marks: Marks) -> Block:
         left = ~self._done.has(slots)
@@ -139,6 +149,13 @@ class Cut:
         if piece < self._pieces:
             return self._take(*self._survey.piece(piece, self._oldest))
         if self._aside:
-            return self._aside.pop()
+            block = self._aside.pop()
+            self._held -= _size(block)
+            self._account.settle(self._held)
+            return block
         memory, self._memory = self._memory, {}
         return memory or None
+
+
+def _size(block: Block) -> int:
+    return sum(array.nbytes for array in block.values())

@@ -42,6 +42,7 @@ class Layout:
         self.slots = rule.slots(dim)
         self.wide = wide_dtype(dtype)
         self.row_bytes = row_bytes(dim, dtype, rule)
+        self.kernel = rule.kernel()
 
 
 class Rows(ABC):
@@ -131,13 +132,16 @@ class Rows(ABC):
         for part in self._parts(slots.size):
             places = self._place(slots[part])
             weights, state = self._arrays()
-            rule = self.layout.rule
-            if weights.dtype == self.layout.wide:
-                # The places are our own and the gradients were checked: no need to look again.
-                if not rule.run_kernel(weights, state, places, grads[part], lr, step):
-                    rule.update_rows(weights, state, places, grads[part], lr, step)
-            else:
+            layout = self.layout
+            if weights.dtype != layout.wide:
                 self._update_narrow(weights, state, places, grads[part], lr, step)
+            elif layout.kernel is None:
+                layout.rule.update_rows(weights, state, places, grads[part], lr, step)
+            else:
+                # The places are our own and the gradients were checked: no need to look again.
+                numbers = layout.rule.numbers(weights.dtype.type, lr, step)
+                operands = layout.rule.operands(state)
+                layout.kernel(weights, *operands, places, grads[part], *numbers)
 
     def _update_narrow(
         self,

@@ -1,7 +1,6 @@
 """One server's shard of one table: its rows, their places and how gradients change them."""
 
 import threading
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
@@ -14,7 +13,7 @@ from gradmesh.protos.errors import InvalidRequest, StoreFull
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.table.gradients import BadGradients
-from gradmesh.sdk.table.recipe import initializer_of, rule_of
+from gradmesh.sdk.table.recipe import initializer_of, rule_of, table_seed
 from gradmesh.sdk.table.schedule import schedule_of
 from gradmesh.services.parameter_server.table.budget import Account, Budget
 from gradmesh.services.parameter_server.table.changes import Changes
@@ -70,14 +69,15 @@ class TableShard:
         self._rate = schedule_of(spec.schedule)
         self.dtype = numpy_dtype(spec.dtype)
         self._layout = Layout(spec.dim, self.dtype, rule)
-        # Tables with the same seed and other names must not have the same rows.
-        self._seed = spec.seed ^ zlib.crc32(spec.name.encode()) << 32
+        self._seed = table_seed(spec)
         # Guards rows, index, figures and steps.
         self._lock = threading.Lock()
-        account = Account(budget or Budget(1 << 40), spec.name)
+        budget = budget or Budget(1 << 40)
+        account = Account(budget, spec.name)
         home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
         self._index, self._rows = make_parts(spec, self._layout, Place.of(shards, shard), home)
-        self.changes = Changes(spec.name, self._lock, self._index, self._rows)
+        aside = Account(budget, spec.name)
+        self.changes = Changes(spec.name, self._lock, self._index, self._rows, aside)
 
     @property
     def row_count(self) -> int:

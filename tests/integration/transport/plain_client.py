@@ -16,6 +16,7 @@ from gradmesh.protos.autograd.v1 import autograd_pb2, autograd_pb2_grpc
 from gradmesh.protos.common.v1 import array_pb2, context_pb2, value_pb2, worker_pb2
 from gradmesh.protos.coordinator.v1 import (
     coordinator_pb2_grpc,
+    data_pb2,
     membership_pb2,
     rendezvous_pb2,
     status_pb2,
@@ -206,6 +207,15 @@ def report(ask, generation):
     progress = status_pb2.Progress(generation=generation, step=1, total_steps=1, loss=0.5)
     ask(status_pb2.ReportProgressRequest(name="plain", incarnation=5, progress=progress))
     ask(status_pb2.ReportResultRequest(generation=generation, figures={"auc": 0.75}))
+    shard = data_pb2.TakeShardRequest(
+        name="plain", incarnation=5, dataset="d", samples=9, shard_samples=4, sequence=1
+    )
+    assert ask(shard).end == 4
+    position = ask(data_pb2.GetDataPositionRequest(dataset="d")).position
+    ask(data_pb2.SetDataPositionRequest(dataset="d", position=position))
+    wanted = ask(status_pb2.RequestCheckpointRequest()).request
+    written = status_pb2.Checkpoint(path="here", request=wanted)
+    ask(status_pb2.ReportCheckpointRequest(name="plain", incarnation=5, checkpoint=written))
     status = ask(status_pb2.GetStatusRequest())
     assert status.result["auc"] == 0.75
     assert list(status.tables) == ["users"]

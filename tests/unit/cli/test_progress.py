@@ -9,11 +9,11 @@ from gradmesh.cli.progress import (
     Figures,
     LineScreen,
     NoteHandler,
-    carried_on,
     in_bytes,
     progress_screen,
     stage,
 )
+from gradmesh.launch.training import carried_on
 from gradmesh.sdk.status import ClusterStatus, MemberStatus
 
 TRAINING = ClusterStatus(step=5, total_steps=10, loss=0.5, samples_per_s=12345.6)
@@ -42,7 +42,7 @@ def test_lines_come_every_few_seconds_and_with_news() -> None:
 
     line = "training step 5/10 loss 0.5000  12,346 samples/s"
     assert stream.getvalue().splitlines() == [
-        "gradmesh demo: 1 coordinator, 2 trainers",
+        "2 trainers",
         "starting",
         line,
         line,

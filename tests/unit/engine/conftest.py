@@ -60,7 +60,7 @@ def with_classes(shape: tuple[int, ...], ignore: bool = False) -> Callable[[Any]
     return draw
 
 
-def with_index(shape: tuple[int, ...], index: list[Any]) -> Callable[[Any], list[Any]]:
+def with_index(shape: tuple[int, ...], index: Any) -> Callable[[Any], list[Any]]:
     return lambda rng: [rng.normal(size=shape), Fixed(np.array(index))]
 
 
@@ -75,6 +75,24 @@ def _peer_dot(t: Any, f: Any, x: Any) -> Any:
     i, j = t.tril_indices(x.shape[1], x.shape[1], -1)
     return t.bmm(x, x.transpose(1, 2))[:, i, j]
 
+
+def _peer_fm(t: Any, f: Any, x: Any) -> Any:
+    return _peer_dot(t, f, x).sum(dim=1, keepdim=True)
+
+
+def _cross(t: Any, f: Any, x0: Any, x: Any, w: Any, b: Any) -> Any:
+    return f.cross_layer(x0, x, w, b)
+
+
+def _peer_cross(t: Any, f: Any, x0: Any, x: Any, w: Any, b: Any) -> Any:
+    return x0 * f.linear(x, w, b) + x
+
+
+def _summed(name: str) -> Callable[..., Any]:
+    return lambda t, f, x, y: getattr(f, name)(x, y, reduction="sum")
+
+
+NOBODY = np.zeros(0, np.int64)
 
 CASES = [
     Case("add", lambda t, f, a, b: a + b, normal((3, 5), (3, 5))),
@@ -208,9 +226,6 @@ CASES = [
         with_index((4, 3), [[0, 2], [2, 0]]),
         lambda t, f, r, i: r[i],
     ),
-    Case("relu-empty", lambda t, f, x: f.relu(x), normal((0, 5))),
-    Case("softmax-empty", lambda t, f, x: f.softmax(x, dim=1), normal((0, 5))),
-    Case("layer-norm-empty", lambda t, f, x: f.layer_norm(x, (5,)), normal((0, 5))),
     Case("cat-empty", lambda t, f, a, b: t.cat([a, b]), normal((0, 5), (2, 5))),
     Case("mse-empty", lambda t, f, a, b: f.mse_loss(a, b, reduction="sum"), normal((0, 2), (0, 2))),
     Case(
@@ -222,14 +237,9 @@ CASES = [
         "dot-interaction-empty", lambda t, f, x: f.dot_interaction(x), normal((0, 5, 2)), _peer_dot
     ),
     Case(
-        "embedding-bag-empty",
-        lambda t, f, i, w: f.embedding_bag(i, w, mode="sum"),
-        lambda rng: [Fixed(np.zeros((0, 3), np.int64)), rng.normal(size=(4, 3))],
-    ),
-    Case(
         "take-rows-empty",
         lambda t, f, r, i: f.take_rows(r, i),
-        lambda rng: [rng.normal(size=(4, 3)), Fixed(np.zeros(0, np.int64))],
+        with_index((4, 3), NOBODY),
         lambda t, f, r, i: r[i],
     ),
     Case("softplus", lambda t, f, x: f.softplus(x), normal((3, 5))),
@@ -322,18 +332,52 @@ CASES = [
         ],
     ),
     Case("dot-interaction", lambda t, f, x: f.dot_interaction(x), normal((3, 5, 2)), _peer_dot),
-    Case(
-        "cross-layer",
-        lambda t, f, x0, x, w, b: f.cross_layer(x0, x, w, b),
-        normal((3, 5), (3, 5), (5, 5), (5,)),
-        lambda t, f, x0, x, w, b: x0 * f.linear(x, w, b) + x,
-    ),
+    Case("cross-layer", _cross, normal((3, 5), (3, 5), (5, 5), (5,)), _peer_cross),
     Case(
         "factorization-machine",
         lambda t, f, x: f.factorization_machine(x),
         normal((3, 5, 2)),
-        lambda t, f, x: _peer_dot(t, f, x).sum(dim=1, keepdim=True),
+        _peer_fm,
     ),
+]
+
+# Empty batches, for what has no such case above.
+CASES += [
+    *[
+        Case(f"{name}-empty", call, normal((0, 5)))
+        for name, call in {
+            "relu": lambda t, f, x: f.relu(x),
+            "softmax": lambda t, f, x: f.softmax(x, dim=1),
+            "layer-norm": lambda t, f, x: f.layer_norm(x, (5,)),
+            "sigmoid": lambda t, f, x: t.sigmoid(x),
+            "gelu": lambda t, f, x: f.gelu(x),
+            "silu": lambda t, f, x: f.silu(x),
+            "log-softmax": lambda t, f, x: f.log_softmax(x, dim=1),
+            "where": lambda t, f, x: t.where(x > 0, x, x * 2).sum(dim=1),
+            "mean-dim": lambda t, f, x: x.mean(dim=1),
+            "reshape": lambda t, f, x: x.reshape(5, 0),
+            "transpose": lambda t, f, x: x.T @ x,
+            "index": lambda t, f, x: x[:, 1:3],
+            "split": lambda t, f, x: x.split([2, 3], 1),
+            "stack": lambda t, f, x: t.stack([x, x]),
+        }.items()
+    ],
+    Case("max-pool-empty", lambda t, f, x: f.max_pool2d(x, 2), normal((0, 2, 4, 4))),
+    Case("avg-pool-empty", lambda t, f, x: f.avg_pool2d(x, 2), normal((0, 2, 4, 4))),
+    Case("fm-empty", lambda t, f, x: f.factorization_machine(x), normal((0, 5, 2)), _peer_fm),
+    Case("cross-empty", _cross, normal((0, 5), (0, 5), (5, 5), (5,)), _peer_cross),
+    Case("bce-empty", _summed("binary_cross_entropy_with_logits"), with_bits(0, 3)),
+    Case("entropy-empty", _summed("cross_entropy"), with_classes((0, 3))),
+    Case("nll-empty", _summed("nll_loss"), with_classes((0, 3))),
+    Case("embedding-empty", lambda t, f, x, i: f.embedding(i, x), with_index((4, 3), NOBODY)),
+    *[
+        Case(
+            f"embedding-bag-{mode}-empty",
+            lambda t, f, x, i, mode=mode: f.embedding_bag(i, x, mode=mode),
+            with_index((4, 3), NOBODY.reshape(0, 3)),
+        )
+        for mode in ("sum", "mean", "max")
+    ],
 ]
 
 
@@ -347,21 +391,3 @@ def arrays(case: Case) -> list[tuple[Any, bool]]:
     """The case's inputs and whether each carries a gradient; the same on every run."""
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
     return [(x.array, False) if isinstance(x, Fixed) else (x, True) for x in case.inputs(rng)]
-
-
-def _assert_parity(found: Any, expected: Any, rtol: float | None = None) -> None:
-    wanted = np.asarray(expected.detach() if hasattr(expected, "detach") else expected)
-    if rtol is None:
-        rtol = 1e-5 if wanted.dtype == np.float32 else 1e-11
-    scale = float(np.abs(wanted).max(initial=0))
-    np.testing.assert_allclose(np.asarray(found), wanted, rtol=rtol, atol=rtol / 10 * scale)
-
-
-@pytest.fixture
-def assert_parity() -> Callable[..., None]:
-    """Compare with the peer: rtol 1e-5 for float32, 1e-11 for float64, unless given.
-
-    An element that is a small difference of large terms is as exact as those terms: a tenth of rtol
-    of the largest element is allowed besides, for float32 about eight units in its last place.
-    """
-    return _assert_parity

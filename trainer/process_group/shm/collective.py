@@ -28,12 +28,12 @@ class SharedCollectives(Collectives):
 
     Args:
         team: The ranks.
-        run: Moves messages between two ranks.
+        round_: Moves messages between two ranks.
         count: Told how many bytes crossed between ranks.
     """
 
-    def __init__(self, team: Team, run: Round, count: Callable[[int], None]) -> None:
-        super().__init__(team.rank, team.size, run)
+    def __init__(self, team: Team, round_: Round, count: Callable[[int], None]) -> None:
+        super().__init__(team.rank, team.size, round_)
         self._team = team
         self._count = count
         self._stage = np.empty(0, np.uint8)
@@ -50,6 +50,10 @@ class SharedCollectives(Collectives):
         if self._team.next_number() is None:
             return None
         return partial(self._end_barrier, text, self._team.begin(text, _NOWHERE, 0))
+
+    def needs_thread(self) -> bool:
+        """Return False: what has begun lies where the peers see it."""
+        return False
 
     def barrier(self, text: str, deadline: float) -> None:
         """Hear of every peer."""

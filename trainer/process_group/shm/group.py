@@ -1,29 +1,21 @@
 """The process group of ranks on one host, in shared memory."""
 
-import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import numpy.typing as npt
 
 from gradmesh.trainer.process_group.argument import check_root
-from gradmesh.trainer.process_group.farewell import peer_lost, reason_of
+from gradmesh.trainer.process_group.farewell import reason_of
 from gradmesh.trainer.process_group.host_group import HostProcessGroup
 from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup
-from gradmesh.trainer.process_group.shm import kernel
 from gradmesh.trainer.process_group.shm.collective import SharedCollectives
-from gradmesh.trainer.process_group.shm.memory import Memory
-from gradmesh.trainer.process_group.shm.rendezvous import share_memory
-from gradmesh.trainer.process_group.shm.team import Team
+from gradmesh.trainer.process_group.shm.neighbours import Neighbours
 from gradmesh.trainer.process_group.store import PrefixStore, Store
 from gradmesh.trainer.process_group.tcp.exchange import Exchange
-from gradmesh.trainer.process_group.tcp.handshake import Identity
-from gradmesh.trainer.process_group.tcp.link import Link
-from gradmesh.trainer.process_group.tcp.rendezvous import connect_mesh, share_secret
 
 _FAREWELL_S = 0.5
-_GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 @final
@@ -34,31 +26,24 @@ class ShmProcessGroup(HostProcessGroup):
     mapped. The sockets also tell when a rank is gone.
 
     Args:
-        links: A unix socket to every other rank, by rank.
-        memories: Every rank's memory.
-        identity: Who we are.
+        neighbours: The ranks.
+        latch: Holds the group's end.
         timeout_s: Longest time one collective may take.
         store: Where sub-groups meet.
     """
 
     def __init__(
-        self,
-        links: Mapping[int, Link],
-        memories: Sequence[Memory],
-        identity: Identity,
-        timeout_s: float,
-        store: Store,
+        self, neighbours: Neighbours, latch: Latch, timeout_s: float, store: Store
     ) -> None:
-        self._links = links
-        self._identity = identity
+        self._neighbours = neighbours
+        self._team = neighbours.team
+        self._links = neighbours.links
+        self._identity = neighbours.identity
         self._store = store
         self._bytes_shared = 0
-        latch = Latch()
-        self._rounds = Exchange(links, latch)
-        names = [links[r].address if r in links else "here" for r in range(identity.world_size)]
-        self._team = Team(identity.rank, memories, latch, self._look, names)
-        collectives = SharedCollectives(self._team, self._rounds.run, self._count)
-        super().__init__(identity.rank, identity.world_size, timeout_s, latch, collectives)
+        self._rounds = Exchange(self._links, latch)
+        collectives = SharedCollectives(self._team, self._rounds, self._count)
+        super().__init__(self._team.rank, self._team.size, timeout_s, latch, collectives)
 
     @classmethod
     def connect(
@@ -79,17 +64,9 @@ class ShmProcessGroup(HostProcessGroup):
             HandshakeRefused: A rank is in another generation.
         """
         check_root(rank, world_size)
-        kernel.warm_up()
-        secret = share_secret(store, rank, timeout_s)
-        identity = Identity(generation=generation, world_size=world_size, rank=rank, secret=secret)
-        links = connect_mesh(store, identity, None, timeout_s)
-        try:
-            memories = share_memory(rank, world_size, links, timeout_s)
-        except BaseException:
-            for link in links.values():
-                link.close()
-            raise
-        return cls(links, memories, identity, timeout_s, store)
+        latch = Latch()
+        neighbours = Neighbours(store, generation, rank, range(world_size), timeout_s, latch)
+        return cls(neighbours, latch, timeout_s, store)
 
     @property
     def backend(self) -> str:
@@ -112,13 +89,6 @@ class ShmProcessGroup(HostProcessGroup):
     def _count(self, nbytes: int) -> None:
         self._bytes_shared += nbytes
 
-    def _look(self, rank: int) -> None:
-        """Raise if a rank's socket says that it is gone."""
-        poll = select.poll()
-        poll.register(self._links[rank], 0)
-        if any(event & _GONE for _, event in poll.poll(0)):
-            raise peer_lost(rank, self._links[rank].address, "it is gone")
-
     def _connect_sub_group(self, name: str, rank: int, parents: Sequence[int]) -> ProcessGroup:
         return ShmProcessGroup.connect(
             PrefixStore(self._store, f"sub_group/{name}"),
@@ -133,5 +103,5 @@ class ShmProcessGroup(HostProcessGroup):
 
     def _leave(self) -> None:
         kind, about = reason_of(self._latch.error, self.rank)
-        self._team.leave(kind, about)
+        self._neighbours.leave(kind, about)
         self._rounds.leave(kind, about, _FAREWELL_S)

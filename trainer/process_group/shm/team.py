@@ -59,6 +59,7 @@ class Team:
         latch: Ends a wait early when it trips.
         look: Raises if the given rank is known to be gone.
         names: Where each rank is, for errors.
+        ranks: What errors call each rank, if the team is a part of a group.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Team:
         latch: Latch,
         look: Callable[[int], None],
         names: Sequence[str],
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self.rank = rank
         self.size = len(memories)
@@ -76,6 +78,7 @@ class Team:
         self._latch = latch
         self._look = look
         self._names = names
+        self._ranks = ranks if ranks is not None else range(len(memories))
         self._number = -1
         self._own = memories[rank]
         self._line = self._own.address + _LINE
@@ -128,7 +131,7 @@ class Team:
         headers = [_HEADER.unpack_from(memory.map, at) for memory in self.memories]
         own = headers[self.rank][2]
         if any(header[2] != own for header in headers):
-            raise _mismatch([header[2] for header in headers])
+            raise _mismatch(self._ranks, [header[2] for header in headers])
         return [Place(offset, nbytes) for offset, nbytes, _ in headers]
 
     def finish(self, number: int) -> None:
@@ -181,23 +184,24 @@ class Team:
         line = self.memories[rank].address + _LINE
         kind = kernel.get(line + _LEFT)
         if kind:
-            raise error_of(Kind(kind), kernel.get(line + _ABOUT), rank, self._names[rank])
+            about = kernel.get(line + _ABOUT)
+            raise error_of(Kind(kind), about, self._ranks[rank], self._names[rank])
         self._look(rank)
 
     def _timed_out(self, text: str, missing: Sequence[int]) -> CollectiveTimeout:
-        names = ", ".join(f"rank {rank} ({self._names[rank]})" for rank in missing)
+        names = ", ".join(f"rank {self._ranks[r]} ({self._names[r]})" for r in missing)
         return CollectiveTimeout(
             f"{text} timed out waiting for {names}; see whether it still runs, or raise the"
             " group's timeout, then rejoin",
-            ranks=missing,
+            ranks=[self._ranks[rank] for rank in missing],
         )
 
 
-def _mismatch(texts: Sequence[bytes]) -> CollectiveMismatch:
+def _mismatch(ranks: Sequence[int], texts: Sequence[bytes]) -> CollectiveMismatch:
     called: dict[str, list[int]] = {}
-    for rank, text in enumerate(texts):
+    for rank, text in zip(ranks, texts, strict=True):
         called.setdefault(text.rstrip(b"\0").decode("ascii", "replace"), []).append(rank)
-    said = "; ".join(f"rank {', '.join(map(str, ranks))}: {t}" for t, ranks in called.items())
+    said = "; ".join(f"rank {', '.join(map(str, who))}: {t}" for t, who in called.items())
     return CollectiveMismatch(
         f"ranks called different collectives ({said}); all ranks must call the same"
         " collectives in the same order"

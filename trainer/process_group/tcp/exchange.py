@@ -3,16 +3,19 @@
 Every rank sends and receives in the same poll loop, so no order of arrival can deadlock.
 """
 
+import os
 import select
 import time
 from collections.abc import Mapping
 from typing import final
 
 from gradmesh.trainer.errors import CollectiveTimeout
+from gradmesh.trainer.process_group.collective import Parts
 from gradmesh.trainer.process_group.farewell import Kind
 from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.tcp.link import Link
 
+_LOOKS = 20
 _LOOK_AGAIN_S = 0.002
 _LAST_LOOK_S = 0.25
 
@@ -29,20 +32,42 @@ class Exchange:
     def __init__(self, links: Mapping[int, Link], latch: Latch) -> None:
         self._links = links
         self._latch = latch
+        self._busy: list[Link] = []
+        self._idle: list[Link] = []
+        self._text = ""
 
-    def run(
-        self,
-        text: str,
-        outgoing: Mapping[int, memoryview],
-        incoming: Mapping[int, memoryview],
-        deadline: float,
+    def can_begin(self) -> bool:
+        """Tell whether no round is under way."""
+        return not self._busy
+
+    def begin(
+        self, text: str, outgoing: Mapping[int, Parts], incoming: Mapping[int, Parts]
     ) -> None:
-        """Send `outgoing` and fill `incoming`, both bytes by peer rank.
+        """Start to send `outgoing` and to expect `incoming`, both by peer rank.
 
         Args:
             text: The collective in words; peers must say the same.
             outgoing: What goes to each peer.
-            incoming: Where each peer's payload goes.
+            incoming: Where each peer's bytes go.
+        """
+        self._text = text
+        for rank, parts in outgoing.items():
+            self._links[rank].start_send(text, parts)
+        for rank, parts in incoming.items():
+            self._links[rank].start_receive(text, parts)
+        self._busy = [self._links[rank] for rank in {**outgoing, **incoming}]
+        self._idle = []
+        for link in self._busy:
+            link.send_some()
+
+    def has_sent(self) -> bool:
+        """Tell whether all of `outgoing` has left."""
+        return not any(link.is_sending() for link in self._busy)
+
+    def finish(self, deadline: float) -> None:
+        """Move bytes until the round is over.
+
+        Args:
             deadline: Latest end, by time.monotonic().
 
         Raises:
@@ -50,16 +75,19 @@ class Exchange:
             PeerLost: A link broke.
             CollectiveMismatch: A peer is in another collective.
         """
-        for rank, payload in outgoing.items():
-            self._links[rank].start_send(text, payload)
-        for rank, payload in incoming.items():
-            self._links[rank].start_receive(text, payload)
-        busy = [self._links[rank] for rank in sorted({*outgoing, *incoming})]
-        for link in busy:
-            link.send_some()
-        while busy := [link for link in busy if _move(link)]:
-            self._wait(text, busy, deadline)
+        looks = 0
+        while busy := [link for link in self._busy if _move(link)]:
+            if len(busy) < len(self._busy):
+                self._idle += [link for link in self._busy if link not in busy]
+                self._busy = busy
+            if looks < _LOOKS:
+                # A peer that runs answers sooner than a sleep would end.
+                looks += 1
+                os.sched_yield()
+            else:
+                self._wait(self._text, busy, deadline)
             self._latch.check()
+        self._busy = []
 
     def leave(self, kind: Kind, rank: int, grace_s: float) -> None:
         """Tell all peers why we leave, and close the links.
@@ -91,7 +119,12 @@ class Exchange:
         for link in busy:
             # Also where nothing is expected: the peer may have to send before it can receive.
             poll.register(link, select.POLLIN | (select.POLLOUT if link.is_sending() else 0))
+        for link in self._idle:
+            # Whoever has given its part may still say that it leaves.
+            poll.register(link, select.POLLIN)
         ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if self._idle:
+            self._idle = [link for link in self._idle if not link.is_ahead()]
         if not ready or time.monotonic() >= deadline:
             self._listen_once_more(busy)
             raise _timed_out(text, busy)

@@ -1,19 +1,33 @@
-"""The process group over plain TCP sockets: a full mesh, one connection for each pair."""
+"""The process group over plain TCP sockets: a full mesh, one connection for each pair.
+
+Where several ranks share a host they also share memory, and big all-reduces cross the network once
+for each host.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import final
 
+import numpy.typing as npt
+
+from gradmesh.sdk.transport.lane.handshake import host_identity
 from gradmesh.trainer.process_group.argument import check_root
 from gradmesh.trainer.process_group.collective import Collectives
 from gradmesh.trainer.process_group.farewell import reason_of
 from gradmesh.trainer.process_group.host_group import HostProcessGroup
 from gradmesh.trainer.process_group.latch import Latch
-from gradmesh.trainer.process_group.process_group import ProcessGroup
+from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup
+from gradmesh.trainer.process_group.shm.neighbours import Neighbours
 from gradmesh.trainer.process_group.store import PrefixStore, Store
+from gradmesh.trainer.process_group.tcp.chain import ChainedCollectives, blocks_of
 from gradmesh.trainer.process_group.tcp.exchange import Exchange
 from gradmesh.trainer.process_group.tcp.handshake import Identity
 from gradmesh.trainer.process_group.tcp.link import Link
-from gradmesh.trainer.process_group.tcp.rendezvous import Endpoint, connect_mesh, share_secret
+from gradmesh.trainer.process_group.tcp.rendezvous import (
+    Endpoint,
+    connect_mesh,
+    share_hosts,
+    share_secret,
+)
 
 _FAREWELL_S = 0.5
 
@@ -28,6 +42,9 @@ class TcpProcessGroup(HostProcessGroup):
         timeout_s: Longest time one collective may take.
         store: Where sub-groups meet.
         endpoint: Where sub-groups listen.
+        latch: Holds the group's end.
+        neighbours: The ranks of this host, if they share memory.
+        blocks: The ranks of each host then, in order.
     """
 
     def __init__(
@@ -37,15 +54,21 @@ class TcpProcessGroup(HostProcessGroup):
         timeout_s: float,
         store: Store,
         endpoint: Endpoint,
+        latch: Latch,
+        neighbours: Neighbours | None = None,
+        blocks: Sequence[range] = (),
     ) -> None:
         self._links = links
         self._identity = identity
         self._store = store
         self._endpoint = endpoint
-        latch = Latch()
+        self._neighbours = neighbours
         self._rounds = Exchange(links, latch)
-        collectives = Collectives(identity.rank, identity.world_size, self._rounds.run)
-        super().__init__(identity.rank, identity.world_size, timeout_s, latch, collectives)
+        rank, size = identity.rank, identity.world_size
+        collectives = Collectives(rank, size, self._rounds)
+        if neighbours is not None:
+            collectives = ChainedCollectives(rank, blocks, self._rounds, neighbours.team)
+        super().__init__(rank, size, timeout_s, latch, collectives)
 
     @classmethod
     def connect(
@@ -77,8 +100,21 @@ class TcpProcessGroup(HostProcessGroup):
         secret = share_secret(store, rank, timeout_s)
         identity = Identity(generation=generation, world_size=world_size, rank=rank, secret=secret)
         endpoint = endpoint or Endpoint()
+        host = host_identity() if endpoint.host is None else endpoint.host
+        blocks = blocks_of(share_hosts(store, rank, world_size, host, timeout_s))
         links = connect_mesh(store, identity, endpoint, timeout_s)
-        return cls(links, identity, timeout_s, store, endpoint)
+        latch = Latch()
+        if blocks is None:
+            return cls(links, identity, timeout_s, store, endpoint, latch)
+        (block,) = [block for block in blocks if rank in block]
+        place = PrefixStore(store, f"host/{block.start}")
+        try:
+            neighbours = Neighbours(place, generation, rank - block.start, block, timeout_s, latch)
+        except BaseException:
+            for link in links.values():
+                link.close()
+            raise
+        return cls(links, identity, timeout_s, store, endpoint, latch, neighbours, blocks)
 
     @property
     def backend(self) -> str:
@@ -104,5 +140,21 @@ class TcpProcessGroup(HostProcessGroup):
             endpoint=self._endpoint,
         )
 
+    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> AnyArray:
+        """Return memory that the ranks of this host share, if there are several."""
+        if self._neighbours is None:
+            return super().empty(shape, dtype)
+        sizes = shape if isinstance(shape, int) else tuple(shape)
+        return self._neighbours.team.heap.empty(sizes, dtype)
+
+    def _interrupt(self) -> None:
+        if self._neighbours is not None:
+            self._neighbours.team.interrupt()
+
     def _leave(self) -> None:
-        self._rounds.leave(*reason_of(self._latch.error, self.rank), _FAREWELL_S)
+        kind, about = reason_of(self._latch.error, self.rank)
+        if self._neighbours is not None:
+            self._neighbours.leave(kind, about)
+        self._rounds.leave(kind, about, _FAREWELL_S)
+        if self._neighbours is not None:
+            self._neighbours.close()

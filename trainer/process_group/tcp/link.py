@@ -13,6 +13,7 @@ from collections import deque
 from typing import final
 
 from gradmesh.trainer.errors import CollectiveMismatch, PeerLost
+from gradmesh.trainer.process_group.collective import Parts
 from gradmesh.trainer.process_group.farewell import Kind, error_of, peer_lost
 from gradmesh.trainer.process_group.tcp.message import (
     HEADER_BYTES,
@@ -44,6 +45,7 @@ class Link:
         self._outgoing: list[memoryview] = []
         self._received_frames = 0
         self._header = bytearray(HEADER_BYTES)
+        self._header_left = 0
         self._incoming: list[memoryview] = []
         self._expected: Header | None = None
         # Frames that came while we could only send: whole ones, and the one under way.
@@ -54,20 +56,20 @@ class Link:
         """Return the socket's descriptor."""
         return self.sock.fileno()
 
-    def start_send(self, text: str, payload: memoryview) -> None:
+    def start_send(self, text: str, parts: Parts) -> None:
         """Begin a frame; `send_some` moves it."""
-        header = Header(Kind.DATA, self._sent_frames, payload.nbytes, text)
+        header = Header(Kind.DATA, self._sent_frames, sum(p.nbytes for p in parts), text)
         self._sent_frames += 1
-        self._outgoing = [memoryview(pack_header(header)), payload]
+        self._outgoing = [memoryview(pack_header(header)), *parts]
 
-    def start_receive(self, text: str, payload: memoryview) -> None:
-        """Expect a frame for `payload`; `receive_some` moves it."""
-        expected = Header(Kind.DATA, self._received_frames, payload.nbytes, text)
+    def start_receive(self, text: str, parts: Parts) -> None:
+        """Expect a frame for `parts`; `receive_some` moves it."""
+        expected = Header(Kind.DATA, self._received_frames, sum(p.nbytes for p in parts), text)
         self._received_frames += 1
         if self._early:
             header, early = self._early.popleft()
             self._check(header, expected)
-            payload[:] = early
+            _copy(early, parts)
             return
         self._expected = expected
         if self._early_part is not None:
@@ -75,12 +77,12 @@ class Link:
             self._early_part = None
             self._check(header, expected)
             got = early.nbytes - self._incoming[0].nbytes
-            payload[:got] = early[:got]
-            self._incoming = [payload[got:]]
+            self._incoming = _copy(early[:got], parts)
         elif self._incoming:
-            self._incoming.append(payload)
+            self._incoming.extend(parts)
         else:
-            self._incoming = [memoryview(self._header), payload]
+            self._header_left = HEADER_BYTES
+            self._incoming = [memoryview(self._header), *parts]
 
     def is_sending(self) -> bool:
         """Tell whether a part of the frame is still here."""
@@ -114,13 +116,18 @@ class Link:
         Without this, two ranks that send big frames to each other would wait for ever.
         """
         if self._expected is None:
-            self._incoming = self._incoming or [memoryview(self._header)]
+            if not self._incoming:
+                self._header_left = HEADER_BYTES
+                self._incoming = [memoryview(self._header)]
             self._receive()
 
     def _receive(self) -> None:
         while self._incoming:
             try:
-                received = self.sock.recv_into(self._incoming[0])
+                if len(self._incoming) == 1:
+                    received = self.sock.recv_into(self._incoming[0])
+                else:
+                    received = self.sock.recvmsg_into(self._incoming)[0]
             except BlockingIOError:
                 return
             except OSError as error:
@@ -128,6 +135,25 @@ class Link:
             if received == 0:
                 raise self._lost("it closed the connection")
             self._advance(received)
+
+    def is_ahead(self) -> bool:
+        """Tell whether something has come though we expect nothing; leave it there.
+
+        Raises:
+            Exception: It is the reason why the peer left the group before its end.
+        """
+        if self._incoming or self._early:
+            return True
+        try:
+            seen = self.sock.recv(HEADER_BYTES, socket.MSG_PEEK)
+            header = unpack_header(seen)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):
+            return True
+        if header.kind not in (Kind.DATA, Kind.CLOSED):
+            raise self._left(header)
+        return True
 
     def start_farewell(self, kind: Kind, rank: int) -> None:
         """Tell the peer why we leave, behind what is half sent; `flush` moves it."""
@@ -188,12 +214,11 @@ class Link:
 
     def _advance(self, received: int) -> None:
         self.bytes_moved += received
-        had_header = self._early_part is not None or (
-            self._expected is not None and len(self._incoming) < 2
-        )
         self._incoming = _without(self._incoming, received)
-        if not had_header and len(self._incoming) < (1 if self._expected is None else 2):
-            self._read_header()
+        if self._header_left:
+            self._header_left = max(0, self._header_left - received)
+            if not self._header_left:
+                self._read_header()
         if not self._incoming:
             if self._early_part is not None:
                 self._early.append(self._early_part)
@@ -228,6 +253,16 @@ class Link:
 
     def _lost(self, why: str) -> PeerLost:
         return peer_lost(self.rank, self.address, why)
+
+
+def _copy(data: memoryview, parts: Parts) -> list[memoryview]:
+    """Copy `data` to the beginning of `parts`; return what of them is left to fill."""
+    at = 0
+    for part in parts:
+        piece = data[at : at + part.nbytes]
+        part[: piece.nbytes] = piece
+        at += piece.nbytes
+    return _without(list(parts), data.nbytes)
 
 
 def _without(parts: list[memoryview], count: int) -> list[memoryview]:

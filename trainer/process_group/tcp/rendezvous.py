@@ -35,6 +35,17 @@ class Endpoint:
     """Address to bind; the port is the kernel's choice."""
     advertise_host: str = ""
     """Address that peers are told; empty means `listen_host`."""
+    host: str | None = None
+    """Which ranks share memory: those with the same text. None asks the kernel, "" is nobody."""
+
+
+def share_hosts(store: Store, rank: int, world_size: int, host: str, timeout_s: float) -> list[str]:
+    """Tell the others where we run; return where each rank runs."""
+    deadline = time.monotonic() + timeout_s
+    store.set(f"process_group/host/{rank}", b"@" + host.encode())
+    keys = [f"process_group/host/{peer}" for peer in range(world_size)]
+    found = [_get(store, key, peer, deadline) for peer, key in enumerate(keys)]
+    return [value[1:].decode() for value in found]
 
 
 def share_secret(store: Store, rank: int, timeout_s: float) -> bytes:

@@ -119,3 +119,26 @@ def test_an_array_that_a_node_keeps_is_not_handed_out_as_gradient() -> None:
     x.grad.data[...] = 7
 
     assert y.grad_fn.slope.tolist() == [1.0, 1.0]
+
+
+def test_a_gradient_nobody_else_has_is_kept_without_a_copy() -> None:
+    places: list[int] = []
+
+    class Fresh(ag.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, y: Any) -> Any:
+            return x + y
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            fresh = grad * 2
+            places.append(fresh.ctypes.data)
+            return fresh, grad
+
+    x, y = ag.ones(3, requires_grad=True), ag.ones(3, requires_grad=True)
+    seed = np.ones(3, np.float32)
+
+    Fresh.apply(x, y).backward(seed)
+
+    assert x.grad.data.ctypes.data == places[0]
+    assert not np.shares_memory(y.grad.data, seed)

@@ -130,3 +130,26 @@ def test_a_view_sees_changes_that_are_not_recorded() -> None:
 
     assert view.tolist() == [[2.0]] * 3
     assert weight.grad.tolist() == [1.0] * 3
+
+
+def _set(y: Any, other: Any) -> Any:
+    y[1:, 0] = other[0, :2]
+    return y
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y, other: y.add_(other),
+        lambda y, other: y.sub_(other),
+        lambda y, other: y.mul_(other),
+        lambda y, other: y.div_(other + 3.0),
+        lambda y, other: y.copy_(other * 2),
+        _set,
+    ],
+)
+def test_gradients_of_recorded_changes_match_differences(change: Any) -> None:
+    x = ag.rand(3, 4, dtype="float64", requires_grad=True)
+    other = ag.rand(3, 4, dtype="float64", requires_grad=True)
+
+    assert ag.gradcheck(lambda a, b: change(a * 1, b) * 2, [x, other])

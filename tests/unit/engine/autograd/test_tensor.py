@@ -120,6 +120,16 @@ def test_comparisons_give_tensors_of_bool() -> None:
     assert (x > 1).tolist() == [False, True]
 
 
+def test_places_and_questions() -> None:
+    x = ag.tensor([[1.0, 5.0], [float("nan"), 0.0]])
+
+    assert x[0].argmin().item() == 0
+    assert x[:1].argmax(dim=1).tolist() == [1]
+    assert x.isnan().tolist() == [[False, False], [True, False]]
+    assert x.isnan().any(dim=1).tolist() == [False, True]
+    assert not (x > 0).all()
+
+
 def test_numbers_out_of_a_tensor() -> None:
     x = ag.tensor([[3]])
 

@@ -2,14 +2,26 @@ import numpy as np
 import pytest
 
 from gradmesh.engine import kernels
-from gradmesh.engine.kernels import bag, fused, id_map, initializer, norm, rows, unique, update
+from gradmesh.engine.kernels import (
+    bag,
+    check,
+    columns,
+    fused,
+    id_map,
+    initializer,
+    norm,
+    route,
+    rows,
+    unique,
+    update,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_every_kernel_is_compiled_ahead(dtype: type) -> None:
     kernels.warm_up(dtype)
 
-    modules = (bag, fused, id_map, initializer, norm, rows, unique, update)
+    modules = (bag, check, columns, fused, id_map, initializer, norm, route, rows, unique, update)
     compiled = {
         f"{module.__name__}.{name}": value.signatures
         for module in modules

@@ -11,10 +11,13 @@ def test_sequential_takes_names_and_can_be_walked() -> None:
     assert len(model) == 2
     assert [type(m) for m in model] == [nn.Linear, nn.ReLU]
     assert model[1] is list(model)[1]
+    assert model[:1][0] is model[0]
+    assert len(model.append(nn.Tanh())) == 3
+    assert len(nn.Sequential({})) == 0
 
 
 def test_list_registers_its_modules() -> None:
-    layers = nn.ModuleList([nn.Linear(2, 2)]).append(nn.Linear(2, 1))
+    layers = nn.ModuleList([nn.Linear(2, 2)]).extend([nn.Linear(2, 1)])
 
     assert len(layers) == 2
     assert [name for name, _ in layers.named_parameters()] == [

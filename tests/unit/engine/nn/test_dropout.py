@@ -36,3 +36,9 @@ def test_evaluation_changes_nothing() -> None:
 def test_probability_outside_is_refused() -> None:
     with pytest.raises(ValueError, match=r"1\.5"):
         nn.Dropout(1.5)
+
+
+def test_gradients_match_differences() -> None:
+    x = ag.randn(3, 5, dtype="float64", requires_grad=True)
+
+    assert ag.gradcheck(lambda t: nn.functional.dropout(t, 0.4, generator=Generator(3)), [x])

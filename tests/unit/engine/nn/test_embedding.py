@@ -90,10 +90,11 @@ def test_wrong_ids_and_offsets_are_refused() -> None:
         bag(ag.tensor([[1]]), per_sample_weights=ag.ones(1, 1))
 
 
-def test_pretrained_table_is_frozen_by_default() -> None:
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_pretrained_table_is_frozen_by_default(kind: Any) -> None:
     table = ag.randn(4, 3)
 
-    layer = nn.Embedding.from_pretrained(table)
+    layer = kind.from_pretrained(table)
 
     assert not layer.weight.requires_grad
     assert np.shares_memory(layer.weight.data, table.data)

@@ -1,3 +1,4 @@
+import copy
 from typing import Any
 
 import numpy as np
@@ -149,3 +150,15 @@ def test_to_takes_gradients_along() -> None:
 
     assert layer.weight.dtype == layer.weight.grad.dtype == np.float64
     assert layer.cpu() is layer
+
+
+def test_a_deep_copy_trains_alone() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+    twin = copy.deepcopy(model)
+    twin(ag.randn(4, 2)).sum().backward()
+
+    assert twin[0].weight is next(twin.parameters())
+    assert all(p.grad is None for p in model.parameters())
+    assert all(p.grad is not None for p in twin.parameters())
+    assert model[1].num_batches_tracked.item() == 0

@@ -1,42 +1,32 @@
-"""The whole machine: by example, and by random events with invariants after each."""
+"""The whole machine, by example."""
 
-import contextlib
 import sqlite3
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from gradmesh.protos.coordinator.v1 import (
-    membership_pb2,
-    rendezvous_pb2,
     status_pb2,
-    table_pb2,
 )
 from gradmesh.protos.errors import (
     InvalidRequest,
-    KeyConflict,
-    NameTaken,
     NotMember,
     ProtocolMismatch,
-    RoundOpen,
     ShardNotReady,
-    StaleGeneration,
-    TableConflict,
 )
 from gradmesh.protos.limits import MAX_VALUE_BYTES
-from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
-from gradmesh.services.coordinator.rounds import Rounds
 
 LEASE_S = 10.0
 
 
-def make(journal, parameter_servers=2, trainers=2):
+def make(journal, parameter_servers=2, trainers=2, min_trainers=0):
     return Machine(
-        parameter_servers=parameter_servers, trainers=trainers, lease_s=LEASE_S, journal=journal
+        parameter_servers=parameter_servers,
+        trainers=trainers,
+        lease_s=LEASE_S,
+        journal=journal,
+        min_trainers=min_trainers,
     )
 
 
@@ -195,183 +185,28 @@ def test_reports_go_with_their_trainer(formed, say):
     assert formed.board.progress("trainer-0") is None
 
 
-NAMES = [f"{role}-{i}" for role in ("trainer", "ps") for i in range(3)]
-TRAINERS = [name for name in NAMES if name.startswith("trainer")]
-ROLES = {"trainer": membership_pb2.ROLE_TRAINER, "ps": membership_pb2.ROLE_PARAMETER_SERVER}
-WORLD = 2
-# What the machine may answer to an event that does not fit its state.
-REFUSALS = (KeyConflict, NameTaken, NotMember, RoundOpen, StaleGeneration, TableConflict)
+def test_fewer_trainers_do_when_no_more_come(journal, say):
+    machine = make(journal, trainers=3, min_trainers=1)
+    for i in range(2):
+        machine.register(say.register(f"trainer-{i}"), 0)
+        machine.join(say.join(f"trainer-{i}"), 0.5 * i)
 
+    early = machine.expire(3.0)
+    formed = machine.expire(3.6)
+    places = [machine.place(say.join(f"trainer-{i}")) for i in range(2)]
+    # One more comes: the two join again, and the third with them.
+    machine.register(say.register("trainer-2"), 4)
+    machine.join(say.join("trainer-2"), 4)
+    over = machine.rounds.formed
+    machine.join(say.join("trainer-0", after=1), 4.1)
+    whole = machine.join(say.join("trainer-1", after=1), 4.2)
+    machine.leave("trainer-1", 1)
+    for name in ("trainer-0", "trainer-2"):
+        machine.join(say.join(name, after=2), 5)
+    machine.expire(8.5)
 
-class Events(RuleBasedStateMachine):
-    """Random events; the model knows only what processes themselves know."""
-
-    @initialize()
-    def begin(self):
-        self.journal = Journal(None)
-        self.machine = make(self.journal, parameter_servers=2, trainers=WORLD)
-        self.now = 0.0
-        self.incarnations = dict.fromkeys(NAMES, 1)
-        self.joined = dict.fromkeys(TRAINERS, 0)
-        self.generation = 0
-        self.epoch = 0
-        self.ranks = {}
-        self.ranked = {}
-        self.keys = {}
-        self.tables = {}
-        self.maps = {}
-
-    def teardown(self):
-        if hasattr(self, "journal"):
-            self.journal.close()
-
-    def tell(self, event, *args):
-        try:
-            return event(*args)
-        except REFUSALS:
-            return None
-
-    @rule()
-    def everybody_comes(self):
-        for name in NAMES:
-            self.register(name, True, 1)
-        for name in TRAINERS:
-            self.join(name, True)
-
-    @rule(name=st.sampled_from(NAMES), replace=st.booleans(), port=st.integers(1, 2))
-    def register(self, name, replace, port):
-        member = membership_pb2.Member(
-            name=name,
-            role=ROLES[name.split("-")[0]],
-            address=f"h:{port}",
-            incarnation=self.incarnations[name],
-        )
-        request = membership_pb2.RegisterRequest(member=member, protocol=PROTOCOL, replace=replace)
-        answer = self.tell(self.machine.register, request, self.now)
-        if answer is not None:
-            assert answer.generation == self.machine.rounds.current
-
-    @rule(name=st.sampled_from(NAMES))
-    def restart_process(self, name):
-        self.incarnations[name] += 1
-        if name in self.joined:
-            self.joined[name] = 0
-
-    @rule(name=st.sampled_from(NAMES), back=st.integers(0, 1))
-    def renew(self, name, back):
-        self.tell(self.machine.renew, name, self.incarnations[name] - back, self.now)
-
-    @rule(name=st.sampled_from(NAMES), back=st.integers(0, 1))
-    def leave(self, name, back):
-        self.machine.leave(name, self.incarnations[name] - back)
-
-    @rule(seconds=st.sampled_from([0.1, 4.0, 11.0]))
-    def pass_time(self, seconds):
-        self.now += seconds
-        self.machine.expire(self.now)
-
-    @rule(name=st.sampled_from(TRAINERS), anew=st.booleans())
-    def join(self, name, anew):
-        request = rendezvous_pb2.JoinRoundRequest(
-            name=name,
-            incarnation=self.incarnations[name],
-            after_generation=self.joined[name] if anew else 0,
-        )
-        self.tell(self.machine.join, request)
-        place = self.tell(self.machine.place, request)
-        if place is not None:
-            self.joined[name] = place.generation
-            held = self.ranks.setdefault((place.generation, place.rank), name)
-            assert held == name, "a rank belongs to one trainer"
-            assert self.ranked.setdefault((place.generation, name), place.rank) == place.rank
-
-    @rule(key=st.sampled_from("ab"), value=st.binary(max_size=2), back=st.integers(0, 1))
-    def put(self, key, value, back):
-        generation = self.machine.rounds.current - back
-        request = rendezvous_pb2.PutKeyRequest(generation=generation, key=key, value=value)
-        try:
-            self.machine.put(request)
-        except REFUSALS:
-            return
-        assert back == 0
-        assert self.keys.setdefault((generation, key), value) == value
-
-    @rule(name=st.sampled_from("ab"), rows=st.integers(1, 2))
-    def create_table(self, name, rows):
-        spec = table_pb2.TableSpec(
-            name=name,
-            rows=rows,
-            dim=1,
-            dtype="ELEMENT_TYPE_FLOAT32",
-            initializer=table_pb2.Recipe(name="constant", settings={"value": 0.0}),
-            optimizer=table_pb2.Recipe(name="sgd", settings={"lr": 0.1}),
-        )
-        if self.tell(self.machine.create_table, spec) is not None:
-            assert self.tables.setdefault(name, rows) == rows
-
-    @rule()
-    def restart_coordinator(self):
-        self.machine = make(self.journal, parameter_servers=2, trainers=WORLD)
-        # Values lived in memory; trainers publish them anew.
-        self.keys.clear()
-
-    @invariant()
-    def numbers_never_go_back(self):
-        assert self.machine.rounds.current >= self.generation
-        assert self.machine.shards.map.epoch >= self.epoch
-        self.generation = self.machine.rounds.current
-        self.epoch = self.machine.shards.map.epoch
-
-    @invariant()
-    def a_formed_generation_is_whole(self):
-        rounds = self.machine.rounds
-        assert not rounds.formed or len(rounds.joined) == WORLD
-        assert rounds.formed or len(rounds.joined) < WORLD
-        places = [
-            rounds.place(name, inc)[1] for name, inc in rounds.joined.items() if rounds.formed
-        ]
-        assert sorted(places) == list(range(WORLD if rounds.formed else 0))
-        for name, incarnation in rounds.joined.items():
-            lease = next((x for x in self.machine.members.leases() if x.member.name == name), None)
-            assert lease is None or lease.member.incarnation == incarnation
-
-    @invariant()
-    def no_key_outlives_its_generation(self):
-        current = self.machine.rounds.current
-        for (generation, key), value in self.keys.items():
-            try:
-                assert self.machine.rounds.get(generation, key) == value
-                assert generation == current
-            except StaleGeneration:
-                assert generation < current or not self.machine.rounds.formed
-
-    @invariant()
-    def names_are_unique_and_an_epoch_is_one_map(self):
-        names = [lease.member.name for lease in self.machine.members.leases()]
-        assert len(names) == len(set(names))
-        seen = self.machine.shards.map.SerializeToString(deterministic=True)
-        assert self.maps.setdefault(self.machine.shards.map.epoch, seen) == seen
-        shards = [shard.name for shard in self.machine.shards.map.shards]
-        assert len(shards) == len(set(shards)) in (0, 2)
-
-    @invariant()
-    def the_journal_knows_what_others_rely_on(self):
-        stored = Rounds(WORLD, self.journal.fact("round"))
-        assert stored.remember() == self.machine.rounds.remember()
-        assert self.journal.fact("shard_map") == self.machine.shards.map.SerializeToString()
-        assert self.journal.tables() == self.machine.catalogue.all()
-
-    @invariant()
-    def the_map_is_given_out_only_whole(self):
-        alive = {lease.member.name for lease in self.machine.members.leases()}
-        with contextlib.suppress(ShardNotReady):
-            assert {shard.name for shard in self.machine.shard_map().shards} <= alive
-
-
-Events.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-TestEvents = Events.TestCase
+    assert (early, formed) == (False, True)
+    assert [(p.generation, p.rank, p.world_size) for p in places] == [(1, 0, 2), (1, 1, 2)]
+    assert (over, whole) == (False, True)
+    assert machine.rounds.current == 3
+    assert machine.place(say.join("trainer-2")).world_size == 2

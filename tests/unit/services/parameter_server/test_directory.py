@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gradmesh.protos.errors import ShardNotReady, TableNotFound
+from gradmesh.protos.errors import InvalidRequest, ShardNotReady, TableNotFound
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.directory import Directory
 
@@ -57,3 +57,13 @@ def test_a_silent_coordinator_holds_nobody_up_who_needs_it_not(cluster):
 
     assert same is held
     assert took_s < 0.5
+
+
+def test_a_generation_that_the_trainers_never_had_is_refused(cluster):
+    directory = Directory()
+    mesh = cluster.connect()
+    directory.join(mesh)
+
+    directory.check_generation(mesh.generation, soon())
+    with pytest.raises(InvalidRequest, match="the trainers' newest is"):
+        directory.check_generation(mesh.generation + 2**40, soon())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gradmesh.engine.autograd import Tensor
-from gradmesh.trainer.process_group import LocalProcessGroup, ProcessGroup, TcpProcessGroup
+from gradmesh.trainer.process_group import LocalProcessGroup, ProcessGroup, connect
 
 
 class MemoryStore:
@@ -34,8 +34,9 @@ class MemoryStore:
 class World:
     """Ranks that run a job at the same time, each on a thread of its own."""
 
-    def __init__(self, size: int, timeout_s: float = 30.0) -> None:
+    def __init__(self, size: int, timeout_s: float = 30.0, backend: str = "tcp") -> None:
         self.size = size
+        self._backend = backend
         self._pool = ThreadPoolExecutor(size, thread_name_prefix="rank")
         self._timeout_s = timeout_s
         self._meetings = 0
@@ -48,16 +49,17 @@ class World:
         store = MemoryStore()
         self._meetings += 1
 
-        def connect(rank: int) -> ProcessGroup:
-            return TcpProcessGroup.connect(
+        def join(rank: int) -> ProcessGroup:
+            return connect(
                 store,
+                backend=self._backend,
                 generation=self._meetings,
                 rank=rank,
                 world_size=self.size,
                 timeout_s=self._timeout_s,
             )
 
-        return list(self._pool.map(connect, range(self.size), timeout=60))
+        return list(self._pool.map(join, range(self.size), timeout=60))
 
     def run(self, job: Callable[[ProcessGroup], Any]) -> list[Any]:
         """Return what the job gives on each rank, or raise the first error."""
@@ -80,8 +82,8 @@ def world() -> Iterator[Callable[..., World]]:
     """Make worlds: world(size) -> World."""
     made: list[World] = []
 
-    def make(size: int = 2, timeout_s: float = 30.0) -> World:
-        made.append(World(size, timeout_s))
+    def make(size: int = 2, timeout_s: float = 30.0, backend: str = "tcp") -> World:
+        made.append(World(size, timeout_s, backend))
         return made[-1]
 
     yield make

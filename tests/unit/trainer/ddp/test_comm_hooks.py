@@ -316,3 +316,17 @@ def test_accumulate_gradients_no_sync_with_hook(world, inputs, as_view):
     plain = one.run(lambda group: job(group, None))
     hooked = one.run(lambda group: job(group, hooks.allreduce_hook))
     assert_same(plain[0], hooked[1])
+
+
+@pytest.mark.parametrize("hook", [hooks.allreduce_hook, hooks.fp16_compress_hook])
+@pytest.mark.parametrize("backend", ["tcp", "shm"])
+def test_a_hook_on_one_rank_only_raises_on_all(world, inputs, hook, backend):
+    def job(group):
+        ddp = DistributedDataParallel(net(), process_group=group)
+        if group.rank == 1:
+            ddp.register_comm_hook(None, hook)
+        ddp(inputs(group.rank, 0, 6, 16)).sum().backward()
+
+    for error in world(2, backend=backend).errors(job):
+        assert isinstance(error, CollectiveMismatch)
+        assert "all_reduce" in str(error)

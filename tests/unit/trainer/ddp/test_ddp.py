@@ -1,13 +1,16 @@
 """The wrapper at work: averaged gradients, no_sync, failures, buffers."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from gradmesh.engine import optim
-from gradmesh.engine.autograd import gradient_map, no_grad, run_backward
+from gradmesh.engine.autograd import Tensor, gradient_map, no_grad, run_backward
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import MLP, BatchNorm1d, Linear, Module, Parameter, ReLU, Sequential
 from gradmesh.trainer.ddp import DistributedDataParallel
+from gradmesh.trainer.ddp.comm_hooks import allreduce_hook
 from gradmesh.trainer.errors import (
     MissingGradient,
     ReductionError,
@@ -231,7 +234,10 @@ def test_a_dropped_wrapper_lets_go_of_the_module(world, inputs):
         module = net()
         ddp = DistributedDataParallel(module, process_group=group)
         ddp(inputs(group.rank, 0, 3, 4)).sum().backward()
+        gone = weakref.ref(ddp)
         del ddp
+        assert gone() is None
+        assert not module[0].weight.extras.post_hooks
         module.zero_grad()
         again = DistributedDataParallel(module, process_group=group)
         again(inputs(group.rank, 0, 3, 4)).sum().backward()
@@ -303,3 +309,53 @@ def test_parameter_used_only_outside_forward(world, inputs):
 
     first, second = world(2).run(job)
     assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_save_load_checkpoint(world, inputs):
+    """Three steps, a reload and three more equal six."""
+
+    def steps(ddp, rank, start):
+        optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+        for step in range(start, start + 3):
+            optimizer.zero_grad()
+            (ddp(inputs(rank, step, 5, 4)) ** 2).mean().backward()
+            optimizer.step()
+        return {name: Tensor(value.data.copy()) for name, value in ddp.state_dict().items()}
+
+    def job(group):
+        ddp = DistributedDataParallel(net(), process_group=group)
+        saved = steps(ddp, group.rank, 0)
+        through = steps(ddp, group.rank, 3)
+        other = DistributedDataParallel(net(5), process_group=group)
+        other.load_state_dict(saved)
+        again = steps(other, group.rank, 3)
+        plain = net(9)
+        plain.load_state_dict(saved)
+        return through, again
+
+    for through, again in world(2).run(job):
+        assert all((through[name].data == again[name].data).all() for name in through)
+
+
+def test_buckets_are_sent_while_backward_goes_on(world, inputs):
+    def job(group):
+        module = Sequential(*(Linear(4, 4) for _ in range(4)))
+        ddp = DistributedDataParallel(module, process_group=group, bucket_cap_mb=1e-5)
+        events = []
+
+        def hook(state, bucket):
+            events.append(f"bucket {bucket.index()}")
+            return allreduce_hook(state, bucket)
+
+        ddp.register_comm_hook(None, hook)
+        for place, layer in enumerate(module):
+            layer.weight.register_hook(lambda grad, place=place: events.append(f"layer {place}"))
+        for step in range(2):
+            events.clear()
+            ddp(inputs(group.rank, step, 3, 4)).sum().backward()
+        return events
+
+    for events in world(2).run(job):
+        assert events.index("bucket 0") < events.index("layer 2")
+        assert events.index("layer 0") < events.index("bucket 7")
+        assert [event for event in events if "bucket" in event] == [f"bucket {n}" for n in range(8)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradmesh.engine.autograd import Tensor
+from gradmesh.engine.autograd import Tensor, run_backward
 from gradmesh.engine.nn import Linear, Module, Sequential
 from gradmesh.trainer.ddp import DistributedDataParallel
 from gradmesh.trainer.ddp.timeline import EVENTS
@@ -52,14 +52,16 @@ def test_mixed_dtypes_have_buckets_of_their_own(world):
             super().__init__()
             self.a, self.b = Linear(2, 2, dtype="float32"), Linear(2, 2, dtype="float64")
 
-        def forward(self, x):
-            return self.a(x).sum().to(dtype="float64") + self.b(x.to(dtype="float64")).sum()
+        def forward(self, x, y):
+            return self.a(x).sum(), self.b(y).sum()
 
     ddp = DistributedDataParallel(Two(), process_group=world(1).groups[0])
     data = ddp.logging_data()
     assert data["dtypes"] == "float32, float64"
     assert data["bucket_sizes"] == "48, 24"
-    ddp(Tensor(np.ones((1, 2), np.float32))).backward()
+    outs = ddp(Tensor(np.ones((1, 2), np.float32)), Tensor(np.ones((1, 2))))
+    run_backward(outs)
+    assert ddp.module.b.weight.grad.dtype == np.float64
 
 
 def test_ddp_python_error_logged(world):
@@ -94,3 +96,18 @@ def test_ddp_has_finalized(world, inputs):
     handle.remove()
     with pytest.raises(UnfinishedReduction):
         ddp.check_reduction_finished()
+
+
+def test_figures_go_to_the_log_now_and_then(world, inputs, caplog):
+    caplog.set_level("INFO", "gradmesh.trainer.ddp")
+    ddp = DistributedDataParallel(
+        net(), process_group=world(1).groups[0], find_unused_parameters=True
+    )
+    for step in range(12):
+        ddp(inputs(0, step, 4, 10)).sum().backward()
+
+    warned, told = caplog.records
+    assert "found none" in warned.getMessage()
+    assert told.getMessage() == "data parallel"
+    assert told.world_size == 1
+    assert told.iteration == 9

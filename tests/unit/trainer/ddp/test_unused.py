@@ -325,3 +325,25 @@ def test_ddp_returns_tensor_with_no_grad(world, inputs):
 
     first, second = world(2).run(job)
     assert (first[0] == second[0]).all()
+
+
+def test_a_shared_parameter_is_averaged_once(world, inputs):
+    class Tied(Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.spare = Linear(3, 3), Linear(3, 3), Linear(3, 3)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return self.b(self.a(x))
+
+    def job(group):
+        ddp = DistributedDataParallel(Tied(), process_group=group, find_unused_parameters=True)
+        for step in range(2):
+            ddp.zero_grad()
+            ddp(inputs(group.rank, step, 2, 3)).sum().backward()
+        assert ddp.logging_data()["num_parameter_tensors"] == 5
+        return ddp.module.a.weight.grad.data
+
+    first, second = world(2).run(job)
+    assert (first == second).all()

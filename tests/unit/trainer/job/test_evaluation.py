@@ -3,7 +3,9 @@ import pytest
 
 from gradmesh.engine.backend import Generator
 from gradmesh.trainer.data import ClickData, ClickSpec
+from gradmesh.trainer.data.click_blocks import ClickBlocks
 from gradmesh.trainer.data.teacher import sigmoid
+from gradmesh.trainer.errors import DataError
 from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.metric import auc, log_loss
 from gradmesh.trainer.models import DLRM, LocalEmbedding
@@ -25,7 +27,9 @@ def model():
 
 
 def test_figures_are_those_of_all_held_out_batches(model, data):
-    figures = evaluate(model, data, LocalProcessGroup(), 5, 200)
+    blocks = ClickBlocks(data, "test", 200)
+    figures = evaluate(model, blocks, LocalProcessGroup(), 5, 200)
+    streamed = evaluate(model, blocks, LocalProcessGroup(), 5, 200, streaming=True)
 
     batches = [data.batch("test", index, 200) for index in range(5)]
     labels = np.concatenate([batch.labels for batch in batches])
@@ -36,3 +40,6 @@ def test_figures_are_those_of_all_held_out_batches(model, data):
     assert figures["log_loss"] == log_loss(labels, guesses)
     assert figures["best_log_loss"] == log_loss(labels, best)
     assert figures["auc"] < figures["best_auc"]
+    assert streamed == pytest.approx(figures, rel=2e-3)
+    with pytest.raises(DataError, match="eval_batches"):
+        evaluate(model, blocks, LocalProcessGroup(), 0, 200)

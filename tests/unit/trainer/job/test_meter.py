@@ -9,7 +9,7 @@ def clock():
 
 
 def test_rate_leaves_the_first_step_out(clock):
-    meter = Meter(10, clock)
+    meter = Meter(10, clock=clock)
 
     for steps in (1, 2, 3):
         meter.count(steps)
@@ -19,7 +19,7 @@ def test_rate_leaves_the_first_step_out(clock):
 
 
 def test_rate_is_zero_before_the_second_step(clock):
-    meter = Meter(10, clock)
+    meter = Meter(10, clock=clock)
 
     assert meter.samples_per_s() == 0.0
     meter.count(1)

@@ -1,103 +1,23 @@
 """A store that comes back from its log is, bit for bit, the store that wrote it."""
 
-import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import InvalidRequest, RunLost, ShardMismatch, StaleGeneration
-from gradmesh.services.parameter_server.log import Log, LogCorrupt, Mode
-from gradmesh.services.parameter_server.log.recovery import recover
+from gradmesh.protos.errors import (
+    InvalidRequest,
+    LookupNotFound,
+    RunLost,
+    ShardMismatch,
+    StaleGeneration,
+)
+from gradmesh.services.parameter_server.log import LogCorrupt, Mode
+from gradmesh.services.parameter_server.log.keeper import LogKeeper
 from gradmesh.services.parameter_server.log.segment import segments_of
 from gradmesh.services.parameter_server.log.snapshot import take_snapshot
-
-_HASH = table_pb2.TABLE_KIND_HASH
-_ADAGRAD = table_pb2.Recipe(name="adagrad", settings={"lr": 0.5})
-
-
-def specs(make):
-    lru = {"eviction": table_pb2.Recipe(name="lru"), "max_bytes": 4096 * 400}
-    often = table_pb2.Recipe(name="frequency", settings={"count": 2})
-    ttl = table_pb2.Recipe(name="ttl", settings={"steps": 3})
-    return [
-        make.spec("dense", rows=60, optimizer=_ADAGRAD),
-        make.spec("hash", rows=0, kind=_HASH, optimizer=_ADAGRAD),
-        make.spec("lru", rows=0, kind=_HASH, **lru),
-        make.spec("often", rows=0, kind=_HASH, admission=often),
-        make.spec("ttl", rows=0, kind=_HASH, eviction=ttl),
-    ]
-
-
-class Server:
-    """A store with a log that can be opened again, as after kill -9."""
-
-    def __init__(self, make, folder, mode=Mode.OS, shards=None):
-        self._make, self.folder, self._mode = make, folder, mode
-        self._shards = shards or make.shards()
-        self._log = None
-        self.store = None
-        self.counter = itertools.count(1)
-        self.open()
-
-    def open(self):
-        if self._log is not None:
-            self._log.close()
-        self._log = Log(self.folder, self._mode, owner="ps-0", segment_bytes=2000)
-        self.store = self._make.store(
-            *specs(self._make), max_bytes=1 << 26, log=self._log, shards=self._shards
-        )
-        return recover(self.store)
-
-    def close(self):
-        self._log.close()
-
-    def lookup(self, table, ids, context=None, mark=None):
-        (rows,) = self.store.lookup(
-            [table],
-            [np.asarray(ids, np.int64)],
-            self._make.deadline(),
-            epoch=1,
-            context=context,
-            number=1,
-            mark=mark,
-        )
-        return rows
-
-    def push(self, table, ids, value, number=None, names=None):
-        ids = np.asarray(ids, np.int64)
-        arrays = [ids, np.full((ids.size, 3), value, np.float32)]
-        names = names or [table]
-        sender = ("w", 1, number or next(self.counter))
-        return self.store.push(sender, names, arrays * len(names), 1, self._make.deadline())
-
-    def contribute(self, table, ids, value, mark=None):
-        context = self._make.context(next(self.counter))
-        self.lookup(table, ids, context, mark)
-        self.store.backward(context, 1, [np.full((len(ids), 3), value, np.float32)])
-        return self.store.apply(context, mark)
-
-
-def contents(store):
-    """Everything that a table answers and decides by, as comparable values."""
-    found = {}
-    for table in store.tables():
-        rows = {}
-        for ids, values, state in table.blocks():
-            parts = [values, *(state[name] for name in sorted(state))]
-            for place, id_ in enumerate(ids.tolist()):
-                rows[id_] = tuple(part[place].tobytes() for part in parts)
-        survey = table.changes._survey
-        memory = {n: a.tobytes() for n, a in survey.memory().items()}
-        marks = {}
-        if table.kind == "hash":
-            for piece in range(survey.pieces):
-                ids, _, held = survey.piece(piece, 0)
-                marks.update(zip(ids.tolist(), held.tolist(), strict=True))
-        found[table.spec.name] = rows, table.steps, memory, marks
-    return found
+from tests.unit.services.parameter_server.log.server import Server, contents
 
 
 @pytest.fixture
@@ -274,66 +194,98 @@ def test_a_snapshot_shortens_the_log_and_damage_in_it_is_named(server):
         server.open()
 
 
-_ids = st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True)
-_table = st.sampled_from(["dense", "hash", "lru", "often", "ttl"])
-_operation = st.one_of(
-    st.tuples(st.just("push"), _table, _ids),
-    st.tuples(st.just("lookup"), _table, _ids),
-    st.tuples(st.just("context"), _table, _ids),
-    st.tuples(st.just("step"), _table, _ids),
-    st.tuples(st.just("run"), st.just("dense"), st.just([0])),
-    st.tuples(st.just("snapshot"), st.just(""), st.just([0])),
-    st.tuples(st.just("restart"), st.just(""), st.just([0])),
-)
+def test_in_mode_fsync_everything_waits_for_the_disk_and_comes_back(make, tmp_path, monkeypatch):
+    server = Server(make, tmp_path, Mode.FSYNC)
+    waited = []
+    original = server._log.wait
+    monkeypatch.setattr(server._log, "wait", lambda n: waited.append(n) or original(n))
+    server.push("dense", [1], 1.0)
+    server.contribute("hash", [7], 1.0)
+    server.store.start_run(1, 1, ["dense"], make.deadline())
+    context = make.context(99)
+    server.lookup("dense", [2], context, make.mark(0))
+    server.store.backward(context, 1, [np.ones((1, 3), np.float32)])
+    server.store.apply(context, make.mark(0), make.deadline(), returned=1)
+    rows = server.lookup("dense", [1, 2]), server.lookup("hash", [7])
+    server.open()
+
+    assert len(waited) == 3
+    assert server._log._durable == server._log.next_number - 1
+    np.testing.assert_array_equal(server.lookup("dense", [1, 2]), rows[0])
+    np.testing.assert_array_equal(server.lookup("hash", [7]), rows[1])
+    server.close()
 
 
-@settings(
-    deadline=None,
-    max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(operations=st.lists(_operation, max_size=25))
-def test_whatever_happened_comes_back(make, tmp_path_factory, operations):
-    server = Server(make, tmp_path_factory.mktemp("log"))
-    generation, step = 0, 0
-    try:
-        for number, (kind, table, ids) in enumerate(operations):
-            value = 0.25 * number - 1
-            if kind == "push":
-                server.push(table, ids, value)
-            elif kind == "lookup":
-                server.lookup(table, ids)
-            elif kind == "context":
-                server.contribute(table, ids, value)
-            elif kind == "run" or (kind == "step" and not generation):
-                generation, step = generation + 2, 0
-                names = [t.spec.name for t in server.store.tables()]
-                server.store.start_run(generation, 1, names, make.deadline())
-            elif kind == "step":
-                mark = make.mark(step, 0, generation)
-                server.contribute(table, ids, value, mark)
-                step += 1
-            elif kind == "snapshot":
-                take_snapshot(server.store)
-            else:
-                server.open()
-                if generation:
-                    origin = server.store.steps.run.origin
-                    generation += 2
-                    server.store.start_run(
-                        generation, 1, [], make.deadline(), origin=origin, steps=step
-                    )
-        expected = contents(server.store)
-        answers = {t: server.store.shelf[t].read(np.arange(41), peek=True) for t in expected}
-        server.open()
+def test_gradients_that_a_restart_lost_are_missed(server, make):
+    context = make.context(5)
+    server.lookup("dense", [1], context)
+    server.store.backward(context, 1, [np.ones((1, 3), np.float32)])
+    server.open()
 
-        found = contents(server.store)
-        for name, (rows, steps, memory, marks) in found.items():
-            assert (steps, memory) == expected[name][1:3]
-            if server.store.shelf[name].counts_uses:
-                assert (rows, marks) == (expected[name][0], expected[name][3])
-            np.testing.assert_array_equal(
-                server.store.shelf[name].read(np.arange(41), peek=True), answers[name]
-            )
-    finally:
-        server.close()
+    with pytest.raises(LookupNotFound, match="this server restarted; run the step again"):
+        server.store.apply(context, None, returned=1)
+    # Nothing was brought here before, so nothing is missed.
+    server.store.apply(make.context(6), None, returned=0)
+
+
+def test_a_step_whose_end_was_not_written_is_still_prepared(make, tmp_path):
+    server = Server(make, tmp_path, shards=make.shards(2))
+    ids = [i for i in range(60) if make.shards(2).shards_of(np.array([i]))[0] == 0][:3]
+    server.store.start_run(1, 1, ["dense"], make.deadline())
+    for step in range(3):
+        server.contribute("dense", ids, 1.0, make.mark(step))
+    after = server.lookup("dense", ids, mark=make.mark(3))  # applies the third
+    server._log._deferred = None  # killed before the next record
+    server.open()
+    run = server.store.steps.look(2)
+    state = run.applied_steps, run.prepared_steps
+    server.store.start_run(2, 1, [], make.deadline(), origin=1, steps=3)
+
+    assert state == (2, 3)
+    np.testing.assert_array_equal(server.lookup("dense", ids), after)
+    server.close()
+
+
+def test_the_keeper_shortens_a_log_that_has_grown(server, eventually):
+    for _ in range(30):
+        server.push("hash", np.arange(40), 1.0)
+    keeper = LogKeeper(server.store, 1)
+    held = sum(table.bytes for table in server.store.tables())
+    server.store.log.bytes_since_snapshot += held
+
+    eventually(lambda: list(server.folder.glob("snapshot-*")), timeout_s=20)
+    keeper.close()
+
+    assert server.open() == 0
+
+
+@pytest.mark.timeout(60)
+def test_snapshots_under_load_stop_nobody_and_lose_nothing(server, make):
+    begun = time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
+
+        def push(worker):
+            done = 0
+            while time.monotonic() - begun < 1.5:
+                done += 1
+                ids, rows = np.arange(20), np.ones((20, 3), np.float32)
+                sender = (f"w{worker}", 1, done)
+                server.store.push(sender, ["lru"], [ids, rows], 1, make.deadline())
+                server.lookup("lru", [worker, done % 40])
+            return done
+
+        jobs = [pool.submit(push, worker) for worker in range(3)]
+        taken = 0
+        while not all(job.done() for job in jobs):
+            taken += take_snapshot(server.store)
+        done = [job.result(timeout=10) for job in jobs]
+    before = contents(server.store)
+    server.open()
+
+    assert taken > 0
+    assert contents(server.store) == before
+    assert server.store.shelf["lru"].steps == sum(done)
+    for worker, count in enumerate(done):
+        sender = (f"w{worker}", 1, count)
+        arrays = [np.arange(1), np.ones((1, 3), np.float32)]
+        assert not server.store.push(sender, ["lru"], arrays, 1, make.deadline())

@@ -10,6 +10,7 @@ import pytest
 from gradmesh.engine.optim import SGD, Adagrad, RowwiseAdagrad
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost
+from gradmesh.services.parameter_server.table import Budget
 
 TTL = table_pb2.Recipe(name="ttl", settings={"steps": 5.0})
 KINDS = {
@@ -226,3 +227,38 @@ def test_rows_that_do_not_fit_change_nothing(make_shards, change):
         shard.restore(arrays | change)
 
     assert shard.row_count == 0
+
+
+def test_rows_put_aside_count_and_without_room_the_cut_is_lost_not_the_step(make_shards):
+    budget = Budget(2_000_000)
+    shards = make_shards(rows=20_000, dim=16, home={"budget": budget})
+    (shard,) = shards.shards
+    ids = np.arange(20_000)
+    shards.read(ids)
+    held = budget.taken
+
+    shard.freeze("cut", "")
+    shards.push(ids[:2000], np.ones((2000, 16), np.float32))
+    assert budget.taken >= held + 2000 * 16 * 4
+    shards.push(ids[2000:], np.ones((18_000, 16), np.float32))
+
+    assert shard.steps == 2
+    assert budget.taken == held
+    with pytest.raises(SnapshotLost, match="max_store_bytes"):
+        shard.changes.read("cut", 0)
+
+
+def test_memory_of_rows_put_aside_is_given_back_as_they_are_read(make_shards):
+    budget = Budget(1 << 30)
+    shards = make_shards(rows=300, home={"budget": budget})
+    (shard,) = shards.shards
+    shards.read(np.arange(300))
+    held = budget.taken
+
+    shard.freeze("cut", "")
+    shards.push(np.arange(300), np.ones((300, 4), np.float32))
+    assert budget.taken > held
+    collect(shard, "cut")
+    assert budget.taken == held
+    shard.changes.thaw("cut", False)
+    assert budget.taken == held

@@ -33,7 +33,7 @@ def eventually_fails():
 
 def receive(link, text, count):
     target = bytearray(count)
-    link.start_receive(text, memoryview(target))
+    link.start_receive(text, [memoryview(target)])
     while link.is_receiving():
         link.receive_some()
     return bytes(target)
@@ -43,7 +43,7 @@ def receive(link, text, count):
 def test_frame_arrives(pair, payload):
     near, far = pair
 
-    near.start_send("hello", memoryview(payload))
+    near.start_send("hello", [memoryview(payload)])
     near.send_some()
 
     assert not near.is_sending()
@@ -56,8 +56,8 @@ def test_frame_bigger_than_the_kernel_buffers_goes_in_parts(pair):
     payload = bytes(range(256)) * 100_000
     target = bytearray(len(payload))
 
-    near.start_send("big", memoryview(payload))
-    far.start_receive("big", memoryview(target))
+    near.start_send("big", [memoryview(payload)])
+    far.start_receive("big", [memoryview(target)])
     while near.is_sending() or far.is_receiving():
         near.send_some()
         far.receive_some()
@@ -68,7 +68,7 @@ def test_frame_bigger_than_the_kernel_buffers_goes_in_parts(pair):
 def test_next_frame_is_left_in_the_kernel(pair):
     near, far = pair
     for payload in (b"one", b"two"):
-        near.start_send("frame", memoryview(payload))
+        near.start_send("frame", [memoryview(payload)])
         near.send_some()
 
     assert receive(far, "frame", 3) == b"one"
@@ -78,7 +78,7 @@ def test_next_frame_is_left_in_the_kernel(pair):
 @pytest.mark.parametrize(("text", "count"), [("other", 3), ("hello", 4)])
 def test_unexpected_frame_is_a_mismatch_that_names_both(pair, text, count):
     near, far = pair
-    near.start_send("hello", memoryview(b"abc"))
+    near.start_send("hello", [memoryview(b"abc")])
     near.send_some()
 
     with pytest.raises(CollectiveMismatch, match="hello with 3 bytes") as caught:
@@ -129,12 +129,12 @@ def test_farewell_comes_behind_a_frame_that_is_half_sent(pair):
     near, far = pair
     payload = bytes(8_000_000)
     target = bytearray(len(payload))
-    near.start_send("big", memoryview(payload))
+    near.start_send("big", [memoryview(payload)])
     near.send_some()
     assert near.is_sending()
 
     near.start_farewell(Kind.PEER_LOST, 2)
-    far.start_receive("big", memoryview(target))
+    far.start_receive("big", [memoryview(target)])
     while near.flush() or far.is_receiving():
         far.receive_some()
     assert target == payload
@@ -147,7 +147,7 @@ def test_farewell_comes_behind_a_frame_that_is_half_sent(pair):
 
 def test_last_words_are_heard_when_sending_fails(pair, eventually_fails):
     near, far = pair
-    far.start_send("late", memoryview(bytes(8_000_000)))
+    far.start_send("late", [memoryview(bytes(8_000_000))])
     far.send_some()
 
     # Closing with data unread resets the connection, so that the next send fails.

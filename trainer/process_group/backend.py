@@ -1,15 +1,16 @@
 """Chooses a backend and meets the other ranks."""
 
-import time
 from typing import Literal, TypeAlias
 
 from gradmesh.sdk.transport.lane.handshake import host_identity
-from gradmesh.trainer.errors import CollectiveTimeout
 from gradmesh.trainer.process_group.local import LocalProcessGroup
+from gradmesh.trainer.process_group.mpi import MpiProcessGroup
+from gradmesh.trainer.process_group.nccl import NcclProcessGroup
 from gradmesh.trainer.process_group.process_group import ProcessGroup
 from gradmesh.trainer.process_group.shm import ShmProcessGroup
-from gradmesh.trainer.process_group.store import Store
+from gradmesh.trainer.process_group.store import PrefixStore, Store
 from gradmesh.trainer.process_group.tcp import Endpoint, TcpProcessGroup
+from gradmesh.trainer.process_group.tcp.rendezvous import share_hosts
 
 Backend: TypeAlias = Literal["auto", "local", "shm", "tcp", "mpi", "nccl"]
 """How the ranks of a process group talk; auto is shm on one host, tcp between hosts."""
@@ -48,11 +49,18 @@ def connect(
     if backend == "local" or (backend == "auto" and world_size == 1):
         return LocalProcessGroup()
     if backend == "auto":
-        hosts = _hosts(store, rank, world_size, timeout_s)
+        place = PrefixStore(store, "choice")
+        hosts = share_hosts(place, rank, world_size, host_identity(), timeout_s)
         backend = "shm" if len(set(hosts)) == 1 and hosts[0] else "tcp"
     if backend == "shm":
         return ShmProcessGroup.connect(
             store, generation=generation, rank=rank, world_size=world_size, timeout_s=timeout_s
+        )
+    if backend == "mpi":
+        return MpiProcessGroup.connect(store, rank=rank, world_size=world_size, timeout_s=timeout_s)
+    if backend == "nccl":
+        return NcclProcessGroup.connect(
+            store, rank=rank, world_size=world_size, timeout_s=timeout_s
         )
     return TcpProcessGroup.connect(
         store,
@@ -62,21 +70,3 @@ def connect(
         timeout_s=timeout_s,
         endpoint=endpoint,
     )
-
-
-def _hosts(store: Store, rank: int, world_size: int, timeout_s: float) -> list[bytes]:
-    """Tell the others where we run; return where each rank runs."""
-    deadline = time.monotonic() + timeout_s
-    store.set(f"process_group/host/{rank}", host_identity().encode())
-    found = []
-    for peer in range(world_size):
-        try:
-            left_s = max(0.0, deadline - time.monotonic())
-            found.append(store.get(f"process_group/host/{peer}", left_s))
-        except TimeoutError as error:
-            raise CollectiveTimeout(
-                f"rank {peer} did not say in time where it runs; see whether it still runs,"
-                " then rejoin",
-                ranks=[peer],
-            ) from error
-    return found

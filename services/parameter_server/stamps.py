@@ -18,7 +18,7 @@ _MAX_ROWS = 1 << 20
 
 
 @final
-class _Stamps:
+class _TableStamps:
     """The last change of each row of one table that changed after a count.
 
     Args:
@@ -49,7 +49,7 @@ class _Stamps:
 
 
 @final
-class Changes:
+class Stamps:
     """What changed in the tables that are watched, in bounded memory.
 
     Args:
@@ -61,7 +61,7 @@ class Changes:
         self._max_rows = max_rows
         self._lock = threading.Lock()  # guards all below
         self._count = 0
-        self._stamps: dict[str, _Stamps] = {}
+        self._stamps: dict[str, _TableStamps] = {}
 
     def watch(self, tables: Iterable[str]) -> int:
         """Begin to remember; return the count of now.
@@ -71,7 +71,7 @@ class Changes:
         with self._lock:
             for table in tables:
                 if table not in self._stamps:
-                    self._stamps[table] = _Stamps(self._count)
+                    self._stamps[table] = _TableStamps(self._count)
             return self._count
 
     def record(self, table: str, slots: Slots) -> None:
@@ -83,7 +83,7 @@ class Changes:
                 return
             if len(stamps) + slots.size > self._max_rows and len(stamps):
                 # Of what changed before now nothing is known any more, this change included.
-                self._stamps[table] = _Stamps(self._count)
+                self._stamps[table] = _TableStamps(self._count)
             else:
                 stamps.set(slots, self._count)
 
@@ -92,7 +92,7 @@ class Changes:
         with self._lock:
             self._count += 1
             if table in self._stamps:
-                self._stamps[table] = _Stamps(self._count)
+                self._stamps[table] = _TableStamps(self._count)
 
     def since(self, count: int, table: str, slots: Slots) -> NDArray[np.int64]:
         """Return which of the slots have changed after a count, as places among them."""

@@ -1,0 +1,124 @@
+"""Training steps under DistributedDataParallel on growing numbers of processes of this machine.
+
+One measurement is forward, loss, backward and step. The first set runs without DDP. Against torch
+the processes run their steps with and without DDP in turns: what is compared is the difference,
+that is what DDP adds to the local step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, final
+
+import numpy as np
+
+from gradmesh.benchmarks.crowd import Crowd, crowd
+from gradmesh.benchmarks.ddp_report import Measured, ModelReport
+from gradmesh.benchmarks.report import Row
+
+MODELS: Final = ("resnet50", "resnet101", "resnext50_32x4d", "resnext101_32x8d", "mlp")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one process does in an iteration."""
+
+    model: str
+    """Which model."""
+    batch_size: int
+    """Examples."""
+    image_size: int
+    """Height and width of the images; without meaning for the mlp."""
+    width: int
+    """Neurons of each of the mlp's ten layers; 1024 makes ten million parameters."""
+    bucket_mb: float
+    """Cap of the buckets."""
+    view: bool
+    """Whether gradients lie in the buckets."""
+
+
+def run(
+    work: Work,
+    worlds: Sequence[int],
+    backend: str,
+    warmup: int,
+    rounds: int,
+    on_set: Callable[[ModelReport, Measured, str, float | None], object] = lambda *_: None,
+) -> ModelReport:
+    """Measure one model without DDP, then with it on each number of processes.
+
+    Args:
+        work: What to do.
+        worlds: Numbers of processes.
+        backend: How they talk.
+        warmup: Iterations that are not measured.
+        rounds: Iterations that are.
+        on_set: Called with each set as it is known, its label, and which share of the
+            communication was hidden behind backward.
+    """
+    report = ModelReport(work.model, work.batch_size)
+    for world, wraps, label in [(1, False, "no ddp"), *((n, True, f"1M/{n}P") for n in worlds)]:
+        with crowd("ddp_ours", backend if world > 1 else "local", world) as ranks:
+            command = {**asdict(work), "wraps": wraps}
+            ranks.measure_all(**command, rounds=warmup)
+            found = ranks.measure_all(**command, rounds=rounds)
+            hidden = _hidden(ranks.measure_all(**command, rounds=0)) if world > 1 else None
+        measured = Measured(tuple(range(world)), tuple(s for seconds in found for s in seconds))
+        report.result.append(measured)
+        on_set(report, measured, label, hidden)
+    return report
+
+
+def _hidden(found: Sequence[Sequence[float]]) -> float:
+    """Return which share of the communication backward hid, at the median.
+
+    Args:
+        found: For each rank the time of communication alone, then what was left of it when
+            backward ended, for each step. The rank that ended last waited for nobody: what it had
+            left is communication, what others had is waiting for it as well.
+    """
+    alone = float(np.median([seconds[0] for seconds in found]))
+    left = [min(ranks) for ranks in zip(*(seconds[1:] for seconds in found), strict=True)]
+    return max(0.0, 1 - float(np.median(left)) / alone)
+
+
+def compare(
+    work: Work, worlds: Sequence[int], backend: str, rounds: int, blocks: int = 6
+) -> list[Row]:
+    """Return what DDP adds to a step, ours and torch's, for each number of processes.
+
+    Args:
+        work: The mlp.
+        worlds: Numbers of processes.
+        backend: How ours talk; torch's use gloo.
+        rounds: Steps of each kind in each block.
+        blocks: How often the sides take turns.
+    """
+    rows = []
+    for world in worlds:
+        with (
+            crowd("ddp_ours", backend, world) as ours,
+            crowd("ddp_torch", "gloo", world) as theirs,
+        ):
+            sides = {"ours": ours, "theirs": theirs}
+            pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+            for block in range(blocks + 1):
+                for name, side in sides.items():
+                    found = _pairs(side, work, rounds)
+                    pairs[name] += found if block else []
+        name = f"ddp-{work.model}{'10m' if work.width == 1024 else work.width}"
+        name += "-view" if work.view else ""
+        rows += [
+            Row.of(f"{name}-w{world}", *([b - a for a, b in pairs[n]] for n in sides)),
+            Row.of(f"{name}-local-w{world}", *([a for a, _ in pairs[n]] for n in sides)),
+            Row.of(f"{name}-step-w{world}", *([b for _, b in pairs[n]] for n in sides)),
+        ]
+    return rows
+
+
+def _pairs(side: Crowd, work: Work, rounds: int) -> list[tuple[float, float]]:
+    """Return the seconds of a local step and of one with DDP right after it, `rounds` times."""
+    found = side.measure_all(**asdict(work), wraps=None, rounds=rounds)
+    # A step is over when the last rank is done.
+    slowest = [max(ranks) for ranks in zip(*found, strict=True)]
+    return list(zip(slowest[::2], slowest[1::2], strict=True))

@@ -1,0 +1,111 @@
+"""How pulling and pushing rows grows with clients and servers: one of each against several.
+
+Every client is a process that asks all servers. Where there are more processes than cores they
+share them, so the report says how many cores there were.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from gradmesh.benchmarks import worker
+from gradmesh.launch import LocalCluster
+
+COUNTS = (1024, 65536)
+"""Ids of one call."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRow:
+    """Rows moved in a second by all clients together.
+
+    Args:
+        workload: Its name.
+        ours: Seconds a row, with several clients and servers.
+        peer: Seconds a row, with one of each.
+        ratio: How many times more rows a second that is.
+        rows_s: Rows a second, with several.
+        cores: Cores that the processes had.
+    """
+
+    workload: str
+    ours: float
+    peer: float
+    ratio: float
+    rows_s: float
+    cores: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as JSON holds it."""
+        return asdict(self)
+
+
+def run(
+    pairs: int,
+    lane: str,
+    seconds: float,
+    on_row: Callable[[PairRow], object] = lambda row: None,
+) -> list[PairRow]:
+    """Measure both workloads with one client and server, and with several.
+
+    Args:
+        pairs: How many clients, and how many servers.
+        lane: Which way the calls take.
+        seconds: About how long a measurement takes.
+        on_row: Called with each row as it is known.
+    """
+    names = [(workload, count) for workload in ("pull", "push") for count in COUNTS]
+    speeds = [_speeds(number, lane, names, seconds) for number in (1, pairs)]
+    rows = []
+    for (workload, count), one, many in zip(names, *speeds, strict=True):
+        row = PairRow(
+            workload=f"{workload}-{count}-{lane}-{pairs}x{pairs}",
+            ours=1 / many,
+            peer=1 / one,
+            ratio=many / one,
+            rows_s=many,
+            cores=len(os.sched_getaffinity(0)),
+        )
+        rows.append(row)
+        on_row(row)
+    return rows
+
+
+def _speeds(
+    number: int, lane: str, names: Sequence[tuple[str, int]], seconds: float
+) -> list[float]:
+    """Return the rows a second of each workload."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(LocalCluster(parameter_servers=number))
+        clients = [
+            stack.enter_context(
+                worker.start("gradmesh.benchmarks.lookup_ours", cluster.address, lane)
+            )
+            for _ in range(number)
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(number))
+        return [_speed(pool, clients, lane, *name, seconds) for name in names]
+
+
+def _speed(
+    pool: ThreadPoolExecutor,
+    clients: Sequence[worker.Worker],
+    lane: str,
+    workload: str,
+    count: int,
+    seconds: float,
+) -> float:
+    def ask(client: worker.Worker, rounds: int) -> float:
+        return sum(client.measure(lane=lane, workload=workload, count=count, rounds=rounds))
+
+    alone_s = ask(clients[0], 5) / 5
+    rounds = max(3, int(seconds / alone_s))
+    list(pool.map(ask, clients, [5] * len(clients)))
+    begun = time.perf_counter()
+    list(pool.map(ask, clients, [rounds] * len(clients)))
+    return len(clients) * rounds * count / (time.perf_counter() - begun)

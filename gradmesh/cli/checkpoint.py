@@ -1,0 +1,168 @@
+"""`gradmesh checkpoint save|ls|show|restore|prune|export`."""
+
+import contextlib
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradmesh.cli.mesh_option import with_mesh
+from gradmesh.cli.row_bar import RowBar
+from gradmesh.protos.errors import DeadlineExceeded
+from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
+from gradmesh.sdk.checkpoint.model import export_model
+from gradmesh.sdk.checkpoint.place import open_one, open_place
+from gradmesh.sdk.checkpoint.shelf import Kept, sweep
+from gradmesh.sdk.mesh.mesh import Mesh
+
+_LONG_S = 3600.0
+_POLL_S = 0.2
+_folder = click.argument("folder")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def checkpoint() -> None:
+    """Save, list, inspect and restore checkpoints of runs."""
+
+
+@checkpoint.command("save")
+@with_mesh(_LONG_S)
+def save(mesh: Mesh, timeout_s: float) -> int:
+    """Have the trainers write a checkpoint of the whole run, after their next step.
+
+    It appears in the job's checkpoint_path. For tables alone, without trainers, use
+    `gradmesh table checkpoint`.
+    """
+    number = mesh.coordinator.request_checkpoint(mesh.deadline())
+    deadline = mesh.deadline(timeout_s)
+    while not deadline.passed:
+        status = mesh.coordinator.get_status(mesh.deadline())
+        found = status.checkpoint if status.HasField("checkpoint") else None
+        if found is not None and found.request >= number:
+            if found.error:
+                raise click.ClickException(f"no checkpoint: {found.error}")
+            click.echo(
+                f"{found.path}: step {found.step}, {found.rows:,} rows, {found.bytes:,} bytes, "
+                f"{found.took_s:.1f} s"
+            )
+            return 0
+        time.sleep(_POLL_S)
+    raise DeadlineExceeded(
+        f"no trainer has written a checkpoint in {timeout_s:g} s; do they train?"
+    )
+
+
+@checkpoint.command("ls")
+@_folder
+@_json
+def list_all(folder: str, as_json: bool) -> int:
+    """List the complete checkpoints in FOLDER, which may be an fsspec URL; the oldest first."""
+    with contextlib.closing(open_place(folder)) as place:
+        found = [_line(kept) for kept in place.checkpoints()]
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return 0
+    for line in found:
+        kind = f"adds to {line['base']}" if line["base"] else "full"
+        what = "run" if line["run"] else "tables"
+        click.echo(
+            f"{line['name']:<24}step {line['step']:<10}{line['created']}  {what:<7}"
+            f"{line['rows']:>12,} rows {line['bytes']:>15,} bytes  {kind}"
+        )
+    return 0
+
+
+def _line(kept: Kept) -> dict[str, Any]:
+    manifest = kept.manifest
+    return {
+        "name": kept.path.name,
+        "id": manifest.id,
+        "step": manifest.step,
+        "generation": manifest.generation,
+        "created": datetime.fromtimestamp(manifest.created, UTC).isoformat(timespec="seconds"),
+        "base": manifest.base.path if manifest.base is not None else None,
+        "rows": manifest.rows,
+        "bytes": manifest.bytes,
+        "tables": [table.table.name for table in manifest.tables],
+        "run": None
+        if manifest.run is None
+        else {
+            "world_size": manifest.run.world_size,
+            "batches": manifest.run.batches,
+            "settings": manifest.run.settings,
+        },
+    }
+
+
+@checkpoint.command("show")
+@_folder
+@_json
+def show(folder: str, as_json: bool) -> int:
+    """Verify every byte of the checkpoint in FOLDER, and show what is in it."""
+    place, kept = open_one(folder)
+    with contextlib.closing(place):
+        chain = chain_of(place.fetch(kept))
+    line = _line(kept)
+    line["chain"] = [path.name for path, _ in chain]
+    if as_json:
+        click.echo(json.dumps(line, indent=2))
+        return 0
+    for key, value in line.items():
+        if key != "run":
+            click.echo(f"{key + ':':<13}{', '.join(value) if isinstance(value, list) else value}")
+    for key, value in (line["run"] or {}).items():
+        click.echo(f"{key + ':':<13}{json.dumps(value)}")
+    click.echo("every file is as it was written")
+    return 0
+
+
+@checkpoint.command("restore")
+@_folder
+@with_mesh(_LONG_S)
+def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
+    """Put the tables of a mesh back to the checkpoint in FOLDER; it is verified first.
+
+    A job that shall go on from it, dense parameters included, is started with --resume FOLDER.
+    """
+    place, kept = open_one(folder)
+    with contextlib.closing(place), RowBar("restoring") as bar:
+        made: Manifest = mesh.restore(place.fetch(kept), progress=bar, timeout_s=timeout_s)
+    count = len(mesh.servers.shard_map(mesh.deadline()).names)
+    click.echo(f"{folder}: {made.rows:,} rows of step {made.step}, on {count} servers")
+    return 0
+
+
+@checkpoint.command("prune")
+@_folder
+@click.option("--keep", type=click.IntRange(min=1), required=True, help="Newest ones to keep.")
+@click.option(
+    "--partial", is_flag=True, help="Remove what killed processes left; nobody may be writing."
+)
+def prune_old(folder: str, keep: int, partial: bool) -> int:
+    """Remove all but the newest checkpoints in FOLDER, and those that they add to."""
+    with contextlib.closing(open_place(folder)) as place:
+        gone = place.prune(keep)
+    if partial and "://" not in folder:
+        gone += [path.name for path in sweep(Path(folder))]
+    for name in gone:
+        click.echo(f"removed {name}")
+    return 0
+
+
+@checkpoint.command("export")
+@_folder
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def export(folder: str, file: Path) -> int:
+    """Write the whole model of the checkpoint in FOLDER to one safetensors FILE.
+
+    Parameters have torch's names, tables are embeddings.NAME.weight. Optimizer state stays behind.
+    """
+    place, kept = open_one(folder)
+    with contextlib.closing(place):
+        names = export_model(place.fetch(kept), file)
+    click.echo(f"{file}: {len(names)} arrays")
+    return 0

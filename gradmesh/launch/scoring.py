@@ -1,0 +1,112 @@
+"""A trained model brought to life on a cluster of this machine, to score samples."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.launch.local import LocalCluster
+from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.trainer.data import Blocks, Source
+from gradmesh.trainer.errors import DataError
+from gradmesh.trainer.job.evaluation import evaluate, score
+from gradmesh.trainer.job.model import make_model
+from gradmesh.trainer.job.saved_model import SavedModel, load_model
+from gradmesh.trainer.models import remote_embedding
+from gradmesh.trainer.process_group import LocalProcessGroup
+
+
+@final
+class Scorer:
+    """A model that answers; made by `open_scorer`.
+
+    Args:
+        saved: What it was made from.
+        model: Takes (dense, ids), gives log-odds.
+    """
+
+    def __init__(self, saved: SavedModel, model: Any) -> None:
+        self.saved = saved
+        self._model = model
+
+    def evaluate(self, files: Sequence[Path], batches: int) -> dict[str, float]:
+        """Measure on the job's test data, or on other files of the same format.
+
+        Args:
+            files: Other files; the job's own if empty.
+            batches: How many batches; 0 for all.
+
+        Raises:
+            DataError: The data cannot be used.
+        """
+        with self._blocks(files, labelled=True) as blocks:
+            size = self.saved.assignment.job.batch_size
+            return evaluate(self._model, blocks, LocalProcessGroup(), batches, size)
+
+    def predict(self, files: Sequence[Path], *, labelled: bool) -> Iterator[NDArray[np.float32]]:
+        """Give the probability of each sample, in the order of the files, part by part.
+
+        Args:
+            files: Of the job's format.
+            labelled: Whether they hold labels, which are not looked at.
+
+        Raises:
+            DataError: The data cannot be used, or a line is no sample.
+        """
+        with self._blocks(files, labelled=labelled) as blocks:
+            number = 0
+            while (block := blocks.read(0, number)) is not None:
+                if block.bad:
+                    # One line of the answer for one line of the file, or the order is lost.
+                    raise DataError(f"{block.bad[0]}; mend the file, every line gets an answer")
+                number += 1
+                size = self.saved.assignment.job.batch_size
+                yield score(self._model, _cut(block.samples, size))[1]
+
+    def _blocks(self, files: Sequence[Path], labelled: bool) -> Blocks:
+        assignment = self.saved.assignment
+        data = assignment.data
+        if files:
+            # The training files need not be here any more.
+            data = replace(data, train=tuple(files), validation=(), test=())
+        source = Source(data, assignment.job.seed)
+        if source.fields != self.saved.fields:
+            raise DataError(
+                f"these data have {source.fields}, the model was trained on {self.saved.fields}"
+            )
+        if files:
+            return source.with_files(files, labelled=labelled)
+        return source.blocks("test", assignment.job.batch_size)
+
+
+def _cut(samples: Any, size: int) -> Iterator[Any]:
+    for begin in range(0, samples.size, size):
+        yield samples.part(begin, begin + size)
+
+
+@contextlib.contextmanager
+def open_scorer(path: Path, parameter_servers: int = 1) -> Iterator[Scorer]:
+    """Start a cluster with the tables of a trained model, for as long as the block runs.
+
+    Args:
+        path: Output folder of `gradmesh train`, or the model in it.
+        parameter_servers: How many; the tables are spread over them anew.
+
+    Raises:
+        DataError: There is no model.
+    """
+    saved = load_model(path)
+    with (
+        LocalCluster(parameter_servers=parameter_servers) as cluster,
+        connect(cluster.address) as mesh,
+    ):
+        mesh.restore(saved.tables)
+        names = [f"feature-{feature}" for feature in range(saved.fields.features)]
+        embeddings = remote_embedding([mesh.open_table(name) for name in names], saved.fields)
+        model = make_model(saved.assignment, saved.fields, embeddings)
+        model.load_state_dict(saved.dense)
+        yield Scorer(saved, model)

@@ -1,0 +1,201 @@
+"""Train a job on a cluster of this machine, and follow it."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+from gradmesh.launch.errors import ClusterFailed
+from gradmesh.launch.local import LocalCluster
+from gradmesh.launch.policy import RestartPolicy
+from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.process.config import load
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.status import ClusterStatus, fetch
+from gradmesh.trainer.data.source import build_vocabulary
+from gradmesh.trainer.job.assignment import JOB_SECTIONS, Assignment, assignment_of
+from gradmesh.trainer.job.history import read_history
+
+_POLL_S = 0.25
+_ASK_S = 2.0
+# Every table that a file may hold besides the job's own.
+_OTHERS = (
+    "coordinator",
+    "parameter_server",
+    "trainer",
+    "security",
+    "transport",
+    "log",
+    "metrics",
+    "process",
+)
+
+OnMetrics = Callable[[dict[str, Any]], object]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """What a job has come to.
+
+    Args:
+        figures: AUC, log loss and so on, by name.
+        history: One dict for each report: kind, step, time and numbers.
+        output: Where report and model are; None if nothing was to be kept.
+    """
+
+    figures: Mapping[str, float]
+    history: list[dict[str, Any]] = field(repr=False)
+    output: Path | None
+
+
+def train(
+    job: str | Path | Mapping[str, Mapping[str, Any]],
+    *,
+    trainers: int = 2,
+    parameter_servers: int = 2,
+    output: str | Path | None = None,
+    on_metrics: OnMetrics = lambda line: None,
+) -> TrainingResult:
+    """Train a job on a cluster of this machine, from start to finish.
+
+    Args:
+        job: A TOML file as `gradmesh train` takes it, or its tables as dicts:
+            `{"job": {"steps": 100}, "data": {...}, "model": {...}}`.
+        trainers: How many.
+        parameter_servers: How many.
+        output: Folder for metrics, report and model; none are kept by default.
+        on_metrics: Called with each report of progress as it comes.
+
+    Raises:
+        ConfigError: The settings are wrong; names each key and what it accepts.
+        DataError: The data cannot be used.
+        ClusterFailed: A process could not go on; carries the tail of its log.
+    """
+    file = Path(job) if isinstance(job, str | Path) else None
+    given = {} if isinstance(job, str | Path) else _flat(job)
+    assignment = read_assignment(file, given)
+    prepare(assignment)
+    kept = assignment.job.output if output is None else Path(output).absolute()
+    with tempfile.TemporaryDirectory(prefix="gradmesh-train-") as scratch:
+        folder = kept or Path(scratch)
+        given |= {"job.output": folder, "job.save_model": kept is not None}
+        cluster = LocalCluster(
+            parameter_servers=parameter_servers,
+            trainers=trainers,
+            config=file,
+            settings=given,
+            policy=RestartPolicy(most_in_a_row=2),
+        )
+        with cluster:
+            *_, last = watch(cluster, folder, on_metrics)
+        return TrainingResult(result_of(last), read_history(folder), kept)
+
+
+def watch(
+    cluster: LocalCluster,
+    folder: Path | None = None,
+    on_metrics: OnMetrics = lambda line: None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Iterator[ClusterStatus]:
+    """Give the status of a cluster several times a second until its trainers are done.
+
+    Args:
+        cluster: A running one.
+        folder: Where its job writes, for `on_metrics`.
+        on_metrics: Called with each report of progress.
+        is_stopping: True ends it before.
+
+    Raises:
+        ClusterFailed: The cluster ended by itself.
+    """
+    told = 0
+    status = ClusterStatus()
+    while True:
+        is_over = is_stopping() or cluster.work_done
+        if not is_over:
+            outcome = cluster.wait(_POLL_S)
+            if outcome is not None:
+                raise cluster.failure(outcome)
+        status = _ask(cluster, status)
+        yield status
+        if folder is not None:
+            lines = read_history(folder)
+            # After a fault the last reports come again, and the file is shorter for a while.
+            told = min(told, len(lines))
+            for line in lines[told:]:
+                on_metrics(line)
+            told = len(lines)
+        if is_over:
+            return
+
+
+def result_of(status: ClusterStatus) -> dict[str, float]:
+    """Return the figures of a finished job.
+
+    Raises:
+        ClusterFailed: There are none.
+    """
+    if not status.result:
+        raise ClusterFailed("the trainers ended without a result; see their logs", 4)
+    return {"bytes_moved": status.bytes_moved, **status.result}
+
+
+def read_assignment(file: Path | None, settings: Mapping[str, Any]) -> Assignment:
+    """Return the job of a file and settings by `section.key`, which are stronger.
+
+    Raises:
+        ConfigError: Something in them is wrong.
+    """
+    own = {section.section for section in JOB_SECTIONS}
+    flags = {key: value for key, value in settings.items() if key.partition(".")[0] in own}
+    return assignment_of(load(JOB_SECTIONS, flags=flags, file=file, known=_OTHERS))
+
+
+def prepare(assignment: Assignment) -> None:
+    """Make the vocabulary if the job wants one and it is missing, and look at the data.
+
+    What is wrong with them is then said at once, and once.
+
+    Raises:
+        DataError: The data cannot be read.
+    """
+    data = assignment.data
+    if data.ids == "vocabulary" and data.vocabulary is not None and not data.vocabulary.exists():
+        build_vocabulary(data).save(data.vocabulary)
+    assignment.source()
+
+
+def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": list(value) if isinstance(value, tuple) else value
+        for section, table in tables.items()
+        for key, value in table.items()
+    }
+
+
+def _ask(cluster: LocalCluster, last: ClusterStatus) -> ClusterStatus:
+    try:
+        return carried_on(last, fetch(cluster.address, SecurityConfig(), _ASK_S))
+    except (GradmeshError, RuntimeError):
+        # The coordinator may be on its way back; the supervisor knows whether it is lost.
+        return last
+
+
+def carried_on(last: ClusterStatus, new: ClusterStatus) -> ClusterStatus:
+    """Return the new status with the old progress where the new one has none.
+
+    Trainers leave when they are done, and a restarted coordinator waits for their next report;
+    neither should throw the bar back to its beginning.
+    """
+    if new.total_steps or not last.total_steps:
+        return new
+    return replace(
+        new,
+        step=last.total_steps if new.result else last.step,
+        total_steps=last.total_steps,
+        loss=last.loss,
+        samples_per_s=last.samples_per_s,
+        bytes_moved=last.bytes_moved,
+    )

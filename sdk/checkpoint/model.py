@@ -1,0 +1,97 @@
+"""The whole model of a checkpoint as one file, for those who know nothing of gradmesh.
+
+Parameters and buffers keep torch's names. A table of fixed rows is one matrix, as the weight of an
+embedding layer; a hash table is its ids and its rows, sorted by id.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.dtype import numpy_dtype
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array
+from gradmesh.sdk.checkpoint.load import blocks_of
+from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
+from gradmesh.sdk.checkpoint.save import DENSE
+from gradmesh.sdk.checkpoint.tensors import map_tensors, write_tensors
+from gradmesh.sdk.table.arithmetic import wide_dtype
+from gradmesh.sdk.table.recipe import initializer_of, table_seed
+
+_MODEL = "model."
+
+
+def export_model(folder: Path, file: Path) -> list[str]:
+    """Write the parameters and tables of a checkpoint to a safetensors file.
+
+    Args:
+        folder: The checkpoint; verified first.
+        file: Appears when it is complete; must not exist.
+
+    Returns:
+        The names in the file.
+
+    Raises:
+        CheckpointCorrupt: The checkpoint is incomplete or damaged.
+        InvalidRequest: The file exists.
+    """
+    if file.exists():
+        raise InvalidRequest(f"{file} exists; remove it or choose another name", path=file)
+    arrays = model_arrays(chain_of(folder.absolute()))
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        with partial.open("wb") as out:
+            write_tensors(out, arrays)
+            out.flush()
+            os.fsync(out.fileno())
+        partial.rename(file)
+    finally:
+        partial.unlink(missing_ok=True)
+    return list(arrays)
+
+
+def model_arrays(chain: Sequence[tuple[Path, Manifest]]) -> dict[str, Array]:
+    """Return parameters, buffers and tables of a verified chain, by name."""
+    folder, manifest = chain[-1]
+    found: dict[str, Array] = {}
+    if manifest.run is not None:
+        dense = map_tensors(folder / DENSE)
+        found = {n.removeprefix(_MODEL): a for n, a in dense.items() if n.startswith(_MODEL)}
+    for number, files in enumerate(manifest.tables):
+        spec, name = files.table, f"embeddings.{files.table.name}"
+        if spec.kind == table_pb2.TABLE_KIND_HASH:
+            ids, rows = _sparse_rows(chain, number, spec)
+            found |= {f"{name}.ids": ids, f"{name}.weight": rows}
+        else:
+            found[f"{name}.weight"] = _all_rows(chain, number, spec)
+    return found
+
+
+def _all_rows(
+    chain: Sequence[tuple[Path, Manifest]], number: int, spec: table_pb2.TableSpec
+) -> Array:
+    """Return the rows of a dense table; those that were never used are what their seed says."""
+    dtype = numpy_dtype(spec.dtype)
+    wide = np.empty((spec.rows, spec.dim), wide_dtype(dtype))
+    initializer_of(spec.initializer).fill(wide, np.arange(spec.rows), table_seed(spec))
+    rows: Array = wide.astype(dtype, copy=False)
+    for block in blocks_of(chain, number):
+        if "ids" in block:
+            rows[block["ids"]] = block["rows"]
+    return rows
+
+
+def _sparse_rows(
+    chain: Sequence[tuple[Path, Manifest]], number: int, spec: table_pb2.TableSpec
+) -> tuple[Array, Array]:
+    blocks = [block for block in blocks_of(chain, number) if "ids" in block]
+    if not blocks:
+        return np.empty(0, np.int64), np.empty((0, spec.dim), numpy_dtype(spec.dtype))
+    # Of rows that come again, the last counts.
+    ids = np.concatenate([block["ids"] for block in blocks])[::-1]
+    rows = np.concatenate([block["rows"] for block in blocks])[::-1]
+    unique, places = np.unique(ids, return_index=True)
+    return unique, rows[places]

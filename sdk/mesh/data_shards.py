@@ -1,0 +1,105 @@
+"""Parts of a data set that the coordinator hands out, so that each is read once an epoch."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, final
+
+from gradmesh.protos.coordinator.v1 import data_pb2
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.transport.deadline import Deadline
+
+
+@final
+class DataShard(NamedTuple):
+    """A range of samples to read.
+
+    Attributes:
+        epoch: Which reading of the set, from 0.
+        number: Within the epoch.
+        begin: Its first sample.
+        end: One after its last.
+    """
+
+    epoch: int
+    number: int
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+@final
+class DataShards:
+    """The shards of one data set, as one worker takes them; an iterator.
+
+    A shard counts as finished when the next one is asked for. What a worker had in its hands when
+    it died is handed to another: finished shards are never read again in their epoch, but samples
+    of one that was begun are.
+
+    Args:
+        mesh: The mesh, whose coordinator hands them out.
+        dataset: Name of the set.
+        samples: In the whole set.
+        shard_samples: In a shard.
+        epochs: How often the set is read; 0 for without end.
+        timeout_s: How long to wait for a shard, while others read the last ones of an epoch; the
+            mesh's by default.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        dataset: str,
+        *,
+        samples: int,
+        shard_samples: int,
+        epochs: int = 1,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._coordinator = mesh.coordinator
+        self._timeout_s = mesh.timeout_s if timeout_s is None else timeout_s
+        self._request = data_pb2.TakeShardRequest(
+            name=mesh.name,
+            incarnation=mesh.incarnation,
+            dataset=dataset,
+            samples=samples,
+            shard_samples=shard_samples,
+            epochs=epochs,
+        )
+        self._current: DataShard | None = None
+
+    def __iter__(self) -> Iterator[DataShard]:
+        return self
+
+    def __next__(self) -> DataShard:
+        """Finish the shard in hand and return the next one.
+
+        Raises:
+            StopIteration: All epochs are finished.
+            InvalidRequest: Others cut the set in another way.
+            DeadlineExceeded: Others do not finish.
+        """
+        request = self._request
+        if self._current is not None or not request.sequence:
+            # Otherwise the former request was not answered, and is made again.
+            request.sequence += 1
+            request.done[:] = [] if self._current is None else [self._current.number]
+            self._current = None
+        deadline = Deadline.after(self._timeout_s)
+        found = self._coordinator.take_shard(request, deadline)
+        if found.is_over:
+            raise StopIteration
+        self._current = DataShard(found.epoch, found.shard, found.begin, found.end)
+        return self._current
+
+    @property
+    def position(self) -> bytes:
+        """How far all workers together are, for a checkpoint; see `seek`."""
+        deadline = Deadline.after(self._timeout_s)
+        return self._coordinator.get_data_position(self._request.dataset, deadline)
+
+    def seek(self, position: bytes) -> None:
+        """Put the set back to a position, for all workers; what they have in hand is taken back."""
+        self._current = None
+        deadline = Deadline.after(self._timeout_s)
+        self._coordinator.set_data_position(self._request.dataset, position, deadline)

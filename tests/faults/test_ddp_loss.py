@@ -1,0 +1,59 @@
+"""A rank dies or falls silent in the middle of training: it is named, and the others go on."""
+
+import json
+import os
+import pathlib
+import selectors
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("ddp_process.py")
+TIMEOUT_S = 3.0
+
+
+def read_line(process, timeout_s=40):
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        assert selector.select(timeout_s), "no answer in time"
+    return json.loads(process.stdout.readline())
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start(backend, size):
+        for rank in range(size):
+            command = [sys.executable, SCRIPT, backend, tmp_path, rank, size, TIMEOUT_S]
+            started.append(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE))
+        assert [read_line(process) for process in started] == [{"running": True}] * size
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("backend", "how", "error"),
+    [
+        ("shm", signal.SIGKILL, "PeerLost"),
+        ("tcp", signal.SIGKILL, "PeerLost"),
+        ("shm", signal.SIGSTOP, "CollectiveTimeout"),
+    ],
+)
+def test_the_others_name_it_and_train_on_in_a_new_generation(start, backend, how, error):
+    processes = start(backend, 3)
+    victim = 1
+
+    os.kill(processes[victim].pid, how)
+
+    others = [process for rank, process in enumerate(processes) if rank != victim]
+    assert [read_line(process) for process in others] == [{"error": error, "ranks": [victim]}] * 2
+    ends = [read_line(process) for process in others]
+    assert [(end["world"], end["rank"]) for end in ends] == [(2, 0), (2, 1)]
+    assert ends[0]["digest"] == ends[1]["digest"]

@@ -1,0 +1,178 @@
+"""Jobs that go on from a checkpoint, on other numbers of servers and trainers, too."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from gradmesh.protos.errors import CheckpointCorrupt
+from gradmesh.sdk.checkpoint.manifest import chain_of
+from gradmesh.sdk.checkpoint.model import export_model
+from gradmesh.sdk.checkpoint.shelf import list_checkpoints
+from tests.faults.scenario import Outcome, assert_same, train
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return train(tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of a job on three servers that ended at step 20 of 30."""
+    folder = tmp_path_factory.mktemp("stopped")
+    settings = {
+        "job.steps": 20,
+        "job.final_learning_rate": 1.0,
+        "job.checkpoint_path": folder / "checkpoints",
+        "job.checkpoint_every_steps": 5,
+        "job.checkpoint_keep": 2,
+    }
+    train(folder / "run", parameter_servers=3, settings=settings)
+    return folder / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A run of all steps with the learning rate of the one that was stopped."""
+    # It follows the number of steps, so it stays the same here.
+    folder = tmp_path_factory.mktemp("whole")
+    return train(folder / "run", settings={"job.final_learning_rate": 1.0})
+
+
+def resume(path: Path, copy: Path) -> dict[str, object]:
+    shutil.copytree(path, copy)
+    return {"job.checkpoint_path": copy, "job.resume": "auto", "job.final_learning_rate": 1.0}
+
+
+@pytest.mark.timeout(200)
+def test_when_all_trainers_are_gone_the_newest_checkpoint_counts(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    settings = {
+        "job.checkpoint_path": (tmp_path / "checkpoints").as_uri(),
+        "job.checkpoint_every_steps": 4,
+        "job.resume": "auto",
+    }
+    faults = ["trainer-0:before-apply:14", "trainer-1:before-apply:14"]
+
+    found = train(tmp_path / "run", faults, settings=settings)
+
+    assert_same(found, undisturbed)
+    assert found.began_at[0] == 0
+    assert found.began_at[-1] in (4, 8, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_server_without_a_log_loses_its_rows_and_the_run_begins_again(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    settings = {"parameter_server.durability": "off"}
+
+    found = train(tmp_path / "run", ["parameter-server-1:prepared:9"], settings=settings)
+
+    assert_same(found, undisturbed)
+    assert found.began_at == (0, 0)
+
+
+@pytest.mark.timeout(200)
+def test_checkpoints_are_of_the_whole_run_and_add_to_each_other(stopped: Path) -> None:
+    found = list_checkpoints(stopped)
+
+    # One that is due while another is being written is left out, but for the last.
+    assert found[-1].manifest.step == 20
+    chain = chain_of(found[-1].path)
+    assert chain[0][1].base is None
+    assert len(chain) > 1
+    # Two are kept, and those that they add to.
+    assert {kept.path for kept in found} == {path for path, _ in chain} | {found[-2].path}
+    assert found[-1].manifest.run is not None
+    assert found[-1].manifest.run.batches == 40
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    "servers", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
+)
+def test_a_job_goes_on_with_another_number_of_servers(
+    stopped: Path, whole: Outcome, servers: int, tmp_path: Path
+) -> None:
+    settings = resume(stopped, tmp_path / "checkpoints")
+
+    found = train(tmp_path / "run", parameter_servers=servers, settings=settings)
+
+    assert_same(found, whole)
+    assert found.began_at == (20,)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("trainers", [1, 4])
+def test_a_job_goes_on_with_another_number_of_trainers(
+    stopped: Path, trainers: int, tmp_path: Path
+) -> None:
+    settings = resume(stopped, tmp_path / "checkpoints")
+
+    found = train(tmp_path / "run", trainers=trainers, settings=settings)
+
+    assert found.began_at == (20,)
+    # No batch is left out or taken twice: 20 steps of two trainers, then ten of the others.
+    assert found.figures["samples"] == (20 * 2 + 10 * trainers) * 64
+
+
+@pytest.mark.timeout(200)
+def test_a_flipped_bit_in_any_file_of_a_run_is_found_and_named(
+    stopped: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "checkpoints"
+    shutil.copytree(stopped, copy)
+    (newest,) = [kept.path for kept in list_checkpoints(copy)][-1:]
+    chain = [path for path, _ in chain_of(newest)]
+    files = sorted(file for path in chain for file in path.rglob("*") if file.is_file())
+    rng = random.Random(5)
+
+    for file in files:
+        whole = file.read_bytes()
+        at = rng.randrange(len(whole))
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(CheckpointCorrupt) as found:
+            chain_of(newest)
+        # COMPLETE is the checksum of the manifest: which of the two is damaged nobody can tell.
+        named = file.with_name("manifest.json") if file.name == "COMPLETE" else file
+        assert str(named) in str(found.value)
+        file.write_bytes(whole)
+    assert any(file.name == "dense.safetensors" for file in files)
+    chain_of(newest)
+
+
+@pytest.mark.timeout(200)
+def test_a_checkpoint_exports_as_one_file_with_torch_names(stopped: Path, tmp_path: Path) -> None:
+    newest = list_checkpoints(stopped)[-1].path
+
+    names = export_model(newest, tmp_path / "model.safetensors")
+
+    read = load_file(tmp_path / "model.safetensors")
+    assert set(read) == set(names)
+    assert {"bottom.layers.0.weight", "top.layers.0.bias", "embeddings.feature-0.weight"} <= set(
+        names
+    )
+    assert read["embeddings.feature-0.weight"].shape == (3000, 16)
+
+
+@pytest.mark.timeout(200)
+def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_goes_on(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    settings = {
+        "job.checkpoint_path": tmp_path / "checkpoints",
+        "job.checkpoint_every_steps": 10,
+    }
+
+    found = train(tmp_path / "run", ["trainer-0:checkpoint:10"], settings=settings)
+
+    assert_same(found, undisturbed)
+    assert 10 not in [kept.manifest.step for kept in list_checkpoints(tmp_path / "checkpoints")]
+    assert list_checkpoints(tmp_path / "checkpoints")[-1].manifest.step == 30

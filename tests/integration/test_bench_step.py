@@ -1,0 +1,33 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gradmesh.benchmarks.step import WORKLOADS
+from gradmesh.cli.bench import durability, step
+
+
+def test_the_workloads_offered_are_those_there_are() -> None:
+    assert step.WORKLOADS == durability.WORKLOADS == WORKLOADS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [(step.step, ["small-sync"]), (durability.durability, ["small-os", "small-fsync"])],
+)
+def test_rows_are_shown_and_written(tmp_path: Path, command, rows) -> None:
+    file = tmp_path / "rows.json"
+
+    done = CliRunner().invoke(
+        command,
+        ["--workload", "small", "--seconds", "0.1", "--json", str(file)],
+        standalone_mode=False,
+    )
+
+    assert done.exception is None
+    written = json.loads(file.read_text())
+    assert [row["workload"] for row in written] == rows
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in written)

@@ -1,0 +1,106 @@
+"""Trainers that come and go while a job runs: no batch is left out."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gradmesh.trainer.data import ClickData, DataConfig
+from gradmesh.trainer.job.assignment import Assignment
+from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.job import Job
+from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.models import ModelConfig
+from gradmesh.trainer.process_group import Endpoint
+
+CONFIG = JobConfig(
+    steps=60, batch_size=16, eval_batches=2, log_every=1000, collective_timeout_s=20.0
+)
+ASSIGNMENT = Assignment(
+    job=CONFIG,
+    data=DataConfig(rows=(40, 20), dense_features=4),
+    model=ModelConfig(dim=4, bottom=(8,), top=(8,)),
+)
+
+
+class Seen:
+    """What all trainers of a job have done."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.batches: set[int] = set()
+        self.steps: dict[int, set[int]] = {}
+        self.reached = {step: threading.Event() for step in range(CONFIG.steps)}
+        self.hold = {}
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    found = Seen()
+    draw, take = ClickData.batch, Run.take_step
+
+    def batch(self, split, index, size):
+        if split == "train":
+            with found.lock:
+                found.batches.add(index)
+        return draw(self, split, index, size)
+
+    def take_step(self, step):
+        if step in found.hold:
+            assert found.hold[step].wait(30)
+        loss = take(self, step)
+        with found.lock:
+            found.steps.setdefault(step, set()).add(self._membership.world_size)
+        found.reached[step].set()
+        return loss
+
+    monkeypatch.setattr(ClickData, "batch", batch)
+    monkeypatch.setattr(Run, "take_step", take_step)
+    return found
+
+
+def start(pool, cluster, name, stop=None):
+    mesh = cluster.connect(name, role="trainer", timeout_s=20.0)
+    stop = stop or threading.Event()
+    job = Job(mesh, ASSIGNMENT, endpoint=Endpoint(), join_timeout_s=30.0, is_stopping=stop.is_set)
+
+    def run():
+        try:
+            return job.run()
+        finally:
+            mesh.close()
+
+    return pool.submit(run)
+
+
+@pytest.mark.timeout(120)
+def test_trainers_come_and_go_and_every_batch_is_trained_once(make_cluster, seen):
+    cluster = make_cluster(parameter_servers=2, trainers=2, min_trainers=1)
+    leaves = threading.Event()
+    # The one that stays waits at step 40 until another one has come.
+    seen.hold[40] = threading.Event()
+
+    with ThreadPoolExecutor(3) as pool:
+        stays = start(pool, cluster, "trainer-0")
+        goes = start(pool, cluster, "trainer-1", leaves)
+        assert seen.reached[10].wait(60)
+        leaves.set()
+        assert goes.result(timeout=60) is None
+        assert seen.reached[39].wait(60)
+        generation = cluster.coordinator.machine.rounds.current
+        comes = start(pool, cluster, "trainer-2")
+        while cluster.coordinator.machine.rounds.current == generation:
+            threading.Event().wait(0.01)
+        for store in cluster.stores:  # as they hear with their next sign of life
+            store.fence(generation + 1)
+        seen.hold[40].set()
+        figures = stays.result(timeout=60)
+        comes.result(timeout=60)
+
+    trained = figures["samples"] / CONFIG.batch_size
+    sizes = [next(iter(sizes)) for _, sizes in sorted(seen.steps.items())]
+    assert sizes[:5] == [2] * 5
+    assert 1 in sizes
+    assert sizes[-5:] == [2] * 5
+    assert trained == sum(sizes)
+    assert seen.batches == set(range(int(trained)))

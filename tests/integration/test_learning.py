@@ -1,0 +1,25 @@
+"""How much of what can be learned is learned, on data whose best AUC is known."""
+
+import pytest
+
+import gradmesh as gm
+
+JOB = {
+    "data": {"rows": [50, 30, 20, 10], "dense_features": 6},
+    "job": {
+        "steps": 900,
+        "batch_size": 512,
+        "eval_batches": 200,
+    },
+    "model": {"dim": 8},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_auc_comes_within_a_hundredth_of_the_best():
+    figures = gm.train(JOB, trainers=2, parameter_servers=2).figures
+
+    assert figures["samples"] == 2 * 900 * 512
+    assert figures["best_auc"] - 0.01 < figures["auc"] <= figures["best_auc"] + 0.002
+    assert abs(figures["calibration"] - 1) < 0.1

@@ -1,0 +1,236 @@
+"""N ranks under DistributedDataParallel equal one process on their micro-batches, bit for bit.
+
+One process runs the ranks' micro-batches in rank order, adds their gradients in that order,
+divides the sum by the number of ranks, and steps. Each rank adds up its own micro-batches of a
+step first. That holds for every option that changes how gradients travel, on every backend.
+"""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from gradmesh.engine.autograd import Tensor, run_backward
+from gradmesh.engine.backend import Generator
+from gradmesh.engine.nn import BatchNorm1d, Embedding, Linear, Module
+from gradmesh.engine.optim import SGD
+from gradmesh.trainer.ddp import (
+    DistributedDataParallel,
+    apply_optimizer_in_backward,
+    comm_hooks,
+)
+from gradmesh.trainer.process_group import LocalProcessGroup, connect
+
+STEPS, ROWS, BATCH = 4, 12, 6
+LR = 0.1
+
+
+class Net(Module):
+    """A table, layers of two dtypes' worth of sizes, and one layer that nobody uses."""
+
+    def __init__(self, sparse, with_spare, with_norm):
+        super().__init__()
+        generator = Generator(7)
+        self.table = Embedding(ROWS, 5, sparse=sparse, generator=generator)
+        self.first = Linear(5, 9, generator=generator)
+        self.norm = BatchNorm1d(9) if with_norm else None
+        self.last = Linear(9, 3, generator=generator)
+        if with_spare:
+            self.spare = Linear(4, 4, generator=generator)
+
+    def forward(self, ids, uses_first):
+        rows = self.table(ids)
+        hidden = self.first(rows) if uses_first else Tensor(np.ones((BATCH, 9), np.float32))
+        return self.last((self.norm(hidden) if self.norm else hidden).tanh())
+
+
+def ids_of(rank, micro_step):
+    return Tensor(np.random.default_rng([rank, micro_step]).integers(0, ROWS, BATCH))
+
+
+def loss_of(model, rank, micro_step, changes):
+    uses_first = not changes or (rank + micro_step) % 2 == 0
+    return (model(ids_of(rank, micro_step), uses_first) ** 2).sum()
+
+
+class MemoryStore:
+    def __init__(self):
+        self._values = {}
+        self._changed = threading.Condition()
+
+    def set(self, key, value):
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key, timeout_s):
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self._values, timeout_s):
+                raise TimeoutError(key)
+            return self._values[key]
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """Groups by backend and size, each built once."""
+    made = {}
+    pool = ThreadPoolExecutor(8)
+
+    def meet(backend, size):
+        if (backend, size) not in made:
+            store = MemoryStore()
+
+            def join(rank):
+                return connect(
+                    store,
+                    backend=backend,
+                    generation=1,
+                    rank=rank,
+                    world_size=size,
+                    timeout_s=30,
+                )
+
+            ranks = [LocalProcessGroup()] if size == 1 else list(pool.map(join, range(size)))
+            made[backend, size] = ranks
+        return made[backend, size]
+
+    yield meet
+    for ranks in made.values():
+        for group in ranks:
+            group.close()
+    pool.shutdown()
+
+
+def train_together(ranks, case):
+    size = len(ranks)
+
+    def run(group):
+        model = Net(case["sparse"], case["spare"], case["norm"])
+        if case["in_backward"]:
+            apply_optimizer_in_backward(SGD, model.parameters(), {"lr": LR})
+        ddp = DistributedDataParallel(model, process_group=group, **case["options"])
+        if case["hook"]:
+            ddp.register_comm_hook(None, comm_hooks.allreduce_hook)
+        optimizer = SGD(model.parameters(), lr=LR)
+        for step in range(STEPS):
+            ddp.zero_grad()
+            for micro in range(case["micro_batches"]):
+                number = step * case["micro_batches"] + micro
+                if micro + 1 < case["micro_batches"]:
+                    with ddp.no_sync():
+                        loss_of(ddp, group.rank, number, case["changes"]).backward()
+                elif case["context"]:
+                    into = {}
+                    loss = loss_of(ddp, group.rank, number, case["changes"])
+                    run_backward([loss], into=into)
+                    optimizer.step(into)
+                else:
+                    loss_of(ddp, group.rank, number, case["changes"]).backward()
+            if not case["in_backward"] and not case["context"]:
+                optimizer.step()
+        return [p.data.tobytes() for p in model.parameters()]
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(run, ranks, timeout=50))
+
+
+def train_alone(size, case):
+    model = Net(case["sparse"], case["spare"], case["norm"])
+    optimizer = SGD(model.parameters(), lr=LR)
+    for step in range(STEPS):
+        total = {}
+        for rank in range(size):
+            own = {}
+            for micro in range(case["micro_batches"]):
+                number = step * case["micro_batches"] + micro
+                run_backward([loss_of(model, rank, number, case["changes"])], into=own)
+            for leaf, grad in own.items():
+                # A rank's rows of one id are summed before ranks are.
+                dense = grad.to_dense() if hasattr(grad, "to_dense") else grad
+                total[leaf] = total[leaf] + dense if leaf in total else dense
+        optimizer.step({leaf: grad / np.float32(size) for leaf, grad in total.items()})
+    return [p.data.tobytes() for p in model.parameters()]
+
+
+PLAIN = {
+    "sparse": False,
+    "spare": False,
+    "norm": False,
+    "changes": False,
+    "micro_batches": 1,
+    "hook": False,
+    "in_backward": False,
+    "context": False,
+}
+CAPS = {"big": {}, "small": {"bucket_cap_mb": 0.0001}, "list": {"bucket_cap_mb_list": [1e-4, 1]}}
+
+
+def case_of(name, **changes):
+    options = changes.pop("options", {})
+    return pytest.param({**PLAIN, **changes, "options": options}, id=name)
+
+
+def table():
+    """Every combination of layout, graph, and where gradients lie; then what else there is."""
+    for (cap, caps), view, graph, micro, sparse in itertools.product(
+        CAPS.items(),
+        (False, True),
+        ("plain", "find", "find-changes", "skip", "static"),
+        (1, 3),
+        (False, True),
+    ):
+        options = {**caps, "gradient_as_bucket_view": view}
+        options["find_unused_parameters"] = graph.startswith("find") or graph == "skip"
+        options["skip_all_reduce_unused_params"] = graph == "skip"
+        options["static_graph"] = graph == "static"
+        words = [cap, "view" if view else "copy", graph, f"micro{micro}"]
+        yield case_of(
+            "-".join([*words, "rows" if sparse else "dense"]),
+            options=options,
+            spare=graph != "plain",
+            changes=graph == "find-changes",
+            micro_batches=micro,
+            sparse=sparse,
+        )
+    yield case_of("hook", hook=True, options={"bucket_cap_mb": 0.0001})
+    yield case_of(
+        "hook-view-rows", hook=True, sparse=True, options={"gradient_as_bucket_view": True}
+    )
+    yield case_of("in-backward", in_backward=True)
+    yield case_of("in-backward-view", in_backward=True, options={"gradient_as_bucket_view": True})
+    yield case_of("batched-copy", options={"batched_grad_copy": True, "bucket_cap_mb": 0.0001})
+    yield case_of("buffers", norm=True)
+    yield case_of("no-buffer-sync", norm=True, options={"forward_sync_buffers": False})
+    for view, find in itertools.product((False, True), (False, True)):
+        yield case_of(
+            f"context-{'view' if view else 'copy'}-{'find' if find else 'plain'}",
+            context=True,
+            spare=find,
+            changes=find,
+            sparse=True,
+            options={"gradient_as_bucket_view": view, "find_unused_parameters": find},
+        )
+
+
+@pytest.mark.parametrize("case", list(table()))
+def test_three_ranks_equal_one_process_bit_for_bit(groups, case):
+    alone = train_alone(3, case)
+    for rank, together in enumerate(train_together(groups("tcp", 3), case)):
+        assert together == alone, rank
+
+
+@pytest.mark.parametrize(("backend", "size"), [("local", 1), ("tcp", 2), ("shm", 2), ("shm", 4)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        case_of("plain"),
+        case_of("view-micro", micro_batches=2, options={"gradient_as_bucket_view": True}),
+        case_of("find-rows", sparse=True, spare=True, options={"find_unused_parameters": True}),
+    ],
+)
+def test_every_backend_equals_one_process_bit_for_bit(groups, backend, size, case):
+    alone = train_alone(size, case)
+    for rank, together in enumerate(train_together(groups(backend, size), case)):
+        assert together == alone, rank

@@ -1,0 +1,136 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradmesh.protos.errors import InvalidRequest, ShardNotReady
+from gradmesh.services.coordinator.data_sets import Cut, DataSets, Range
+
+CUT = Cut(samples=10, shard_samples=4, epochs=2)
+A, B = ("a", 1), ("b", 1)
+
+
+def test_shards_cover_the_set_and_the_last_may_be_short():
+    sets = DataSets()
+
+    found = [sets.take("t", CUT, A, 1, []), sets.take("t", CUT, B, 1, [])]
+    found.append(sets.take("t", CUT, A, 2, [0]))
+
+    assert found == [Range(0, 0, 0, 4), Range(0, 1, 4, 8), Range(0, 2, 8, 10)]
+
+
+def test_the_next_epoch_begins_when_all_are_done_and_the_last_one_ends():
+    sets = DataSets()
+    for shard in range(3):
+        sets.take("t", CUT, A, shard + 1, [shard - 1] if shard else [])
+
+    second = sets.take("t", CUT, A, 4, [2])
+    for shard in range(2):
+        sets.take("t", CUT, A, 5 + shard, [shard])
+
+    assert second == Range(1, 0, 0, 4)
+    assert sets.take("t", CUT, A, 7, [2]) is None
+
+
+def test_while_others_read_the_last_shards_the_caller_waits():
+    sets = DataSets()
+    for shard in range(3):
+        sets.take("t", CUT, B, shard + 1, [])
+
+    with pytest.raises(ShardNotReady, match="others still read the last 3 shards of epoch 0"):
+        sets.take("t", CUT, A, 1, [])
+    sets.drop("b")
+
+    assert sets.take("t", CUT, A, 1, []) == Range(0, 0, 0, 4)
+
+
+def test_asking_again_gives_the_same_and_a_shard_counts_once():
+    sets = DataSets()
+    first = sets.take("t", CUT, A, 1, [])
+
+    assert sets.take("t", CUT, A, 1, []) == first
+    assert sets.take("t", CUT, A, 2, [0]) == sets.take("t", CUT, A, 2, [0])
+    # It was never in its hands.
+    sets.take("t", CUT, B, 1, [1])
+    sets.check_invariants()
+
+
+def test_a_set_is_cut_in_one_way():
+    sets = DataSets()
+    sets.take("t", CUT, A, 1, [])
+
+    with pytest.raises(InvalidRequest, match="say the same everywhere"):
+        sets.take("t", Cut(11, 4, 2), B, 1, [])
+    for bad in (Cut(0, 4, 1), Cut(4, 0, 1), Cut(1 << 30, 1, 1)):
+        with pytest.raises(InvalidRequest):
+            sets.take("u", bad, B, 1, [])
+
+
+@pytest.mark.parametrize("position", [b"", b"nonsense", b"\x81\xa3cut\x93\x00\x00\x00"])
+def test_what_is_no_position_is_refused(position):
+    with pytest.raises(InvalidRequest, match="no position"):
+        DataSets().restore("t", position)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["take", "die", "restart", "seek"]), st.integers(0, 2)),
+        max_size=60,
+    )
+)
+def test_every_shard_is_finished_once_an_epoch_whoever_dies(events):
+    sets, cut = DataSets(), Cut(samples=7, shard_samples=1, epochs=2)
+    hands: dict[int, Range] = {}
+    incarnation, sequence = [1, 1, 1], [0, 0, 0]
+    finished: list[tuple[int, int]] = []
+    saved, saved_finished = None, []
+    for kind, worker in events:
+        name = f"w{worker}"
+        if kind == "take":
+            sequence[worker] += 1
+            mine = hands.pop(worker, None)
+            try:
+                found = sets.take(
+                    "t",
+                    cut,
+                    (name, incarnation[worker]),
+                    sequence[worker],
+                    [] if mine is None else [mine.shard],
+                )
+            except ShardNotReady:
+                found = None
+            if mine is not None:
+                finished.append((mine.epoch, mine.shard))
+            if found is not None:
+                hands[worker] = found
+        elif kind == "die":
+            sets.drop(name)
+            hands.pop(worker, None)
+            incarnation[worker] += 1
+        elif kind == "restart" and sets.remember("t"):
+            known = sets.remember("t")
+            sets = DataSets()
+            sets.restore("t", known)
+        elif kind == "seek":
+            if saved is None and sets.position("t"):
+                saved, saved_finished = sets.position("t"), list(finished)
+            elif saved is not None:
+                sets.restore("t", saved)
+                finished, saved = saved_finished, None
+                hands.clear()
+        sets.check_invariants()
+        assert len(set(finished)) == len(finished)
+    # Whoever is left reads the rest.
+    while True:
+        sequence[0] += 1
+        mine = hands.pop(0, None)
+        for gone in ("w1", "w2"):
+            sets.drop(gone)
+        worker = ("w0", incarnation[0])
+        found = sets.take("t", cut, worker, sequence[0], [] if mine is None else [mine.shard])
+        if mine is not None:
+            finished.append((mine.epoch, mine.shard))
+        if found is None:
+            break
+        hands[0] = found
+    assert sorted(finished) == [(epoch, shard) for epoch in range(2) for shard in range(7)]

@@ -1,0 +1,221 @@
+"""The whole machine under random events, with what docs/coordinator.md promises after each."""
+
+import contextlib
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from gradmesh.protos.coordinator.v1 import (
+    membership_pb2,
+    rendezvous_pb2,
+    status_pb2,
+    table_pb2,
+)
+from gradmesh.protos.errors import (
+    KeyConflict,
+    NameTaken,
+    NotMember,
+    RoundOpen,
+    ShardNotReady,
+    StaleGeneration,
+    TableConflict,
+)
+from gradmesh.protos.version import PROTOCOL
+from gradmesh.services.coordinator.journal import Journal
+from gradmesh.services.coordinator.machine import Machine
+from gradmesh.services.coordinator.rounds import Rounds
+
+LEASE_S = 10.0
+
+
+def make(journal, parameter_servers=2, trainers=2, min_trainers=0):
+    return Machine(
+        parameter_servers=parameter_servers,
+        trainers=trainers,
+        lease_s=LEASE_S,
+        journal=journal,
+        min_trainers=min_trainers,
+    )
+
+
+NAMES = [f"{role}-{i}" for role in ("trainer", "ps") for i in range(3)]
+TRAINERS = [name for name in NAMES if name.startswith("trainer")]
+ROLES = {"trainer": membership_pb2.ROLE_TRAINER, "ps": membership_pb2.ROLE_PARAMETER_SERVER}
+WORLD = 2
+# What the machine may answer to an event that does not fit its state.
+REFUSALS = (KeyConflict, NameTaken, NotMember, RoundOpen, StaleGeneration, TableConflict)
+
+
+class Events(RuleBasedStateMachine):
+    """Random events; the model knows only what processes themselves know."""
+
+    @initialize(least=st.sampled_from([0, 1]))
+    def begin(self, least):
+        self.journal = Journal(None)
+        self.least = least
+        self.machine = make(self.journal, trainers=WORLD, min_trainers=least)
+        self.now = 0.0
+        self.incarnations = dict.fromkeys(NAMES, 1)
+        self.joined = dict.fromkeys(TRAINERS, 0)
+        self.generation = 0
+        self.epoch = 0
+        self.ranks = {}
+        self.ranked = {}
+        self.keys = {}
+        self.tables = {}
+        self.maps = {}
+
+    def teardown(self):
+        if hasattr(self, "journal"):
+            self.journal.close()
+
+    def tell(self, event, *args):
+        try:
+            return event(*args)
+        except REFUSALS:
+            return None
+
+    @rule()
+    def everybody_comes(self):
+        for name in NAMES:
+            self.register(name, True, 1)
+        for name in TRAINERS:
+            self.join(name, True)
+
+    @rule(name=st.sampled_from(NAMES), replace=st.booleans(), port=st.integers(1, 2))
+    def register(self, name, replace, port):
+        member = membership_pb2.Member(
+            name=name,
+            role=ROLES[name.split("-")[0]],
+            address=f"h:{port}",
+            incarnation=self.incarnations[name],
+        )
+        request = membership_pb2.RegisterRequest(member=member, protocol=PROTOCOL, replace=replace)
+        answer = self.tell(self.machine.register, request, self.now)
+        if answer is not None:
+            assert answer.generation == self.machine.rounds.current
+
+    @rule(name=st.sampled_from(NAMES))
+    def restart_process(self, name):
+        self.incarnations[name] += 1
+        if name in self.joined:
+            self.joined[name] = 0
+
+    @rule(name=st.sampled_from(NAMES), back=st.integers(0, 1))
+    def renew(self, name, back):
+        self.tell(self.machine.renew, name, self.incarnations[name] - back, self.now)
+
+    @rule(name=st.sampled_from(NAMES), back=st.integers(0, 1))
+    def leave(self, name, back):
+        self.machine.leave(name, self.incarnations[name] - back)
+
+    @rule(seconds=st.sampled_from([0.1, 4.0, 11.0]))
+    def pass_time(self, seconds):
+        self.now += seconds
+        self.machine.expire(self.now)
+
+    @rule(name=st.sampled_from(TRAINERS), anew=st.booleans())
+    def join(self, name, anew):
+        request = rendezvous_pb2.JoinRoundRequest(
+            name=name,
+            incarnation=self.incarnations[name],
+            after_generation=self.joined[name] if anew else 0,
+        )
+        self.tell(self.machine.join, request, self.now)
+        place = self.tell(self.machine.place, request)
+        if place is not None:
+            self.joined[name] = place.generation
+            held = self.ranks.setdefault((place.generation, place.rank), name)
+            assert held == name, "a rank belongs to one trainer"
+            assert self.ranked.setdefault((place.generation, name), place.rank) == place.rank
+
+    @rule(key=st.sampled_from("ab"), value=st.binary(max_size=2), back=st.integers(0, 1))
+    def put(self, key, value, back):
+        generation = self.machine.rounds.current - back
+        request = rendezvous_pb2.PutKeyRequest(generation=generation, key=key, value=value)
+        try:
+            self.machine.put(request)
+        except REFUSALS:
+            return
+        assert back == 0
+        assert self.keys.setdefault((generation, key), value) == value
+
+    @rule(name=st.sampled_from("ab"), rows=st.integers(1, 2))
+    def create_table(self, name, rows):
+        spec = table_pb2.TableSpec(
+            name=name,
+            rows=rows,
+            dim=1,
+            dtype="ELEMENT_TYPE_FLOAT32",
+            initializer=table_pb2.Recipe(name="constant", settings={"value": 0.0}),
+            optimizer=table_pb2.Recipe(name="sgd", settings={"lr": 0.1}),
+        )
+        if self.tell(self.machine.create_table, spec) is not None:
+            assert self.tables.setdefault(name, rows) == rows
+
+    @rule()
+    def restart_coordinator(self):
+        self.machine = make(self.journal, trainers=WORLD, min_trainers=self.least)
+        # Values lived in memory; trainers publish them anew.
+        self.keys.clear()
+
+    @invariant()
+    def numbers_never_go_back(self):
+        assert self.machine.rounds.current >= self.generation
+        assert self.machine.shards.map.epoch >= self.epoch
+        self.generation = self.machine.rounds.current
+        self.epoch = self.machine.shards.map.epoch
+
+    @rule()
+    def ask_for_a_checkpoint(self):
+        asked = self.tell(self.machine.request_checkpoint)
+        assert asked is None or asked == self.machine.board.requests
+
+    @rule(name=st.sampled_from(TRAINERS), back=st.integers(0, 1))
+    def write_a_checkpoint(self, name, back):
+        told = status_pb2.Checkpoint(request=max(0, self.machine.board.requests - back))
+        request = status_pb2.ReportCheckpointRequest(
+            name=name, incarnation=self.incarnations[name], checkpoint=told
+        )
+        self.tell(self.machine.report_checkpoint, request, self.now)
+
+    @invariant()
+    def what_the_page_promises_holds(self):
+        self.machine.check()
+        self.machine.status(self.now)
+
+    @invariant()
+    def no_key_outlives_its_generation(self):
+        current = self.machine.rounds.current
+        for (generation, key), value in self.keys.items():
+            try:
+                assert self.machine.rounds.get(generation, key) == value
+                assert generation == current
+            except StaleGeneration:
+                assert generation < current or not self.machine.rounds.formed
+
+    @invariant()
+    def an_epoch_is_one_map(self):
+        seen = self.machine.shards.map.SerializeToString(deterministic=True)
+        assert self.maps.setdefault(self.machine.shards.map.epoch, seen) == seen
+
+    @invariant()
+    def a_restarted_coordinator_would_go_on(self):
+        stored = Rounds(WORLD, self.journal.fact("round"), minimum=self.least)
+        assert stored.remember() == self.machine.rounds.remember()
+
+    @invariant()
+    def the_map_is_given_out_only_whole(self):
+        alive = {lease.member.name for lease in self.machine.members.leases()}
+        with contextlib.suppress(ShardNotReady):
+            assert {shard.name for shard in self.machine.shard_map().shards} <= alive
+
+
+Events.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestEvents = Events.TestCase

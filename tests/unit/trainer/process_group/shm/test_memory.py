@@ -1,0 +1,72 @@
+import gc
+import os
+
+import numpy as np
+import pytest
+
+from gradmesh.trainer.process_group.shm.memory import Heap, Memory
+
+
+@pytest.fixture
+def memory():
+    fd = Memory.create()
+    try:
+        return Memory(fd)
+    finally:
+        os.close(fd)
+
+
+def test_two_mappings_of_one_memory_see_the_same():
+    fd = Memory.create()
+    near, far = Memory(fd), Memory(fd)
+    os.close(fd)
+
+    near.array(4096, 3, np.float32)[...] = [1, 2, 3]
+
+    assert far.array(4096, 3, np.float32).tolist() == [1, 2, 3]
+
+
+def test_memory_that_could_shrink_is_refused():
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, 4096)
+
+    with pytest.raises(ValueError, match="sealed"):
+        Memory(fd)
+    os.close(fd)
+
+
+def test_arrays_of_the_heap_are_found_and_others_are_not(memory):
+    heap = Heap(memory, 8192)
+    first, second = heap.empty((3, 4), np.float32), heap.empty((), np.int64)
+
+    assert memory.offset_of(first) == 8192
+    assert memory.offset_of(second) == 8192 + 4096
+    assert memory.offset_of(first[1:]) == 8192 + 16
+    assert memory.offset_of(first[:, 1:]) == -1
+    assert memory.offset_of(np.zeros(3)) == -1
+
+
+def test_memory_comes_back_when_the_last_view_is_gone(memory):
+    heap = Heap(memory, 0)
+    array = heap.empty(2000, np.float64)
+    array[...] = 7
+    view = array[10:20]
+    del array
+    gc.collect()
+
+    assert memory.offset_of(heap.empty(1, np.int8)) == 16384
+    assert view.tolist() == [7.0] * 10
+
+    del view
+    gc.collect()
+    again = heap.empty(2000, np.float64)
+    assert memory.offset_of(again) == 0
+    assert not again.any()
+
+
+def test_heap_without_room_gives_ordinary_memory(memory):
+    heap = Heap(memory, memory.size - 8192)
+
+    arrays = [heap.empty(4096, np.uint8) for _ in range(3)]
+
+    assert [memory.offset_of(array) >= 0 for array in arrays] == [True, True, False]

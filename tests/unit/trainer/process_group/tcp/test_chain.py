@@ -1,0 +1,20 @@
+import pytest
+
+from gradmesh.trainer.process_group.tcp.chain import blocks_of
+
+
+@pytest.mark.parametrize(
+    ("hosts", "blocks"),
+    [
+        (["a", "a", "b", "b"], [range(2), range(2, 4)]),
+        (["a", "b", "b", "c"], [range(1), range(1, 3), range(3, 4)]),
+        (["a", "a"], None),  # one host: shm
+        (["a", "b", "c"], None),  # nobody has a neighbour
+        (["a", "b", "a", "b"], None),  # nothing may be summed early
+        (["a", "a", "", ""], None),  # unknown
+        (["a"], None),
+        (["", ""], None),
+    ],
+)
+def test_hosts_become_blocks_of_ranks(hosts, blocks):
+    assert blocks_of(hosts) == blocks

@@ -1,0 +1,272 @@
+"""Checkpoints of a run: when one is due, and writing it beside the training.
+
+Rank 0 does it alone. Before the last step that belongs to a checkpoint it asks the servers to
+freeze when they have applied it; after the step it copies the dense part; the rest is a thread's
+work.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+from gradmesh.protos.coordinator.v1 import status_pb2, table_pb2
+from gradmesh.protos.errors import BaseLost, CheckpointCorrupt, GradmeshError
+from gradmesh.protos.frame import Array
+from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
+from gradmesh.sdk.checkpoint.parallel import Meter
+from gradmesh.sdk.checkpoint.place import Place, open_one, open_place
+from gradmesh.sdk.checkpoint.save import DENSE, RunArrays, write
+from gradmesh.sdk.checkpoint.shelf import Kept
+from gradmesh.sdk.checkpoint.snapshot import Snapshot
+from gradmesh.sdk.checkpoint.tensors import map_tensors
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.process import fault
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.dense import DenseState
+
+_log = logging.getLogger(__name__)
+
+_REPORT_S = 2.0
+
+
+@final
+class Checkpoints:
+    """The checkpoints of one job, as one trainer writes and reads them.
+
+    Args:
+        mesh: The mesh.
+        config: The job; without a checkpoint_path nothing is written.
+        settings: The job's settings as they stand in the manifest.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: JobConfig,
+        settings: dict[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mesh = mesh
+        self._config = config
+        self._settings = settings
+        self._clock = clock
+        self._last_at = clock()
+        self._answered = mesh.checkpoint_request
+        self._steps = config.steps
+        where = config.checkpoint_path
+        self._place = None if where is None else open_place(where)
+        self._specs: list[table_pb2.TableSpec] = []
+        # The newest checkpoint of this process, which the next may add to, and its chain's length.
+        self._newest: Kept | None = None
+        self._chain = 0
+        self._armed: tuple[int, Snapshot, Kept | None] | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, tables: list[table_pb2.TableSpec], steps: int) -> None:
+        """Take notice of a run; what an older one has armed is let go.
+
+        Args:
+            tables: The run's tables.
+            steps: Of the whole job.
+        """
+        self._specs = tables
+        self._steps = steps
+        self._disarm()
+
+    def before_step(self, step: int) -> None:
+        """Ask the servers to freeze after this step, if a checkpoint is due then."""
+        if self._place is None:
+            self._refuse_requests()
+            return
+        if not self._is_due(step + 1):
+            return
+        if step + 1 == self._steps:
+            self.finish()  # the last one is never left out
+        if self.is_writing:
+            return
+        kept = self._newest if self._chain < self._config.checkpoint_chain else None
+        self._disarm()
+        try:
+            self._armed = step + 1, self._arm(step + 1, kept), kept
+        except BaseLost:
+            self._armed = step + 1, self._arm(step + 1, None), None
+        except GradmeshError as error:
+            # The step is worth more; whatever is wrong shows there, too.
+            _log.warning("no checkpoint", extra={"step": step + 1, "error": error.message})
+
+    def _refuse_requests(self) -> None:
+        request = self._mesh.checkpoint_request
+        if request > self._answered:
+            self._answered = request
+            why = "the job has no checkpoint_path; set it"
+            self._report(status_pb2.Checkpoint(request=request, error=why))
+
+    def _is_due(self, steps: int) -> bool:
+        config = self._config
+        return (
+            (config.checkpoint_every_steps > 0 and steps % config.checkpoint_every_steps == 0)
+            or (
+                config.checkpoint_every_s > 0
+                and self._clock() - self._last_at >= config.checkpoint_every_s
+            )
+            or self._mesh.checkpoint_request > self._answered
+            or steps == self._steps
+        )
+
+    def _arm(self, step: int, kept: Kept | None) -> Snapshot:
+        return Snapshot(
+            self._mesh.servers,
+            [spec.name for spec in self._specs],
+            base="" if kept is None else kept.manifest.id,
+            freeze_s=self._mesh.timeout_s,
+            call_s=self._mesh.timeout_s,
+            step=step,
+        )
+
+    def after_step(self, state: Callable[[], DenseState], world_size: int) -> None:
+        """Write the checkpoint that was asked for before the step, in a thread.
+
+        Args:
+            state: Returns the dense part after the step.
+            world_size: Trainers of the run.
+        """
+        if self._armed is None:
+            return
+        (step, snapshot, kept), self._armed = self._armed, None
+        held = state()
+        if held.steps != step:
+            snapshot.close()
+            return
+        self._last_at = self._clock()
+        request = self._answered = self._mesh.checkpoint_request
+        run = RunArrays(world_size, held.batches, self._settings, held.arrays)
+        self._thread = threading.Thread(
+            target=self._write, args=(snapshot, kept, run, request), name="checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def _write(self, snapshot: Snapshot, kept: Kept | None, run: RunArrays, request: int) -> None:
+        place = self._place
+        assert place is not None
+        begun, deadline = time.monotonic(), Deadline.after(self._config.checkpoint_timeout_s)
+        try:
+            with snapshot:
+                snapshot.wait(deadline)
+                fault.point("checkpoint", snapshot.step)
+                path = place.free_path(snapshot.step)
+                manifest = write(
+                    snapshot,
+                    self._specs,
+                    path,
+                    Meter(snapshot.rows, None, deadline),
+                    former=None if kept is None else kept.manifest,
+                    base=None if kept is None else kept.path,
+                    run=run,
+                )
+            shown = place.publish(path)
+        except (GradmeshError, OSError) as error:
+            self._newest, self._chain = None, 0
+            _log.warning("no checkpoint", extra={"error": str(error)})
+            self._report(status_pb2.Checkpoint(request=request, error=str(error)))
+            return
+        self._newest = Kept(path, manifest)
+        self._chain = 0 if kept is None else self._chain + 1
+        seconds = time.monotonic() - begun
+        _log.info(
+            "checkpoint written",
+            extra={"path": shown, "step": manifest.step, "seconds": round(seconds, 2)},
+        )
+        self._report(_described(shown, manifest, seconds, request))
+        try:
+            place.prune(self._config.checkpoint_keep)
+        except (GradmeshError, OSError) as error:
+            _log.warning("old checkpoints not removed", extra={"error": str(error)})
+
+    def _report(self, checkpoint: status_pb2.Checkpoint) -> None:
+        mesh = self._mesh
+        try:
+            mesh.coordinator.report_checkpoint(
+                mesh.name, mesh.incarnation, checkpoint, mesh.deadline(_REPORT_S)
+            )
+        except GradmeshError as error:
+            _log.warning("checkpoint not reported", extra={"error": error.message})
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        if self._thread is not None:
+            self._thread.join(self._config.checkpoint_timeout_s)
+
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written, and let go of the rest."""
+        self.finish()
+        if self._place is not None:
+            self._place.close()
+
+    def _disarm(self) -> None:
+        if self._armed is not None:
+            self._armed[1].close()
+            self._armed = None
+
+    def restore(self, check: Callable[[dict[str, Array]], None]) -> DenseState | None:
+        """Put the tables back to the newest checkpoint; return the dense part, None without one.
+
+        Args:
+            check: Raises ValueError if dense arrays are of another model.
+
+        Raises:
+            CheckpointCorrupt: It is damaged, or of another model; the message names the file, and
+                nothing is changed.
+        """
+        found = self._find()
+        if found is None:
+            return None
+        place, kept = found
+        path = place.fetch(kept)
+        manifest = chain_of(path)[-1][1]
+        if manifest.run is None:
+            raise CheckpointCorrupt(
+                f"checkpoint {path} holds tables only; a run cannot go on from it", path=path
+            )
+        arrays = {n: a.copy() for n, a in map_tensors(path / DENSE).items()}
+        try:
+            check(arrays)
+        except ValueError as error:
+            raise CheckpointCorrupt(
+                f"checkpoint {path / DENSE}: {error}", path=path / DENSE
+            ) from error
+        self._mesh.restore(path, timeout_s=self._config.checkpoint_timeout_s)
+        _log.info("restored", extra={"path": str(path), "step": manifest.step})
+        return DenseState(0, manifest.step, arrays, batches=manifest.run.batches)
+
+    def _find(self) -> tuple[Place, Kept] | None:
+        resume, place = self._config.resume, self._place
+        if place is not None and self._newest is not None:
+            return place, self._newest
+        if resume == "never":
+            return None
+        if resume == "auto":
+            kept = None if place is None else place.newest_run()
+            return None if place is None or kept is None else (place, kept)
+        return open_one(resume)
+
+
+def _described(
+    path: str, manifest: Manifest, seconds: float, request: int
+) -> status_pb2.Checkpoint:
+    return status_pb2.Checkpoint(
+        path=path,
+        step=manifest.step,
+        rows=manifest.rows,
+        bytes=manifest.bytes,
+        took_s=seconds,
+        request=request,
+    )

@@ -1,0 +1,99 @@
+"""A trained model on disk: settings, dense parameters, tables.
+
+model/job.json           the settings, and how many rows each feature has
+model/dense.safetensors  parameters and buffers by torch's names
+model/tables/            a checkpoint of the tables
+model/vocabulary.safetensors   if the ids come from one
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from gradmesh.engine.nn import Module
+from gradmesh.protos.version import VERSION
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.trainer.data import Fields
+from gradmesh.trainer.errors import DataError
+from gradmesh.trainer.job.assignment import Assignment
+
+FOLDER = "model"
+_SETTINGS, _DENSE, _TABLES = "job.json", "dense.safetensors", "tables"
+_VOCABULARY = "vocabulary.safetensors"
+
+
+@final
+class SavedModel(NamedTuple):
+    """A model as it lies on disk; its tables stay there until they are restored."""
+
+    assignment: Assignment
+    fields: Fields
+    dense: dict[str, Any]
+    tables: Path
+
+
+def save_model(
+    folder: Path, mesh: Mesh, assignment: Assignment, fields: Fields, model: Module
+) -> None:
+    """Write a model into a job's folder; a former one is replaced when all is there.
+
+    Args:
+        folder: The job's output.
+        mesh: Where the tables are; outside a step.
+        assignment: The job.
+        fields: The features of a sample.
+        model: Its dense part is saved.
+    """
+    draft, home = folder / f"{FOLDER}.part", folder / FOLDER
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    names = [f"feature-{feature}" for feature in range(fields.features)]
+    mesh.checkpoint(draft / _TABLES, tables=names)
+    dense = {name: tensor.data.copy() for name, tensor in model.state_dict().items()}
+    save_file(dense, draft / _DENSE)
+    if assignment.data.vocabulary is not None:
+        shutil.copyfile(assignment.data.vocabulary, draft / _VOCABULARY)
+    content = {
+        "gradmesh": VERSION,
+        "settings": assignment.as_dict(),
+        "fields": {
+            "dense_features": fields.dense_features,
+            "rows": fields.rows,
+            "hots": fields.hots,
+        },
+    }
+    (draft / _SETTINGS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(home, ignore_errors=True)
+    draft.rename(home)
+
+
+def load_model(path: Path) -> SavedModel:
+    """Read a model.
+
+    Args:
+        path: The model's folder, or the output of the job that holds it.
+
+    Raises:
+        DataError: There is none, or it is damaged.
+    """
+    home = path / FOLDER if (path / FOLDER).is_dir() else path
+    try:
+        content = json.loads((home / _SETTINGS).read_text(encoding="utf-8"))
+        dense = load_file(home / _DENSE)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"{path} holds no trained model: {error}; give the output folder of `gradmesh train`"
+        ) from error
+    assignment = Assignment.from_dict(content["settings"])
+    if (home / _VOCABULARY).exists():
+        data = replace(assignment.data, vocabulary=home / _VOCABULARY)
+        assignment = replace(assignment, data=data)
+    given = content["fields"]
+    hots = given["hots"] and tuple(given["hots"])
+    fields = Fields(given["dense_features"], tuple(given["rows"]), hots)
+    return SavedModel(assignment, fields, dense, home / _TABLES)

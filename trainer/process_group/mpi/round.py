@@ -1,0 +1,196 @@
+"""Rounds of bytes over MPI: for each peer a header that says what comes, then the bytes.
+
+MPI's own reductions may sum in any order; this only moves bytes, and the ranks sum in rank order.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, final
+
+from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout
+from gradmesh.trainer.process_group.collective import Parts
+from gradmesh.trainer.process_group.farewell import Kind, error_of
+from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.tcp.message import (
+    HEADER_BYTES,
+    Header,
+    pack_header,
+    unpack_header,
+)
+
+_HEADER, _DATA, _FAREWELL = 1, 2, 3
+# Peers that answer at once are heard without a look at the clock.
+_LOOKS = 20
+
+
+@final
+class MpiRound:
+    """Moves bytes over a communicator. One thread at a time.
+
+    Args:
+        mpi: The module mpi4py.MPI.
+        communicator: Of the group's ranks, in their order.
+        latch: Ends a round early when it trips.
+    """
+
+    def __init__(self, mpi: Any, communicator: Any, latch: Latch) -> None:
+        self._mpi = mpi
+        self._communicator = communicator
+        self._latch = latch
+        self._rank: int = communicator.Get_rank()
+        self.bytes_moved = 0
+        self._sent_frames: dict[int, int] = {}
+        self._received_frames: dict[int, int] = {}
+        self._text = ""
+        self._sending: list[Any] = []
+        self._keep: list[Any] = []
+        self._headers: dict[int, tuple[Any, bytearray, Header, Parts]] = {}
+        self._receiving: dict[int, list[Any]] = {}
+        self._receivers: list[int] = []
+        # Frames that came while we could only send.
+        self._early: dict[int, deque[tuple[Header, bytearray]]] = {}
+
+    def can_begin(self) -> bool:
+        """Tell whether no round is under way."""
+        return not (self._sending or self._headers or self._receiving)
+
+    def has_sent(self) -> bool:
+        """Tell whether all has left."""
+        self._sending = [request for request in self._sending if not request.Test()]
+        return not self._sending
+
+    def begin(
+        self, text: str, outgoing: Mapping[int, Parts], incoming: Mapping[int, Parts]
+    ) -> None:
+        """Start to send `outgoing` and to expect `incoming`, both by peer rank."""
+        self._text = text
+        self._receivers = list(outgoing)
+        for peer, parts in incoming.items():
+            self._expect(text, peer, parts)
+        for peer, parts in outgoing.items():
+            number = self._sent_frames.get(peer, 0)
+            self._sent_frames[peer] = number + 1
+            nbytes = sum(part.nbytes for part in parts)
+            header = pack_header(Header(Kind.DATA, number, nbytes, text))
+            self._keep.append(header)
+            self._send(header, peer, _HEADER)
+            for part in parts:
+                if part.nbytes:
+                    self._send(part, peer, _DATA)
+
+    def finish(self, deadline: float) -> None:
+        """Move bytes until the round is over.
+
+        Raises:
+            CollectiveTimeout: The deadline passed; names the ranks still awaited.
+            PeerLost: A rank left.
+            CollectiveMismatch: A peer is in another collective.
+        """
+        looks = 0
+        while not self._is_over():
+            looks += 1
+            if looks < _LOOKS:
+                continue
+            os.sched_yield()
+            self._latch.check()
+            self._hear()
+            self._receive_early()
+            if time.monotonic() >= deadline:
+                raise self._timed_out()
+        self._keep.clear()
+
+    def leave(self, kind: Kind, about: int) -> None:
+        """Tell all peers why we leave, and give up what is under way."""
+        # What we have begun to send must arrive: a peer may be in the middle of it.
+        for request, *_ in self._headers.values():
+            request.Cancel()
+        farewell = pack_header(Header(kind, about, 0, ""))
+        self._keep.append(farewell)
+        for peer in range(self._communicator.Get_size()):
+            if peer != self._rank:
+                # Small enough to leave at once; nobody waits for it.
+                self._communicator.Isend([farewell, self._mpi.BYTE], peer, _FAREWELL).Test()
+
+    def _send(self, data: Any, peer: int, tag: int) -> None:
+        self.bytes_moved += len(data)
+        self._sending.append(self._communicator.Isend([data, self._mpi.BYTE], peer, tag))
+
+    def _expect(self, text: str, peer: int, parts: Parts) -> None:
+        number = self._received_frames.get(peer, 0)
+        self._received_frames[peer] = number + 1
+        expected = Header(Kind.DATA, number, sum(part.nbytes for part in parts), text)
+        if early := self._early.get(peer):
+            header, data = early.popleft()
+            self._check(peer, header, expected)
+            at = 0
+            for part in parts:
+                part[:] = data[at : at + part.nbytes]
+                at += part.nbytes
+            return
+        buffer = bytearray(HEADER_BYTES)
+        request = self._communicator.Irecv([buffer, self._mpi.BYTE], peer, _HEADER)
+        self._headers[peer] = (request, buffer, expected, parts)
+
+    def _is_over(self) -> bool:
+        for peer, (request, buffer, expected, parts) in list(self._headers.items()):
+            if request.Test():
+                del self._headers[peer]
+                self._check(peer, unpack_header(buffer), expected)
+                self.bytes_moved += HEADER_BYTES + expected.payload_bytes
+                self._receiving[peer] = [
+                    self._communicator.Irecv([part, self._mpi.BYTE], peer, _DATA)
+                    for part in parts
+                    if part.nbytes
+                ]
+        for peer, requests in list(self._receiving.items()):
+            if self._mpi.Request.Testall(requests):
+                del self._receiving[peer]
+        return self.has_sent() and not self._headers and not self._receiving
+
+    def _receive_early(self) -> None:
+        """Take what a peer sends that ought to receive: it waits for us as we wait for it."""
+        if self._headers or self._receiving:
+            return
+        for peer in self._receivers:
+            while self._communicator.Iprobe(peer, _HEADER):
+                buffer = bytearray(HEADER_BYTES)
+                self._communicator.Recv([buffer, self._mpi.BYTE], peer, _HEADER)
+                header = unpack_header(buffer)
+                data = bytearray(header.payload_bytes)
+                if data:
+                    self._communicator.Recv([data, self._mpi.BYTE], peer, _DATA)
+                self.bytes_moved += HEADER_BYTES + len(data)
+                self._early.setdefault(peer, deque()).append((header, data))
+
+    def _check(self, peer: int, header: Header, expected: Header) -> None:
+        if header != expected:
+            raise CollectiveMismatch(
+                f"rank {peer} called {header.text} with {header.payload_bytes} bytes as frame"
+                f" {header.number}, this rank expects {expected.text} with"
+                f" {expected.payload_bytes} bytes as frame {expected.number}; all ranks must call"
+                " the same collectives in the same order"
+            )
+
+    def _hear(self) -> None:
+        """Raise if a peer says that it leaves."""
+        status = self._mpi.Status()
+        if not self._communicator.Iprobe(self._mpi.ANY_SOURCE, _FAREWELL, status):
+            return
+        peer = status.Get_source()
+        buffer = bytearray(HEADER_BYTES)
+        self._communicator.Recv([buffer, self._mpi.BYTE], peer, _FAREWELL)
+        header = unpack_header(buffer)
+        if header.kind is Kind.CLOSED and peer not in {*self._headers, *self._receiving}:
+            return  # it has done its part
+        raise error_of(header.kind, header.number, peer, f"MPI rank {peer}")
+
+    def _timed_out(self) -> CollectiveTimeout:
+        awaited = sorted({*self._headers, *self._receiving})
+        names = ", ".join(f"rank {peer}" for peer in awaited) or "a peer to receive"
+        return CollectiveTimeout(
+            f"{self._text} timed out waiting for {names}; see whether it still runs, or raise the"
+            " group's timeout, then start the ranks anew",
+            ranks=awaited,
+        )

@@ -1,0 +1,5 @@
+"""The nccl backend: ranks with a GPU each. Never run on hardware yet; see docs."""
+
+from gradmesh.trainer.process_group.nccl.group import NcclProcessGroup as NcclProcessGroup
+
+__all__ = ["NcclProcessGroup"]

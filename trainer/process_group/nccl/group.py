@@ -1,0 +1,387 @@
+"""The process group of GPUs, over NCCL.
+
+Collectives run on a stream of the group; `wait` blocks the caller until its collective has ended,
+and lets the caller's stream go on behind it. NCCL chooses the order of sums: results are equal
+on all ranks, but not those of the host backends bit for bit.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gradmesh.trainer.errors import GroupAborted, GroupClosed
+from gradmesh.trainer.process_group import argument
+from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.nccl import binding
+from gradmesh.trainer.process_group.nccl.rendezvous import in_time, make_communicator
+from gradmesh.trainer.process_group.nccl.stream import CudaStream, Stream
+from gradmesh.trainer.process_group.nccl.watch import Pending, Watch
+from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup, ReduceOp
+from gradmesh.trainer.process_group.store import PrefixStore, Store
+from gradmesh.trainer.process_group.work import PendingWork, Work
+
+_CLOSE_S = 5.0
+
+
+@final
+class NcclProcessGroup(ProcessGroup):
+    """Ranks with a GPU each. Build it with `connect`; arrays are cupy's.
+
+    Args:
+        communicator: NCCL's, with all ranks in it.
+        rank: This process's place.
+        size: How many ranks take part.
+        timeout_s: Longest time one collective may take.
+        store: Where ranks tell each other what NCCL does not.
+        stream: What collectives run on; closed with the group.
+    """
+
+    def __init__(
+        self,
+        communicator: Any,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        store: Store,
+        stream: Stream,
+    ) -> None:
+        self._nccl = binding.load()
+        self._communicator = communicator
+        self._rank = rank
+        self._size = size
+        self._timeout_s = timeout_s
+        self._store = store
+        self._stream = stream
+        self._is_closed = False
+        self._lock = threading.Lock()  # keeps calls in one order on the stream
+        self._number = 0
+        self._bytes_moved = 0
+        self._sub_groups = 0
+        self._children: list[NcclProcessGroup] = []
+        self._latch = Latch()
+        self._watch = Watch(communicator, rank, size, timeout_s, store, self._latch)
+
+    @classmethod
+    def connect(
+        cls,
+        store: Store,
+        *,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        device: int | None = None,
+        stream: Stream | None = None,
+    ) -> "NcclProcessGroup":
+        """Meet the other ranks of the generation and return the group.
+
+        Args:
+            store: The generation's store, shared by its ranks.
+            rank: This process's place.
+            world_size: How many ranks come.
+            timeout_s: Longest time to meet, and for one collective later.
+            device: Number of this rank's GPU; None for the current one.
+            stream: What collectives run on; one of the device by default.
+
+        Raises:
+            BackendMissing: cupy or NCCL is not installed.
+            CollectiveTimeout: A rank did not come in time.
+        """
+        argument.check_root(rank, world_size)
+        binding.load()
+        stream = stream or CudaStream(device)
+        try:
+            communicator = make_communicator(store, rank, world_size, timeout_s, stream)
+        except BaseException:
+            stream.close()
+            raise
+        return cls(communicator, rank, world_size, timeout_s, store, stream)
+
+    @property
+    def backend(self) -> str:
+        """Return "nccl"."""
+        return "nccl"
+
+    @property
+    def rank(self) -> int:
+        """This process's place."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks take part."""
+        return self._size
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes a ring would have moved for this rank so far: NCCL does not tell."""
+        return self._bytes_moved
+
+    def __repr__(self) -> str:
+        return f"NcclProcessGroup(rank={self._rank}/{self._size})"
+
+    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> AnyArray:
+        """Return device memory."""
+        array: AnyArray = self._stream.empty(shape, dtype)
+        return array
+
+    def all_reduce(self, array: AnyArray, op: ReduceOp = "sum") -> Work:
+        """Combine `array` over all ranks, in place, in NCCL's order."""
+        self._check(array, "all_reduce")
+        argument.check_op(array.dtype, op, "all_reduce")
+        kind, how = binding.type_number(self._nccl, array.dtype), binding.op_number(self._nccl, op)
+
+        def issue() -> None:
+            flat = self._stream.contiguous(array)
+            at = flat.data.ptr
+            self._communicator.allReduce(at, at, flat.size, kind, how, self._stream.pointer)
+            self._stream.put_back(array, flat)
+
+        text = f"all_reduce({op}) of {array.size} {array.dtype.name}"
+        return self._submit(text, issue, array, 4 * (self._size - 1) * array.nbytes // self._size)
+
+    def broadcast(self, array: AnyArray, root: int) -> Work:
+        """Replace `array` on every rank by the one of rank `root`."""
+        self._check(array, "broadcast")
+        argument.check_root(root, self._size)
+
+        def issue() -> None:
+            flat = self._stream.contiguous(array)
+            self._copy_from(root, flat, flat)
+            self._stream.put_back(array, flat)
+
+        text = f"broadcast({root}) of {array.size} {array.dtype.name}"
+        return self._submit(text, issue, array, array.nbytes)
+
+    def all_gather(self, outputs: Sequence[AnyArray], array: AnyArray) -> Work:
+        """Copy each rank's `array` into `outputs[rank]` on every rank."""
+        outputs = list(outputs)
+        self._check(array, "all_gather", *outputs)
+        argument.check_gather_shapes(outputs, array, self._rank, self._size, "all_gather")
+
+        def issue() -> None:
+            source = self._stream.contiguous(array)
+            flats = [self._stream.contiguous(output) for output in outputs]
+            with _Group(self._nccl):
+                for root, flat in enumerate(flats):
+                    self._copy_from(root, source if root == self._rank else flat, flat)
+            for output, flat in zip(outputs, flats, strict=True):
+                self._stream.put_back(output, flat)
+
+        total = sum(output.nbytes for output in outputs)
+        text = f"all_gather of {array.dtype.name}, {total} bytes in all"
+        return self._submit(text, issue, (outputs, array), total)
+
+    def reduce_scatter(
+        self, output: AnyArray, inputs: Sequence[AnyArray], op: ReduceOp = "sum"
+    ) -> Work:
+        """Combine `inputs[r]` over all ranks into `output` of rank r."""
+        inputs = list(inputs)
+        self._check(output, "reduce_scatter", *inputs)
+        argument.check_op(output.dtype, op, "reduce_scatter")
+        argument.check_shares(output, inputs, self._rank, self._size, "reduce_scatter")
+        kind, how = binding.type_number(self._nccl, output.dtype), binding.op_number(self._nccl, op)
+
+        def issue() -> None:
+            flat = self._stream.contiguous(output)
+            with _Group(self._nccl):
+                for root, given in enumerate(inputs):
+                    part = self._stream.contiguous(given)
+                    target = flat.data.ptr if root == self._rank else 0
+                    self._communicator.reduce(
+                        part.data.ptr, target, part.size, kind, how, root, self._stream.pointer
+                    )
+            self._stream.put_back(output, flat)
+
+        total = sum(given.nbytes for given in inputs)
+        text = f"reduce_scatter({op}) of {output.dtype.name}"
+        return self._submit(text, issue, (output, inputs), total)
+
+    def all_to_all(self, outputs: Sequence[AnyArray], inputs: Sequence[AnyArray]) -> Work:
+        """Copy `inputs[r]` of this rank into `outputs[rank]` of rank r, for all pairs."""
+        outputs, inputs = list(outputs), list(inputs)
+        self._check(None, "all_to_all", *outputs, *inputs)
+        argument.check_swap(outputs, inputs, self._rank, self._size)
+        text = f"all_to_all of {inputs[0].dtype.name}"
+        return self._messages(text, dict(enumerate(inputs)), dict(enumerate(outputs)))
+
+    def gather(self, outputs: Sequence[AnyArray] | None, array: AnyArray, root: int) -> Work:
+        """Copy each rank's `array` into `outputs[rank]` on rank `root`."""
+        argument.check_root(root, self._size)
+        self._check(array, "gather")
+        targets: dict[int, AnyArray] = {}
+        if self._rank == root:
+            given = list(outputs if outputs is not None else ())
+            self._check(None, "gather", *given)
+            argument.check_gather_shapes(given, array, self._rank, self._size, "gather")
+            targets = dict(enumerate(given))
+        return self._messages(f"gather({root}) of {array.dtype.name}", {root: array}, targets)
+
+    def scatter(self, array: AnyArray, inputs: Sequence[AnyArray] | None, root: int) -> Work:
+        """Copy `inputs[r]` of rank `root` into `array` of rank r."""
+        argument.check_root(root, self._size)
+        self._check(array, "scatter")
+        sources: dict[int, AnyArray] = {}
+        if self._rank == root:
+            if inputs is None:
+                raise ValueError(f"rank {root} scatters: it must pass one input for each rank")
+            given = list(inputs)
+            self._check(None, "scatter", *given)
+            argument.check_shares(array, given, self._rank, self._size, "scatter")
+            sources = dict(enumerate(given))
+        return self._messages(f"scatter({root}) of {array.dtype.name}", sources, {root: array})
+
+    def send(self, array: AnyArray, to: int) -> Work:
+        """Send `array` to the rank `to`; ends when it is received."""
+        self._check(array, "send")
+        argument.check_peer(to, self._rank, self._size)
+        text = f"send({self._rank} to {to}) of {array.size} {array.dtype.name}"
+        return self._messages(text, {to: array}, {}, [to])
+
+    def recv(self, array: AnyArray, source: int) -> Work:
+        """Replace `array` by what the rank `source` sends."""
+        self._check(array, "recv")
+        argument.check_peer(source, self._rank, self._size)
+        text = f"send({source} to {self._rank}) of {array.size} {array.dtype.name}"
+        return self._messages(text, {}, {source: array}, [source])
+
+    def barrier(self) -> Work:
+        """End once every rank has come here."""
+
+        def issue() -> None:
+            number = binding.type_number(self._nccl, np.dtype(np.int32))
+            how = binding.op_number(self._nccl, "max")
+            at = self._stream.token
+            self._communicator.allReduce(at, at, 1, number, how, self._stream.pointer)
+
+        return self._submit("barrier", issue, None, 0)
+
+    def sub_group(self, ranks: Sequence[int]) -> "NcclProcessGroup | None":
+        """Return a group of some of the ranks: a split of the communicator."""
+        self._check_usable()
+        members = argument.check_ranks(ranks, self._size)
+        self._sub_groups += 1
+        color = 0 if self._rank in members else -1
+
+        def split() -> Any:
+            self._stream.use_device()
+            return self._communicator.commSplit(color, self._rank)
+
+        deadline = time.monotonic() + self._timeout_s
+        part = in_time(split, "splitting the communicator", deadline)
+        if part is None or color < 0:
+            return None
+        store = PrefixStore(self._store, f"sub_group/{self._sub_groups}")
+        place = members.index(self._rank)
+        stream = self._stream.another()
+        child = NcclProcessGroup(part, place, len(members), self._timeout_s, store, stream)
+        self._children.append(child)
+        return child
+
+    def abort(self) -> None:
+        """End all pending works with GroupAborted, and what runs on the device."""
+        for child in self._children:
+            child.abort()
+        self._watch.end(GroupAborted(f"{self} was aborted; rejoin and build a new one"))
+
+    def close(self) -> None:
+        """Leave the group: pending works end with GroupClosed, peers see us go."""
+        for child in self._children:
+            child.close()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._watch.end(GroupClosed(f"{self} was closed; build a new one"))
+        self._watch.join(_CLOSE_S)
+        self._stream.close()
+        self._latch.close()
+
+    def _submit(
+        self,
+        text: str,
+        issue: Callable[[], None],
+        keep: Any,
+        nbytes: int,
+        peers: Sequence[int] | None = None,
+    ) -> Work:
+        """Put a collective on the stream.
+
+        Args:
+            text: The collective in words.
+            issue: Calls NCCL.
+            keep: Its arrays: cupy would give their memory to others while the stream uses it.
+            nbytes: What it moves.
+            peers: Who takes part; all if None.
+        """
+        with self._lock:
+            self._check_usable()
+            self._stream.follow_caller()
+            issue()
+            mark = self._stream.mark()
+            self._number += peers is None
+            self._bytes_moved += nbytes
+            work = PendingWork(text, self._watch, lambda: self._stream.lead_caller(mark))
+            self._watch.add(Pending(work, mark, self._number, keep, peers))
+        return work
+
+    def _messages(
+        self,
+        text: str,
+        sources: dict[int, AnyArray],
+        targets: dict[int, AnyArray],
+        peers: Sequence[int] | None = None,
+    ) -> Work:
+        """Send and receive, all at once, with ourselves among the peers."""
+        number = int(self._nccl.NCCL_UINT8)
+
+        def issue() -> None:
+            stream, pointer = self._stream, self._stream.pointer
+            flats = {peer: stream.contiguous(target) for peer, target in targets.items()}
+            with _Group(self._nccl):
+                for peer, source in sources.items():
+                    at = stream.contiguous(source).data.ptr
+                    self._communicator.send(at, source.nbytes, number, peer, pointer)
+                for peer, flat in flats.items():
+                    self._communicator.recv(flat.data.ptr, flat.nbytes, number, peer, pointer)
+            for peer, flat in flats.items():
+                stream.put_back(targets[peer], flat)
+
+        total = sum(array.nbytes for array in (*sources.values(), *targets.values()))
+        return self._submit(text, issue, (sources, targets), total, peers)
+
+    def _copy_from(self, root: int, source: Any, target: Any) -> None:
+        self._communicator.broadcast(
+            source.data.ptr,
+            target.data.ptr,
+            target.nbytes,
+            int(self._nccl.NCCL_UINT8),
+            root,
+            self._stream.pointer,
+        )
+
+    def _check(self, array: Any, collective: str, *more: Any) -> None:
+        for value in more if array is None else (array, *more):
+            if not self._stream.is_array(value):
+                raise TypeError(f"{collective} takes cupy arrays, not {type(value).__name__}")
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise GroupClosed(f"{self} was closed; build a new one")
+        self._latch.check()
+
+
+@final
+class _Group:
+    """Calls that NCCL runs as one."""
+
+    def __init__(self, nccl: Any) -> None:
+        self._nccl = nccl
+
+    def __enter__(self) -> None:
+        self._nccl.groupStart()
+
+    def __exit__(self, *_: object) -> None:
+        self._nccl.groupEnd()
