@@ -5,7 +5,8 @@ import fcntl
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
 from typing import final
@@ -253,11 +254,10 @@ def _write(file: int, parts: Sequence[bytes | memoryview]) -> int:
     return total
 
 
-@contextlib.contextmanager
-def in_turn(log: Log | None) -> Iterator[None]:
-    """Hold the log's turn, if there is a log."""
-    if log is None:
-        yield
-    else:
-        with log.turn:
-            yield
+# One for all: it holds nothing.
+_NO_TURN = contextlib.nullcontext()
+
+
+def in_turn(log: Log | None) -> AbstractContextManager[object]:
+    """Return what holds the log's turn, if there is a log."""
+    return _NO_TURN if log is None else log.turn
