@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradmesh.benchmarks.hybrid_shape import LR, VARIANTS, Load, Shape
+from gradmesh.benchmarks.lookup_torch import end_with_parent
 from gradmesh.benchmarks.worker import serve
 
 _held: list[Any] = []  # the server's tables; rpc functions have no other home
@@ -44,6 +45,7 @@ def main(plain: str, folder: str, role: str, number: int) -> None:
     import torch
     from torch.distributed import rpc
 
+    end_with_parent()
     # It warns about its own classes, in every process, whatever the filters say.
     warnings.showwarning = lambda *args, **kwargs: None
     shape = Shape.from_dict(json.loads(plain))
