@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gradmesh.launch.training import train as train
     from gradmesh.protos import errors as errors
     from gradmesh.sdk.future import Future as Future
+    from gradmesh.sdk.mesh.connect import connect as connect
     from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
-    from gradmesh.sdk.mesh.mesh import connect as connect
     from gradmesh.sdk.owner.registry import async_execution as async_execution
     from gradmesh.sdk.owner.registry import remote_exception as remote_exception
     from gradmesh.sdk.process.security import SecurityConfig as SecurityConfig
@@ -111,7 +111,7 @@ _HOMES = {
     "TableReader": "gradmesh.sdk.serving",
     "Tensor": "gradmesh.engine.autograd",
     "async_execution": "gradmesh.sdk.owner.registry",
-    "connect": "gradmesh.sdk.mesh.mesh",
+    "connect": "gradmesh.sdk.mesh.connect",
     "no_grad": "gradmesh.engine.autograd",
     "remote": "gradmesh.sdk.rpc.api",
     "remote_exception": "gradmesh.sdk.owner.registry",

@@ -11,7 +11,8 @@ import pytest
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
-from gradmesh.sdk.mesh.mesh import Mesh, connect
+from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.security import SecurityConfig

@@ -6,7 +6,7 @@ import time
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.contexts import CONTEXTS
 from gradmesh.sdk.autograd.station import Station
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.address import split

@@ -25,7 +25,7 @@ def export(model: Path, folder: Path, kind: str, parameter_servers: int) -> int:
     """
     # Imported here, so that --help stays quick.
     from gradmesh.launch.local import LocalCluster
-    from gradmesh.sdk.mesh.mesh import connect
+    from gradmesh.sdk.mesh.connect import connect
     from gradmesh.trainer.job.saved_model import load_model
 
     if folder.exists() and any(folder.iterdir()):

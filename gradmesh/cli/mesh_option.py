@@ -11,7 +11,7 @@ from gradmesh.cli.options import Command, configured
 from gradmesh.cli.state_option import state_option
 from gradmesh.launch.errors import NoCluster
 from gradmesh.launch.state import StateFolder
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.process.address import reachable
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.errors import ConfigError, Problem

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.launch.local import LocalCluster
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.trainer.data import Blocks, Source
 from gradmesh.trainer.errors import DataError
 from gradmesh.trainer.job.evaluation import evaluate, score

@@ -2,25 +2,20 @@
 
 import contextlib
 import itertools
-import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
 
 from gradmesh.engine.optim import Optimizer, lr_scheduler
-from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import (
-    membership_pb2,
     rendezvous_pb2,
     status_pb2,
     table_pb2,
 )
-from gradmesh.protos.errors import GradmeshError, InvalidRequest, NotMember
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.errors import GradmeshError, NotMember
 from gradmesh.sdk.checkpoint.load import check_specs, load
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.parallel import Meter
@@ -29,108 +24,19 @@ from gradmesh.sdk.checkpoint.snapshot import Progress
 from gradmesh.sdk.mesh.coordinator import Coordinator
 from gradmesh.sdk.mesh.lease import Lease, OpenContexts
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
-from gradmesh.sdk.mesh.role import ROLES, Role
 from gradmesh.sdk.mesh.runs import Runs
 from gradmesh.sdk.mesh.servers import ParameterServers
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction
-from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer
 from gradmesh.sdk.table.spec import make_spec
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.wire import Precision, Wire, wire_of
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.metrics import RpcMetrics
 
 # Whoever leaves after an error may have lost a server: no reason to wait for long.
 _SETTLE_S = 2.0
-
-
-def connect(
-    coordinator: str,
-    *,
-    name: str | None = None,
-    role: Role = "client",
-    address: str = "",
-    incarnation: int | None = None,
-    rank: int | None = None,
-    world_size: int = 0,
-    replace: bool = False,
-    security: SecurityConfig | None = None,
-    metrics: RpcMetrics | None = None,
-    lane: LaneChoice = "auto",
-    table_metrics: TableMetrics | None = None,
-    max_frame_bytes: int = limits.MAX_FRAME_BYTES,
-    timeout_s: float = 30.0,
-    on_lost: Callable[[], object] = lambda: None,
-) -> "Mesh":
-    """Join a mesh.
-
-    Args:
-        coordinator: Address of the coordinator, "host:port".
-        name: Name of this process, unique in the mesh; made up for clients.
-        role: What this process does.
-        address: Where others reach this process; clients serve nothing.
-        incarnation: Greater than that of any former process of the name; the time by default.
-        rank: Place among the workers, if it has one.
-        world_size: How many workers wait for each other at their start; 0 for none.
-        replace: Whether the former holder of the name is known to be gone.
-        security: Certificates and token.
-        metrics: Where calls are counted.
-        lane: Way of hot calls: shared memory, TCP, the best of them, or gRPC alone.
-        table_metrics: Where lookups and pushes are counted.
-        max_frame_bytes: Largest message to a server, which must take it; bigger ones are cut.
-        timeout_s: How long to look for the coordinator, and the default of every call.
-        on_lost: Called once if another process takes this one's name.
-
-    Raises:
-        Unreachable: No coordinator answered in time.
-        NameTaken: A live process holds the name.
-        Unauthenticated: The token is missing or wrong.
-    """
-    if role not in ROLES:
-        raise InvalidRequest(f"no role {role!r}; there are {', '.join(ROLES)}", role=role)
-    chosen = check_name("worker", name or f"client-{uuid.uuid4().hex[:8]}")
-    member = membership_pb2.Member(
-        name=chosen,
-        role=ROLES[role],
-        address=address,
-        incarnation=time.time_ns() if incarnation is None else incarnation,
-        rank=rank,
-        world_size=world_size,
-    )
-    metrics = metrics or RpcMetrics("client")
-    channel = Channel(coordinator, "coordinator", security=security, metrics=metrics)
-    client = Coordinator(channel)
-    try:
-        lease = Lease(
-            client, member, replace=replace, deadline=Deadline.after(timeout_s), on_lost=on_lost
-        )
-    except BaseException:
-        channel.close()
-        raise
-
-    def connect_server(address: str, name: str) -> Channel:
-        return Channel(
-            address,
-            name,
-            security=security,
-            metrics=metrics,
-            patience_s=2.0,
-            max_frame_bytes=max_frame_bytes,
-            lane=lane,
-        )
-
-    servers = ParameterServers(
-        client,
-        connect_server,
-        max_frame_bytes=max_frame_bytes,
-        metrics=table_metrics,
-    )
-    return Mesh(channel, client, lease, servers, timeout_s)
 
 
 @final

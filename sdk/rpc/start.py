@@ -15,7 +15,8 @@ from gradmesh.protos.naming import check_name
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.contexts import CONTEXTS
 from gradmesh.sdk.autograd.station import Station
-from gradmesh.sdk.mesh.mesh import Mesh, connect
+from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn import remote_module as remote_module
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
 from gradmesh.sdk.owner.servicer import ContextHolder, NoContexts, OwnerServicer

@@ -7,7 +7,7 @@ from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.autograd.contexts import CONTEXTS
 from gradmesh.sdk.autograd.station import SharedContexts, Station
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from gradmesh.sdk.mesh.mesh import connect as join
+from gradmesh.sdk.mesh.connect import connect as join
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
 from gradmesh.trainer.process_group import connect
 

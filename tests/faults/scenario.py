@@ -11,7 +11,7 @@ import numpy as np
 
 from gradmesh.launch.local import LocalCluster
 from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 from gradmesh.trainer.data import ClickSpec

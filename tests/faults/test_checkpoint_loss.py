@@ -18,7 +18,7 @@ import os, signal, sys
 # Where tests run in the background the shell has SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from gradmesh.sdk.checkpoint import save
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 
 save._FILE_BYTES = 1
 def progress(done, total):

@@ -22,7 +22,7 @@ from gradmesh.protos.errors import (
     Unreachable,
 )
 from gradmesh.sdk import autograd
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.table.recipe import Initializer
@@ -316,7 +316,7 @@ def test_an_interpreter_ends_though_its_mesh_was_never_closed(cluster):
     code = f"""
 from gradmesh.engine import optim
 from gradmesh.sdk import autograd
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.nn import RemoteEmbedding
 mesh = connect({cluster.address!r})
 table = mesh.table("user", rows=10, dim=2, optimizer=optim.SGD(lr=1.0))

@@ -15,7 +15,7 @@ import pytest
 from gradmesh.engine import optim
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk import autograd
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.nn import RemoteEmbedding
 
 GRADMESH = (sys.executable, "-m", "gradmesh")

@@ -9,7 +9,7 @@ import pytest
 from gradmesh.engine.autograd import as_tensor, run_backward
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.engine.optim import SGD
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.trainer.data import DataConfig
 from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig

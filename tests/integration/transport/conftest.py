@@ -18,7 +18,7 @@ from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.autograd.contexts import Contexts
 from gradmesh.sdk.autograd.servicer import AutogradServicer
-from gradmesh.sdk.mesh.mesh import connect
+from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.address import join, split
