@@ -22,7 +22,7 @@ from gradmesh.sdk.checkpoint.parallel import Meter
 from gradmesh.sdk.checkpoint.save import save
 from gradmesh.sdk.checkpoint.snapshot import Progress
 from gradmesh.sdk.mesh.coordinator import Coordinator
-from gradmesh.sdk.mesh.lease import Lease, OpenContexts
+from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.membership import KeyStore, Membership
 from gradmesh.sdk.mesh.runs import Runs
 from gradmesh.sdk.mesh.servers import ParameterServers
@@ -61,6 +61,7 @@ class Mesh:
     ) -> None:
         self._channel = channel
         self._lease = lease
+        self.watch_contexts = lease.watch
         self._contexts = itertools.count(1)
         self.coordinator = coordinator
         self.servers = servers
@@ -285,10 +286,6 @@ class Mesh:
     def report_result(self, membership: Membership, figures: dict[str, float]) -> None:
         """Tell the coordinator what came out of a run."""
         self.coordinator.report_result(membership.generation, figures, self.deadline())
-
-    def watch_contexts(self, contexts: OpenContexts) -> None:
-        """Report open contexts with the lease, and end those of workers that are gone."""
-        self._lease.watch(contexts)
 
     def close(self) -> None:
         """Leave the mesh; may be called twice."""
