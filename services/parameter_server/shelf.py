@@ -1,7 +1,7 @@
 """The tables that a server has made, and the making of new ones."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import final
 
@@ -14,6 +14,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import TableMade
 from gradmesh.services.parameter_server.table import Budget, TableShard
+from gradmesh.services.parameter_server.table.index import Handles
 
 
 @final
@@ -60,6 +61,23 @@ class Shelf:
     def all(self) -> list[TableShard]:
         """Return all tables that were made."""
         return list(self._tables.values())
+
+    def check_room(self, wanted: Sequence[tuple[TableShard, Handles]]) -> None:
+        """Return if rows of several tables can be made, before one of them is.
+
+        Raises:
+            StoreFull: They will not fit; nothing was made.
+        """
+        growing = [(table, handles) for table, handles in wanted if table.kind == "hash"]
+        # A table alone makes all of its rows or none.
+        if len(growing) < 2:
+            return
+        most = sum(handles.size * table.expected_row_bytes for table, handles in growing)
+        if most <= self._budget.left and not any(table.may_be_full for table, _ in growing):
+            return
+        others = 0
+        for table, handles in growing:
+            others += table.check_room(handles, others)
 
     def find(self, name: str, deadline: Deadline) -> TableShard:
         """Return a table, made at first use.

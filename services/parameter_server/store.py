@@ -207,6 +207,8 @@ class Store:
             Part(table.name, table.slots_of(wanted), table.steps)
             for table, wanted in zip(tables, ids, strict=True)
         ]
+        if not ahead:
+            self.shelf.check_room([(self.shelf[part.table], part.slots) for part in parts])
         # What is read ahead is used when its step comes.
         rows = [
             self.writer.read(

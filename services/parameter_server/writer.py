@@ -141,6 +141,7 @@ class Writer:
     def _apply_new(self, sender: tuple[str, int, int], gradients: Sequence[Gradient]) -> int:
         """Apply gradients whose rows may not exist yet; none of them when memory is short."""
         with in_turn(self._log):
+            self._shelf.check_room([(self._shelf[g.table], g.slots) for g in gradients])
             for gradient in gradients:
                 table = self._shelf[gradient.table]
                 if self._log is not None and table.counts_uses:

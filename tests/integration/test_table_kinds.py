@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gradmesh.engine import optim
 from gradmesh.engine.optim import lr_scheduler
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StoreFull, TableConflict
+from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.table.arithmetic import least_max_bytes
 from gradmesh.sdk.table.gradients import BadGradients
@@ -113,18 +114,61 @@ def test_bad_gradients_are_clipped_where_a_table_says_so(make_cluster):
     np.testing.assert_array_equal(table.lookup([7]), first - np.array([[0, -0.5]], np.float32))
 
 
+def state_of(cluster, *names):
+    """Everything that pushes change: rows with their optimizer state, row and step counts."""
+    found = {}
+    for store in cluster.stores:
+        for table in store.tables():
+            if table.name in names:
+                rows = [
+                    (ids.tolist(), rows.tobytes(), {n: a.tobytes() for n, a in state.items()})
+                    for ids, rows, state in table.blocks()
+                ]
+                found[store.shelf, table.name] = (rows, table.row_count, table.steps, table.bytes)
+    return found
+
+
 def test_full_memory_is_said_and_nothing_is_applied(make_cluster):
     cluster = make_cluster(parameter_servers=1, max_store_bytes=1 << 20)
-    table = cluster.connect().table("user", dim=64, optimizer=optim.SGD(lr=1.0))
-    first = table.lookup([1])
+    table = cluster.connect().table("user", dim=64, optimizer=optim.Adagrad(lr=1.0))
+    table.push([1, 2], np.ones((2, 64), np.float32))
+    before = state_of(cluster, "user")
 
     with pytest.raises(StoreFull, match="max_store_bytes"):
         table.push(np.arange(10_000), np.ones((10_000, 64), np.float32))
+    with pytest.raises(StoreFull, match="max_store_bytes"):
+        table.lookup(np.arange(10_000))
 
-    np.testing.assert_array_equal(table.lookup([1]), first)
-    assert (
-        cluster.stores[0].table("user", table.servers and cluster.connect().deadline()).steps == 0
-    )
+    assert state_of(cluster, "user") == before
+    table.push([1, 2], np.ones((2, 64), np.float32))
+    assert state_of(cluster, "user") != before
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_bytes": 3 << 20}], ids=["server", "table"])
+@pytest.mark.parametrize("order", [("small", "big"), ("big", "small")])
+def test_full_memory_for_one_table_leaves_the_other_alone(make_cluster, raw, order, limit):
+    cluster = make_cluster(parameter_servers=1, max_store_bytes=1 << 30 if limit else 2 << 20)
+    mesh = cluster.connect()
+    for name, dim in {"small": 2, "big": 64}.items():
+        table = mesh.table(name, dim=dim, optimizer=optim.Adagrad(lr=1.0), **limit)
+        table.push([1], np.ones((1, dim)))
+    before = state_of(cluster, *order)
+    arrays = {
+        "small": [np.arange(5), np.ones((5, 2), np.float32)],
+        "big": [np.arange(10_000), np.ones((10_000, 64), np.float32)],
+    }
+    push = pb.PushRequest(worker="raw", incarnation=1, sequence=1, tables=order)
+    push.shard_epoch = mesh.servers.shard_map(mesh.deadline()).epoch
+
+    where = cluster.servers[0].server.address
+    look = pb.LookupRequest(shard_epoch=push.shard_epoch, tables=order)
+
+    with pytest.raises(StoreFull, match="'big'"):
+        raw(where, "Push", Frame(push, [array for name in order for array in arrays[name]]))
+    with pytest.raises(StoreFull, match="'big'"):
+        raw(where, "Lookup", Frame(look, [arrays[name][0] for name in order]))
+
+    assert state_of(cluster, *order) == before
 
 
 def test_a_table_reports_and_shows_its_figures(make_cluster, raw):

@@ -26,6 +26,11 @@ class Budget:
         """Bytes promised to tables."""
         return self._taken
 
+    @property
+    def left(self) -> int:
+        """Bytes that can still be promised."""
+        return self.max_bytes - self._taken
+
     def take(self, table: str, need: int) -> None:
         """Promise memory to a table.
 
@@ -33,17 +38,26 @@ class Budget:
             StoreFull: There is not so much left; nothing is promised.
         """
         with self._lock:
-            if self._taken + need > self.max_bytes:
-                raise StoreFull(
-                    f"table {table!r} takes {need} bytes more on {self._owner}, {self._taken} of "
-                    f"{self.max_bytes} are in use; raise max_store_bytes, add parameter servers or "
-                    "give the table an eviction with max_bytes",
-                    table=table,
-                    need=need,
-                    held=self._taken,
-                    max_bytes=self.max_bytes,
-                )
+            self.check(table, need)
             self._taken += need
+
+    def check(self, table: str, need: int, others: int = 0) -> None:
+        """Return if there is memory for a table, and for what others are about to take.
+
+        Raises:
+            StoreFull: There is not so much left.
+        """
+        held = self._taken + others
+        if held + need > self.max_bytes:
+            raise StoreFull(
+                f"table {table!r} takes {need} bytes more on {self._owner}, {held} of "
+                f"{self.max_bytes} are in use; raise max_store_bytes, add parameter servers or "
+                "give the table an eviction with max_bytes",
+                table=table,
+                need=need,
+                held=held,
+                max_bytes=self.max_bytes,
+            )
 
     def settle(self, difference: int) -> None:
         """Correct what was promised by what it turned out to be."""
@@ -74,6 +88,14 @@ class Account:
         """
         self._budget.take(self._table, need)
         self._held += need
+
+    def check(self, need: int, others: int) -> None:
+        """Return if there is so much memory, and more for other tables.
+
+        Raises:
+            StoreFull: There is not so much left.
+        """
+        self._budget.check(self._table, need, others)
 
     def settle(self, held: int) -> None:
         """Say how much it really is."""

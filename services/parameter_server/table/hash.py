@@ -194,15 +194,32 @@ class HashIndex(Index):
         self._figures.admitted += int(kept.sum())
         return wanted[kept], made[kept]
 
+    def check_room(self, handles: Handles, step: int, others: int) -> int:
+        """Return the memory of the rows that are missing and admitted already."""
+        absent = handles[self.peek(handles, step) < 0]
+        count = int(self._admission.admit(absent, counts=False).sum())
+        more = self._slot_limit(count) - int(self._counts[kernel.SLOT_LIMIT])
+        need = max(0, more) * (self._row_bytes + INDEX_BYTES_A_ROW)
+        self._account.check(need, others)
+        return need
+
     def _reserve(self, count: int) -> None:
         """Make sure of slots for new rows before any is made."""
+        limit = self._slot_limit(count)
+        more = limit - int(self._counts[kernel.SLOT_LIMIT])
+        if more <= 0:
+            return
+        self._ensure(limit)
+        # Otherwise there is address space for all that the account could ever grant.
+        self._account.take(more * (self._row_bytes + INDEX_BYTES_A_ROW))
+        self._counts[kernel.SLOT_LIMIT] = limit
+
+    def _slot_limit(self, count: int) -> int:
+        """Return how many slots there must be for so many new rows."""
         held = int(self._counts[kernel.NEXT_SLOT] - self._counts[kernel.FREE_SLOTS])
         limit = held + count
         if self._limits.evicts:
             limit = min(limit, self._max_rows)
-        more = limit - int(self._counts[kernel.SLOT_LIMIT])
-        if more <= 0:
-            return
         bounded = self._limits.bucket_rows or self._fixed_bytes
         if limit > self._max_rows and bounded:
             raise StoreFull(
@@ -212,10 +229,7 @@ class HashIndex(Index):
                 table=self._table,
                 rows=held,
             )
-        self._ensure(limit)
-        # Otherwise there is address space for all that the account could ever grant.
-        self._account.take(more * (self._row_bytes + INDEX_BYTES_A_ROW))
-        self._counts[kernel.SLOT_LIMIT] = limit
+        return limit
 
     def _insert(self, ids: Ids, step: int) -> Slots:
         made = np.empty(ids.size, np.int64)

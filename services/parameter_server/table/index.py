@@ -70,6 +70,19 @@ class Index(ABC):
             StoreFull: New rows do not fit; nothing is changed then.
         """
 
+    def check_room(self, handles: Handles, step: int, others: int) -> int:
+        """Return the memory that making missing rows takes; MUST change nothing.
+
+        Args:
+            handles: Whose rows.
+            step: Steps applied to the table.
+            others: Memory that other tables are about to take.
+
+        Raises:
+            StoreFull: They will not fit.
+        """
+        return 0
+
     @abstractmethod
     def reset(self) -> None:
         """Forget all rows."""

@@ -130,6 +130,12 @@ class TableShard:
         bounded = spec.HasField("admission") or spec.HasField("eviction") or spec.max_bytes > 0
         return self.kind == "hash" and bounded
 
+    @property
+    def may_be_full(self) -> bool:
+        """Whether it refuses new rows at a limit of its own."""
+        spec = self.spec
+        return spec.hot_bytes > 0 or (spec.max_bytes > 0 and not spec.HasField("eviction"))
+
     def ids_of(self, handles: Handles) -> Ids:
         """Return the ids of handles."""
         return self._index.ids_of(handles)
@@ -195,6 +201,15 @@ class TableShard:
                 table=name,
             )
         return self._bad_gradients.clean(grads, name)
+
+    def check_room(self, handles: Handles, others: int) -> int:
+        """Return the memory that making missing rows takes, beside what other tables will take.
+
+        Raises:
+            StoreFull: They will not fit.
+        """
+        with self._lock:
+            return self._index.check_room(handles, self.steps, others)
 
     def prepare(self, handles: Handles) -> None:
         """Make the rows that gradients outside any context are for; counts as a use.
