@@ -1,5 +1,7 @@
 """A parameter server's rpcs, called directly: repetitions and bad input change nothing."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,7 @@ from gradmesh.protos.errors import (
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.recipe import Initializer
 
 CONTEXT = context_pb2.ContextId(worker="raw", incarnation=1, counter=1)
@@ -47,7 +50,9 @@ class OneServer:
 
     def state(self):
         shard = self.store.table("user", self.mesh.deadline())
-        return self.table.lookup(np.arange(10)).tolist(), shard.steps
+        rows = self.table.lookup(np.arange(10)).tolist()
+        state = [{n: a.tolist() for n, a in state.items()} for _, _, state in shard.blocks()]
+        return rows, state, shard.row_count, shard.steps
 
     def lookup(self, ids=(1, 2), *, number=1, tables=("user",), context=CONTEXT, **fields):
         message = pb.LookupRequest(
@@ -97,7 +102,7 @@ def test_every_repeatable_rpc_twice_is_once(server):
         for _ in range(2)
     ]
 
-    rows, steps = server.state()
+    rows, *_, steps = server.state()
     np.testing.assert_array_equal(first, again)
     assert np.array(rows)[:, 0].tolist() == [1, 0, 0, 1, 1, 0, 1, 1, 1, 1]
     assert steps == 2
@@ -195,6 +200,46 @@ def test_bad_gradients_are_not_kept(server, grads, message):
     server.call("Apply", pb.ApplyRequest(context=CONTEXT))
 
     assert server.state() == before
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("way", ["push", "context"])
+@pytest.mark.parametrize("rule", ["reject", "clip", "allow"])
+def test_each_rule_holds_for_pushes_and_for_contexts(server, rule, way, bad):
+    rules = {"clip": BadGradients.clip(2.0), "allow": BadGradients.allow()}
+    table = server.mesh.table(
+        "ruled",
+        rows=4,
+        dim=2,
+        optimizer=optim.Adagrad(lr=1.0),
+        initializer=Initializer.constant(1.0),
+        bad_gradients=rules.get(rule, BadGradients.reject()),
+    )
+    table.lookup([1])
+    shard = server.store.table("ruled", server.mesh.deadline())
+    ((_, _, state),) = shard.blocks()
+    grads = np.array([[bad, 1]], np.float32)
+
+    def send():
+        if way == "push":
+            return server.push([np.array([1]), grads], tables=["ruled"])
+        server.lookup([1], tables=["ruled"])
+        server.backward([grads])
+        return server.call("Apply", pb.ApplyRequest(context=CONTEXT))
+
+    refused = pytest.raises(InvalidRequest, match="'ruled': a gradient is NaN or infinite")
+    with refused if rule == "reject" else nullcontext():
+        send()
+
+    ((ids, rows, after),) = shard.blocks()
+    assert ids.tolist() == [1]
+    assert shard.steps == (rule != "reject")
+    if rule == "reject":
+        assert (rows == 1).all()
+        np.testing.assert_equal(after, state)
+    else:
+        assert rows[0, 1] == pytest.approx(0, abs=1e-6)
+        assert np.isfinite(rows).all() == (rule == "clip")
 
 
 def test_gradients_of_rows_never_looked_up_are_refused(server):

@@ -50,6 +50,27 @@ def test_inspect_shows_each_server(run):
     assert sum(server["rows"] for server in found["servers"].values()) == 100
 
 
+@pytest.mark.parametrize("rows", [None, 500_000], ids=["hash", "dense"])
+def test_inspect_shows_that_rows_take_what_the_arithmetic_says(run, mesh, rows):
+    table = mesh.table("full", rows=rows, dim=64, optimizer=optim.RowwiseAdagrad())
+    for ids in np.array_split(np.arange(500_000), 10):
+        table.lookup(ids)
+
+    out = run("inspect", "full")[1]
+    found = json.loads(run("inspect", "full", "--json")[1])
+
+    assert "expected row bytes" in out
+    assert "actual row bytes" in out
+    assert sum(server["rows"] for server in found["servers"].values()) == 500_000
+    for server in found["servers"].values():
+        # 64 numbers, one of state; in a hash table an entry of the index beside them.
+        assert server["expected_row_bytes"] == pytest.approx(
+            260 + (20 if rows is None else 0), abs=1
+        )
+        assert server["actual_row_bytes"] <= 1.15 * server["expected_row_bytes"]
+        assert server["actual_row_bytes"] == pytest.approx(server["bytes"] / server["rows"])
+
+
 def test_checkpoint_and_restore(run, mesh, tmp_path):
     table = mesh.open_table("user")
     rows = table.lookup(np.arange(100))
