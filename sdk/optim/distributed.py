@@ -147,7 +147,13 @@ class DistributedOptimizer:
             for future in told.values():
                 future.exception()
             raise
-        self._call("commit", lambda worker: (number,))
+        published = self._start("commit", lambda worker: (number,), self._timeout_s)
+        try:
+            _finish(published)
+        except Exception as error:
+            done = [worker for worker, future in published.items() if not future.exception()]
+            error.add_note(f"took effect on: {', '.join(done) or 'no worker for certain'}")
+            raise
 
     def _call(self, method: str, args: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
         return _finish(self._start(method, args, self._timeout_s))

@@ -199,10 +199,9 @@ def test_step_between_forward_and_backward(world):
     with gm.autograd.context() as ctx:
         hidden = pair.layers[0].rpc_sync().forward(pair.x)
         loss = pair.layers[1].rpc_sync().forward(hidden).sum()
-        with ctx.bind():
-            other = threading.Thread(target=pair.step, args=(optimizer,))
-            other.start()
-            other.join(60)
+        other = threading.Thread(target=pair.step, args=(optimizer,))
+        other.start()
+        other.join(60)
         gm.autograd.backward(ctx, [loss])
         optimizer.step(ctx)
     pair.local_step(local)
