@@ -74,7 +74,8 @@ class DistributedOptimizer:
             {worker: _started(create, worker) for worker in self._shares}
         )
         self._owners = {worker: rref for worker, (rref, _) in made.items()}
-        for worker, (_, options) in made.items():
+        self._made = {worker: options for worker, (_, options) in made.items()}
+        for worker, options in self._made.items():
             for place, own in zip(self._shares[worker], options, strict=True):
                 self.param_groups[place].update(own)
 
@@ -95,7 +96,7 @@ class DistributedOptimizer:
         options = {worker: self._options(worker) for worker in self._shares}
         # The calls carry the context, so that owners nobody called in it know it, too.
         with bound(ctx):
-            if self.mode == "async":
+            if self.mode == "async" or len(self._owners) == 1:
                 self._call("apply", lambda worker: (number, ctx.name, options[worker]))
                 return
             self._commit(number, "prepare", lambda worker: (number, ctx.name, options[worker]))
@@ -179,8 +180,12 @@ class DistributedOptimizer:
         return [self._name, groups, list(args), dict(kwargs)]
 
     def _options(self, worker: str) -> list[dict[str, Any]]:
+        """Return the options of each group that are not those its owner was made with."""
         groups = [self.param_groups[place] for place in self._shares[worker]]
-        return [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        return [
+            {k: v for k, v in group.items() if k != "params" and (k not in own or own[k] != v)}
+            for group, own in zip(groups, self._made[worker], strict=True)
+        ]
 
 
 def _groups(given: Sequence[Any]) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class OwnerOptimizer:
         Args:
             number: Of the step, chosen by the client.
             context: Name of the context whose gradients are used.
-            options: Of each group.
+            options: Of each group, those that differ from the optimizer's own.
 
         Raises:
             ContextReleased: The context is over.
