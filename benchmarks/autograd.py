@@ -1,4 +1,7 @@
-"""Forward and backward over several processes: chains, a fan and many contexts, against torch RPC.
+"""Forward, backward and step over several processes: against torch RPC.
+
+Chains, a fan, many contexts, and steps of a distributed optimizer: in sync mode, and on the side
+called fast in async mode, which is what torch does.
 
 The sides take turns in small blocks, so that whatever else the machine does hits all of them. The
 peer's processes are stopped while ours work, because they spin when they are idle.
@@ -33,6 +36,7 @@ LOADS = [
     Load("chain-4", "chain", 4),
     Load("fanout-4", "fanout", 4),
     Load("contexts-1000", "contexts", 1000),
+    Load("optimizer-4", "optimizer", 4),
 ]
 """All workloads."""
 

@@ -25,9 +25,20 @@ def hop(x: gm.Tensor, names: list[str]) -> Any:
 @gm.remote(name="bench.scale")
 def scale(x: gm.Tensor) -> Any:
     """Multiply by a parameter of this worker."""
+    return x * _weight()
+
+
+@gm.remote(name="bench.weight")
+def weight() -> Any:
+    """Refer to the parameter of this worker."""
+    return gm.RRef(_weight())
+
+
+def _weight() -> gm.Tensor:
     if "weight" not in _state:
         _state["weight"] = gm.tensor(np.ones(_SHAPE, np.float32), requires_grad=True)
-    return x * _state["weight"]
+    made: gm.Tensor = _state["weight"]
+    return made
 
 
 def _begin(address: str, lane: Any, rank: int) -> None:
@@ -64,6 +75,17 @@ def _measure(kind: str, size: int, mode: Any, rounds: int) -> list[float]:
                 y = gm.rpc_sync(names[0], hop, (small, []))
                 gm.autograd.backward(ctx, [y.sum()], mode=mode)
 
+    if kind == "optimizer":
+        rrefs = [gm.rpc_sync(name, weight) for name in names[:size]]
+        optimizer = gm.optim.DistributedOptimizer(
+            gm.optim.SGD, rrefs, lr=1e-6, mode="async" if mode == "fast" else "sync"
+        )
+        with gm.autograd.context() as ctx:
+            total = gm.rpc_sync(names[0], scale, (x,)).sum()
+            for name in names[1:size]:
+                total = total + gm.rpc_sync(name, scale, (x,)).sum()
+            gm.autograd.backward(ctx, [total])
+            return timed(lambda _: optimizer.step(ctx), rounds)
     return timed({"chain": chain, "fanout": fanout, "contexts": contexts}[kind], rounds)
 
 

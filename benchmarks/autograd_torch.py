@@ -27,9 +27,18 @@ def hop(x: Any, names: list[str]) -> Any:
 
 def scale(x: Any) -> Any:
     """Multiply by a parameter of this worker."""
+    return x * _weight()
+
+
+def weight() -> Any:
+    """Refer to the parameter of this worker."""
+    return rpc.RRef(_weight())
+
+
+def _weight() -> Any:
     if "weight" not in _state:
         _state["weight"] = torch.ones(_SHAPE, requires_grad=True)
-    return x * _state["weight"]
+    return _state["weight"]
 
 
 def _begin(port: int, rank: int) -> None:
@@ -64,6 +73,18 @@ def _measure(kind: str, size: int, mode: str, rounds: int) -> list[float]:
                 y = rpc.rpc_sync(names[0], hop, args=(small, []))
                 dist_autograd.backward(ctx, [y.sum()])
 
+    if kind == "optimizer":
+        # Imported here, because it warns of what it is made from.
+        from torch.distributed.optim import DistributedOptimizer
+
+        rrefs = [rpc.rpc_sync(name, weight) for name in names[:size]]
+        optimizer = DistributedOptimizer(torch.optim.SGD, rrefs, lr=1e-6)
+        with dist_autograd.context() as ctx:
+            total = rpc.rpc_sync(names[0], scale, args=(x,)).sum()
+            for name in names[1:size]:
+                total = total + rpc.rpc_sync(name, scale, args=(x,)).sum()
+            dist_autograd.backward(ctx, [total])
+            return timed(lambda _: optimizer.step(ctx), rounds)
     return timed({"chain": chain, "fanout": fanout, "contexts": contexts}[kind], rounds)
 
 

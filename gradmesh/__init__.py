@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from gradmesh import autograd as autograd
     from gradmesh import futures as futures
     from gradmesh import nn as nn
+    from gradmesh import optim as optim
     from gradmesh import rpc as rpc
-    from gradmesh.engine import optim as optim
     from gradmesh.engine.autograd import Tensor as Tensor
     from gradmesh.engine.autograd import no_grad as no_grad
     from gradmesh.engine.autograd.creation import tensor as tensor
@@ -88,7 +88,7 @@ _MODULES = {
     "errors": "gradmesh.protos.errors",
     "futures": "gradmesh.futures",
     "nn": "gradmesh.nn",
-    "optim": "gradmesh.engine.optim",
+    "optim": "gradmesh.optim",
     "process_group": "gradmesh.trainer.process_group",
     "rpc": "gradmesh.rpc",
 }

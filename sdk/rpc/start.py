@@ -18,6 +18,7 @@ from gradmesh.sdk.autograd.station import Station
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn import remote_module as remote_module
+from gradmesh.sdk.optim import owner as owner
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
 from gradmesh.sdk.owner.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.process.security import SecurityConfig

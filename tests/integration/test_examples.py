@@ -60,6 +60,14 @@ def test_custom_model():
 
 
 @pytest.mark.timeout(240)
+def test_two_workers():
+    said = run("two_workers.py", cwd=EXAMPLES / "two_workers")
+
+    assert "worker0: both tensors on worker1 decreased by 0.05 everywhere" in said
+    assert "worker1: both tensors on worker0 decreased by 0.05 everywhere" in said
+
+
+@pytest.mark.timeout(240)
 def test_notebook(tmp_path):
     """Its cells run one after the other; a notebook server would add nothing to that."""
     notebook = json.loads((EXAMPLES / "notebook" / "tour.ipynb").read_text())

@@ -6,9 +6,13 @@ Closed form means a resumed run needs the step number and nothing else.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
-from gradmesh.engine.optim.optimizer import Optimizer
+
+class Scheduled(Protocol):
+    """Whose learning rates can be set: an optimizer, here or over many workers."""
+
+    param_groups: list[dict[str, Any]]
 
 
 class LRScheduler(ABC):
@@ -18,7 +22,7 @@ class LRScheduler(ABC):
         optimizer: Whose groups are scheduled; their learning rates now are the base.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Scheduled) -> None:
         self.optimizer = optimizer
         self.last_epoch = 0
         for group in optimizer.param_groups:

@@ -7,8 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import final
 
-from gradmesh.engine.optim.optimizer import Optimizer
-from gradmesh.engine.optim.schedule.scheduler import LRScheduler
+from gradmesh.engine.optim.schedule.scheduler import LRScheduler, Scheduled
 
 
 @final
@@ -21,7 +20,7 @@ class ConstantLR(LRScheduler):
         total_iters: After how many steps it ends.
     """
 
-    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5) -> None:
+    def __init__(self, optimizer: Scheduled, factor: float = 1 / 3, total_iters: int = 5) -> None:
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer)
 
@@ -43,7 +42,7 @@ class LinearLR(LRScheduler):
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: Scheduled,
         start_factor: float = 1 / 3,
         end_factor: float = 1.0,
         total_iters: int = 5,
@@ -70,7 +69,7 @@ class CosineAnnealingLR(LRScheduler):
         eta_min: The lowest rate.
     """
 
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:  # noqa: N803
+    def __init__(self, optimizer: Scheduled, T_max: int, eta_min: float = 0.0) -> None:  # noqa: N803
         self.t_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer)
 
@@ -90,7 +89,7 @@ class StepLR(LRScheduler):
         gamma: The factor of a fall.
     """
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+    def __init__(self, optimizer: Scheduled, step_size: int, gamma: float = 0.1) -> None:
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer)
 
@@ -109,7 +108,7 @@ class MultiStepLR(LRScheduler):
         gamma: The factor of a fall.
     """
 
-    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
+    def __init__(self, optimizer: Scheduled, milestones: Sequence[int], gamma: float = 0.1) -> None:
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer)
 
@@ -127,7 +126,7 @@ class ExponentialLR(LRScheduler):
         gamma: The factor.
     """
 
-    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+    def __init__(self, optimizer: Scheduled, gamma: float) -> None:
         self.gamma = gamma
         super().__init__(optimizer)
 
@@ -147,7 +146,7 @@ class LambdaLR(LRScheduler):
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: Scheduled,
         lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
     ) -> None:
         count = len(optimizer.param_groups)
@@ -172,7 +171,7 @@ class SequentialLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]
+        self, optimizer: Scheduled, schedulers: Sequence[LRScheduler], milestones: Sequence[int]
     ) -> None:
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(f"{len(milestones)} milestones for {len(schedulers)} schedules")

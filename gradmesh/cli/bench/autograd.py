@@ -26,8 +26,9 @@ def autograd(against: str | None, names: str | None, file: Path | None, seconds:
     """Run contexts with a forward and a backward over up to four other workers.
 
     chain-N goes along N workers and back, fanout-4 calls four at once, contexts-1000 is a thousand
-    small contexts. Each in smart mode on lanes, in fast mode (-fast) and on gRPC alone (-grpc). The
-    ratio is the peer's median over ours: above 1 we are faster.
+    small contexts, optimizer-4 is a step of a distributed optimizer over four owners. Each in smart
+    mode on lanes, in fast mode (-fast; async steps) and on gRPC alone (-grpc). The ratio is the
+    peer's median over ours: above 1 we are faster.
     """
     # Imported here, so that --help stays quick.
     from gradmesh.benchmarks import autograd as benchmark

@@ -298,3 +298,42 @@ def memory() -> int:
     gc.collect()
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
+
+
+@gm.remote
+class Layer:
+    """A matrix that multiplies, and one that nobody uses."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.w = gm.tensor(rng.standard_normal((3, 3)).astype(np.float32), requires_grad=True)
+        self.idle = gm.tensor(np.ones((2, 3), np.float32), requires_grad=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.w @ x
+
+    def get_w(self) -> gm.RRef[Any]:
+        return gm.RRef(self.w)
+
+    def get_idle(self) -> gm.RRef[Any]:
+        return gm.RRef(self.idle)
+
+
+@gm.remote
+class FailingOptimizer(gm.optim.SGD):
+    """Steps, but not on the workers that it is told."""
+
+    def __init__(self, params: Any, lr: float, on: list[int] | None = None) -> None:
+        super().__init__(params, lr)
+        self.on = on
+
+    def step(self, grads: Any = None) -> None:
+        if self.on is None or rank in self.on:
+            raise ValueError(f"error running optimizer on {rank}")
+        super().step(grads)
+
+
+@gm.remote
+class OptimizerFailingOnConstructor(gm.optim.SGD):
+    def __init__(self, params: Any) -> None:
+        raise ValueError("error creating optimizer")

@@ -1,0 +1,161 @@
+"""The part of a distributed optimizer that runs where the parameters are."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol, final
+
+from gradmesh.engine import optim
+from gradmesh.engine.autograd import Tensor
+from gradmesh.engine.optim.pending import PendingStep
+from gradmesh.engine.optim.pending_state import PendingState
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.sdk.autograd.contexts import find_context
+from gradmesh.sdk.owner.registry import REGISTRY
+from gradmesh.sdk.rpc.current import current_agent
+from gradmesh.sdk.rref.rref import RRef
+
+CREATE = "gradmesh.optim.create"
+
+# Numbers that were abandoned before they were prepared; a late one is dropped.
+_MAX_ABANDONED = 1024
+
+# A parameter's lock is found by its identity; two may share one, which costs a short wait.
+_LOCKS = [threading.Lock() for _ in range(256)]
+
+
+class Pending(Protocol):
+    """A change that was prepared."""
+
+    @property
+    def params(self) -> list[Tensor]:
+        """The parameters that it concerns."""
+
+    def publish(self) -> None:
+        """Let it take effect."""
+
+
+@final
+class OwnerOptimizer:
+    """Steps the parameters of this process for one distributed optimizer.
+
+    Several of them, of several clients, may share parameters: a lock for each parameter makes
+    every step of it whole.
+
+    Args:
+        optimizer: The optimizer of the parameters here.
+    """
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._lock = threading.Lock()  # guards the optimizer's state and _pending
+        self._pending: dict[int, Pending] = {}
+        self._abandoned: dict[int, None] = {}
+
+    def prepare(self, number: int, context: str, options: Sequence[Mapping[str, Any]]) -> None:
+        """Work a step out aside, for `commit` to publish.
+
+        Args:
+            number: Of the step, chosen by the client.
+            context: Name of the context whose gradients are used.
+            options: Of each group, those that differ from the optimizer's own.
+
+        Raises:
+            ContextReleased: The context is over.
+            Exception: What the optimizer raised; nothing is changed.
+        """
+        grads = find_context(context).gradients()
+        with self._lock:
+            self._keep(number, PendingStep(self._optimizer, grads, options))
+
+    def commit(self, number: int) -> None:
+        """Publish what was prepared under a number.
+
+        Raises:
+            InvalidRequest: Nothing was.
+        """
+        with self._lock:
+            pending = self._pending.pop(number, None)
+            if pending is None:
+                raise InvalidRequest(f"nothing was prepared under the number {number}")
+            with _held(pending.params):
+                pending.publish()
+
+    def abandon(self, number: int) -> None:
+        """Forget what was prepared under a number, if anything was."""
+        with self._lock:
+            if self._pending.pop(number, None) is None:
+                self._abandoned[number] = None
+            if len(self._abandoned) > _MAX_ABANDONED:
+                del self._abandoned[next(iter(self._abandoned))]
+
+    def apply(self, number: int, context: str, options: Sequence[Mapping[str, Any]]) -> None:
+        """Prepare and publish a step at once."""
+        self.prepare(number, context, options)
+        self.commit(number)
+
+    def options(self) -> list[dict[str, Any]]:
+        """Return the options of each group."""
+        groups = self._optimizer.param_groups
+        return [{k: v for k, v in group.items() if k != "params"} for group in groups]
+
+    def state(self) -> list[dict[str, Any] | None]:
+        """Return the state of each parameter, in the order of the groups; None before a step."""
+        with self._lock:
+            kept = [self._optimizer.state.get(param) for param in self._params()]
+            return [None if one is None else dict(one) for one in kept]
+
+    def prepare_state(self, number: int, state: Sequence[Mapping[str, Any] | None]) -> None:
+        """Check a state that `state` returned, for `commit` to take it over.
+
+        Raises:
+            ValueError: It does not fit the parameters.
+        """
+        with self._lock:
+            self._keep(number, PendingState(self._optimizer, self._params(), state))
+
+    def _keep(self, number: int, pending: Pending) -> None:
+        if number in self._abandoned:
+            del self._abandoned[number]
+        else:
+            self._pending[number] = pending
+
+    def _params(self) -> list[Tensor]:
+        return [param for group in self._optimizer.param_groups for param in group["params"]]
+
+
+def _create(
+    name: str, groups: list[dict[str, Any]], args: list[Any], kwargs: dict[str, Any]
+) -> tuple[RRef[OwnerOptimizer], list[dict[str, Any]]]:
+    """Make an optimizer of parameters of this process; return a reference and its options."""
+    worker = current_agent().info.name
+    made = REGISTRY.find(name, worker)
+    if not isinstance(made, type) or not issubclass(made, optim.Optimizer):
+        raise InvalidRequest(f"{name!r} on {worker} is no optimizer", function=name, worker=worker)
+    local = [
+        {**group, "params": [rref.local_value() for rref in group["params"]]} for group in groups
+    ]
+    owner = OwnerOptimizer(made(local, *args, **kwargs))
+    return RRef(owner), owner.options()
+
+
+@contextmanager
+def _held(params: Sequence[Tensor]) -> Iterator[None]:
+    """Hold the locks of parameters, always in the same order."""
+    with ExitStack() as stack:
+        for place in sorted({hash(param) % len(_LOCKS) for param in params}):
+            stack.enter_context(_LOCKS[place])
+        yield
+
+
+def register() -> None:
+    """Let peers make and step optimizers; again is no error."""
+    REGISTRY.register(CREATE, _create)
+    REGISTRY.register("gradmesh.optim.OwnerOptimizer", OwnerOptimizer)
+    for name in optim.__all__:
+        cls = getattr(optim, name)
+        if isinstance(cls, type) and issubclass(cls, optim.Optimizer):
+            REGISTRY.register(f"gradmesh.optim.{name}", cls)
+
+
+register()
