@@ -191,6 +191,29 @@ def test_concurrent_steps(world, mode):
     np.testing.assert_allclose(rref.to_here().data, start - 20, rtol=1e-5)
 
 
+def test_concurrent_steps_of_one_optimizer(world):
+    """Threads share an optimizer over two owners: its state counts every step, too."""
+    pair = Pair()
+    optimizer = gm.optim.DistributedOptimizer(gm.optim.Adam, pair.rrefs, lr=0.01)
+    failed = []
+
+    def client():
+        try:
+            for _ in range(5):
+                pair.step(optimizer)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert failed == []
+    assert [kept["step"] for kept in optimizer.state_dict()["state"].values()] == [20, 20]
+
+
 def test_step_between_forward_and_backward(world):
     """A context's backward uses the values of its own forward."""
     pair = Pair()
