@@ -162,6 +162,7 @@ def test_a_checkpoint_exports_as_one_file_with_torch_names(stopped: Path, tmp_pa
     assert read["embeddings.feature-0.weight"].shape == (3000, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_goes_on(
     undisturbed: Outcome, tmp_path: Path

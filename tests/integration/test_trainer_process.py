@@ -14,7 +14,7 @@ from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 
 GRADMESH = (sys.executable, "-m", "gradmesh")
-SMALL = ("--batch-size", "16", "--rows", "50,20", "--eval-batches", "4", "--log-every", "1")
+SMALL = ("--batch-size", "16", "--data-rows", "50,20", "--eval-batches", "4", "--log-every", "1")
 
 
 def wait_for(what: str, look: Callable[[], object], seconds: float = 30.0) -> None:

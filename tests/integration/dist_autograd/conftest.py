@@ -5,7 +5,8 @@ import pytest
 from tests.integration.dist_autograd.world import World
 
 
-@pytest.fixture(scope="package")
+# A module's, not the session's: other tests of this process have an agent of their own.
+@pytest.fixture(scope="module")
 def shared_world() -> Iterator[World]:
     world = World()
     yield world

@@ -44,7 +44,8 @@ def address(rpc_cluster: gm.LocalCluster) -> str:
     return rpc_cluster.address
 
 
-@pytest.fixture(scope="session")
+# A module's, not the session's: other tests of this process have an agent of their own.
+@pytest.fixture(scope="module")
 def driver(address: str) -> Iterator[Agent]:
     """This process as a worker called "driver"; it waits until the four others are there."""
     agent = gm.rpc.init("driver", coordinator=address, rank=9)
