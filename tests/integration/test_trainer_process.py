@@ -118,7 +118,7 @@ def test_job_with_other_tables_on_the_same_mesh_is_refused(
     mesh = start_mesh(1)
     assert mesh.train("--steps", "2").wait(40) == 0
 
-    trainer = mesh.train("--steps", "2", "--dim", "4")
+    trainer = mesh.train("--steps", "2", "--model-dim", "4")
 
     assert trainer.wait(30) == 2
     assert "'feature-0'" in mesh.log()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gradmesh as gm
+from gradmesh.sdk.rpc import current
 from tests.integration.dist_autograd import functions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,6 +26,10 @@ class World:
         self.cluster = gm.LocalCluster(parameter_servers=1).start()
         self.children = {rank: self.start(rank) for rank in range(1, size)}
         functions.rank = 0
+        # Other tests of this process may have an agent that lives as long as the session.
+        self._aside = current._process_agent
+        if self._aside is not None:
+            current.uninstall(self._aside)
         try:
             self.agent = gm.rpc.init(
                 "worker0", coordinator=self.cluster.address, rank=0, world_size=size
@@ -60,6 +65,8 @@ class World:
         try:
             gm.rpc.shutdown(graceful=False)
         finally:
+            if self._aside is not None and not self._aside.closed:
+                current.install(self._aside)
             self._stop()
 
     def _stop(self) -> None:

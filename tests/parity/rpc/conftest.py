@@ -44,8 +44,7 @@ def address(rpc_cluster: gm.LocalCluster) -> str:
     return rpc_cluster.address
 
 
-# A module's, not the session's: other tests of this process have an agent of their own.
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def driver(address: str) -> Iterator[Agent]:
     """This process as a worker called "driver"; it waits until the four others are there."""
     agent = gm.rpc.init("driver", coordinator=address, rank=9)
