@@ -8,10 +8,6 @@ import threading
 import warnings
 from typing import Any
 
-import torch
-import torch.distributed.autograd as dist_autograd
-from torch.distributed import rpc
-
 from gradmesh.benchmarks.autograd import WORKERS
 from gradmesh.benchmarks.worker import serve, timed
 
@@ -21,6 +17,8 @@ _state: dict[str, Any] = {}
 
 def hop(x: Any, names: list[str]) -> Any:
     """Go on to the next worker, and back."""
+    from torch.distributed import rpc
+
     y = x * 2
     return rpc.rpc_sync(names[0], hop, args=(y, names[1:])) * 3 if names else y
 
@@ -32,16 +30,23 @@ def scale(x: Any) -> Any:
 
 def weight() -> Any:
     """Refer to the parameter of this worker."""
+    from torch.distributed import rpc
+
     return rpc.RRef(_weight())
 
 
 def _weight() -> Any:
+    import torch
+
     if "weight" not in _state:
         _state["weight"] = torch.ones(_SHAPE, requires_grad=True)
     return _state["weight"]
 
 
 def _begin(port: int, rank: int) -> None:
+    import torch
+    from torch.distributed import rpc
+
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -50,6 +55,10 @@ def _begin(port: int, rank: int) -> None:
 
 
 def _measure(kind: str, size: int, mode: str, rounds: int) -> list[float]:
+    import torch
+    import torch.distributed.autograd as dist_autograd
+    from torch.distributed import rpc
+
     names = [f"worker{rank}" for rank in range(1, WORKERS)]
     x = torch.ones(_SHAPE, requires_grad=True)
     small = torch.ones(1, requires_grad=True)
