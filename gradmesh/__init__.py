@@ -16,8 +16,67 @@ if TYPE_CHECKING:
     from gradmesh import optim as optim
     from gradmesh import rpc as rpc
     from gradmesh.engine.autograd import Tensor as Tensor
+    from gradmesh.engine.autograd import enable_grad as enable_grad
+    from gradmesh.engine.autograd import is_grad_enabled as is_grad_enabled
     from gradmesh.engine.autograd import no_grad as no_grad
+    from gradmesh.engine.autograd import set_grad_enabled as set_grad_enabled
+    from gradmesh.engine.autograd.creation import arange as arange
+    from gradmesh.engine.autograd.creation import as_tensor as as_tensor
+    from gradmesh.engine.autograd.creation import empty as empty
+    from gradmesh.engine.autograd.creation import from_numpy as from_numpy
+    from gradmesh.engine.autograd.creation import full as full
+    from gradmesh.engine.autograd.creation import ones as ones
+    from gradmesh.engine.autograd.creation import ones_like as ones_like
+    from gradmesh.engine.autograd.creation import rand as rand
+    from gradmesh.engine.autograd.creation import randint as randint
+    from gradmesh.engine.autograd.creation import randn as randn
     from gradmesh.engine.autograd.creation import tensor as tensor
+    from gradmesh.engine.autograd.creation import zeros as zeros
+    from gradmesh.engine.autograd.creation import zeros_like as zeros_like
+    from gradmesh.engine.autograd.ops import abs as abs
+    from gradmesh.engine.autograd.ops import cat as cat
+    from gradmesh.engine.autograd.ops import chunk as chunk
+    from gradmesh.engine.autograd.ops import clamp as clamp
+    from gradmesh.engine.autograd.ops import exp as exp
+    from gradmesh.engine.autograd.ops import gather as gather
+    from gradmesh.engine.autograd.ops import log as log
+    from gradmesh.engine.autograd.ops import log_softmax as log_softmax
+    from gradmesh.engine.autograd.ops import masked_fill as masked_fill
+    from gradmesh.engine.autograd.ops import max as max
+    from gradmesh.engine.autograd.ops import maximum as maximum
+    from gradmesh.engine.autograd.ops import mean as mean
+    from gradmesh.engine.autograd.ops import min as min
+    from gradmesh.engine.autograd.ops import minimum as minimum
+    from gradmesh.engine.autograd.ops import permute as permute
+    from gradmesh.engine.autograd.ops import pow as pow
+    from gradmesh.engine.autograd.ops import relu as relu
+    from gradmesh.engine.autograd.ops import reshape as reshape
+    from gradmesh.engine.autograd.ops import sigmoid as sigmoid
+    from gradmesh.engine.autograd.ops import split as split
+    from gradmesh.engine.autograd.ops import sqrt as sqrt
+    from gradmesh.engine.autograd.ops import squeeze as squeeze
+    from gradmesh.engine.autograd.ops import stack as stack
+    from gradmesh.engine.autograd.ops import std as std
+    from gradmesh.engine.autograd.ops import sum as sum
+    from gradmesh.engine.autograd.ops import tanh as tanh
+    from gradmesh.engine.autograd.ops import transpose as transpose
+    from gradmesh.engine.autograd.ops import unbind as unbind
+    from gradmesh.engine.autograd.ops import unsqueeze as unsqueeze
+    from gradmesh.engine.autograd.ops import var as var
+    from gradmesh.engine.autograd.ops import where as where
+    from gradmesh.engine.autograd.ops.matmul import matmul as matmul
+    from gradmesh.engine.autograd.ops.selection import norm as norm
+    from gradmesh.engine.autograd.ops.softmax import softmax as softmax
+    from gradmesh.engine.backend.dtype import bfloat16 as bfloat16
+    from gradmesh.engine.backend.dtype import float16 as float16
+    from gradmesh.engine.backend.dtype import float32 as float32
+    from gradmesh.engine.backend.dtype import float64 as float64
+    from gradmesh.engine.backend.dtype import int8 as int8
+    from gradmesh.engine.backend.dtype import int16 as int16
+    from gradmesh.engine.backend.dtype import int32 as int32
+    from gradmesh.engine.backend.dtype import int64 as int64
+    from gradmesh.engine.backend.dtype import uint8 as uint8
+    from gradmesh.engine.backend.random import manual_seed as manual_seed
     from gradmesh.launch.local import LocalCluster as LocalCluster
     from gradmesh.launch.training import train as train
     from gradmesh.protos import errors as errors
@@ -63,23 +122,82 @@ __all__ = [
     "Table",
     "TableReader",
     "Tensor",
+    "abs",
+    "arange",
+    "as_tensor",
     "async_execution",
     "autograd",
+    "bfloat16",
+    "cat",
+    "chunk",
+    "clamp",
     "connect",
     "ddp",
+    "empty",
+    "enable_grad",
     "errors",
+    "exp",
+    "float16",
+    "float32",
+    "float64",
+    "from_numpy",
+    "full",
     "futures",
+    "gather",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_grad_enabled",
+    "log",
+    "log_softmax",
+    "manual_seed",
+    "masked_fill",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
     "nn",
     "no_grad",
+    "norm",
+    "ones",
+    "ones_like",
     "optim",
+    "permute",
+    "pow",
     "process_group",
+    "rand",
+    "randint",
+    "randn",
+    "relu",
     "remote",
     "remote_exception",
+    "reshape",
     "rpc",
     "rpc_async",
     "rpc_sync",
+    "set_grad_enabled",
+    "sigmoid",
+    "softmax",
+    "split",
+    "sqrt",
+    "squeeze",
+    "stack",
+    "std",
+    "sum",
+    "tanh",
     "tensor",
     "train",
+    "transpose",
+    "uint8",
+    "unbind",
+    "unsqueeze",
+    "var",
+    "where",
+    "zeros",
+    "zeros_like",
 ]
 
 _MODULES = {
@@ -109,17 +227,35 @@ _HOMES = {
     "SyncBatchNorm": "gradmesh.trainer.ddp",
     "Table": "gradmesh.sdk.table.table",
     "TableReader": "gradmesh.sdk.serving",
-    "Tensor": "gradmesh.engine.autograd",
     "async_execution": "gradmesh.sdk.owner.registry",
     "connect": "gradmesh.sdk.mesh.connect",
-    "no_grad": "gradmesh.engine.autograd",
     "remote": "gradmesh.sdk.rpc.api",
     "remote_exception": "gradmesh.sdk.owner.registry",
     "rpc_async": "gradmesh.sdk.rpc.api",
     "rpc_sync": "gradmesh.sdk.rpc.api",
-    "tensor": "gradmesh.engine.autograd.creation",
     "train": "gradmesh.launch.training",
 }
+
+# What torch users find in `torch` itself, by the module it comes from.
+_MATHS = {
+    "gradmesh.engine.autograd": """
+        Tensor enable_grad is_grad_enabled no_grad set_grad_enabled
+    """,
+    "gradmesh.engine.autograd.creation": """
+        arange as_tensor empty from_numpy full ones ones_like rand randint randn tensor zeros
+        zeros_like
+    """,
+    "gradmesh.engine.autograd.ops": """
+        abs cat chunk clamp exp gather log log_softmax masked_fill matmul max maximum mean min
+        minimum norm permute pow relu reshape sigmoid softmax split sqrt squeeze stack std sum tanh
+        transpose unbind unsqueeze var where
+    """,
+    "gradmesh.engine.backend.dtype": """
+        bfloat16 float16 float32 float64 int16 int32 int64 int8 uint8
+    """,
+    "gradmesh.engine.backend.random": "manual_seed",
+}
+_HOMES.update({name: home for home, names in _MATHS.items() for name in names.split()})
 
 
 def __getattr__(name: str) -> Any:

@@ -175,7 +175,16 @@ class Tensor(Operators):
         return to_numpy(self.data)
 
     def item(self) -> Any:
-        """Return the only element as a Python number."""
+        """Return the only element as a Python number.
+
+        Raises:
+            ShapeError: If there are more, or none.
+        """
+        if self.data.size != 1:
+            raise ShapeError(
+                f"a tensor of shape {self.data.shape} is not one number: reduce it first, "
+                "for instance with sum(), any() or all()"
+            )
         return self.data.item()
 
     def tolist(self) -> Any:
@@ -219,13 +228,13 @@ class Tensor(Operators):
         return int(self.data.shape[0])
 
     def __bool__(self) -> bool:
-        return bool(self.data.item())
+        return bool(self.item())
 
     def __float__(self) -> float:
-        return float(self.data.item())
+        return float(self.item())
 
     def __int__(self) -> int:
-        return int(self.data.item())
+        return int(self.item())
 
     def __index__(self) -> int:
         return int(self.data.__index__())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from gradmesh.engine.autograd import Tensor, empty, ops
+from gradmesh.engine.autograd.ops.bag import check_mode
 from gradmesh.engine.backend import Generator, ShapeError
 from gradmesh.engine.backend.dtype import float32
 from gradmesh.engine.nn import init
@@ -121,6 +122,7 @@ class EmbeddingBag(Module):
         _weight: Tensor | None = None,
     ) -> None:
         super().__init__()
+        check_mode(mode)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.mode, self.sparse = mode, sparse
         self.include_last_offset, self.padding_idx = include_last_offset, padding_idx

@@ -130,6 +130,16 @@ def _scales_grad(table: Array, ids: Array, grad: Array, starts: Array) -> Array:
     return (table[ids] * grad[bags]).sum(axis=1)
 
 
+def check_mode(mode: str) -> None:
+    """Refuse a way of pooling that is none.
+
+    Raises:
+        ValueError: If it is not "sum", "mean" or "max".
+    """
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f"embedding bag: mode is {mode!r}; use 'sum', 'mean' or 'max'")
+
+
 def embedding_bag(
     input: Any,
     weight: Any,
@@ -156,8 +166,7 @@ def embedding_bag(
     Returns:
         [bags, dim].
     """
-    if mode not in ("sum", "mean", "max"):
-        raise ValueError(f"mode is {mode!r}; use 'sum', 'mean' or 'max'")
+    check_mode(mode)
     if per_sample_weights is not None and mode != "sum":
         raise ValueError(f"per_sample_weights need mode 'sum', not {mode!r}")
     ids = getattr(input, "data", input)

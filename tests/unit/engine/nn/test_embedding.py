@@ -107,3 +107,8 @@ def test_padding_row_gets_no_gradient() -> None:
 
     assert layer.weight.data[2].tolist() == [0, 0, 0]
     assert layer.weight.grad.data.sum(axis=1).tolist() == [3, 0, 0, 3]
+
+
+def test_an_unknown_way_of_pooling_is_refused_when_the_layer_is_made() -> None:
+    with pytest.raises(ValueError, match="mode is 'avg'; use 'sum', 'mean' or 'max'"):
+        nn.EmbeddingBag(5, 4, mode="avg")

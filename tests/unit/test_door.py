@@ -1,0 +1,61 @@
+"""What `import gradmesh as gm` gives to somebody who comes from torch."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gradmesh as gm
+
+
+def test_every_name_of_the_door_is_there() -> None:
+    assert [name for name in gm.__all__ if not hasattr(gm, name)] == []
+    assert sorted(gm.__all__) == sorted(set(gm.__all__))
+
+
+def test_tensors_are_made_joined_and_chosen() -> None:
+    gm.manual_seed(7)
+    x = gm.randn(2, 3, requires_grad=True)
+    joined = gm.cat([x, gm.zeros(1, 3)])
+    gm.where(joined > 0, joined, gm.zeros_like(joined)).sum().backward()
+
+    assert joined.shape == (3, 3)
+    assert joined.dtype == gm.float32
+    np.testing.assert_array_equal(x.grad.numpy(), (x.detach().numpy() > 0).astype(np.float32))
+
+
+def test_a_seed_repeats_what_is_drawn() -> None:
+    first = [gm.manual_seed(3) and gm.rand(4).tolist() for _ in range(2)]
+
+    assert first[0] == first[1]
+
+
+@pytest.mark.parametrize("turn", [bool, float, int])
+def test_many_numbers_are_not_one(turn: type) -> None:
+    with pytest.raises(ValueError, match=r"shape \(3,\) is not one number: reduce it first"):
+        turn(gm.ones(3))
+
+
+def test_torch_has_the_same_names() -> None:
+    torch = pytest.importorskip("torch")
+    ours = {"masked_fill", "Tensor"}  # the first is a method there alone
+
+    maths = [
+        name
+        for name in gm.__all__
+        if getattr(gm, name).__class__.__name__ in ("function", "dtype")
+        and getattr(getattr(gm, name), "__module__", "numpy").startswith(
+            ("gradmesh.engine", "numpy")
+        )
+    ]
+    assert [name for name in maths if not hasattr(torch, name) and name not in ours] == []
+
+
+def test_the_door_opens_without_a_maths_library() -> None:
+    code = "import sys, gradmesh; print('numpy' in sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert ran.stdout == "False\n"
