@@ -6,6 +6,7 @@
                      HandshakeRefused      a rank would not let us in
     ValueError       CollectiveMismatch    ranks asked for different things
                      DataError             a data set cannot be used as it is
+                     TrainingDiverged      the loss is no number any more
     ImportError      BackendMissing        what a backend needs is not installed
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
@@ -16,9 +17,9 @@
                        UnfinishedReduction   the last backward pass did not end
                      InputsExhausted       a rank has no inputs left, and all shall stop
 
-After CollectiveTimeout and all down to GroupClosed, except DataError and BackendMissing, a process
-group is spent: build a new one in the next generation. `exit_code` is what a process ends with
-that gives up on it.
+After CollectiveTimeout and all down to GroupClosed, except DataError, TrainingDiverged and
+BackendMissing, a process group is spent: build a new one in the next generation. `exit_code` is
+what a process ends with that gives up on it.
 """
 
 from collections.abc import Sequence
@@ -60,6 +61,12 @@ class CollectiveMismatch(ValueError):
 
 class DataError(ValueError):
     """Data that cannot be used; names the file, the line if there is one, and the remedy."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class TrainingDiverged(ValueError):
+    """The loss is NaN or infinite; names the step, the rank and the settings to lower."""
 
     exit_code: ClassVar[int] = 2
 

@@ -14,6 +14,13 @@ from gradmesh.launch.training import result_of
 
 _SHOWN = ("auc", "best_auc", "samples", "samples_per_s", "bytes_moved", "seconds")
 
+# What this job learns most with: it was looked for on seed 0 and holds on others.
+_TABLES = {
+    "job.table_optimizer": "sgd",
+    "job.table_learning_rate": 50.0,
+    "job.table_schedule": "linear",
+}
+
 
 @click.command()
 @click.option("--parameter-servers", type=click.IntRange(1, 64), default=2, help="[default: 2]")
@@ -34,7 +41,7 @@ def demo(
         parameter_servers=parameter_servers,
         trainers=trainers,
         state=state,
-        settings={"job.steps": steps, "job.seed": seed},
+        settings={"job.steps": steps, "job.seed": seed, **_TABLES},
         policy=RestartPolicy(most_in_a_row=2),
     )
     begun = time.monotonic()

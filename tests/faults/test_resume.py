@@ -25,7 +25,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stopped")
     settings = {
         "job.steps": 20,
-        "job.final_learning_rate": 1.0,
+        "job.schedule": "constant",
         "job.checkpoint_path": folder / "checkpoints",
         "job.checkpoint_every_steps": 5,
         "job.checkpoint_keep": 2,
@@ -39,12 +39,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """A run of all steps with the learning rate of the one that was stopped."""
     # It follows the number of steps, so it stays the same here.
     folder = tmp_path_factory.mktemp("whole")
-    return train(folder / "run", settings={"job.final_learning_rate": 1.0})
+    return train(folder / "run", settings={"job.schedule": "constant"})
 
 
 def resume(path: Path, copy: Path) -> dict[str, object]:
     shutil.copytree(path, copy)
-    return {"job.checkpoint_path": copy, "job.resume": "auto", "job.final_learning_rate": 1.0}
+    return {
+        "job.checkpoint_path": copy,
+        "job.resume": "auto",
+        "job.schedule": "constant",
+    }
 
 
 @pytest.mark.timeout(200)

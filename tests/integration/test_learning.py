@@ -19,8 +19,7 @@ JOB = {
 @pytest.mark.timeout(600)
 def test_auc_comes_within_a_hundredth_of_the_best_and_staleness_costs_little():
     figures = gm.train(JOB, trainers=2, parameter_servers=2).figures
-    # Gradients of both trainers count in full then, so each at half the rate.
-    loose = {**JOB, "job": {**JOB["job"], "staleness": 4, "table_learning_rate": 25.0}}
+    loose = {**JOB, "job": {**JOB["job"], "staleness": 4}}
     stale = gm.train(loose, trainers=2, parameter_servers=2).figures
 
     assert figures["samples"] == 2 * 900 * 512

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import gradmesh as gm
+from gradmesh.launch.errors import ClusterFailed
 from gradmesh.sdk.process.errors import ConfigError
 from gradmesh.trainer.errors import DataError
 
@@ -158,6 +160,20 @@ def test_python_says_what_is_wrong_at_once(tmp_path):
         gm.train({"job": {"steps": 0}})
     with pytest.raises(DataError, match="no file matches"):
         gm.train({"data": {"format": "criteo", "train": [str(tmp_path / "gone")]}})
+
+
+def test_training_that_diverges_ends_with_what_to_lower():
+    job = {
+        "data": {"rows": [60, 40, 20], "dense_features": 3},
+        "model": {"name": "deepfm", "dim": 4},
+        "job": {"batch_size": 64, "table_optimizer": "sgd", "table_learning_rate": 1e6},
+    }
+
+    with pytest.raises(ClusterFailed) as caught:
+        gm.train(job, trainers=1, parameter_servers=1)
+
+    told = "\n".join(caught.value.__notes__)
+    assert re.search(r"loss of rank 0 is (nan|inf) at step \d+: lower job.table_learning", told)
 
 
 @pytest.mark.slow

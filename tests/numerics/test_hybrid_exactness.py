@@ -14,6 +14,7 @@ from gradmesh.trainer.data import DataConfig
 from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.model import create_tables, make_model
+from gradmesh.trainer.job.rates import dense_rate
 from gradmesh.trainer.job.run import Run
 from gradmesh.trainer.models import LocalEmbedding, ModelConfig, row_dim
 from gradmesh.trainer.models.config import MODEL_NAMES
@@ -22,8 +23,8 @@ from gradmesh.trainer.process_group import Endpoint
 STEPS = 5
 BASE = Assignment(
     job=JobConfig(
-        steps=STEPS, batch_size=24, table_learning_rate=2.0, learning_rate=0.2, eval_batches=2,
-        log_every=2, seed=5,
+        steps=STEPS, batch_size=24, table_optimizer="sgd", table_learning_rate=2.0, optimizer="sgd",
+        learning_rate=0.2, eval_batches=2, log_every=2, seed=5,
     ),
     data=DataConfig(rows=(40, 15, 9), dense_features=3),
     model=ModelConfig(dim=4, bottom=(6,), top=(8,)),
@@ -89,7 +90,7 @@ def alone(initial, assignment, trainers):
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
             run_backward([loss], into=total)
             losses[rank].append(float(loss.item()))
-        optimizer.param_groups[0]["lr"] = job.learning_rate_at(step, STEPS)
+        optimizer.param_groups[0]["lr"] = dense_rate(job, assignment.rates, step, STEPS)
         optimizer.step({leaf: grad / np.float32(trainers) for leaf, grad in total.items()})
     rows = [embeddings.table(feature).tobytes() for feature in range(source.fields.features)]
     return losses, [p.data.tobytes() for p in dense], rows

@@ -13,6 +13,7 @@ from gradmesh.trainer.data import DataConfig
 from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.model import create_tables, make_model
+from gradmesh.trainer.job.rates import dense_rate
 from gradmesh.trainer.job.run import Run
 from gradmesh.trainer.models import LocalEmbedding, ModelConfig
 from gradmesh.trainer.process_group import Endpoint
@@ -21,6 +22,8 @@ ROWS = (50, 20, 7)
 CONFIG = JobConfig(
     steps=6,
     batch_size=32,
+    optimizer="sgd",
+    table_optimizer="sgd",
     table_learning_rate=5.0,
     learning_rate=0.5,
     eval_batches=5,
@@ -94,7 +97,7 @@ def train_alone(initial_tables, trainers):
             run_backward([loss], into=total)
             losses[rank].append(float(loss.item()))
         mean = {leaf: grad / np.float32(trainers) for leaf, grad in total.items()}
-        optimizer.param_groups[0]["lr"] = CONFIG.learning_rate_at(step, CONFIG.steps)
+        optimizer.param_groups[0]["lr"] = dense_rate(CONFIG, ASSIGNMENT.rates, step, CONFIG.steps)
         optimizer.step(mean)
     rows = [embeddings.table(feature).tobytes() for feature in range(len(ROWS))]
     return Result(losses, parameters_of(model), rows)

@@ -7,6 +7,7 @@ from gradmesh.sdk.process.config import Sections, load, section_as_dict
 from gradmesh.sdk.process.setting import Section
 from gradmesh.trainer.data import DataConfig, Source
 from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.rates import Rates, rates_of, settled
 from gradmesh.trainer.models import ModelConfig
 
 JOB_SECTIONS: tuple[type[Section], ...] = (JobConfig, DataConfig, ModelConfig)
@@ -20,6 +21,15 @@ class Assignment:
     job: JobConfig = field(default_factory=JobConfig)
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+
+    def __post_init__(self) -> None:
+        # What settings leave open is decided once, so that reports and later runs have the numbers.
+        object.__setattr__(self, "job", settled(self.job))
+
+    @property
+    def rates(self) -> Rates:
+        """The learning rates."""
+        return rates_of(self.job)
 
     def source(self) -> Source:
         """Open the data.

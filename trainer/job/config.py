@@ -1,6 +1,5 @@
 """Settings of the training job."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from gradmesh.sdk.process.errors import Problem
 from gradmesh.sdk.process.setting import Section, setting
 
 Shape: TypeAlias = Literal["linear", "cosine", "constant"]
+TableOptimizer: TypeAlias = Literal["sgd", "adagrad", "rowwise-adagrad", "adam"]
 WirePrecision: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 
 
@@ -26,10 +26,16 @@ class JobConfig(Section):
     )
     batch_size: int = setting(512, "Samples of one trainer in one step.", minimum=1)
     seed: int = setting(0, "Seed of data, tables and parameters.", minimum=0, maximum=2**31 - 1)
-    optimizer: Literal["sgd", "adagrad", "adam"] = setting("sgd", "Optimizer of the dense layers.")
-    learning_rate: float = setting(1.0, "Learning rate of the dense layers at first.", minimum=0)
-    final_learning_rate: float = setting(
-        0.05, "Learning rate of the dense layers at the end.", minimum=0
+    optimizer: Literal["sgd", "adagrad", "adam"] = setting("adam", "Optimizer of the dense layers.")
+    learning_rate: float | None = setting(
+        None,
+        "Learning rate of the dense layers at first; one that suits the optimizer by default.",
+        minimum=0,
+    )
+    final_learning_rate: float | None = setting(
+        None,
+        "Learning rate of the dense layers at the end; a fortieth of the first by default.",
+        minimum=0,
     )
     schedule: Shape = setting(
         "linear", "How the dense layers' learning rate goes from first to end."
@@ -40,10 +46,12 @@ class JobConfig(Section):
     clip_norm: float = setting(
         0.0, "Largest norm of the dense layers' gradients, averaged; 0 for any.", minimum=0
     )
-    table_optimizer: Literal["sgd", "adagrad", "rowwise-adagrad", "adam"] = setting(
-        "sgd", "Optimizer of the tables' rows."
+    table_optimizer: TableOptimizer = setting("adagrad", "Optimizer of the tables' rows.")
+    table_learning_rate: float | None = setting(
+        None,
+        "Learning rate of the tables' rows at first; one that suits the optimizer by default.",
+        minimum=0,
     )
-    table_learning_rate: float = setting(50.0, "Learning rate of the tables' rows.", minimum=0)
     table_final_learning_rate: float = setting(
         0.0, "Learning rate of the tables' rows at the end.", minimum=0
     )
@@ -117,7 +125,9 @@ class JobConfig(Section):
 
     def problems(self) -> Iterable[Problem]:
         """Yield what is wrong between the fields."""
-        if self.final_learning_rate > self.learning_rate and self.schedule != "constant":
+        first, last = self.learning_rate, self.final_learning_rate
+        rises = first is not None and last is not None and last > first
+        if rises and self.schedule != "constant":
             yield Problem("final_learning_rate", "must not exceed learning_rate; lower it")
         if self.table_schedule == "constant" and self.table_final_learning_rate:
             yield Problem("table_final_learning_rate", "needs table_schedule linear or cosine")
@@ -128,19 +138,3 @@ class JobConfig(Section):
         periodic = self.checkpoint_every_steps or self.checkpoint_every_s
         if self.checkpoint_path is None and (periodic or self.resume == "auto"):
             yield Problem("checkpoint_path", "must say where checkpoints are; set it")
-
-    def learning_rate_at(self, step: int, steps: int) -> float:
-        """Return the dense layers' learning rate at a step.
-
-        Args:
-            step: From 0.
-            steps: Of the whole job.
-        """
-        if step < self.warmup_steps:
-            return self.learning_rate * (step + 1) / (self.warmup_steps + 1)
-        if self.schedule == "constant":
-            return self.learning_rate
-        share = (step - self.warmup_steps) / max(1, steps - self.warmup_steps)
-        if self.schedule == "cosine":
-            share = (1 - math.cos(math.pi * share)) / 2
-        return self.learning_rate + (self.final_learning_rate - self.learning_rate) * share

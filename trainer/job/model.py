@@ -20,20 +20,20 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 
 
-def create_tables(mesh: Mesh, assignment: Assignment, fields: Fields, steps: int) -> list[Table]:
+def create_tables(mesh: Mesh, assignment: Assignment, fields: Fields, changes: int) -> list[Table]:
     """Create or open one table for each categorical feature.
 
     Args:
         mesh: Where they live.
         assignment: The job.
         fields: The features of a sample.
-        steps: Of the whole job, for the learning rate's schedule.
+        changes: How often the whole job changes a table, for the learning rate's schedule.
 
     Raises:
         TableConflict: The mesh has tables of these names with other settings.
     """
-    job, model = assignment.job, assignment.model
-    optimizer = _OPTIMIZERS[job.table_optimizer](lr=job.table_learning_rate)  # type: ignore[call-arg]
+    job, model, rates = assignment.job, assignment.model, assignment.rates
+    optimizer = _OPTIMIZERS[job.table_optimizer](lr=rates.tables)  # type: ignore[call-arg]
     return [
         mesh.table(
             f"feature-{feature}",
@@ -42,7 +42,7 @@ def create_tables(mesh: Mesh, assignment: Assignment, fields: Fields, steps: int
             seed=job.seed,
             initializer=Initializer.uniform(model.row_bound),
             optimizer=optimizer,
-            schedule=_table_schedule(job, steps),
+            schedule=_table_schedule(job, rates.tables, changes),
             wire_rows=_precision(job.wire_rows),
             wire_grads=_precision(job.wire_grads),
         )
@@ -55,21 +55,21 @@ def make_model(assignment: Assignment, fields: Fields, embeddings: Module) -> Mo
     return build_model(assignment.model, fields, embeddings, Generator(assignment.job.seed))
 
 
-def make_optimizer(job: JobConfig, model: Module) -> Optimizer:
+def make_optimizer(assignment: Assignment, model: Module) -> Optimizer:
     """Return the optimizer of the dense layers."""
-    return _OPTIMIZERS[job.optimizer](model.parameters(), lr=job.learning_rate)
+    return _OPTIMIZERS[assignment.job.optimizer](model.parameters(), lr=assignment.rates.first)
 
 
-def _table_schedule(job: JobConfig, steps: int) -> lr_scheduler.LRScheduler | None:
-    if job.table_schedule == "constant":
+def _table_schedule(job: JobConfig, rate: float, changes: int) -> lr_scheduler.LRScheduler | None:
+    if job.table_schedule == "constant" or rate == job.table_final_learning_rate:
         return None
-    base = SGD(lr=job.table_learning_rate)
+    base = SGD(lr=rate)
     if job.table_schedule == "cosine":
         return lr_scheduler.CosineAnnealingLR(
-            base, T_max=steps, eta_min=job.table_final_learning_rate
+            base, T_max=changes, eta_min=job.table_final_learning_rate
         )
-    end = job.table_final_learning_rate / job.table_learning_rate
-    return lr_scheduler.LinearLR(base, start_factor=1.0, end_factor=end, total_iters=steps)
+    end = job.table_final_learning_rate / rate
+    return lr_scheduler.LinearLR(base, start_factor=1.0, end_factor=end, total_iters=changes)
 
 
 def _precision(name: WirePrecision) -> Precision | None:

@@ -7,6 +7,7 @@ their batches in rank order, whatever the number of servers.
 
 import contextlib
 import logging
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -23,6 +24,7 @@ from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
 from gradmesh.trainer.data import Source, Split
+from gradmesh.trainer.errors import TrainingDiverged
 from gradmesh.trainer.job.agreement import Agreement, agree
 from gradmesh.trainer.job.assignment import Assignment, steps_of
 from gradmesh.trainer.job.checkpoints import Checkpoints
@@ -41,6 +43,7 @@ from gradmesh.trainer.job.history import History
 from gradmesh.trainer.job.meter import Meter
 from gradmesh.trainer.job.model import create_tables, make_model, make_optimizer
 from gradmesh.trainer.job.patience import Patience
+from gradmesh.trainer.job.rates import dense_rate
 from gradmesh.trainer.job.replica import replicate
 from gradmesh.trainer.job.report import write_report
 from gradmesh.trainer.job.saved_model import save_model
@@ -104,11 +107,13 @@ class Run:
         )
         with contextlib.ExitStack() as undo:
             undo.callback(self._group.close)
-            tables = create_tables(mesh, assignment, source.fields, self.total_steps)
+            # Where every trainer changes rows by itself, a step changes them that many times.
+            changes = self.total_steps * (membership.world_size if config.staleness else 1)
+            tables = create_tables(mesh, assignment, source.fields, changes)
             names = [table.name for table in tables]
             self._embeddings = remote_embedding(tables, source.fields, config.prefetch_depth)
             self.model = make_model(assignment, source.fields, self._embeddings)
-            self._optimizer = make_optimizer(config, self.model)
+            self._optimizer = make_optimizer(assignment, self.model)
 
             def restore() -> DenseState | None:
                 if checkpoints is None:
@@ -220,12 +225,16 @@ class Run:
 
         Args:
             step: Which one, from 0; every rank takes all steps in order.
+
+        Raises:
+            TrainingDiverged: The loss is not finite; rows and parameters are as before the step.
         """
         batch = self._feed.take(step)
         with context(self._mesh, self._membership.mark(step)) as ctx:
             scores = self._replica(batch.dense, batch.ids)
             self._prefetch(step)
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
+            self._check(float(loss.item()), step)
             backward(ctx, [loss])
             gradients = ctx.gradients()
             self._pending = gradients
@@ -235,10 +244,21 @@ class Run:
         fault.point("after-step", step)
         return float(loss.item())
 
+    def _check(self, loss: float, step: int) -> None:
+        if not math.isfinite(loss):
+            rates, job = self._assignment.rates, self._config
+            raise TrainingDiverged(
+                f"the loss of rank {self._membership.rank} is {loss} at step {step}: lower"
+                f" job.table_learning_rate ({rates.tables:g}, {job.table_optimizer}) or"
+                f" job.learning_rate ({rates.first:g}, {job.optimizer}), or set"
+                " job.clip_norm"
+            )
+
     def _learn(self, step: int, gradients: dict[Any, Any]) -> None:
         """Change the dense parameters by the averaged gradients of a step."""
         config = self._config
-        self._optimizer.param_groups[0]["lr"] = config.learning_rate_at(step, self.total_steps)
+        rate = dense_rate(config, self._assignment.rates, step, self.total_steps)
+        self._optimizer.param_groups[0]["lr"] = rate
         self._optimizer.step(clipped(gradients, config.clip_norm))
 
     def _prefetch(self, step: int) -> None:

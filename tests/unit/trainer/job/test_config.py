@@ -5,6 +5,7 @@ from gradmesh.sdk.process.errors import ConfigError
 from gradmesh.trainer.data import ClickSpec, Fields
 from gradmesh.trainer.job.assignment import JOB_SECTIONS, Assignment, assignment_of, steps_of
 from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.rates import Rates, dense_rate, rates_of
 
 
 def loaded(tmp_path, text, **environment):
@@ -30,7 +31,7 @@ def test_defaults_describe_the_default_clicks():
 def test_learning_rate_falls_as_the_schedule_says(shape, rates):
     config = JobConfig(learning_rate=1.0, final_learning_rate=0.5, schedule=shape)
 
-    found = [config.learning_rate_at(step, 10) for step in (0, 5, 10)]
+    found = [dense_rate(config, rates_of(config), step, 10) for step in (0, 5, 10)]
 
     assert found == pytest.approx(rates)
 
@@ -38,7 +39,7 @@ def test_learning_rate_falls_as_the_schedule_says(shape, rates):
 def test_learning_rate_rises_first():
     config = JobConfig(learning_rate=1.0, final_learning_rate=1.0, warmup_steps=4)
 
-    found = [config.learning_rate_at(step, 10) for step in range(6)]
+    found = [dense_rate(config, rates_of(config), step, 10) for step in range(6)]
 
     assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
 
@@ -63,7 +64,10 @@ def test_settings_come_from_file_and_environment(tmp_path):
         ("[job]\nsteps = 0", r"job.steps: expected at least 1"),
         ('[job]\nbatch_size = "many"', r"job.batch_size: expected a whole number"),
         ("[job]\nlearning_rate = -1", r"job.learning_rate"),
-        ("[job]\nfinal_learning_rate = 2", r"job.final_learning_rate: must not exceed"),
+        (
+            "[job]\nlearning_rate = 1\nfinal_learning_rate = 2",
+            r"job.final_learning_rate: must not exceed",
+        ),
         ("[job]\npatience = 2", r"job.patience: needs eval_every"),
         ('[job]\nstaleness = 2\ncheckpoint_path = "a"', r"job.staleness: must be 0 where"),
         ("[job]\ntable_final_learning_rate = 2", r"job.table_final_learning_rate: needs"),
@@ -97,3 +101,21 @@ def test_steps_of_an_epoch_cover_all_samples():
     assert steps_of(by_epochs, 101, 1) == 21
     assert steps_of(by_epochs, 101, 2) == 11
     assert steps_of(JobConfig(epochs=0.5, steps=100), None, 2) == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("", Rates(0.004, 0.0001, 0.05)),
+        ('[job]\noptimizer = "sgd"\ntable_optimizer = "adam"', Rates(1.0, 0.025, 0.002)),
+        ('[job]\ntable_optimizer = "sgd"', Rates(0.004, 0.0001, 10.0)),
+        ("[job]\nlearning_rate = 2\ntable_learning_rate = 0", Rates(2.0, 0.05, 0.0)),
+    ],
+)
+def test_open_rates_suit_the_optimizer(tmp_path, text, rates):
+    found = loaded(tmp_path, text)
+
+    assert found.rates == rates
+    assert found.as_dict()["job"]["learning_rate"] == rates.first
+    assert found.as_dict()["job"]["table_learning_rate"] == rates.tables
+    assert Assignment.from_dict(found.as_dict()) == found
