@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from gradmesh.launch.local import LocalCluster
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.trainer.data import Blocks, Source
+from gradmesh.trainer.data.bad_lines import BadLines
 from gradmesh.trainer.errors import DataError
-from gradmesh.trainer.job.evaluation import evaluate, score
+from gradmesh.trainer.job.evaluation import evaluate, scores
 from gradmesh.trainer.job.model import make_model
 from gradmesh.trainer.job.saved_model import SavedModel, load_model
 from gradmesh.trainer.models import remote_embedding
@@ -43,9 +44,21 @@ class Scorer:
         Raises:
             DataError: The data cannot be used.
         """
+        job, data = self.saved.assignment.job, self.saved.assignment.data
+        bad_lines = BadLines(data.max_bad_lines)
         with self._blocks(files, labelled=True) as blocks:
-            size = self.saved.assignment.job.batch_size
-            return evaluate(self._model, blocks, LocalProcessGroup(), batches, size)
+            figures = evaluate(
+                self._model,
+                blocks,
+                LocalProcessGroup(),
+                batches,
+                job.batch_size,
+                streaming=job.eval_auc == "streaming",
+                bad_lines=bad_lines,
+            )
+        if data.format != "generated":
+            figures["bad_lines"] = float(bad_lines.count)
+        return figures
 
     def predict(self, files: Sequence[Path], *, labelled: bool) -> Iterator[NDArray[np.float32]]:
         """Give the probability of each sample, in the order of the files, part by part.
@@ -65,7 +78,8 @@ class Scorer:
                     raise DataError(f"{block.bad[0]}; mend the file, every line gets an answer")
                 number += 1
                 size = self.saved.assignment.job.batch_size
-                yield score(self._model, _cut(block.samples, size))[1]
+                for scored in scores(self._model, _cut(block.samples, size)):
+                    yield scored[1]
 
     def _blocks(self, files: Sequence[Path], labelled: bool) -> Blocks:
         assignment = self.saved.assignment

@@ -6,10 +6,10 @@ from typing import Any, final
 
 import numpy as np
 
-from gradmesh.trainer.data.blocks import Blocks
-from gradmesh.trainer.data.columns import Block, Columns
+from gradmesh.trainer.data.columns import BadLine, Columns, without_bad
 from gradmesh.trainer.data.encoder import Encoder
-from gradmesh.trainer.data.order import BlockOrder, shuffled
+from gradmesh.trainer.data.file_blocks import FileBlocks
+from gradmesh.trainer.data.order import BlockOrder
 from gradmesh.trainer.errors import DataError
 
 _NAMES = ("dense", "ids", "labels")
@@ -23,14 +23,18 @@ class ArrayFolder:
         path: The folder; dense.npy may be missing.
         begin: Which share of the samples to begin at.
         end: Which share to end at.
+        labelled: Whether it holds labels; they are not looked at otherwise.
 
     Raises:
         DataError: A file is missing, or they hold different numbers of samples.
     """
 
-    def __init__(self, path: Path, begin: float = 0.0, end: float = 1.0) -> None:
+    def __init__(
+        self, path: Path, begin: float = 0.0, end: float = 1.0, labelled: bool = True
+    ) -> None:
+        self.path = path
         arrays: dict[str, Any] = {}
-        for name in _NAMES:
+        for name in _NAMES if labelled else _NAMES[:-1]:
             file = path / f"{name}.npy"
             if name == "dense" and not file.exists():
                 continue
@@ -38,6 +42,8 @@ class ArrayFolder:
                 arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError) as error:
                 raise DataError(f"{file}: {error}; expected arrays {', '.join(_NAMES)}") from error
+        if not labelled:
+            arrays["labels"] = np.zeros(len(arrays["ids"]), np.float32)
         samples = arrays["labels"].size
         dense = arrays.get("dense")
         self.dense: Any = np.zeros((samples, 0), np.float32) if dense is None else dense
@@ -46,13 +52,13 @@ class ArrayFolder:
         if any(len(shape) != 2 or shape[0] != samples for shape in shapes):
             raise DataError(
                 f"{path}: dense is {shapes[0]} and ids {shapes[1]}; expected [{samples}, features]"
-                f" each, as there are {samples} labels"
+                f" each, as there are {samples} samples"
             )
         self.begin, self.end = int(samples * begin), int(samples * end)
 
 
 @final
-class ArrayBlocks(Blocks):
+class ArrayBlocks(FileBlocks):
     """Samples from mapped arrays.
 
     Args:
@@ -69,33 +75,25 @@ class ArrayBlocks(Blocks):
         encoder: Encoder,
         order: BlockOrder,
     ) -> None:
-        self.fields = encoder.fields
-        self._encoder = encoder
-        self._order = order
+        super().__init__(encoder, order)
         self._spans = [
             (folder, begin, min(begin + block_samples, folder.end))
             for folder in folders
             for begin in range(folder.begin, folder.end, block_samples)
         ]
 
-    def read(self, epoch: int, block: int) -> Block | None:
-        """Return a block; see Blocks."""
-        columns = self.read_columns(epoch, block)
-        if columns is None:
-            return None
-        return Block(shuffled(self._encoder.encode(columns), self._order, epoch, block))
-
-    def read_columns(self, epoch: int, block: int) -> Columns | None:
-        """Return a block before it is encoded."""
+    def read_columns(self, epoch: int, block: int) -> tuple[Columns, list[BadLine]] | None:
+        """Return a block before it is encoded; see FileBlocks."""
         place = self._order.place(epoch, block, len(self._spans))
         if place is None:
             return None
         folder, begin, end = self._spans[place]
-        return Columns(
+        columns = Columns(
             np.array(folder.labels[begin:end], np.float32),
             np.array(folder.dense[begin:end], np.float32),
             np.array(folder.ids[begin:end], np.int64),
         )
+        return without_bad(columns, str(folder.path), begin + 1)
 
     def count(self) -> int:
         """Return how many samples there are."""

@@ -33,6 +33,27 @@ class BadLine(NamedTuple):
         return f"{self.file}:{self.line}: {self.reason}"
 
 
+def without_bad(columns: Columns, file: str, first: int) -> tuple[Columns, list[BadLine]]:
+    """Leave out samples that nothing can be learned from; for files whose lines are not parsed.
+
+    Args:
+        columns: Labels must be 0 or 1, numbers finite or missing.
+        file: What they come from.
+        first: Line of the first one, from 1.
+    """
+    labelled = (columns.labels == 0) | (columns.labels == 1)
+    finite = ~np.isinf(columns.dense).any(axis=1)
+    fine = labelled & finite
+    if fine.all():
+        return columns, []
+    bad = []
+    for place in np.flatnonzero(~fine).tolist():
+        number = int(np.isinf(columns.dense[place]).argmax())
+        reason = f"number {number} is infinite" if labelled[place] else "the label is not 0 or 1"
+        bad.append(BadLine(file, first + place, reason))
+    return Columns(columns.labels[fine], columns.dense[fine], columns.tokens[fine]), bad
+
+
 @final
 class Block(NamedTuple):
     """What one block of a data set holds."""

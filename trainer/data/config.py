@@ -55,6 +55,13 @@ class DataConfig(Section):
     alpha: float = setting(
         _CLICKS.alpha, "Exponent of generated ids' power law; 0 is uniform.", minimum=0, maximum=10
     )
+    base_rate: float = setting(
+        _CLICKS.base_rate,
+        "Share of generated samples with a click: a quarter in Kaggle's data, 0.03 in the"
+        " terabyte's.",
+        minimum=0.001,
+        maximum=0.999,
+    )
     multi_hot: bool = setting(
         False, "Whether features of shape criteo have several ids a sample, as in MLPerf."
     )

@@ -1,20 +1,34 @@
-"""A data set of Parquet files; a block is a row group. Needs gradmesh[data]."""
+"""A data set of Parquet files; a block is a row group, or a part of one. Needs gradmesh[data].
+
+Only a whole row group can be read, and the last one stays in memory: so the parts of a group come
+one after the other, and shuffling means another order of the groups and of the samples in a part.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
-from gradmesh.trainer.data.blocks import Blocks
-from gradmesh.trainer.data.columns import Block, Columns
+from gradmesh.trainer.data.columns import BadLine, Columns, without_bad
 from gradmesh.trainer.data.encoder import Encoder
-from gradmesh.trainer.data.order import BlockOrder, shuffled
+from gradmesh.trainer.data.file_blocks import FileBlocks
+from gradmesh.trainer.data.order import BlockOrder
 from gradmesh.trainer.data.text_kernel import MISSING
 from gradmesh.trainer.data.text_layout import hash_texts
 from gradmesh.trainer.errors import DataError
+
+
+class RowGroup(NamedTuple):
+    """The samples of a row group that belong to a share of the file."""
+
+    number: int
+    begin: int
+    end: int
+    before: int
+    """Samples of the file before the group."""
 
 
 @final
@@ -26,8 +40,11 @@ class ParquetFile:
         label: Name of the column with the label; None if there is none.
         dense: Names of the columns with numbers.
         categorical: Names of the columns with categories, integers or text.
-        begin: Which share of the row groups to begin at.
+        begin: Which share of the samples to begin at.
         end: Which share to end at.
+
+    Attributes:
+        groups: The row groups with samples of this share.
 
     Raises:
         DataError: pyarrow is missing, the file is damaged, or it lacks a column.
@@ -60,19 +77,32 @@ class ParquetFile:
             raise DataError(
                 f"{path} has no column {', '.join(missing)}; it has {', '.join(sorted(held))}"
             )
-        groups = self._file.metadata.num_row_groups
-        self.groups = range(int(groups * begin), int(groups * end))
+        facts = self._file.metadata
+        first, last = int(facts.num_rows * begin), int(facts.num_rows * end)
+        self.groups: list[RowGroup] = []
+        before = 0
+        for number in range(facts.num_row_groups):
+            rows = int(facts.row_group(number).num_rows)
+            span = max(first - before, 0), min(last - before, rows)
+            if span[0] < span[1]:
+                self.groups.append(RowGroup(number, *span, before))
+            before += rows
+        self._held: tuple[int, Columns] | None = None
 
-    def rows(self, group: int) -> int:
-        """Return how many samples a row group has."""
-        return int(self._file.metadata.row_group(group).num_rows)
-
-    def read(self, group: int) -> Columns:
-        """Return a row group.
+    def read(self, group: int, begin: int, end: int) -> Columns:
+        """Return samples of a row group; they belong to the caller.
 
         Raises:
             DataError: A column holds what it should not.
         """
+        if self._held is None or self._held[0] != group:
+            self._held = None  # before the next one is read: not two at once
+            self._held = group, self._read(group)
+        labels, dense, tokens = self._held[1]
+        span = slice(begin, end)
+        return Columns(labels[span].copy(), dense[span].copy(), tokens[span].copy())
+
+    def _read(self, group: int) -> Columns:
         wanted = [*([self._label] if self._label else []), *self._dense, *self._categorical]
         table = self._file.read_row_group(group, columns=wanted)
         count = table.num_rows
@@ -108,36 +138,52 @@ def _tokens(column: Any) -> npt.NDArray[np.int64]:
 
 
 @final
-class ParquetBlocks(Blocks):
+class ParquetBlocks(FileBlocks):
     """Samples from row groups.
 
     Args:
         files: In the order of an epoch that is not shuffled.
+        block_samples: Most samples of a block; a longer row group makes several.
         encoder: Makes ids of values.
         order: Whether and how epochs are shuffled.
     """
 
-    def __init__(self, files: Sequence[ParquetFile], encoder: Encoder, order: BlockOrder) -> None:
-        self.fields = encoder.fields
-        self._encoder = encoder
-        self._order = order
+    def __init__(
+        self,
+        files: Sequence[ParquetFile],
+        block_samples: int,
+        encoder: Encoder,
+        order: BlockOrder,
+    ) -> None:
+        super().__init__(encoder, order)
+        self._block_samples = block_samples
         self._groups = [(file, group) for file in files for group in file.groups]
+        self._epoch: tuple[int, list[tuple[int, int]]] | None = None
 
-    def read(self, epoch: int, block: int) -> Block | None:
-        """Return a block; see Blocks."""
-        columns = self.read_columns(epoch, block)
-        if columns is None:
+    def read_columns(self, epoch: int, block: int) -> tuple[Columns, list[BadLine]] | None:
+        """Return a block before it is encoded; see FileBlocks."""
+        parts = self._parts(epoch)
+        if block >= len(parts):
             return None
-        return Block(shuffled(self._encoder.encode(columns), self._order, epoch, block))
-
-    def read_columns(self, epoch: int, block: int) -> Columns | None:
-        """Return a block before it is encoded."""
-        place = self._order.place(epoch, block, len(self._groups))
-        if place is None:
-            return None
+        place, begin = parts[block]
         file, group = self._groups[place]
-        return file.read(group)
+        end = min(begin + self._block_samples, group.end)
+        columns = file.read(group.number, begin, end)
+        return without_bad(columns, str(file.path), group.before + begin + 1)
+
+    def _parts(self, epoch: int) -> list[tuple[int, int]]:
+        """Return the blocks of an epoch: which row group, and its first sample."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            found = []
+            for number in range(len(self._groups)):
+                place = self._order.place(epoch, number, len(self._groups))
+                assert place is not None
+                group = self._groups[place][1]
+                firsts = range(group.begin, group.end, self._block_samples)
+                found += [(place, first) for first in firsts]
+            self._epoch = epoch, found
+        return self._epoch[1]
 
     def count(self) -> int:
         """Return how many samples there are."""
-        return sum(file.rows(group) for file, group in self._groups)
+        return sum(group.end - group.begin for _, group in self._groups)

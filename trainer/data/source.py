@@ -15,6 +15,7 @@ from gradmesh.trainer.data.config import DataConfig
 from gradmesh.trainer.data.criteo_shape import criteo_spec
 from gradmesh.trainer.data.encoder import Encoder
 from gradmesh.trainer.data.fields import Fields
+from gradmesh.trainer.data.file_blocks import FileBlocks
 from gradmesh.trainer.data.order import BlockOrder
 from gradmesh.trainer.data.parquet_blocks import ParquetBlocks, ParquetFile
 from gradmesh.trainer.data.progression import Progression
@@ -133,14 +134,16 @@ class Source:
         if encoder is None:
             raise DataError("data.format is generated, which reads no files; name their format")
         if config.format == "npy":
-            folders = [ArrayFolder(path, begin, end) for path in paths]
-            samples = max(1, config.block_kib * 1024 // _SAMPLE_BYTES)
+            folders = [ArrayFolder(path, begin, end, labelled) for path in paths]
+            samples = self._block_samples(sum(folder.end - folder.begin for folder in folders))
             return ArrayBlocks(folders, samples, encoder, order)
         if config.format == "parquet":
             label = config.label_column if labelled else None
             names = (label, config.dense_columns, config.category_columns)
             files = [ParquetFile(path, *names, begin, end) for path in paths]
-            return ParquetBlocks(files, encoder, order)
+            groups = [group for file in files for group in file.groups]
+            samples = self._block_samples(sum(group.end - group.begin for group in groups))
+            return ParquetBlocks(files, samples, encoder, order)
         assert self._layout is not None
         layout = self._layout if labelled else unlabelled(self._layout)
         size = sum(path.stat().st_size for path in paths if path.exists())
@@ -151,6 +154,11 @@ class Source:
             for path in paths
         ]
         return TextBlocks(texts, layout, encoder, order)
+
+    def _block_samples(self, samples: int) -> int:
+        """Return how many samples make a block of as many: few if there are few, as of text."""
+        most = self.config.block_kib * 1024 // _SAMPLE_BYTES
+        return max(_LEAST_BLOCK_BYTES // _SAMPLE_BYTES, min(most, samples // _LEAST_BLOCKS))
 
     def _files(self, split: Split) -> tuple[list[Path], float, float]:
         config = self.config
@@ -175,13 +183,14 @@ def build_vocabulary(config: DataConfig) -> Vocabulary:
     """
     plain = plain_data_config(config) | {"ids": "hash", "vocabulary": None, "shuffle": False}
     source = Source(data_config_from(plain), 0)
-    blocks: Any = source.blocks("train", 1)
+    blocks = source.blocks("train", 1)
+    assert isinstance(blocks, FileBlocks)
     builder = VocabularyBuilder(source.fields.features)
     bad_lines = BadLines(config.max_bad_lines)
     number = 0
     with blocks:
         while (found := blocks.read_columns(0, number)) is not None:
-            columns, bad = found if isinstance(blocks, TextBlocks) else (found, [])
+            columns, bad = found
             bad_lines.add(bad)
             builder.add(columns.tokens)
             number += 1
@@ -203,13 +212,18 @@ def data_config_from(plain: dict[str, Any]) -> DataConfig:
 def _spec(config: DataConfig, seed: int) -> ClickSpec:
     if config.shape == "criteo":
         return criteo_spec(
-            seed=seed, scale=config.scale, alpha=config.alpha, multi_hot=config.multi_hot
+            seed=seed,
+            scale=config.scale,
+            alpha=config.alpha,
+            multi_hot=config.multi_hot,
+            base_rate=config.base_rate,
         )
     return ClickSpec(
         seed=seed,
         dense_features=config.dense_features,
         rows=config.rows or ClickSpec().rows,
         alpha=config.alpha,
+        base_rate=config.base_rate,
     )
 
 
@@ -231,7 +245,9 @@ def _encoder(config: DataConfig, layout: TextLayout | None) -> Encoder:
     elif config.format == "parquet":
         dense, features = len(config.dense_columns), len(config.category_columns)
     else:
-        folder = ArrayFolder(_expand(config.train)[0])
+        first = _expand(config.train)[0]
+        # Only those to predict may do without.
+        folder = ArrayFolder(first, labelled=(first / "labels.npy").exists())
         dense, features = folder.dense.shape[1], folder.ids.shape[1]
     rows = config.rows or (_DEFAULT_ROWS,)
     if len(rows) == 1:

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import final
 
-from gradmesh.trainer.data.blocks import Blocks
-from gradmesh.trainer.data.columns import BadLine, Block, Columns
+from gradmesh.trainer.data.columns import BadLine, Columns
 from gradmesh.trainer.data.encoder import Encoder
-from gradmesh.trainer.data.order import BlockOrder, shuffled
+from gradmesh.trainer.data.file_blocks import FileBlocks
+from gradmesh.trainer.data.order import BlockOrder
 from gradmesh.trainer.data.text_file import Lines, TextFile
 from gradmesh.trainer.data.text_layout import TextLayout
 
 
 @final
-class TextBlocks(Blocks):
+class TextBlocks(FileBlocks):
     """Samples from lines.
 
     Args:
@@ -29,23 +29,12 @@ class TextBlocks(Blocks):
         encoder: Encoder,
         order: BlockOrder,
     ) -> None:
-        self.fields = encoder.fields
+        super().__init__(encoder, order)
         self._files = list(files)
         self._layout = layout
-        self._encoder = encoder
-        self._order = order
-
-    def read(self, epoch: int, block: int) -> Block | None:
-        """Return a block; see Blocks."""
-        found = self.read_columns(epoch, block)
-        if found is None:
-            return None
-        columns, bad = found
-        samples = self._encoder.encode(columns)
-        return Block(shuffled(samples, self._order, epoch, block), tuple(bad))
 
     def read_columns(self, epoch: int, block: int) -> tuple[Columns, list[BadLine]] | None:
-        """Return a block before it is encoded, in the order of the file."""
+        """Return a block before it is encoded; see FileBlocks."""
         found = self._lines(epoch, block)
         if found is None:
             return None

@@ -15,6 +15,8 @@ MISSING = -(2**63)
 """Stands for a categorical value that is not there."""
 
 _NEWLINE, _RETURN = 10, 13
+# What float32 holds; beyond it a number would be infinite, and so would be the loss.
+_LARGEST = float(np.finfo(np.float32).max)
 _FNV_START, _FNV_FACTOR = 0xCBF29CE484222325, 0x100000001B3
 
 
@@ -92,7 +94,7 @@ def _parse_line(
                 label[0] = 1.0 if value >= threshold else 0.0
         elif role == DENSE:
             value = _number(field)
-            if np.isnan(value) and field.size:
+            if field.size and not abs(value) <= _LARGEST:
                 return NO_NUMBER + 16 * column
             dense[numbers] = value
             numbers += 1

@@ -1,6 +1,6 @@
 """How good the model is on held-out data, measured by all ranks together."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from gradmesh.engine.autograd import no_grad
 from gradmesh.trainer.data import Batch, Blocks
+from gradmesh.trainer.data.bad_lines import BadLines
 from gradmesh.trainer.data.teacher import sigmoid
 from gradmesh.trainer.errors import DataError
 from gradmesh.trainer.metric import (
-    StreamingAuc,
+    RunningFigures,
     auc,
     calibration,
     log_loss,
@@ -23,7 +24,12 @@ Model = Callable[[Any, Any], Any]
 
 
 def batches_of(
-    blocks: Blocks, batch_size: int, most: int | None, rank: int = 0, world_size: int = 1
+    blocks: Blocks,
+    batch_size: int,
+    most: int | None,
+    rank: int = 0,
+    world_size: int = 1,
+    bad_lines: BadLines | None = None,
 ) -> Iterator[Batch]:
     """Give a rank's share of a split in batches of at most a size.
 
@@ -33,12 +39,18 @@ def batches_of(
         most: How many samples in all; None for all there are.
         rank: Whose share.
         world_size: Of how many.
+        bad_lines: Counts the lines that are left out.
+
+    Raises:
+        DataError: The data cannot be read, or hold too many bad lines.
     """
     left, number = most, rank
     while left is None or left > 0:
         block = blocks.read(0, number)
         if block is None:
             return
+        if bad_lines is not None:
+            bad_lines.add(block.bad)
         samples = block.samples if left is None else block.samples.part(0, left)
         for begin in range(0, samples.size, batch_size):
             yield samples.part(begin, begin + batch_size)
@@ -46,15 +58,13 @@ def batches_of(
         number += world_size
 
 
-def score(model: Model, batches: Iterator[Batch]) -> NDArray[np.float32]:
-    """Return labels, guessed and best probabilities, float32 [3, samples]; NaN is no best."""
-    parts = []
-    with no_grad():
-        for batch in batches:
+def scores(model: Model, batches: Iterable[Batch]) -> Iterator[NDArray[np.float32]]:
+    """Give labels, guessed and best probabilities a batch, float32 [3, n]; NaN is no best."""
+    for batch in batches:
+        with no_grad():
             guess = sigmoid(model(batch.dense, batch.ids).data)
-            best = np.full(batch.size, np.nan, np.float32) if batch.best is None else batch.best
-            parts.append(np.stack([batch.labels, guess, best]).astype(np.float32))
-    return np.concatenate(parts, axis=1) if parts else np.empty((3, 0), np.float32)
+        best = np.full(batch.size, np.nan, np.float32) if batch.best is None else batch.best
+        yield np.stack([batch.labels, guess, best]).astype(np.float32)
 
 
 def evaluate(
@@ -65,6 +75,7 @@ def evaluate(
     batch_size: int,
     *,
     streaming: bool = False,
+    bad_lines: BadLines | None = None,
 ) -> dict[str, float]:
     """Score held-out samples, each rank its share, and measure.
 
@@ -74,25 +85,28 @@ def evaluate(
         group: Collective: every rank calls it and gets the same figures.
         batches: How many batches in all; 0 for all there are.
         batch_size: Samples in each.
-        streaming: Whether AUC comes from a histogram instead of all scores.
+        streaming: Whether figures come from a histogram and sums, so that no score is kept.
+        bad_lines: Counts the lines that are left out.
 
     Returns:
         auc, log_loss, normalised_entropy and calibration; best_auc and best_log_loss if known.
 
     Raises:
-        DataError: There are no samples, or of one class only.
+        DataError: There are no samples, or of one class only, or too many bad lines.
     """
     if not batches and blocks.count() is None:
         raise DataError("generated data never end: set job.eval_batches to how many shall count")
     most = len(range(group.rank, batches, group.size)) * batch_size if batches else None
-    scored = score(model, batches_of(blocks, batch_size, most, group.rank, group.size))
+    own = batches_of(blocks, batch_size, most, group.rank, group.size, bad_lines)
+    parts = scores(model, own)
     try:
-        return _streaming(scored, group) if streaming else _exact(scored, group)
+        return _streaming(parts, group) if streaming else _exact(parts, group)
     except ValueError as error:
         raise DataError(f"the held-out data cannot be measured on: {error}") from error
 
 
-def _exact(scored: NDArray[np.float32], group: ProcessGroup) -> dict[str, float]:
+def _exact(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dict[str, float]:
+    scored = np.concatenate([np.empty((3, 0), np.float32), *parts], axis=1)
     sizes = np.empty((group.size, 1), np.int64)
     group.all_gather(list(sizes), np.array([scored.shape[1]], np.int64)).wait()
     gathered = [np.empty((3, int(size)), np.float32) for size in sizes[:, 0]]
@@ -109,31 +123,18 @@ def _exact(scored: NDArray[np.float32], group: ProcessGroup) -> dict[str, float]
     return figures
 
 
-def _streaming(scored: NDArray[np.float32], group: ProcessGroup) -> dict[str, float]:
+def _streaming(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dict[str, float]:
     """Measure by sums alone, which add up over the ranks."""
-    labels, guesses, best = scored
-    found = {"": guesses, "best_": best}
-    if _any(group, bool(np.isnan(best).any())):
-        del found["best_"]
-    figures: dict[str, float] = {}
-    for prefix, chances in found.items():
-        histogram = StreamingAuc()
-        histogram.add(labels, chances)
-        group.all_reduce(histogram.counts).wait()
-        own = log_loss(labels, chances) * labels.size if labels.size else 0.0
-        sums = np.array([labels.size, labels.sum(), chances.sum(), own], np.float64)
-        group.all_reduce(sums).wait()
-        count, clicks, expected, loss = sums
-        figures |= {f"{prefix}auc": histogram.value(), f"{prefix}log_loss": float(loss / count)}
-        if not prefix:
-            rate = clicks / count
-            base = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
-            figures["normalised_entropy"] = float(loss / count / base)
-            figures["calibration"] = float(expected / clicks)
+    guessed, best, unknown = RunningFigures(), RunningFigures(), np.zeros(1, np.int64)
+    for labels, guesses, chances in parts:
+        guessed.add(labels, guesses)
+        unknown += int(np.isnan(chances).sum())
+        if not unknown:
+            best.add(labels, chances)
+    for total in (*guessed.totals, *best.totals, unknown):
+        group.all_reduce(total).wait()
+    figures = guessed.values()
+    if not unknown:
+        known = best.values()
+        figures |= {"best_auc": known["auc"], "best_log_loss": known["log_loss"]}
     return figures
-
-
-def _any(group: ProcessGroup, here: bool) -> bool:
-    told = np.array([here], np.int64)
-    group.all_reduce(told).wait()
-    return bool(told[0])

@@ -24,6 +24,7 @@ from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
 from gradmesh.trainer.data import Source, Split
+from gradmesh.trainer.data.bad_lines import BadLines
 from gradmesh.trainer.errors import TrainingDiverged
 from gradmesh.trainer.job.agreement import Agreement, agree
 from gradmesh.trainer.job.assignment import Assignment, steps_of
@@ -94,6 +95,7 @@ class Run:
         self._assignment = assignment
         self._config = config = assignment.job
         self._source = source
+        self._held_out_bad = BadLines(assignment.data.max_bad_lines)
         samples = source.epoch_samples() if config.epochs else None
         self.total_steps = steps_of(config, samples, membership.world_size)
         self._group = connect(
@@ -308,7 +310,8 @@ class Run:
         """
         config = self._config
         figures = self._evaluate("test")
-        sums = np.array([self._bytes_moved(), self._feed.bad_lines], np.int64)
+        bad_lines = self._feed.bad_lines + self._held_out_bad.count
+        sums = np.array([self._bytes_moved(), bad_lines], np.int64)
         self._group.all_reduce(sums).wait()
         figures |= {
             "steps": float(self.steps),
@@ -342,6 +345,7 @@ class Run:
                 config.eval_batches,
                 config.batch_size,
                 streaming=config.eval_auc == "streaming",
+                bad_lines=self._held_out_bad,
             )
 
     def _write_output(self, figures: dict[str, float]) -> None:

@@ -1,6 +1,6 @@
 import numpy as np
 
-from gradmesh.trainer.data import ClickData, criteo_spec
+from gradmesh.trainer.data import ClickData, DataConfig, Source, criteo_spec
 from gradmesh.trainer.data.criteo_shape import KAGGLE_ROWS, MULTI_HOT
 from gradmesh.trainer.metric import auc
 
@@ -18,6 +18,15 @@ def test_shape_is_criteos():
     assert (batch.ids < np.array(spec.rows)).all()
     assert abs(batch.labels.mean() - 0.25) < 0.05
     assert auc(batch.labels, batch.best) > 0.75
+
+
+def test_clicks_may_be_as_rare_as_in_the_terabyte():
+    settings = DataConfig(shape="criteo", scale=0.01, base_rate=0.03)
+
+    with Source(settings, 0).blocks("train", 4000) as blocks:
+        labels = np.concatenate([blocks.read(0, i).samples.labels for i in range(5)])
+
+    assert 0.02 < labels.mean() < 0.04
 
 
 def test_whole_cardinalities_cost_the_teacher_little_memory():

@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -252,6 +253,100 @@ def test_parquet(tmp_path):
     assert batch.ids[2, 1] == 0
     with pytest.raises(DataError, match="no column z; it has click, colour, user, x"):
         Source(replace(settings, label_column="z"), 0).blocks("train", 1)
+
+
+def one_group(tmp_path, labels, numbers):
+    """A file with a single row group, as pandas writes it."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"label": labels, "x": numbers, "c": np.arange(len(labels)) % 7})
+    parquet.write_table(table, tmp_path / "one.parquet")
+    return DataConfig(
+        format="parquet",
+        train=(tmp_path / "one.parquet",),
+        dense_columns=("x",),
+        category_columns=("c",),
+        rows=(10,),
+        dense="none",
+    )
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_ranks_share_a_single_row_group(tmp_path, world):
+    values = np.arange(1000.0)
+    source = Source(one_group(tmp_path, values % 2, values), 3)
+
+    found = epoch_of(source, world)
+
+    assert sorted(found) == list(range(1000))
+    assert found != list(range(1000))
+    assert source.blocks("train", 1).count() == 1000
+
+
+def test_last_share_of_a_row_group_is_held_out(tmp_path):
+    values = np.arange(1000.0)
+    source = Source(replace(one_group(tmp_path, values % 2, values), holdout=0.2), 3)
+
+    with source.blocks("test", 1) as blocks:
+        held = [number for i in range(4) for number in numbers([blocks.read(0, i).samples])]
+
+    assert held == list(range(800, 1000))
+    assert sorted(epoch_of(source)) == list(range(800))
+
+
+@pytest.mark.parametrize("form", ["parquet", "npy"])
+def test_bad_samples_of_arrays_are_counted_and_named(tmp_path, form):
+    labels, values = np.arange(200.0) % 2, np.arange(200.0)
+    labels[7], values[150], values[9] = 0.5, np.inf, np.nan
+    if form == "parquet":
+        settings = one_group(tmp_path, labels, values)
+        name = "one.parquet"
+    else:
+        name = tmp_path.name
+        for file, array in (("labels", labels), ("dense", values[:, None])):
+            np.save(tmp_path / f"{file}.npy", array)
+        np.save(tmp_path / "ids.npy", np.arange(200)[:, None] % 7)
+        settings = DataConfig(format="npy", train=(tmp_path,), rows=(10,), dense="none")
+
+    stream = Source(settings, 0).stream(begin(1), 198)
+    batch = stream.next()
+
+    assert stream.bad_lines.count == 2
+    assert np.isfinite(batch.dense).all()
+    assert sorted(set(range(200)) - set(numbers([batch]))) == [7, 9, 150]  # 9 is missing, and 0
+    strict = Source(replace(settings, max_bad_lines=1, shuffle=False), 0)
+    with pytest.raises(DataError, match=f"{name}:151: number 0 is infinite; that is bad line"):
+        strict.stream(begin(1), 198).next()
+    with pytest.raises(DataError, match=f"{name}:8: the label is not 0 or 1"):
+        Source(replace(settings, max_bad_lines=0, shuffle=False), 0).stream(begin(1), 9).next()
+
+
+def test_arrays_to_predict_need_no_labels(tmp_path):
+    dense, ids, _ = samples_on_disk()
+    np.save(tmp_path / "dense.npy", dense)
+    np.save(tmp_path / "ids.npy", ids)
+    settings = DataConfig(format="npy", train=(tmp_path,), rows=(50,), ids="number", dense="none")
+
+    with Source(settings, 0).with_files([tmp_path], labelled=False) as blocks:
+        found = numbers([blocks.read(0, 0).samples, blocks.read(0, 1).samples])
+
+    assert found == list(range(100))
+
+
+@pytest.mark.parametrize("name", ["big.txt", "big.txt.gz"])
+def test_memory_does_not_grow_with_the_file(criteo, criteo_lines, name):
+    file = criteo(name, lines=criteo_lines(200) * 200)
+    stream = Source(config(file, block_kib=64), 0).stream(begin(1), 256)
+    stream.next()  # compiles
+
+    tracemalloc.start()
+    for _ in range(150):
+        stream.next()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    # Of 9 MB of text, or 15 MB of samples, a few blocks were there at a time.
+    assert most < 1.5e6
 
 
 def test_file_that_is_no_parquet_is_named(tmp_path):

@@ -35,6 +35,8 @@ def test_values_and_gaps():
         ("1,2x,3,4", "column 2 is no number"),
         ("1,2e,3,4", "column 2 is no number"),
         ("1,.,3,4", "column 2 is no number"),
+        ("1,1e39,3,4", "column 2 is no number"),
+        ("1,-9e999,3,4", "column 2 is no number"),
         ("1,2,xyz,4", "column 3 is no hexadecimal number"),
         ("1,2,1234567890abcdef,4", "column 3 is no hexadecimal number"),
     ],

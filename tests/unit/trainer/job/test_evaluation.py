@@ -1,9 +1,14 @@
+import tracemalloc
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from gradmesh.engine.backend import Generator
 from gradmesh.trainer.data import ClickData, ClickSpec
+from gradmesh.trainer.data.bad_lines import BadLines
 from gradmesh.trainer.data.click_blocks import ClickBlocks
+from gradmesh.trainer.data.columns import BadLine, Block
 from gradmesh.trainer.data.teacher import sigmoid
 from gradmesh.trainer.errors import DataError
 from gradmesh.trainer.job.evaluation import evaluate
@@ -43,3 +48,47 @@ def test_figures_are_those_of_all_held_out_batches(model, data):
     assert streamed == pytest.approx(figures, rel=2e-3)
     with pytest.raises(DataError, match="eval_batches"):
         evaluate(model, blocks, LocalProcessGroup(), 0, 200)
+
+
+def test_streaming_keeps_no_scores(model, data):
+    def most(batches):
+        tracemalloc.start()
+        evaluate(
+            lambda dense, ids: SimpleNamespace(data=dense[:, 0]),
+            ClickBlocks(data, "test", 500),
+            LocalProcessGroup(),
+            batches,
+            500,
+            streaming=True,
+        )
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    most(2)  # whatever is made once
+    few, many = most(20), most(200)
+
+    # A hundred thousand samples have 1.2 MB of scores.
+    assert many - few < 100_000
+
+
+def test_bad_held_out_lines_count_once_and_have_a_limit(model, data):
+    class Damaged:
+        fields = data.fields
+
+        def read(self, epoch, block):
+            if block > 2:
+                return None
+            bad = BadLine("clicks.txt", 10 + block, "nonsense")
+            return Block(data.batch("test", block, 100), (bad,))
+
+        def count(self):
+            return 300
+
+    bad_lines = BadLines(3)
+    for _ in range(2):
+        evaluate(model, Damaged(), LocalProcessGroup(), 0, 100, bad_lines=bad_lines)
+
+    assert bad_lines.count == 3
+    with pytest.raises(DataError, match=r"clicks.txt:12: nonsense; that is bad line number 3"):
+        evaluate(model, Damaged(), LocalProcessGroup(), 0, 100, bad_lines=BadLines(2))
