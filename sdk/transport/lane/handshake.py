@@ -14,14 +14,8 @@ from typing import Any
 
 from gradmesh.protos.lane import VERSION
 from gradmesh.sdk.transport.lane.arena import Arena, map_peer
-from gradmesh.sdk.transport.lane.link import Link, ShmLink, TcpLink
-from gradmesh.sdk.transport.lane.stream import (
-    Eagerness,
-    LaneBroken,
-    PlainStream,
-    Stream,
-    TlsStream,
-)
+from gradmesh.sdk.transport.lane.link import SMALL, Link, ShmLink, TcpLink
+from gradmesh.sdk.transport.lane.stream import LaneBroken, PlainStream, Stream, TlsStream
 
 SECRET_BYTES = 32
 HELLO_S = 5.0
@@ -52,6 +46,17 @@ def stream_of(sock: socket.socket) -> Stream:
     return TlsStream(sock) if isinstance(sock, ssl.SSLSocket) else PlainStream(sock)
 
 
+def _eager_stream(sock: socket.socket) -> Stream:
+    """Return the stream of a unix socket, whose other end answers within microseconds."""
+    if len(os.sched_getaffinity(0)) == 1:
+        # Only the turn of the other process can bring what we would look for.
+        return PlainStream(sock)
+    # Imported here: a process without such a lane does without the compiler.
+    from gradmesh.sdk.transport.lane.look import Eagerness
+
+    return PlainStream(sock, Eagerness(SMALL))
+
+
 def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -> Link:
     """Open a connection as its client.
 
@@ -72,9 +77,7 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
         welcome, fd = _receive_fd(sock, _WELCOME.size)
         try:
             _check(_WELCOME.unpack(welcome))
-            # On a single core only the server's own turn can bring the answer.
-            eager = Eagerness() if len(os.sched_getaffinity(0)) > 1 else None
-            return ShmLink(PlainStream(sock, eager), arena, map_peer(fd), max_frame_bytes)
+            return ShmLink(_eager_stream(sock), arena, map_peer(fd), max_frame_bytes)
         finally:
             os.close(fd)
     finally:
@@ -109,7 +112,7 @@ def welcome(sock: socket.socket, kind: str, admit: Any, max_frame_bytes: int) ->
     arena = Arena(max_frame_bytes, shared=True)
     try:
         socket.send_fds(sock, [_WELCOME.pack(_MAGIC, VERSION)], [arena.fd])
-        return ShmLink(stream_of(sock), arena, peer, max_frame_bytes)
+        return ShmLink(_eager_stream(sock), arena, peer, max_frame_bytes)
     finally:
         arena.close_fd()
 

@@ -30,11 +30,12 @@ from gradmesh.sdk.transport.lane.trimmer import BIG_BYTES
 
 FOREVER = float("inf")
 
+SMALL = 8192
+"""Most requests and answers on a doorbell are smaller."""
+
 # A frame that has begun to arrive is there soon, or its sender is ill.
 _FRAME_S = 30.0
 _SLOWEST_BYTES_S = 2e6
-# Most requests and answers on a doorbell are smaller.
-_SMALL = 8192
 _HEADER_BYTES = HEADER.size
 _PADS = [bytes(size) for size in range(64)]
 
@@ -146,9 +147,9 @@ class Link(ABC):
             buffer: Where arrays lie; None for behind the rest of the frame.
             deadline: As for `receive`.
         """
-        data = self.stream.receive_bytes(_SMALL, deadline)
+        data = self.stream.receive_bytes(SMALL, deadline)
         size = len(data)
-        if size < _HEADER_BYTES or (buffer is not None and size == _SMALL):
+        if size < _HEADER_BYTES or (buffer is not None and size == SMALL):
             return self._receive_rest(data, deadline)
         magic, number, call, deadline_ms, head_bytes, table_bytes, _, body = HEADER.unpack_from(
             data

@@ -7,50 +7,15 @@ import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from gradmesh.sdk.transport.lane.look import Eagerness
 
 # How long the kernel waits before it asks us whether the deadline has passed.
 _SLICE_S = 1.0
 # Linux takes 1024 buffers a call; more than this gains nothing.
 _MAX_BUFFERS = 512
-
-
-POLL_S = 1e-4
-"""How long somebody eager looks before it sleeps."""
-
-# Receives that sleep at once after one that looked in vain; as many as this at most.
-_MOST_SKIPPED = 256
-
-
-@final
-class Eagerness:
-    """Whether to look for an answer for a moment before sleeping until it comes.
-
-    To wake a core that sleeps takes longer than a small call. But looking keeps a core from others,
-    perhaps from the very server that is waited for: so after looking in vain the next few waits
-    sleep at once, twice as many each time.
-    """
-
-    __slots__ = ("_penalty", "_skip")
-
-    def __init__(self) -> None:
-        self._skip = 0
-        self._penalty = 1
-
-    def is_worth_it(self) -> bool:
-        """Tell whether to look now."""
-        if self._skip:
-            self._skip -= 1
-            return False
-        return True
-
-    def succeeded(self) -> None:
-        """Take notice that the answer came while looking."""
-        self._penalty = 1
-
-    def failed(self) -> None:
-        """Take notice that it did not."""
-        self._skip = self._penalty = min(2 * self._penalty, _MOST_SKIPPED)
 
 
 class LaneBroken(ConnectionError):
@@ -129,9 +94,10 @@ class SocketStream(Stream):
 class PlainStream(SocketStream):
     """A socket whose timeouts are the kernel's: no extra system call on the way of each message."""
 
-    def __init__(self, sock: socket.socket, eager: Eagerness | None = None) -> None:
+    def __init__(self, sock: socket.socket, eager: "Eagerness | None" = None) -> None:
         super().__init__(sock)
         self.eager = eager
+        self._looks = False
         sock.settimeout(None)
         self._limits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
         self._limit(socket.SO_RCVTIMEO, _SLICE_S)
@@ -151,36 +117,37 @@ class PlainStream(SocketStream):
             raise TimeoutError("the deadline passed")
         self._limit(option, min(left, _SLICE_S))
 
+    def close(self) -> None:
+        """Close the connection, also under a thread that reads from it; may be called twice."""
+        self._shut(socket.SHUT_RDWR)
+        # Who looks ends at once and closes it then: its number must not become another's before.
+        if not self._looks:
+            self.sock.close()
+
     def receive(self, view: Any, deadline: float) -> int:
         """Read some bytes into `view`."""
         return int(self._read(self.sock.recv_into, view, deadline))
 
     def receive_bytes(self, limit: int, deadline: float) -> bytes:
         """Read some bytes, at least one and at most `limit`."""
-        if self.eager is not None and self.eager.is_worth_it():
-            found = self._poll(self.eager, limit)
-            if found:
+        if self.eager is not None:
+            found = self._look(self.eager)
+            if found is not None:
                 return found
         data: bytes = self._read(self.sock.recv, limit, deadline)
         return data
 
-    def _poll(self, eager: Eagerness, limit: int) -> bytes:
-        """Look for bytes for a moment, without sleeping; return none if there are none."""
-        receive = self.sock.recv
-        until = time.monotonic() + POLL_S
+    def _look(self, eager: "Eagerness") -> bytes | None:
+        """Look for bytes before sleeping; None if there are none."""
+        # Before the number of the descriptor is read; see `close`.
+        self._looks = True
         try:
-            while True:
-                try:
-                    data = receive(limit, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        eager.failed()
-                        return b""
-                else:
-                    eager.succeeded()
-                    return data
-        except OSError as error:
-            raise LaneBroken(str(error)) from None
+            found = eager.look(self.sock.fileno())
+        finally:
+            self._looks = False
+        if found == b"":
+            raise LaneBroken("the peer closed the connection")
+        return found
 
     def _read(self, receive: Callable[..., Any], what: Any, deadline: float) -> Any:
         """Call one of the socket's own methods until it has something."""
