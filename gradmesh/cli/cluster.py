@@ -3,27 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gradmesh.cli.options import PROCESS_SECTIONS
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.lifecycle import LifecycleConfig
 from gradmesh.sdk.process.metrics import MetricsConfig
-from gradmesh.sdk.process.setting import Section, settings
-from gradmesh.sdk.rpc.config import RpcConfig
+from gradmesh.sdk.process.setting import settings
 from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.services.worker.config import WorkerConfig
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.assignment import JOB_SECTIONS
 
-CLUSTER_SECTIONS: tuple[type[Section], ...] = (
-    CoordinatorConfig,
-    ParameterServerConfig,
-    TrainerConfig,
-    *JOB_SECTIONS,
-    WorkerConfig,
-    RpcConfig,
-    *PROCESS_SECTIONS,
-)
 _COUNTS = ("coordinator.parameter_servers", "coordinator.trainers")
 
 

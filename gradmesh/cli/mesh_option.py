@@ -1,4 +1,4 @@
-"""The options by which a command finds a running mesh: --coordinator, --state, security."""
+"""The options by which a command finds a running mesh: --coordinator, --on, --state, security."""
 
 import functools
 from collections.abc import Callable
@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
+from gradmesh.cli.launcher_option import with_launcher
 from gradmesh.cli.options import Command, configured
-from gradmesh.cli.state_option import state_option
-from gradmesh.launch.errors import NoCluster
-from gradmesh.launch.state import StateFolder
+from gradmesh.launch.launcher import Launcher
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.process.address import reachable
 from gradmesh.sdk.process.config import Sections
@@ -30,18 +29,17 @@ def with_mesh(default_timeout_s: float) -> Callable[[Callable[..., int]], Comman
         def call(
             sections: Sections,
             config: Path | None,
-            state: Path,
+            launcher: Launcher,
             coordinator: str | None,
             timeout_s: float,
             **parameters: Any,
         ) -> int:
-            address = coordinator or _local(StateFolder(state))
-            _check(address)
+            address = checked(coordinator) if coordinator else launcher.status().address
             security = sections[SecurityConfig]
             with connect(address, security=security, timeout_s=min(timeout_s, 30.0)) as mesh:
                 return function(mesh=mesh, timeout_s=timeout_s, **parameters)
 
-        command: Command = configured(SecurityConfig)(call)
+        command: Command = with_launcher(configured(SecurityConfig)(call))
         for option in (
             click.option(
                 "--timeout-s",
@@ -52,9 +50,8 @@ def with_mesh(default_timeout_s: float) -> Callable[[Callable[..., int]], Comman
             click.option(
                 "--coordinator",
                 metavar="ADDRESS",
-                help="Ask this coordinator, not the state folder.",
+                help="Ask this coordinator, wherever it runs.",
             ),
-            state_option,
         ):
             command = option(command)
         return command
@@ -62,16 +59,13 @@ def with_mesh(default_timeout_s: float) -> Callable[[Callable[..., int]], Comman
     return decorate
 
 
-def _local(folder: StateFolder) -> str:
-    record = folder.read()
-    if record is None or not folder.in_use() or record.get("address") is None:
-        raise NoCluster(folder.path)
-    address: str = record["address"]
-    return address
+def checked(coordinator: str) -> str:
+    """Return the address that a user gave, if it is one.
 
-
-def _check(address: str) -> None:
+    Raises:
+        ConfigError: It is none.
+    """
     try:
-        reachable(address)
+        return reachable(coordinator)
     except ValueError as error:
         raise ConfigError([Problem("--coordinator", str(error), "flag")]) from None

@@ -6,8 +6,8 @@
 import sys
 from pathlib import Path
 
-from gradmesh.cli.cluster import CLUSTER_SECTIONS
 from gradmesh.cli.options import shown
+from gradmesh.launch.sections import CLUSTER_SECTIONS
 from gradmesh.sdk.process.setting import Section, Setting, settings
 
 BEGIN = "<!-- settings: made by `python -m gradmesh.cli.reference docs/operations.md` -->"

@@ -3,38 +3,34 @@
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
+from gradmesh.cli.launcher_option import with_launcher
+from gradmesh.cli.mesh_option import checked
 from gradmesh.cli.options import configured
-from gradmesh.cli.state_option import state_option
-from gradmesh.launch.errors import NoCluster
-from gradmesh.launch.state import StateFolder
-from gradmesh.sdk.process.address import reachable
+from gradmesh.launch.launcher import Launcher, ProcessView
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.errors import ConfigError, Problem
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 
 
 @click.command()
-@state_option
-@click.option(
-    "--coordinator", metavar="ADDRESS", help="Ask this coordinator, not the state folder."
-)
+@click.option("--coordinator", metavar="ADDRESS", help="Ask this coordinator, wherever it runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
 @click.option(
     "--every-s", type=click.FloatRange(min=0.1), default=1.0, help="With --watch.  [default: 1]"
 )
 @click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, help="[default: 5]")
+@with_launcher
 @configured(SecurityConfig)
 def status(
     sections: Sections,
     config: Path | None,
-    state: Path,
+    launcher: Launcher,
     coordinator: str | None,
     as_json: bool,
     watch: bool,
@@ -43,14 +39,19 @@ def status(
 ) -> int:
     """Show the members and the progress of a cluster."""
     while True:
-        processes: list[dict[str, Any]] = []
-        address = coordinator
-        if address is None:
-            address, processes = _local(StateFolder(state))
-        _check(address)
+        processes: Sequence[ProcessView] = ()
+        if coordinator is None:
+            view = launcher.status()
+            address, processes = view.address, view.processes
+        else:
+            address = checked(coordinator)
         cluster = fetch(address, sections[SecurityConfig], timeout_s)
         if as_json:
-            shown = {"coordinator": address, **dataclasses.asdict(cluster), "processes": processes}
+            shown = {
+                "coordinator": address,
+                **dataclasses.asdict(cluster),
+                "processes": [dataclasses.asdict(process) for process in processes],
+            }
             # One line each when it goes on, for programs that read lines.
             click.echo(json.dumps(shown, indent=None if watch else 2))
         else:
@@ -62,21 +63,7 @@ def status(
         time.sleep(every_s)
 
 
-def _local(folder: StateFolder) -> tuple[str, list[dict[str, Any]]]:
-    record = folder.read()
-    if record is None or not folder.in_use() or record.get("address") is None:
-        raise NoCluster(folder.path)
-    return record["address"], record["children"]
-
-
-def _check(address: str) -> None:
-    try:
-        reachable(address)
-    except ValueError as error:
-        raise ConfigError([Problem("--coordinator", str(error), "flag")]) from None
-
-
-def _show(address: str, cluster: ClusterStatus, processes: list[dict[str, Any]]) -> None:
+def _show(address: str, cluster: ClusterStatus, processes: Sequence[ProcessView]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -103,17 +90,17 @@ def _show(address: str, cluster: ClusterStatus, processes: list[dict[str, Any]])
         )
     for warning in cluster.warnings:
         console.print(f"warning: {warning}", style="yellow")
-    by_name = {process["name"]: process for process in processes}
-    table = Table("name", "role", "address", "step", "last seen", "pid", "restarts")
+    by_name = {process.name: process for process in processes}
+    table = Table("name", "role", "address", "step", "last seen", "runs in", "restarts")
     for member in cluster.members:
-        process = by_name.get(member.name, {})
+        process = by_name.get(member.name)
         table.add_row(
             member.name,
             member.role,
             member.address,
             "" if member.step is None else str(member.step),
             f"{member.silence_s:.1f} s ago",
-            str(process.get("pid") or ""),
-            str(process.get("restarts", "")),
+            "" if process is None else process.place or f"process {process.pid}",
+            "" if process is None else str(process.restarts),
         )
     console.print(table)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import click
 
-from gradmesh.cli.cluster import CLUSTER_SECTIONS, for_children, listen_address, not_flags
+from gradmesh.cli.cluster import for_children, listen_address, not_flags
 from gradmesh.cli.follow import follow
 from gradmesh.cli.options import configured
 from gradmesh.cli.progress import Figures
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
+from gradmesh.launch.sections import CLUSTER_SECTIONS
 from gradmesh.launch.training import prepare, result_of
 from gradmesh.sdk.process.config import Sections
 from gradmesh.services.coordinator.config import CoordinatorConfig

@@ -1,9 +1,10 @@
 """Start a supervisor that outlives the command that asked for it."""
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradmesh.launch.errors import ClusterFailed, StateInUse
@@ -14,7 +15,11 @@ _POLL_S = 0.05
 
 
 def start_detached(
-    folder: StateFolder, arguments: Sequence[str], config: Path | None, timeout_s: float = 90.0
+    folder: StateFolder,
+    arguments: Sequence[str],
+    config: Path | None,
+    environment: Mapping[str, str],
+    timeout_s: float = 90.0,
 ) -> str:
     """Run `gradmesh up` in a session of its own and wait until all its processes run.
 
@@ -22,6 +27,7 @@ def start_detached(
         folder: Where the cluster lives; its output goes to logs/supervisor.log there.
         arguments: Flags of `up`.
         config: The configuration file.
+        environment: Variables added to those of this process.
         timeout_s: Longest wait.
 
     Returns:
@@ -47,7 +53,12 @@ def start_detached(
     ]
     with folder.log_file("supervisor").open("wb") as log:
         supervisor = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **environment},
+            start_new_session=True,
         )
     deadline = time.monotonic() + timeout_s
     while supervisor.poll() is None:

@@ -26,7 +26,7 @@ def end_cluster(folder: StateFolder, timeout_s: float) -> bool:
     """
     pid = folder.supervisor_pid()
     if pid is None or not folder.in_use():
-        raise NoCluster(folder.path)
+        raise NoCluster.in_folder(folder.path)
     # The lock is held, so the process id is that of a living supervisor.
     _signal(pid, signal.SIGTERM)
     if _wait_until_free(folder, timeout_s):

@@ -1,7 +1,7 @@
-"""What can go wrong with a cluster on this machine."""
+"""What can go wrong with a cluster that a launcher runs."""
 
 from pathlib import Path
-from typing import ClassVar, final
+from typing import ClassVar, Self, final
 
 
 @final
@@ -25,19 +25,58 @@ class StateInUse(RuntimeError):
 
 @final
 class NoCluster(RuntimeError):
-    """No cluster runs in the state folder.
+    """No cluster runs where one was looked for.
 
     Args:
-        folder: The state folder.
+        place: Where it was looked for.
+        options: What `gradmesh up` takes to start one there.
     """
 
     exit_code: ClassVar[int] = 3
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, place: str, options: str) -> None:
         super().__init__(
-            f"no cluster runs in state folder {str(folder)!r}; start one with "
-            f"`gradmesh up --state {folder}`, or name the folder of a running one with --state"
+            f"no cluster runs in {place}; start one with `gradmesh up {options}`, "
+            "or name a running one with the same options"
         )
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Self:
+        """Return the error of a state folder without a cluster."""
+        return cls(f"state folder {str(folder)!r}", f"--state {folder}")
+
+
+@final
+class ClusterExists(RuntimeError):
+    """A cluster runs already where one was to be started.
+
+    Args:
+        place: Where it runs.
+        options: What `gradmesh down` takes to end it.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, place: str, options: str) -> None:
+        super().__init__(
+            f"a cluster runs already in {place}; end it with `gradmesh down {options}`, "
+            "or choose another name with --name"
+        )
+
+
+@final
+class CannotScale(RuntimeError):
+    """A launcher cannot change the number of processes of a role.
+
+    Args:
+        role: Which processes.
+        reason: Why not, and what to do.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, role: str, reason: str) -> None:
+        super().__init__(f"cannot change the number of {role} processes: {reason}")
 
 
 @final

@@ -8,28 +8,11 @@ from typing import Any, final
 
 from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.command import command, flags
+from gradmesh.launch.sections import PROCESS_SECTIONS, ROLE_SECTIONS
 from gradmesh.launch.state import StateFolder
 from gradmesh.sdk.process.address import join, split
-from gradmesh.sdk.process.lifecycle import LifecycleConfig
-from gradmesh.sdk.process.log import LogConfig
-from gradmesh.sdk.process.metrics import MetricsConfig
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.setting import Section
-from gradmesh.sdk.process.transport import TransportConfig
-from gradmesh.sdk.rpc.config import RpcConfig
-from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
-from gradmesh.services.worker.config import WorkerConfig
-from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.assignment import JOB_SECTIONS
 
-_SHARED: tuple[type[Section], ...] = (
-    SecurityConfig,
-    TransportConfig,
-    LogConfig,
-    LifecycleConfig,
-    MetricsConfig,
-)
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -64,19 +47,10 @@ class ClusterPlan:
     def specs(self, folder: StateFolder) -> list[ChildSpec]:
         """Return the children in the order of their start."""
         servers = [
-            self._worker(folder, f"parameter-server-{rank}", (ParameterServerConfig, RpcConfig))
-            for rank in range(self.parameter_servers)
+            self._worker(folder, "parameter-server", rank) for rank in range(self.parameter_servers)
         ]
-        trainers = [
-            self._worker(
-                folder, f"trainer-{rank}", (TrainerConfig, *JOB_SECTIONS, RpcConfig), finite=True
-            )
-            for rank in range(self.trainers)
-        ]
-        workers = [
-            self._worker(folder, f"worker-{rank}", (WorkerConfig, RpcConfig), rank=rank)
-            for rank in range(self.workers)
-        ]
+        trainers = [self._worker(folder, "trainer", rank) for rank in range(self.trainers)]
+        workers = [self._worker(folder, "worker", rank) for rank in range(self.workers)]
         return [self._coordinator(folder), *servers, *trainers, *workers]
 
     def _coordinator(self, folder: StateFolder) -> ChildSpec:
@@ -92,7 +66,7 @@ class ClusterPlan:
                 "coordinator.trainers": self.trainers
                 or self.settings.get("coordinator.trainers", 0),
             }
-            arguments = flags(own, (CoordinatorConfig, *_SHARED))
+            arguments = flags(own, (*ROLE_SECTIONS["coordinator"], *PROCESS_SECTIONS))
             return command("coordinator", *arguments, config=self.config)
 
         return ChildSpec(
@@ -102,15 +76,9 @@ class ClusterPlan:
             ready=lambda: folder.address() is not None,
         )
 
-    def _worker(
-        self,
-        folder: StateFolder,
-        name: str,
-        sections: tuple[type[Section], ...],
-        finite: bool = False,
-        rank: int | None = None,
-    ) -> ChildSpec:
-        role, own = name.rpartition("-")[0], sections[0].section
+    def _worker(self, folder: StateFolder, role: str, rank: int) -> ChildSpec:
+        name, sections = f"{role}-{rank}", (*ROLE_SECTIONS[role], *PROCESS_SECTIONS)
+        own = sections[0].section
 
         def argv() -> Sequence[str]:
             values = {
@@ -128,10 +96,14 @@ class ClusterPlan:
             }
             if own == ParameterServerConfig.section:
                 values[f"{own}.state_dir"] = folder.parameter_servers / name
-            return command(role, *flags(values, (*sections, *_SHARED)), config=self.config)
+            return command(role, *flags(values, sections), config=self.config)
 
         return ChildSpec(
-            name=name, role=role, argv=argv, environment=self._thread_limit(), finite=finite
+            name=name,
+            role=role,
+            argv=argv,
+            environment=self._thread_limit(),
+            finite=role == "trainer",
         )
 
     def _shared(self) -> dict[str, Any]:

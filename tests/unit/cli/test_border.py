@@ -24,7 +24,7 @@ def raising(error: BaseException) -> click.Command:
         (ConfigError([Problem("a.b", "is wrong")]), 2),
         (AddressInUse("127.0.0.1:1", "coordinator.listen"), 2),
         (StateInUse(Path("/x"), 1), 2),
-        (NoCluster(Path("/x")), 3),
+        (NoCluster.in_folder(Path("/x")), 3),
         (ClusterFailed("trainer-0 is dead", 4), 4),
         (errors.Unreachable("coordinator is away"), 3),
         (errors.DeadlineExceeded("too late"), 3),
@@ -65,7 +65,7 @@ def test_debug_level_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> N
     before = root.level
     root.setLevel(logging.DEBUG)
     try:
-        run(raising(NoCluster(Path("/x"))), [])
+        run(raising(NoCluster.in_folder(Path("/x"))), [])
     finally:
         root.setLevel(before)
 

@@ -1,11 +1,11 @@
 from gradmesh.cli.cluster import (
-    CLUSTER_SECTIONS,
     drain_s,
     for_children,
     given_by_flag,
     listen_address,
     not_flags,
 )
+from gradmesh.launch.sections import CLUSTER_SECTIONS
 from gradmesh.sdk.process.config import load
 
 

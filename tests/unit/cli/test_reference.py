@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from gradmesh.cli.cluster import CLUSTER_SECTIONS
 from gradmesh.cli.options import SECTION_NAMES
 from gradmesh.cli.reference import renew
+from gradmesh.launch.sections import CLUSTER_SECTIONS
 from gradmesh.sdk.process.setting import settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"

@@ -1,0 +1,23 @@
+"""`gradmesh logs`."""
+
+import sys
+
+import click
+
+from gradmesh.cli.launcher_option import with_launcher
+from gradmesh.launch.launcher import Launcher
+from gradmesh.launch.screen import LogScreen
+from gradmesh.sdk.process.log import LogConfig
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the cluster has ended.")
+@click.option("--tail", type=click.IntRange(0), help="Begin with the last lines of each process.")
+@with_launcher
+def logs(launcher: Launcher, names: tuple[str, ...], follow: bool, tail: int | None) -> int:
+    """Show the logs of a cluster's processes, all or those named, as lines on standard output."""
+    screen = LogScreen(sys.stdout, LogConfig().pretty_on(sys.stdout))
+    for name, line in launcher.logs(names, follow=follow, tail=tail):
+        screen.write(name, line)
+    return 0
