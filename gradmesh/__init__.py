@@ -37,10 +37,14 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd.ops import cat as cat
     from gradmesh.engine.autograd.ops import chunk as chunk
     from gradmesh.engine.autograd.ops import clamp as clamp
+    from gradmesh.engine.autograd.ops import cos as cos
+    from gradmesh.engine.autograd.ops import cumsum as cumsum
     from gradmesh.engine.autograd.ops import exp as exp
     from gradmesh.engine.autograd.ops import gather as gather
     from gradmesh.engine.autograd.ops import log as log
+    from gradmesh.engine.autograd.ops import log1p as log1p
     from gradmesh.engine.autograd.ops import log_softmax as log_softmax
+    from gradmesh.engine.autograd.ops import logsumexp as logsumexp
     from gradmesh.engine.autograd.ops import masked_fill as masked_fill
     from gradmesh.engine.autograd.ops import max as max
     from gradmesh.engine.autograd.ops import maximum as maximum
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd.ops import relu as relu
     from gradmesh.engine.autograd.ops import reshape as reshape
     from gradmesh.engine.autograd.ops import sigmoid as sigmoid
+    from gradmesh.engine.autograd.ops import sin as sin
     from gradmesh.engine.autograd.ops import split as split
     from gradmesh.engine.autograd.ops import sqrt as sqrt
     from gradmesh.engine.autograd.ops import squeeze as squeeze
@@ -132,6 +137,8 @@ __all__ = [
     "chunk",
     "clamp",
     "connect",
+    "cos",
+    "cumsum",
     "ddp",
     "empty",
     "enable_grad",
@@ -150,7 +157,9 @@ __all__ = [
     "int64",
     "is_grad_enabled",
     "log",
+    "log1p",
     "log_softmax",
+    "logsumexp",
     "manual_seed",
     "masked_fill",
     "matmul",
@@ -180,6 +189,7 @@ __all__ = [
     "rpc_sync",
     "set_grad_enabled",
     "sigmoid",
+    "sin",
     "softmax",
     "split",
     "sqrt",
@@ -246,9 +256,9 @@ _MATHS = {
         zeros_like
     """,
     "gradmesh.engine.autograd.ops": """
-        abs cat chunk clamp exp gather log log_softmax masked_fill matmul max maximum mean min
-        minimum norm permute pow relu reshape sigmoid softmax split sqrt squeeze stack std sum tanh
-        transpose unbind unsqueeze var where
+        abs cat chunk clamp cos cumsum exp gather log log1p log_softmax logsumexp masked_fill matmul
+        max maximum mean min minimum norm permute pow relu reshape sigmoid sin softmax split sqrt
+        squeeze stack std sum tanh transpose unbind unsqueeze var where
     """,
     "gradmesh.engine.backend.dtype": """
         bfloat16 float16 float32 float64 int16 int32 int64 int8 uint8

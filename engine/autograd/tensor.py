@@ -11,12 +11,12 @@ import numpy as np
 import gradmesh.engine.autograd.engine as engine_module
 from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.hook import HookHandle, LeafExtras, add_hook
-from gradmesh.engine.autograd.operators import Operators
+from gradmesh.engine.autograd.methods import Methods
 from gradmesh.engine.backend import Array, Device, DtypeError, ShapeError, device_of, to_numpy
 from gradmesh.engine.backend.dtype import is_float
 
 
-class Tensor(Operators):
+class Tensor(Methods):
     """Hold an array and remember how it was made.
 
     Args:

@@ -15,6 +15,7 @@ from gradmesh.engine.autograd.ops import embedding as embedding
 from gradmesh.engine.autograd.ops import embedding_bag as embedding_bag
 from gradmesh.engine.autograd.ops import factorization_machine as factorization_machine
 from gradmesh.engine.autograd.ops import gelu as gelu
+from gradmesh.engine.autograd.ops import l1_loss as l1_loss
 from gradmesh.engine.autograd.ops import layer_norm as layer_norm
 from gradmesh.engine.autograd.ops import leaky_relu as leaky_relu
 from gradmesh.engine.autograd.ops import linear as linear
@@ -45,6 +46,7 @@ __all__ = [
     "embedding_bag",
     "factorization_machine",
     "gelu",
+    "l1_loss",
     "layer_norm",
     "leaky_relu",
     "linear",

@@ -32,6 +32,7 @@ from gradmesh.engine.autograd.ops.loss import (
     binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
 )
 from gradmesh.engine.autograd.ops.loss import cross_entropy as cross_entropy
+from gradmesh.engine.autograd.ops.loss import l1_loss as l1_loss
 from gradmesh.engine.autograd.ops.loss import mse_loss as mse_loss
 from gradmesh.engine.autograd.ops.loss import nll_loss as nll_loss
 from gradmesh.engine.autograd.ops.matmul import matmul as matmul
@@ -39,12 +40,16 @@ from gradmesh.engine.autograd.ops.norm import batch_norm as batch_norm
 from gradmesh.engine.autograd.ops.norm import layer_norm as layer_norm
 from gradmesh.engine.autograd.ops.pointwise import abs as abs
 from gradmesh.engine.autograd.ops.pointwise import clamp as clamp
+from gradmesh.engine.autograd.ops.pointwise import cos as cos
 from gradmesh.engine.autograd.ops.pointwise import exp as exp
 from gradmesh.engine.autograd.ops.pointwise import log as log
+from gradmesh.engine.autograd.ops.pointwise import log1p as log1p
+from gradmesh.engine.autograd.ops.pointwise import sin as sin
 from gradmesh.engine.autograd.ops.pointwise import sqrt as sqrt
 from gradmesh.engine.autograd.ops.pool import adaptive_avg_pool2d as adaptive_avg_pool2d
 from gradmesh.engine.autograd.ops.pool import avg_pool2d as avg_pool2d
 from gradmesh.engine.autograd.ops.pool import max_pool2d as max_pool2d
+from gradmesh.engine.autograd.ops.reduction import cumsum as cumsum
 from gradmesh.engine.autograd.ops.reduction import max as max
 from gradmesh.engine.autograd.ops.reduction import mean as mean
 from gradmesh.engine.autograd.ops.reduction import min as min
@@ -64,6 +69,7 @@ from gradmesh.engine.autograd.ops.shape import squeeze as squeeze
 from gradmesh.engine.autograd.ops.shape import transpose as transpose
 from gradmesh.engine.autograd.ops.shape import unsqueeze as unsqueeze
 from gradmesh.engine.autograd.ops.softmax import log_softmax as log_softmax
+from gradmesh.engine.autograd.ops.softmax import logsumexp as logsumexp
 from gradmesh.engine.autograd.ops.softmax import softmax as softmax
 from gradmesh.engine.autograd.ops.softplus import softplus as softplus
 
@@ -79,8 +85,10 @@ __all__ = [
     "chunk",
     "clamp",
     "conv2d",
+    "cos",
     "cross_entropy",
     "cross_layer",
+    "cumsum",
     "div",
     "dot_interaction",
     "dropout",
@@ -91,12 +99,15 @@ __all__ = [
     "gather",
     "gelu",
     "getitem",
+    "l1_loss",
     "layer_norm",
     "leaky_relu",
     "linear",
     "linear_relu",
     "log",
+    "log1p",
     "log_softmax",
+    "logsumexp",
     "masked_fill",
     "matmul",
     "max",
@@ -116,6 +127,7 @@ __all__ = [
     "reshape",
     "sigmoid",
     "silu",
+    "sin",
     "softmax",
     "softplus",
     "split",

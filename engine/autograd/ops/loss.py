@@ -253,6 +253,14 @@ def mse_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
     return _MseLoss.apply(x, target, reduction)
 
 
+def l1_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
+    """Return the absolute error."""
+    _check_reduction(reduction)
+    _check_same_shape("l1_loss", x.data, target.data)
+    errors = (x - target).abs()
+    return errors if reduction == "none" else getattr(errors, reduction)()
+
+
 def binary_cross_entropy_with_logits(
     x: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:

@@ -35,6 +35,45 @@ class _Log(Function):
         return grad / ctx.saved_tensors[0]
 
 
+class _Log1p(Function):
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        ctx.save_for_backward(x)
+        return array_module(x).log1p(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Array:
+        return grad / (1 + ctx.saved_tensors[0])
+
+
+class _Sin(Function):
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        ctx.save_for_backward(x)
+        return array_module(x).sin(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Array:
+        return grad * array_module(grad).cos(ctx.saved_tensors[0])
+
+
+class _Cos(Function):
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        ctx.save_for_backward(x)
+        return array_module(x).cos(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Array:
+        return -grad * array_module(grad).sin(ctx.saved_tensors[0])
+
+
 class _Sqrt(Function):
     __slots__ = ()
 
@@ -90,6 +129,21 @@ def exp(x: Any) -> Any:
 def log(x: Any) -> Any:
     """Return the natural logarithm of x."""
     return _Log.apply(x)
+
+
+def log1p(x: Any) -> Any:
+    """Return the natural logarithm of 1 + x, exact for small x."""
+    return _Log1p.apply(x)
+
+
+def sin(x: Any) -> Any:
+    """Return the sine of x."""
+    return _Sin.apply(x)
+
+
+def cos(x: Any) -> Any:
+    """Return the cosine of x."""
+    return _Cos.apply(x)
 
 
 def sqrt(x: Any) -> Any:

@@ -101,6 +101,21 @@ class _Var(Function):
         return centred * slope, None, None, None
 
 
+class _CumSum(Function):
+    __slots__ = ("dim",)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, dim: int) -> Array:
+        ctx.dim = dim
+        dtype = None if x.dtype in FLOATS else int64
+        return array_module(x).cumsum(x, axis=dim, dtype=dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        xp = array_module(grad)
+        return xp.flip(xp.cumsum(xp.flip(grad, ctx.dim), axis=ctx.dim), ctx.dim), None
+
+
 def sum(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Return the sum over all elements or over some axes."""
     return _Sum.apply(x, dim, keepdim)
@@ -124,3 +139,8 @@ def max(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 def min(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the smallest element, of all or along an axis."""
     return _Extremum.apply(x, dim, keepdim, False)
+
+
+def cumsum(x: Any, dim: int) -> Any:
+    """Return the running sums along an axis."""
+    return _CumSum.apply(x, dim)

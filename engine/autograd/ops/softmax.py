@@ -1,4 +1,4 @@
-"""Softmax and its logarithm along an axis."""
+"""Softmax, its logarithm and the logarithm of its sum along an axis."""
 
 from __future__ import annotations
 
@@ -42,6 +42,26 @@ class _LogSoftmax(Function):
         return grad - array_module(out).exp(out) * grad.sum(axis=ctx.dim, keepdims=True), None
 
 
+class _LogSumExp(Function):
+    __slots__ = ("dim", "keepdim")
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, dim: int, keepdim: bool) -> Array:
+        xp = array_module(x)
+        top = x.max(axis=dim, keepdims=True)
+        shares = xp.exp(x - top)
+        total = shares.sum(axis=dim, keepdims=True)
+        ctx.dim, ctx.keepdim = dim, keepdim
+        ctx.save_for_backward(shares / total)
+        out = xp.log(total) + top
+        return out if keepdim else out.squeeze(axis=dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        kept = grad if ctx.keepdim else array_module(grad).expand_dims(grad, ctx.dim)
+        return ctx.saved_tensors[0] * kept, None, None
+
+
 def log_softmax_array(x: Array, dim: int) -> Array:
     """Return the logarithm of softmax, for arrays."""
     xp = array_module(x)
@@ -58,3 +78,8 @@ def softmax(x: Any, dim: int = -1) -> Any:
 def log_softmax(x: Any, dim: int = -1) -> Any:
     """Return the logarithm of softmax along an axis."""
     return _LogSoftmax.apply(x, dim)
+
+
+def logsumexp(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """Return the logarithm of the sum of exp(x) along an axis, without overflow."""
+    return _LogSumExp.apply(x, dim, keepdim)
