@@ -7,7 +7,7 @@
     ├── TableNotFound, FunctionNotFound, RefNotFound, WorkerNotFound
     ├── TableConflict, NameTaken, KeyConflict
     ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, SendNotFound, LaneUnavailable,
-    │   BaseLost, RunLost, ShardMismatch
+    │   BaseLost, RunLost, ShardMismatch, JobDone
     ├── StaleGeneration, StaleShardMap, SnapshotLost, BackwardAborted, WorkerLost
     │                             repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable,
@@ -260,6 +260,13 @@ class RoundOpen(GradmeshError):
     code = "UNAVAILABLE"
     reason = "ROUND_OPEN"
     retry = Retry.CALL
+
+
+class JobDone(GradmeshError):
+    """The job was finished before; there is nothing left to train."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "JOB_DONE"
 
 
 class KeyMissing(GradmeshError):

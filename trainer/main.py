@@ -82,6 +82,7 @@ def run(
         life.on_drain("membership", lambda _: mesh.close())
         agent.join(mesh)
         station.join(mesh)
+        running.is_ready = True
         figures = Job(
             mesh,
             assignment,

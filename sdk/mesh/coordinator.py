@@ -68,11 +68,16 @@ class Coordinator:
         )
 
     def join_round(
-        self, name: str, incarnation: int, after_generation: int, deadline: Deadline
+        self,
+        name: str,
+        incarnation: int,
+        after_generation: int,
+        deadline: Deadline,
+        job: str = "",
     ) -> rendezvous_pb2.JoinRoundResponse:
         """Wait for a rank in a new generation."""
         request = rendezvous_pb2.JoinRoundRequest(
-            name=name, incarnation=incarnation, after_generation=after_generation
+            name=name, incarnation=incarnation, after_generation=after_generation, job=job
         )
         return cast(rendezvous_pb2.JoinRoundResponse, self._call("JoinRound", request, deadline))
 
@@ -141,9 +146,11 @@ class Coordinator:
         )
         self._call("ReportProgress", request, deadline)
 
-    def report_result(self, generation: int, figures: dict[str, float], deadline: Deadline) -> None:
-        """Tell what came out of a run."""
-        request = status_pb2.ReportResultRequest(generation=generation, figures=figures)
+    def report_result(
+        self, generation: int, figures: dict[str, float], deadline: Deadline, job: str = ""
+    ) -> None:
+        """Tell what came out of a run, and that its job is done."""
+        request = status_pb2.ReportResultRequest(generation=generation, figures=figures, job=job)
         self._call("ReportResult", request, deadline)
 
     def request_checkpoint(self, deadline: Deadline) -> int:

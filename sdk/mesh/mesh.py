@@ -183,24 +183,31 @@ class Mesh:
         """Number of the newest request for a checkpoint, as far as this process has heard."""
         return self._lease.checkpoint_request
 
-    def join_trainers(self, timeout_s: float) -> Membership:
+    def join_trainers(self, timeout_s: float, job: str = "") -> Membership:
         """Wait for a rank in a new generation.
+
+        Args:
+            timeout_s: For how long.
+            job: What they train, if it has a name.
 
         Raises:
             DeadlineExceeded: Trainers are missing; the message says how many.
+            JobDone: The job has its result already.
         """
         deadline = Deadline.after(timeout_s)
         try:
-            place = self._join(deadline)
+            place = self._join(deadline, job)
         except NotMember:
             # The coordinator restarted, and the lease thread has not told it of us yet.
             self._lease.renew(deadline)
-            place = self._join(deadline)
+            place = self._join(deadline, job)
         self._generation = place.generation
         return Membership(place.generation, place.rank, place.world_size)
 
-    def _join(self, deadline: Deadline) -> rendezvous_pb2.JoinRoundResponse:
-        return self.coordinator.join_round(self.name, self.incarnation, self._generation, deadline)
+    def _join(self, deadline: Deadline, job: str) -> rendezvous_pb2.JoinRoundResponse:
+        return self.coordinator.join_round(
+            self.name, self.incarnation, self._generation, deadline, job
+        )
 
     def store(self, generation: int) -> KeyStore:
         """Return the values that the trainers of a generation publish to each other."""
@@ -283,9 +290,11 @@ class Mesh:
         """Tell the coordinator how far this trainer is."""
         self.coordinator.report_progress(self.name, self.incarnation, progress, self.deadline())
 
-    def report_result(self, membership: Membership, figures: dict[str, float]) -> None:
-        """Tell the coordinator what came out of a run."""
-        self.coordinator.report_result(membership.generation, figures, self.deadline())
+    def report_result(
+        self, membership: Membership, figures: dict[str, float], job: str = ""
+    ) -> None:
+        """Tell the coordinator what came out of a run, and that its job is done."""
+        self.coordinator.report_result(membership.generation, figures, self.deadline(), job)
 
     def close(self) -> None:
         """Leave the mesh; may be called twice."""

@@ -37,7 +37,7 @@ class MetricsConfig(Section):
 
     listen: str = setting(
         "off",
-        "Address of the HTTP endpoint with /metrics and /healthz, or off.",
+        "Address of the HTTP endpoint with /metrics, /healthz and /readyz, or off.",
         check=_listening_or_off,
     )
 
@@ -53,23 +53,28 @@ def new_registry() -> CollectorRegistry:
 
 @final
 class MetricsEndpoint:
-    """Serves GET /metrics and GET /healthz until it is closed; a context manager.
+    """Serves GET /metrics, /healthz and /readyz until it is closed; a context manager.
 
     Args:
         listen: Address to bind; port 0 takes a free one.
         registry: What /metrics shows.
         healthy: Asked by /healthz; False answers 503, so that nobody sends new work.
+        ready: Asked by /readyz, too: whether the process has begun to do its work.
 
     Raises:
         AddressInUse: The address cannot be bound.
     """
 
     def __init__(
-        self, listen: str, registry: CollectorRegistry, healthy: Callable[[], bool]
+        self,
+        listen: str,
+        registry: CollectorRegistry,
+        healthy: Callable[[], bool],
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
         host, port = split(listen)
         try:
-            self._server = _Server((host, port), registry, healthy)
+            self._server = _Server((host, port), registry, healthy, ready)
         except OSError as error:
             raise AddressInUse(listen, "metrics.listen", error.strerror or str(error)) from error
         self.address = join(host, self._server.server_port)
@@ -102,9 +107,11 @@ class _Server(ThreadingHTTPServer):
         address: tuple[str, int],
         registry: CollectorRegistry,
         healthy: Callable[[], bool],
+        ready: Callable[[], bool],
     ) -> None:
         self.registry = registry
         self.healthy = healthy
+        self.ready = ready
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
@@ -119,12 +126,14 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         if path == "/metrics":
             self._reply(HTTPStatus.OK, generate_latest(self.server.registry), CONTENT_TYPE_LATEST)
-        elif path == "/healthz" and self.server.healthy():
-            self._reply(HTTPStatus.OK, b"ok\n")
-        elif path == "/healthz":
+        elif path not in ("/healthz", "/readyz"):
+            self._reply(HTTPStatus.NOT_FOUND, b"there is /metrics, /healthz and /readyz\n")
+        elif not self.server.healthy():
             self._reply(HTTPStatus.SERVICE_UNAVAILABLE, b"draining\n")
+        elif path == "/readyz" and not self.server.ready():
+            self._reply(HTTPStatus.SERVICE_UNAVAILABLE, b"starting\n")
         else:
-            self._reply(HTTPStatus.NOT_FOUND, b"there is /metrics and /healthz\n")
+            self._reply(HTTPStatus.OK, b"ok\n")
 
     def _reply(self, status: HTTPStatus, body: bytes, kind: str = "text/plain") -> None:
         self.send_response(status)

@@ -53,6 +53,7 @@ class Process:
         life: Signals, drain callbacks, exit code.
         registry: Where the process registers its metrics.
         metrics_address: Where they are served, or None.
+        is_ready: Set by the role when it has begun to do its work; /readyz tells.
     """
 
     def __init__(self, role: str, config: ProcessConfig, *sections: Section) -> None:
@@ -60,6 +61,7 @@ class Process:
         self.life = Lifecycle(config.lifecycle)
         self.registry: CollectorRegistry = new_registry()
         self.metrics_address: str | None = None
+        self.is_ready = False
         self._config = config
         self._sections = (*sections, *config.sections())
 
@@ -94,7 +96,9 @@ class Process:
         listen = self._config.metrics.listen
         if listen == "off":
             return
-        endpoint = MetricsEndpoint(listen, self.registry, lambda: not self.life.stopping)
+        endpoint = MetricsEndpoint(
+            listen, self.registry, lambda: not self.life.stopping, lambda: self.is_ready
+        )
         self.metrics_address = endpoint.address
         # Registered first, so closed last: a scrape can still watch the drain.
         self.life.on_drain("metrics endpoint", lambda _: endpoint.close())

@@ -169,4 +169,6 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),
+        # Where a name has moved to another address, as a pod's does, half a minute is long.
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ]

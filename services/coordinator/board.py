@@ -7,11 +7,15 @@ from gradmesh.protos.coordinator.v1 import status_pb2
 
 @final
 class Board:
-    """The newest reports."""
+    """The newest reports.
 
-    def __init__(self) -> None:
+    Args:
+        result: What came out of the newest run before a restart of the coordinator, if known.
+    """
+
+    def __init__(self, result: dict[str, float] | None = None) -> None:
         self._progress: dict[str, status_pb2.Progress] = {}
-        self.result: dict[str, float] = {}
+        self.result = dict(result or {})
         self.result_generation = 0
         self.requests = 0
         self._checkpoint: status_pb2.Checkpoint | None = None

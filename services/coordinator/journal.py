@@ -1,4 +1,4 @@
-"""What the coordinator must not forget: generation, ranks, shard map, tables, data read.
+"""What the coordinator must not forget: generation, ranks, shard map, tables, data read, jobs done.
 
 One SQLite file in write-ahead mode. A fact is in the file before anybody hears of it, so that no
 number is handed out twice, whatever happens to the process.

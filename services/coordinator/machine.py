@@ -23,6 +23,7 @@ from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.board import Board
 from gradmesh.services.coordinator.catalogue import Catalogue
 from gradmesh.services.coordinator.data_sets import Cut, DataSets
+from gradmesh.services.coordinator.jobs import FinishedJobs
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
 from gradmesh.services.coordinator.rounds import Rounds
@@ -63,7 +64,8 @@ class Machine:
         self.rounds = Rounds(trainers, self._round, minimum=min_trainers, window_s=join_window_s)
         self.shards = Shards(parameter_servers, journal.fact("shard_map"))
         self.catalogue = Catalogue(journal.tables())
-        self.board = Board()
+        self.jobs = FinishedJobs(journal.fact("jobs"))
+        self.board = Board(self.jobs.newest)
         self.data_sets = DataSets()
         for name, position in journal.data_sets():
             self.data_sets.restore(name, position)
@@ -176,6 +178,7 @@ class Machine:
         member = self.members.check(request.name, request.incarnation)
         if member.role != membership_pb2.ROLE_TRAINER:
             raise NotMember(f"{request.name!r} is no trainer", name=request.name)
+        self.jobs.check(request.job)
         formed = self.rounds.join(request.name, request.incarnation, request.after_generation, now)
         self._keep_round()
         if formed:
@@ -250,9 +253,13 @@ class Machine:
         self.board.report(request.name, request.progress)
 
     def finish(self, request: status_pb2.ReportResultRequest) -> None:
-        """Keep the outcome of a run."""
+        """Keep the outcome of a run, and that its job is done."""
         self.rounds.check(request.generation)
-        self.board.finish(request.generation, dict(request.figures))
+        figures = dict(request.figures)
+        if request.job:
+            self.jobs.finish(request.job, figures)
+            self._journal.set_fact("jobs", self.jobs.remember())
+        self.board.finish(request.generation, figures)
 
     def request_checkpoint(self) -> int:
         """Ask the trainers for a checkpoint; return the number of the request."""
@@ -330,4 +337,5 @@ class Machine:
         assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
         assert self._journal.tables() == self.catalogue.all()
         assert all(held == self.data_sets.remember(n) for n, held in self._journal.data_sets())
+        assert self._journal.fact("jobs") == self.jobs.remember()
         assert self.board.requests >= 0

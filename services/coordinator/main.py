@@ -44,6 +44,7 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
         running.life.on_drain("waits", lambda _: servicer.close())
         server.start()
         write_address(config.address_file, server.address)
+        running.is_ready = True
         _log.info("serving", extra={"address": server.address})
         while running.life.wait(min(config.lease_s / 4, _SWEEP_S)) is None:
             servicer.sweep()

@@ -121,6 +121,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         directory.join(mesh)
         agent.join(mesh)
         station.join(mesh)
+        running.is_ready = True
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)

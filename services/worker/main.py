@@ -33,6 +33,7 @@ def run(config: WorkerConfig, rpc: RpcConfig, process: ProcessConfig) -> int:
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
         life.on_drain("rpc", lambda left_s: close(agent, timeout_s=left_s / 2))
+        running.is_ready = True
         _log.info("serving", extra={"functions": len(agent.functions.names())})
         life.wait()
     return life.exit_code

@@ -122,3 +122,20 @@ def test_job_with_other_tables_on_the_same_mesh_is_refused(
 
     assert trainer.wait(30) == 2
     assert "'feature-0'" in mesh.log()
+
+
+def test_trainer_that_comes_when_its_job_is_done_is_done(
+    start_mesh: Callable[[int], Mesh],
+) -> None:
+    mesh = start_mesh(2)
+    named = ("--steps", "3", "--id", "one")
+    first = [mesh.train("--name", f"trainer-{i}", *named) for i in range(2)]
+    assert [process.wait(40) for process in first] == [0, 0]
+    steps = mesh.status().result["steps"]
+
+    late = mesh.train("--name", "trainer-1", *named)
+
+    # Alone it would wait for the other, and then give up.
+    assert late.wait(30) == 0
+    assert "nothing left to do" in mesh.log()
+    assert mesh.status().result["steps"] == steps

@@ -5,12 +5,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, final
 
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.naming import check_name
 from gradmesh.sdk.process.errors import Problem
 from gradmesh.sdk.process.setting import Section, setting
 
 Shape: TypeAlias = Literal["linear", "cosine", "constant"]
 TableOptimizer: TypeAlias = Literal["sgd", "adagrad", "rowwise-adagrad", "adam"]
 WirePrecision: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
+
+
+def job_id(value: str) -> str:
+    """Check a job's name.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        check_name("job", value)
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+    return value
 
 
 @final
@@ -20,6 +35,12 @@ class JobConfig(Section):
 
     section: ClassVar[str] = "job"
 
+    id: str | None = setting(
+        None,
+        "Name of this job in the cluster, never used before: whoever comes to train it when it "
+        "has its result is done, too.",
+        check=job_id,
+    )
     steps: int = setting(2000, "Optimizer steps to train.", minimum=1)
     epochs: float = setting(
         0.0, "How often to go through the training files; 0 counts steps instead.", minimum=0

@@ -14,6 +14,7 @@ from gradmesh.protos.errors import (
     ContextReleased,
     DeadlineExceeded,
     GradmeshError,
+    JobDone,
     LookupNotFound,
     NotMember,
     Retry,
@@ -144,12 +145,16 @@ class Job:
                 raise
 
     def _join(self) -> Membership | None:
-        """Wait for a place in a new generation; None when told to stop."""
+        """Wait for a place in a new generation; None when told to stop, or when all is done."""
         deadline = time.monotonic() + self._join_timeout_s
         while not self._is_stopping():
             left_s = deadline - time.monotonic()
             try:
-                return self._mesh.join_trainers(min(_JOIN_CALL_S, max(left_s, 0.1)))
+                wait_s = min(_JOIN_CALL_S, max(left_s, 0.1))
+                return self._mesh.join_trainers(wait_s, self._assignment.job.id or "")
+            except JobDone as done:
+                _log.info("nothing left to do", extra={"reason": done.message})
+                return None
             except DeadlineExceeded as error:
                 if left_s <= _JOIN_CALL_S:
                     raise TrainersMissing(

@@ -326,7 +326,7 @@ class Run:
             figures["bad_lines"] = float(sums[1])
         if self._membership.rank == 0:
             self._write_output(figures)
-            self._mesh.report_result(self._membership, figures)
+            self._mesh.report_result(self._membership, figures, config.id or "")
         # Nobody leaves before the result is in: a lost rank 0 would have to measure again.
         self._group.barrier().wait()
         return figures

@@ -172,7 +172,8 @@ class CoordinatorServiceServicer(object):
         wait ends at the caller's deadline or after a few seconds, whichever is sooner.
         Repeatable: a trainer that asks again keeps its place in the round.
         Fails with UNAVAILABLE (ROUND_OPEN) while trainers are missing: ask again,
-        FAILED_PRECONDITION (NOT_MEMBER) for a stranger.
+        FAILED_PRECONDITION (NOT_MEMBER) for a stranger,
+        FAILED_PRECONDITION (JOB_DONE) for a job whose result was reported.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,7 +273,7 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportResult(self, request, context):
-        """Tells the outcome of a finished run.
+        """Tells the outcome of a finished run, and that its job is done.
         Repeatable: the newest outcome of a generation is kept.
         Fails with ABORTED (STALE_GENERATION).
         """

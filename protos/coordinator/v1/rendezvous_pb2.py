@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/gradmesh/protos/coordinator/v1/rendezvous.proto\x12\x17gradmesh.coordinator.v1\"O\n\x10JoinRoundRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x18\n\x10\x61\x66ter_generation\x18\x03 \x01(\x04\"I\n\x11JoinRoundResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x12\n\nworld_size\x18\x03 \x01(\r\"?\n\rPutKeyRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\"\x10\n\x0ePutKeyResponse\"0\n\rGetKeyRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x1f\n\x0eGetKeyResponse\x12\r\n\x05value\x18\x01 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/gradmesh/protos/coordinator/v1/rendezvous.proto\x12\x17gradmesh.coordinator.v1\"\\\n\x10JoinRoundRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x18\n\x10\x61\x66ter_generation\x18\x03 \x01(\x04\x12\x0b\n\x03job\x18\x04 \x01(\t\"I\n\x11JoinRoundResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x12\n\nworld_size\x18\x03 \x01(\r\"?\n\rPutKeyRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\"\x10\n\x0ePutKeyResponse\"0\n\rGetKeyRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0b\n\x03key\x18\x02 \x01(\t\"\x1f\n\x0eGetKeyResponse\x12\r\n\x05value\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,15 +32,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gradmesh.protos.coordinator
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOINROUNDREQUEST']._serialized_start=76
-  _globals['_JOINROUNDREQUEST']._serialized_end=155
-  _globals['_JOINROUNDRESPONSE']._serialized_start=157
-  _globals['_JOINROUNDRESPONSE']._serialized_end=230
-  _globals['_PUTKEYREQUEST']._serialized_start=232
-  _globals['_PUTKEYREQUEST']._serialized_end=295
-  _globals['_PUTKEYRESPONSE']._serialized_start=297
-  _globals['_PUTKEYRESPONSE']._serialized_end=313
-  _globals['_GETKEYREQUEST']._serialized_start=315
-  _globals['_GETKEYREQUEST']._serialized_end=363
-  _globals['_GETKEYRESPONSE']._serialized_start=365
-  _globals['_GETKEYRESPONSE']._serialized_end=396
+  _globals['_JOINROUNDREQUEST']._serialized_end=168
+  _globals['_JOINROUNDRESPONSE']._serialized_start=170
+  _globals['_JOINROUNDRESPONSE']._serialized_end=243
+  _globals['_PUTKEYREQUEST']._serialized_start=245
+  _globals['_PUTKEYREQUEST']._serialized_end=308
+  _globals['_PUTKEYRESPONSE']._serialized_start=310
+  _globals['_PUTKEYRESPONSE']._serialized_end=326
+  _globals['_GETKEYREQUEST']._serialized_start=328
+  _globals['_GETKEYREQUEST']._serialized_end=376
+  _globals['_GETKEYRESPONSE']._serialized_start=378
+  _globals['_GETKEYRESPONSE']._serialized_end=409
 # @@protoc_insertion_point(module_scope)

@@ -5,14 +5,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRoundRequest(_message.Message):
-    __slots__ = ("name", "incarnation", "after_generation")
+    __slots__ = ("name", "incarnation", "after_generation", "job")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     AFTER_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     after_generation: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., after_generation: _Optional[int] = ...) -> None: ...
+    job: str
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., after_generation: _Optional[int] = ..., job: _Optional[str] = ...) -> None: ...
 
 class JoinRoundResponse(_message.Message):
     __slots__ = ("generation", "rank", "world_size")

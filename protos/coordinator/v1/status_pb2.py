@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gradmesh.protos.coordinator.v1 import membership_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_membership__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+gradmesh/protos/coordinator/v1/status.proto\x12\x17gradmesh.coordinator.v1\x1a/gradmesh/protos/coordinator/v1/membership.proto\"{\n\x08Progress\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x13\n\x0btotal_steps\x18\x03 \x01(\x04\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x15\n\rsamples_per_s\x18\x05 \x01(\x01\x12\x13\n\x0b\x62ytes_moved\x18\x06 \x01(\x04\"o\n\x15ReportProgressRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.gradmesh.coordinator.v1.Progress\"\x18\n\x16ReportProgressResponse\"\xa5\x01\n\x13ReportResultRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12J\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x39.gradmesh.coordinator.v1.ReportResultRequest.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x16\n\x14ReportResultResponse\"\x12\n\x10GetStatusRequest\"\x84\x03\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x36\n\x07members\x18\x05 \x03(\x0b\x32%.gradmesh.coordinator.v1.MemberStatus\x12\x0e\n\x06tables\x18\x06 \x03(\t\x12\x46\n\x06result\x18\x07 \x03(\x0b\x32\x36.gradmesh.coordinator.v1.GetStatusResponse.ResultEntry\x12\x19\n\x11result_generation\x18\x08 \x01(\x04\x12\x37\n\ncheckpoint\x18\t \x01(\x0b\x32#.gradmesh.coordinator.v1.Checkpoint\x12\x10\n\x08warnings\x18\n \x03(\t\x1a-\n\x0bResultEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x84\x01\n\nCheckpoint\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0e\n\x06took_s\x18\x05 \x01(\x01\x12\x0f\n\x07request\x18\x06 \x01(\x04\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\r\n\x05\x61ge_s\x18\x08 \x01(\x01\"\x1a\n\x18RequestCheckpointRequest\",\n\x19RequestCheckpointResponse\x12\x0f\n\x07request\x18\x01 \x01(\x04\"u\n\x17ReportCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x37\n\ncheckpoint\x18\x03 \x01(\x0b\x32#.gradmesh.coordinator.v1.Checkpoint\"\x1a\n\x18ReportCheckpointResponse\"\x9e\x01\n\x0cMemberStatus\x12/\n\x06member\x18\x01 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Member\x12\x11\n\tsilence_s\x18\x02 \x01(\x01\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.gradmesh.coordinator.v1.Progress\x12\x15\n\ropen_contexts\x18\x04 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+gradmesh/protos/coordinator/v1/status.proto\x12\x17gradmesh.coordinator.v1\x1a/gradmesh/protos/coordinator/v1/membership.proto\"{\n\x08Progress\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x13\n\x0btotal_steps\x18\x03 \x01(\x04\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x15\n\rsamples_per_s\x18\x05 \x01(\x01\x12\x13\n\x0b\x62ytes_moved\x18\x06 \x01(\x04\"o\n\x15ReportProgressRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.gradmesh.coordinator.v1.Progress\"\x18\n\x16ReportProgressResponse\"\xb2\x01\n\x13ReportResultRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12J\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x39.gradmesh.coordinator.v1.ReportResultRequest.FiguresEntry\x12\x0b\n\x03job\x18\x03 \x01(\t\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x16\n\x14ReportResultResponse\"\x12\n\x10GetStatusRequest\"\x84\x03\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08uptime_s\x18\x02 \x01(\x01\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x04\x12\x36\n\x07members\x18\x05 \x03(\x0b\x32%.gradmesh.coordinator.v1.MemberStatus\x12\x0e\n\x06tables\x18\x06 \x03(\t\x12\x46\n\x06result\x18\x07 \x03(\x0b\x32\x36.gradmesh.coordinator.v1.GetStatusResponse.ResultEntry\x12\x19\n\x11result_generation\x18\x08 \x01(\x04\x12\x37\n\ncheckpoint\x18\t \x01(\x0b\x32#.gradmesh.coordinator.v1.Checkpoint\x12\x10\n\x08warnings\x18\n \x03(\t\x1a-\n\x0bResultEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x84\x01\n\nCheckpoint\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x0e\n\x06took_s\x18\x05 \x01(\x01\x12\x0f\n\x07request\x18\x06 \x01(\x04\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12\r\n\x05\x61ge_s\x18\x08 \x01(\x01\"\x1a\n\x18RequestCheckpointRequest\",\n\x19RequestCheckpointResponse\x12\x0f\n\x07request\x18\x01 \x01(\x04\"u\n\x17ReportCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x37\n\ncheckpoint\x18\x03 \x01(\x0b\x32#.gradmesh.coordinator.v1.Checkpoint\"\x1a\n\x18ReportCheckpointResponse\"\x9e\x01\n\x0cMemberStatus\x12/\n\x06member\x18\x01 \x01(\x0b\x32\x1f.gradmesh.coordinator.v1.Member\x12\x11\n\tsilence_s\x18\x02 \x01(\x01\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.gradmesh.coordinator.v1.Progress\x12\x15\n\ropen_contexts\x18\x04 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,27 +43,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTPROGRESSRESPONSE']._serialized_start=359
   _globals['_REPORTPROGRESSRESPONSE']._serialized_end=383
   _globals['_REPORTRESULTREQUEST']._serialized_start=386
-  _globals['_REPORTRESULTREQUEST']._serialized_end=551
-  _globals['_REPORTRESULTREQUEST_FIGURESENTRY']._serialized_start=505
-  _globals['_REPORTRESULTREQUEST_FIGURESENTRY']._serialized_end=551
-  _globals['_REPORTRESULTRESPONSE']._serialized_start=553
-  _globals['_REPORTRESULTRESPONSE']._serialized_end=575
-  _globals['_GETSTATUSREQUEST']._serialized_start=577
-  _globals['_GETSTATUSREQUEST']._serialized_end=595
-  _globals['_GETSTATUSRESPONSE']._serialized_start=598
-  _globals['_GETSTATUSRESPONSE']._serialized_end=986
-  _globals['_GETSTATUSRESPONSE_RESULTENTRY']._serialized_start=941
-  _globals['_GETSTATUSRESPONSE_RESULTENTRY']._serialized_end=986
-  _globals['_CHECKPOINT']._serialized_start=989
-  _globals['_CHECKPOINT']._serialized_end=1121
-  _globals['_REQUESTCHECKPOINTREQUEST']._serialized_start=1123
-  _globals['_REQUESTCHECKPOINTREQUEST']._serialized_end=1149
-  _globals['_REQUESTCHECKPOINTRESPONSE']._serialized_start=1151
-  _globals['_REQUESTCHECKPOINTRESPONSE']._serialized_end=1195
-  _globals['_REPORTCHECKPOINTREQUEST']._serialized_start=1197
-  _globals['_REPORTCHECKPOINTREQUEST']._serialized_end=1314
-  _globals['_REPORTCHECKPOINTRESPONSE']._serialized_start=1316
-  _globals['_REPORTCHECKPOINTRESPONSE']._serialized_end=1342
-  _globals['_MEMBERSTATUS']._serialized_start=1345
-  _globals['_MEMBERSTATUS']._serialized_end=1503
+  _globals['_REPORTRESULTREQUEST']._serialized_end=564
+  _globals['_REPORTRESULTREQUEST_FIGURESENTRY']._serialized_start=518
+  _globals['_REPORTRESULTREQUEST_FIGURESENTRY']._serialized_end=564
+  _globals['_REPORTRESULTRESPONSE']._serialized_start=566
+  _globals['_REPORTRESULTRESPONSE']._serialized_end=588
+  _globals['_GETSTATUSREQUEST']._serialized_start=590
+  _globals['_GETSTATUSREQUEST']._serialized_end=608
+  _globals['_GETSTATUSRESPONSE']._serialized_start=611
+  _globals['_GETSTATUSRESPONSE']._serialized_end=999
+  _globals['_GETSTATUSRESPONSE_RESULTENTRY']._serialized_start=954
+  _globals['_GETSTATUSRESPONSE_RESULTENTRY']._serialized_end=999
+  _globals['_CHECKPOINT']._serialized_start=1002
+  _globals['_CHECKPOINT']._serialized_end=1134
+  _globals['_REQUESTCHECKPOINTREQUEST']._serialized_start=1136
+  _globals['_REQUESTCHECKPOINTREQUEST']._serialized_end=1162
+  _globals['_REQUESTCHECKPOINTRESPONSE']._serialized_start=1164
+  _globals['_REQUESTCHECKPOINTRESPONSE']._serialized_end=1208
+  _globals['_REPORTCHECKPOINTREQUEST']._serialized_start=1210
+  _globals['_REPORTCHECKPOINTREQUEST']._serialized_end=1327
+  _globals['_REPORTCHECKPOINTRESPONSE']._serialized_start=1329
+  _globals['_REPORTCHECKPOINTRESPONSE']._serialized_end=1355
+  _globals['_MEMBERSTATUS']._serialized_start=1358
+  _globals['_MEMBERSTATUS']._serialized_end=1516
 # @@protoc_insertion_point(module_scope)

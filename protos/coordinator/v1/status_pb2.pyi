@@ -38,7 +38,7 @@ class ReportProgressResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportResultRequest(_message.Message):
-    __slots__ = ("generation", "figures")
+    __slots__ = ("generation", "figures", "job")
     class FiguresEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -48,9 +48,11 @@ class ReportResultRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     generation: int
     figures: _containers.ScalarMap[str, float]
-    def __init__(self, generation: _Optional[int] = ..., figures: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    job: str
+    def __init__(self, generation: _Optional[int] = ..., figures: _Optional[_Mapping[str, float]] = ..., job: _Optional[str] = ...) -> None: ...
 
 class ReportResultResponse(_message.Message):
     __slots__ = ()

@@ -43,6 +43,23 @@ def test_health_follows_the_process() -> None:
     assert other[0] == 404
 
 
+def test_readiness_comes_after_health_and_ends_with_it() -> None:
+    healthy, ready = [True], [False]
+    answers = []
+
+    with MetricsEndpoint(
+        "127.0.0.1:0", new_registry(), lambda: healthy[0], lambda: ready[0]
+    ) as endpoint:
+        answers.append((get(endpoint.address, "/healthz"), get(endpoint.address, "/readyz")))
+        ready[0] = True
+        answers.append(get(endpoint.address, "/readyz"))
+        healthy[0] = False
+        answers.append(get(endpoint.address, "/readyz"))
+
+    assert answers[0] == ((200, "ok\n"), (503, "starting\n"))
+    assert answers[1:] == [(200, "ok\n"), (503, "draining\n")]
+
+
 def test_port_is_free_after_close() -> None:
     endpoint = MetricsEndpoint("127.0.0.1:0", new_registry(), lambda: True)
     endpoint.close()

@@ -9,6 +9,7 @@ from gradmesh.protos.coordinator.v1 import (
 )
 from gradmesh.protos.errors import (
     InvalidRequest,
+    JobDone,
     NotMember,
     ProtocolMismatch,
     ShardNotReady,
@@ -210,3 +211,38 @@ def test_fewer_trainers_do_when_no_more_come(journal, say):
     assert (over, whole) == (False, True)
     assert machine.rounds.current == 3
     assert machine.place(say.join("trainer-2")).world_size == 2
+
+
+def test_finished_job_has_nothing_left_to_do_even_after_a_restart(formed, journal, say):
+    formed.finish(
+        status_pb2.ReportResultRequest(
+            generation=formed.rounds.current, figures={"auc": 0.75}, job="a"
+        )
+    )
+    formed.check()
+
+    for machine in (formed, make(journal)):
+        machine.register(say.register("trainer-0"), 0)
+        late = say.join("trainer-0")
+        late.job = "a"
+        with pytest.raises(JobDone, match=r"'a' is done.*job\.id"):
+            machine.join(late)
+        assert machine.status(0).result == {"auc": 0.75}
+
+    other = say.join("trainer-0")
+    other.job = "b"
+    make_again = make(journal)
+    make_again.register(say.register("trainer-0"), 0)
+    assert make_again.join(other) is False
+
+
+def test_result_of_an_unnameable_job_changes_nothing(formed):
+    bad = status_pb2.ReportResultRequest(
+        generation=formed.rounds.current, figures={"auc": 0.5}, job="no name"
+    )
+
+    with pytest.raises(InvalidRequest, match="no name for a job"):
+        formed.finish(bad)
+
+    assert dict(formed.status(0).result) == {}
+    formed.check()
