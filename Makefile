@@ -68,7 +68,11 @@ bench: $(VENV)/.dev  ## side-by-side figures; with torch where `make parity-setu
 	$(BIN)/gradmesh bench lookup
 	$(BIN)/gradmesh bench hybrid
 
-e2e render:  ## container scenario and manifests: not part of gradmesh yet
+render: $(VENV)/.dev  ## every overlay and combination: schemas, meaning, and the launcher, against an emulated API server
+	$(BIN)/yamllint -s deploy tests/deploy
+	$(BIN)/python -m pytest -q -n 2 tests/deploy
+
+e2e:  ## container scenario: not part of gradmesh yet
 	@echo "make $@: gradmesh has no images and manifests yet, so there is nothing to run"; exit 2
 
 clean:  ## remove environments, caches and build products

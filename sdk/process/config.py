@@ -153,10 +153,13 @@ class _Reader:
         variables = {s.variable: s for s in self._settings.values()}
         elsewhere = tuple(f"GRADMESH_{n.upper()}_" for n in self._known - self._wanted)
         for name, raw in sorted(environment.items()):
-            if not name.startswith("GRADMESH_") or name in RESERVED or _LINK.fullmatch(name):
+            if not name.startswith("GRADMESH_") or name in RESERVED:
                 continue
+            # A setting may look like a link, as transport.lane_port does; so it comes first.
             if name in variables:
                 self._raw[variables[name].key] = (raw, f"environment {name}")
+            elif _LINK.fullmatch(name):
+                continue
             elif not name.startswith(elsewhere):
                 hint = did_you_mean(name, variables) or "; unset it"
                 self._problems.append(Problem(name, f"unknown variable{hint}", "environment"))

@@ -10,6 +10,7 @@ from gradmesh.sdk.process.address import listening
 from gradmesh.sdk.process.config import Sections, load
 from gradmesh.sdk.process.errors import ConfigError, Problem
 from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.sdk.process.transport import TransportConfig
 
 
 @final
@@ -177,6 +178,12 @@ def test_variables_of_others_are_left_alone() -> None:
     }
 
     assert load([OvenConfig], environment=links)[OvenConfig] == OvenConfig()
+
+
+def test_setting_that_looks_like_a_link_is_a_setting() -> None:
+    environment = {"GRADMESH_TRANSPORT_LANE_PORT": "7171"}
+
+    assert load([TransportConfig], environment=environment)[TransportConfig].lane_port == 7171
 
 
 def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:

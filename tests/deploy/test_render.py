@@ -1,0 +1,84 @@
+"""Every overlay and every listed combination renders, and is what Kubernetes takes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gradmesh.protos.version import VERSION
+from tests.deploy.manifests import (
+    ALL,
+    COMBINATIONS,
+    COMPONENTS,
+    DEPLOY,
+    OVERLAYS,
+    container_of,
+    of_kind,
+    render,
+    workloads,
+)
+from tests.deploy.schemas import VERSIONS, check
+
+by_name = pytest.mark.parametrize("folder", ALL, ids=lambda folder: folder.name)
+
+
+def test_there_are_overlays_and_combinations() -> None:
+    assert [folder.name for folder in OVERLAYS] == ["cpu", "gpu", "local"]
+    assert len(COMBINATIONS) >= 5
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@by_name
+def test_every_object_is_valid(folder: Path, version: str) -> None:
+    for made in render(folder):
+        check(made, version)
+
+
+def test_a_field_too_many_is_noticed() -> None:
+    (job,) = of_kind(render(OVERLAYS[0]), "Job")
+    job["spec"]["backoffLimitPerIndx"] = 1
+
+    with pytest.raises(Exception, match="backoffLimitPerIndx"):
+        check(job, "1.32")
+
+
+def test_every_component_is_in_a_combination_and_says_what_it_is_for() -> None:
+    used = {
+        Path(path).name
+        for folder in ALL
+        for path in yaml.safe_load((folder / "kustomization.yaml").read_text())["components"]
+    }
+
+    assert {folder.name for folder in COMPONENTS} <= used
+    # agreement has nothing to choose; its file says what it does.
+    missing = [f.name for f in COMPONENTS if not (f / "README.md").exists()]
+    assert missing == ["agreement"]
+
+
+@by_name
+def test_all_have_names_labels_and_a_namespace(folder: Path) -> None:
+    for made in render(folder):
+        labels = made["metadata"]["labels"]
+        trio = ("name", "instance", "component")
+        assert all(f"app.kubernetes.io/{one}" in labels for one in trio), made["metadata"]
+        if made["kind"] not in ("Namespace", "PriorityClass"):
+            assert made["metadata"]["namespace"] == "gradmesh"
+
+
+@by_name
+def test_images_have_the_version_as_their_tag(folder: Path) -> None:
+    images = {container_of(workload)["image"] for workload in workloads(render(folder))}
+
+    assert images <= {f"gradmesh:{VERSION}", f"gradmesh-cuda:{VERSION}"}
+    assert f"gradmesh:{VERSION}" in images
+
+
+def test_nothing_is_said_twice() -> None:
+    """The same block in two files would be changed in one of them."""
+    texts = [f.read_text() for f in sorted(DEPLOY.rglob("*.yaml")) if "size" not in f.parts]
+
+    for text in texts:
+        blocks = [block.strip() for block in text.split("\n---\n")]
+        for block in blocks:
+            if len(block.splitlines()) > 8:
+                assert sum(other.count(block) for other in texts) == 1
