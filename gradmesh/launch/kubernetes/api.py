@@ -1,0 +1,252 @@
+"""The few calls of the Kubernetes API that a launcher makes; objects are plain dicts.
+
+Every call has a deadline, and every failure is one of our own errors.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+from gradmesh.launch.kubernetes.errors import (
+    KubernetesForbidden,
+    KubernetesMissing,
+    KubernetesRejected,
+    KubernetesUnreachable,
+)
+
+Object: TypeAlias = dict[str, Any]
+
+_CALL_S = (5.0, 30.0)
+# A pod may be silent for long.
+_FOLLOW_S = 86400.0
+# kind: (which API serves it, what its methods call it)
+_KINDS = {
+    "ConfigMap": ("CoreV1Api", "config_map"),
+    "Service": ("CoreV1Api", "service"),
+    "ServiceAccount": ("CoreV1Api", "service_account"),
+    "PersistentVolumeClaim": ("CoreV1Api", "persistent_volume_claim"),
+    "Pod": ("CoreV1Api", "pod"),
+    "StatefulSet": ("AppsV1Api", "stateful_set"),
+    "Job": ("BatchV1Api", "job"),
+    "PodDisruptionBudget": ("PolicyV1Api", "pod_disruption_budget"),
+    "NetworkPolicy": ("NetworkingV1Api", "network_policy"),
+}
+_NOT_FOUND, _FORBIDDEN = 404, (401, 403)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesOptions:
+    """Which cluster, and where in it.
+
+    Attributes:
+        namespace: Where all objects are.
+        context: Of the kubeconfig; its current one by default.
+        kubeconfig: The file; kubectl's own by default, or the pod's account within a cluster.
+        image: What pods run; that of this version by default.
+    """
+
+    namespace: str = "gradmesh"
+    context: str | None = None
+    kubeconfig: Path | None = None
+    image: str | None = None
+
+
+@final
+class Api:
+    """A namespace of a cluster.
+
+    Args:
+        options: Which.
+
+    Raises:
+        KubernetesMissing: The client is not installed.
+        KubernetesUnreachable: No cluster is configured.
+    """
+
+    def __init__(self, options: KubernetesOptions) -> None:
+        self.namespace = options.namespace
+        self._configuration = _configuration(options)
+        self.server: str = self._configuration.host
+
+    def create(self, made: Object) -> Object:
+        """Create an object.
+
+        Raises:
+            KubernetesRejected: Status 409 if there is one of its name already.
+        """
+        kind, name = made["kind"], made["metadata"]["name"]
+        return self._call(f"create {kind} {name}", kind, "create", self.namespace, body=made)
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """Return an object; None if there is none."""
+        try:
+            return self._call(f"read {kind} {name}", kind, "read", name, self.namespace)
+        except KubernetesRejected as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+
+    def find(self, kind: str, labels: str) -> list[Object]:
+        """Return the objects with labels, such as `a=b,c=d`."""
+        found = self._call(f"list {kind}s", kind, "list", self.namespace, label_selector=labels)
+        items: list[Object] = found["items"]
+        return items
+
+    def patch(self, kind: str, name: str, change: Object) -> Object:
+        """Change an object by a strategic merge patch."""
+        return self._call(f"change {kind} {name}", kind, "patch", name, self.namespace, body=change)
+
+    def delete(self, kind: str, name: str, *, now: bool = False) -> None:
+        """Delete an object and what it owns; one that is gone already is no error."""
+        extra = {"grace_period_seconds": 0} if now else {}
+        try:
+            self._call(
+                f"delete {kind} {name}",
+                kind,
+                "delete",
+                name,
+                self.namespace,
+                propagation_policy="Background",
+                **extra,
+            )
+        except KubernetesRejected as error:
+            if error.status != _NOT_FOUND:
+                raise
+
+    def log(self, pod: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Give the lines of a pod's log; of one that has not begun there are none."""
+        extra = {} if tail is None else {"tail_lines": tail}
+        try:
+            response = self._response(
+                f"read the log of {pod}",
+                "Pod",
+                "read",
+                pod,
+                self.namespace,
+                suffix="_log",
+                # Whoever follows waits for as long as the pod lives.
+                timeout=(_CALL_S[0], _FOLLOW_S) if follow else _CALL_S,
+                follow=follow,
+                **extra,
+            )
+        except KubernetesRejected:
+            return
+        yield from _lines(response)
+
+    def forward(self, pod: str, port: int) -> socket.socket:
+        """Return a connection to a port of a pod.
+
+        Raises:
+            KubernetesUnreachable: There is none.
+        """
+        from kubernetes import client
+        from kubernetes.stream import portforward
+
+        # It changes its client while it connects, so each has its own.
+        core = client.CoreV1Api(client.ApiClient(self._configuration))
+        try:
+            made = portforward(
+                core.connect_get_namespaced_pod_portforward,
+                pod,
+                self.namespace,
+                ports=str(port),
+            )
+        except client.ApiException as error:
+            raise KubernetesUnreachable(
+                f"cannot forward port {port} of pod {pod}: {error.reason or error.status}"
+            ) from None
+        # The socket within: what wraps it knows less.
+        connection: socket.socket = made.socket(port)._socket
+        return connection
+
+    def _call(self, action: str, kind: str, verb: str, *where: str, **extra: Any) -> Object:
+        response = self._response(action, kind, verb, *where, **extra)
+        answer: Object = json.loads(response.data)
+        return answer
+
+    def _response(
+        self,
+        action: str,
+        kind: str,
+        verb: str,
+        *where: str,
+        suffix: str = "",
+        timeout: tuple[float, float] = _CALL_S,
+        **extra: Any,
+    ) -> Any:
+        """Make a call and return urllib3's response."""
+        from kubernetes import client
+        from urllib3.exceptions import HTTPError
+
+        group, name = _KINDS[kind]
+        api = getattr(client, group)(client.ApiClient(self._configuration))
+        method = getattr(api, f"{verb}_namespaced_{name}{suffix}")
+        try:
+            response = method(*where, _preload_content=False, _request_timeout=timeout, **extra)
+        except client.ApiException as error:
+            raise self._error(action, error.status or 0, error.body or error.reason) from None
+        except (HTTPError, OSError, http.client.HTTPException) as error:
+            raise KubernetesUnreachable(
+                f"cannot {action}: {self.server} does not answer: {error}"
+            ) from None
+        if response.status >= http.client.MULTIPLE_CHOICES:
+            raise self._error(action, response.status, response.read())
+        return response
+
+    def _error(self, action: str, status: int, body: Any) -> Exception:
+        text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
+        try:
+            message = str(json.loads(text)["message"])
+        except (ValueError, KeyError, TypeError):
+            message = text
+        if status in _FORBIDDEN:
+            return KubernetesForbidden(f"{action} in namespace {self.namespace}", message)
+        if status == 0:
+            return KubernetesUnreachable(f"cannot {action}: {message}")
+        return KubernetesRejected(action, status, message)
+
+
+def _configuration(options: KubernetesOptions) -> Any:
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise KubernetesMissing from None
+    made = client.Configuration()
+    loader: Any = config
+    try:
+        if _is_in_cluster(options):
+            loader.load_incluster_config(made)
+        else:
+            file = None if options.kubeconfig is None else str(options.kubeconfig)
+            loader.load_kube_config(file, options.context, made, persist_config=False)
+    except (config.ConfigException, OSError) as error:
+        raise KubernetesUnreachable(f"no cluster is configured: {error}") from None
+    # We say ourselves when something is tried again.
+    made.retries = False
+    return made
+
+
+def _is_in_cluster(options: KubernetesOptions) -> bool:
+    chosen = options.kubeconfig is not None or options.context is not None
+    return not chosen and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+def _lines(response: Any) -> Iterator[str]:
+    from urllib3.exceptions import HTTPError
+
+    rest = b""
+    # How a stream ends tells nothing that the pod's status does not.
+    with contextlib.closing(response), contextlib.suppress(HTTPError, OSError):
+        for chunk in response.stream(4096, decode_content=False):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")

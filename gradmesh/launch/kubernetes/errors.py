@@ -1,0 +1,119 @@
+"""What can go wrong between this machine and a Kubernetes cluster. None of it crosses our wire."""
+
+from typing import ClassVar, final
+
+
+@final
+class KubernetesMissing(ImportError):
+    """The client of the Kubernetes API is not installed."""
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "--on kubernetes needs the client of its API; install it with "
+            "`pip install 'gradmesh[kubernetes]'`"
+        )
+
+
+@final
+class KubernetesUnreachable(ConnectionError):
+    """No API server is configured, or the one that is does not answer.
+
+    Args:
+        why: What was tried and what came of it.
+    """
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"{why}; look at `kubectl cluster-info`, or choose with --kubeconfig and --context"
+        )
+
+
+@final
+class KubernetesForbidden(PermissionError):
+    """The API server knows the user, and does not let it do this.
+
+    Args:
+        action: What was to be done.
+        message: What the API server says.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, action: str, message: str) -> None:
+        super().__init__(
+            f"not allowed to {action}: {message}; have the Role gradmesh-viewer (status, logs) or "
+            "gradmesh-operator (up, scale, down, train) bound to you, see docs/deploy.md"
+        )
+
+
+@final
+class KubernetesRejected(RuntimeError):
+    """The API server does not take what it was sent.
+
+    Args:
+        action: What was to be done.
+        status: HTTP status of the answer.
+        message: What the API server says.
+    """
+
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, action: str, status: int, message: str) -> None:
+        super().__init__(f"the API server refused to {action} ({status}): {message}")
+        self.status = status
+
+
+@final
+class NamespaceMissing(LookupError):
+    """The namespace does not exist.
+
+    Args:
+        namespace: Its name.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(
+            f"there is no namespace {namespace!r}; make it with `kubectl create namespace "
+            f"{namespace}`, or choose another with --namespace"
+        )
+
+
+@final
+class FilesTooBig(ValueError):
+    """What the pods need does not fit into a ConfigMap.
+
+    Args:
+        size: Bytes of all files.
+        most: Bytes that a ConfigMap may have.
+        biggest: The biggest file, and its size.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, size: int, most: int, biggest: tuple[str, int]) -> None:
+        super().__init__(
+            f"the job's files have {size:,} bytes, and a ConfigMap holds {most:,}; the biggest is "
+            f"{biggest[0]} with {biggest[1]:,}: put data on a volume that the trainers mount and "
+            "name it by its absolute path there, or build code into an image and give it with "
+            "--image"
+        )
+
+
+@final
+class NotOnKubernetes(ValueError):
+    """Something that this launcher does not do.
+
+    Args:
+        what: What was asked for, and what to do instead.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"--on kubernetes: {what}")

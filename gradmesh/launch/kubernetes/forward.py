@@ -1,0 +1,116 @@
+"""A port of this machine that leads to the coordinator's pod, through the API server.
+
+The pod is looked for anew with each connection, so one that was replaced is found again.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import final
+
+from gradmesh.launch.kubernetes.api import Api
+from gradmesh.launch.kubernetes.errors import KubernetesUnreachable
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 16
+
+
+@final
+class Forward:
+    """Listens on a free port of the loopback network until closed.
+
+    Args:
+        api: The cluster.
+        pod: Names the pod; asked for each connection, None if there is none.
+        port: Of the pod.
+
+    Attributes:
+        address: Where this machine reaches it.
+    """
+
+    def __init__(self, api: Api, pod: Callable[[], str | None], port: int) -> None:
+        self._api = api
+        self._pod = pod
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._listen, name="forward", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more connections; may be called twice."""
+        # Closing alone would leave the thread in accept.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(
+                target=self._carry, args=(near,), name="forward-connection", daemon=True
+            ).start()
+
+    def _carry(self, near: socket.socket) -> None:
+        with contextlib.closing(near):
+            try:
+                pod = self._pod()
+                if pod is None:
+                    return
+                far = self._api.forward(pod, self._port)
+            except (RuntimeError, OSError) as error:
+                # Whoever connected sees that the connection ended, and tries again.
+                _log.debug("cannot forward", extra={"error": str(error)})
+                return
+            with contextlib.closing(far):
+                back = threading.Thread(
+                    target=_pump, args=(far, near), name="forward-back", daemon=True
+                )
+                back.start()
+                _pump(near, far)
+                back.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    """Carry bytes one way until one end is closed; the other way ends with it."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(_CHUNK):
+            target.sendall(data)
+    for end in (source, target):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+_open: dict[tuple[str, str, str], Forward] = {}
+_guard = threading.Lock()  # guards _open
+
+
+def forwarded(api: Api, cluster: str, pod: Callable[[], str | None], port: int) -> str:
+    """Return where this process reaches a cluster's coordinator: one port as long as it lives.
+
+    Raises:
+        KubernetesUnreachable: No port of this machine is free.
+    """
+    key = (api.server, api.namespace, cluster)
+    with _guard:
+        if key not in _open:
+            try:
+                _open[key] = Forward(api, pod, port)
+            except OSError as error:
+                raise KubernetesUnreachable(f"cannot listen on this machine: {error}") from None
+        return _open[key].address
+
+
+def forget(api: Api, cluster: str) -> None:
+    """Close the port of a cluster that has ended."""
+    with _guard:
+        made = _open.pop((api.server, api.namespace, cluster), None)
+    if made is not None:
+        made.close()

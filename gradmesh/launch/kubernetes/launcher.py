@@ -1,0 +1,295 @@
+"""The launcher of Kubernetes: a cluster is a set of objects with its name in a namespace."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
+
+from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
+from gradmesh.launch.foreground import stay
+from gradmesh.launch.kubernetes.api import Api, KubernetesOptions
+from gradmesh.launch.kubernetes.errors import (
+    KubernetesRejected,
+    NamespaceMissing,
+    NotOnKubernetes,
+)
+from gradmesh.launch.kubernetes.files import Files, files_of
+from gradmesh.launch.kubernetes.forward import forget, forwarded
+from gradmesh.launch.kubernetes.manifests import IMAGE, Manifests
+from gradmesh.launch.kubernetes.pods import Pods, selector
+from gradmesh.launch.kubernetes.reader import LogReader
+from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, Role
+from gradmesh.launch.supervisor import Outcome
+
+_log = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_PORT = 7070
+_TAIL = 20
+_CONFLICT, _NOT_FOUND = 409, 404
+# In the order of their end; what pods refer to goes last.
+_KINDS = (
+    "Job",
+    "StatefulSet",
+    "PodDisruptionBudget",
+    "Service",
+    "NetworkPolicy",
+    "ConfigMap",
+    "ServiceAccount",
+    "PersistentVolumeClaim",
+)
+
+
+@final
+class KubernetesLauncher(Launcher):
+    """Runs a cluster in a namespace of Kubernetes.
+
+    Args:
+        name: Of the cluster; several of different names may share a namespace.
+        options: Which Kubernetes, and where in it.
+        ready_s: Seconds that a coordinator may take to serve, the pull of its image included.
+    """
+
+    def __init__(self, name: str, options: KubernetesOptions, ready_s: float = 600.0) -> None:
+        self.name = name
+        self._options = options
+        self._api = Api(options)
+        self._ready_s = ready_s
+
+    def up(self, request: ClusterRequest) -> str:
+        """Create the objects of a cluster, and wait for its coordinator."""
+        files = None if request.config is None else files_of(request.config, ())
+        if request.until_done:
+            raise NotOnKubernetes("--exit-when-done needs somebody who stays; leave out --detach")
+        return self.create(request, files)
+
+    def create(self, request: ClusterRequest, files: Files | None) -> str:
+        """Create a cluster whose processes read files of this machine.
+
+        Raises:
+            ClusterExists: There is one of this name.
+            ClusterFailed: It did not come up; nothing of it is left.
+        """
+        if request.workers:
+            raise NotOnKubernetes(
+                "workers are yours to deploy: pods that run `gradmesh worker` with the label "
+                "gradmesh.io/client=true"
+            )
+        if Pods(self._api, self.name).exist:
+            raise self._exists()
+        image = self._options.image or IMAGE
+        objects = Manifests(self.name, request, image, files).objects()
+        try:
+            for made in objects:
+                self._api.create(made)
+            self._wait_for_coordinator()
+        except KubernetesRejected as error:
+            if error.status == _CONFLICT:
+                # Somebody else's, or of a cluster that is just ending: it is not ours to remove.
+                raise self._exists() from error
+            self._remove(60.0)
+            if error.status == _NOT_FOUND:
+                raise NamespaceMissing(self._api.namespace) from error
+            raise
+        except BaseException:
+            self._remove(60.0)
+            raise
+        return self._address()
+
+    def run(
+        self, request: ClusterRequest, on_line: Callable[[str, str], None], drain_s: float
+    ) -> int:
+        """Create the cluster, show its logs, and remove it at the end."""
+        files = None if request.config is None else files_of(request.config, ())
+        self.create(request, files)
+        watched = Watched(self, request.until_done)
+        reader = threading.Thread(
+            target=self._show, args=(on_line,), name="kubernetes-logs", daemon=True
+        )
+        try:
+            reader.start()
+            outcome, code = stay(watched, drain_s)
+            tail = self.tail_of_failed() if outcome.exit_code else ()
+        finally:
+            self._remove(1.0 if watched.killed else drain_s)
+            reader.join(10.0)
+        if outcome.exit_code:
+            raise ClusterFailed(outcome.reason, outcome.exit_code, tail)
+        return code
+
+    def status(self) -> ClusterView:
+        """Look at the pods."""
+        pods = self.pods()
+        return ClusterView(address=self._address(), processes=pods.views())
+
+    def logs(
+        self, names: Sequence[str] = (), *, follow: bool = False, tail: int | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Read the logs of the pods; those of former ones as long as Kubernetes keeps them."""
+        self.pods()
+        return LogReader(self._api, self.name, names).lines(follow=follow, tail=tail)
+
+    def scale(self, role: Role, count: int) -> None:
+        """Change the number of trainers; all others are what tables and ranks depend on."""
+        pods = self.pods()
+        if role != "trainer":
+            raise CannotScale(
+                role,
+                "the rows are divided among the parameter servers when a cluster begins; write "
+                "a checkpoint, and restore it on a cluster of another size",
+            )
+        if not pods.jobs:
+            raise CannotScale(role, "this cluster has no Job of trainers")
+        if count < 1:
+            raise CannotScale(role, "a Job has one trainer at least; `gradmesh down` ends all")
+        name = "GRADMESH_COORDINATOR_TRAINERS"
+        change = {"name": "coordinator", "env": [{"name": name, "value": str(count)}]}
+        coordinator = pods.sets["coordinator"]["metadata"]["name"]
+        # First: a coordinator that expects fewer would send newcomers away.
+        self._api.patch(
+            "StatefulSet",
+            coordinator,
+            {"spec": {"template": {"spec": {"containers": [change]}}}},
+        )
+        for job in pods.jobs:
+            size = {"spec": {"completions": count, "parallelism": count}}
+            self._api.patch("Job", job["metadata"]["name"], size)
+
+    def down(self, timeout_s: float) -> bool:
+        """Delete trainers, then servers, then the coordinator, then all the rest, and volumes."""
+        self.pods()
+        return self._remove(timeout_s)
+
+    def pods(self) -> Pods:
+        """Return the cluster's pods.
+
+        Raises:
+            NoCluster: There is none of this name.
+        """
+        pods = Pods(self._api, self.name)
+        if not pods.exist:
+            place = f"namespace {self._api.namespace} under the name {self.name}"
+            raise NoCluster(place, self._flags())
+        return pods
+
+    def tail_of_failed(self) -> tuple[str, ...]:
+        """Return the last lines of the trainer that failed last, or of one that cannot start."""
+        pods = Pods(self._api, self.name)
+        failed = [p for p in pods.all if p.get("status", {}).get("phase") == "Failed"]
+        stuck = pods.stuck()
+        chosen = failed[-1:] or (pods.of(stuck[0])[-1:] if stuck else [])
+        return tuple(
+            line for pod in chosen for line in self._api.log(pod["metadata"]["name"], tail=_TAIL)
+        )
+
+    def _wait_for_coordinator(self) -> None:
+        deadline = time.monotonic() + self._ready_s
+        while True:
+            pods = Pods(self._api, self.name)
+            if pods.is_ready("coordinator"):
+                return
+            stuck = pods.stuck()
+            if stuck is not None or time.monotonic() > deadline:
+                name, why = stuck or ("coordinator", f"not ready in {self._ready_s:g} s")
+                reason = f"{name} does not start: {why}; nothing of the cluster is left"
+                raise ClusterFailed(reason, 4, self.tail_of_failed())
+            time.sleep(_POLL_S)
+
+    def _address(self) -> str:
+        def pod() -> str | None:
+            found = Pods(self._api, self.name).of("coordinator")
+            return str(found[-1]["metadata"]["name"]) if found else None
+
+        return forwarded(self._api, self.name, pod, _PORT)
+
+    def _show(self, on_line: Callable[[str, str], None]) -> None:
+        for name, line in LogReader(self._api, self.name, ()).lines(follow=True):
+            on_line(name, line)
+
+    def _remove(self, timeout_s: float) -> bool:
+        """Remove everything; return whether no pod had to be killed."""
+        deadline = time.monotonic() + timeout_s
+        labels, in_order = selector(self.name), True
+        for job in self._api.find("Job", labels):
+            self._api.delete("Job", job["metadata"]["name"])
+        in_order &= self._wait_for_pods("trainer", deadline)
+        for role in ("parameter-server", "coordinator"):
+            for one in self._api.find(
+                "StatefulSet", f"{labels},app.kubernetes.io/component={role}"
+            ):
+                self._api.delete("StatefulSet", one["metadata"]["name"])
+            in_order &= self._wait_for_pods(role, deadline)
+        for kind in _KINDS:
+            for one in self._api.find(kind, labels):
+                # What somebody else deploys into a cluster has other components.
+                self._api.delete(kind, one["metadata"]["name"])
+        forget(self._api, self.name)
+        return in_order
+
+    def _wait_for_pods(self, role: str, deadline: float) -> bool:
+        """Wait until the pods of a role are gone; kill them at the deadline."""
+        labels = f"{selector(self.name)},app.kubernetes.io/component={role}"
+        killed = False
+        while pods := self._api.find("Pod", labels):
+            if time.monotonic() > deadline and not killed:
+                killed = True
+                for pod in pods:
+                    self._api.delete("Pod", pod["metadata"]["name"], now=True)
+            if time.monotonic() > deadline + 30.0:
+                _log.warning("pods do not end", extra={"role": role, "pods": len(pods)})
+                break
+            time.sleep(_POLL_S / 5)
+        return not killed
+
+    def _exists(self) -> ClusterExists:
+        return ClusterExists(
+            f"namespace {self._api.namespace} under the name {self.name}", self._flags()
+        )
+
+    def _flags(self) -> str:
+        return f"--on kubernetes --namespace {self._api.namespace} --name {self.name}"
+
+
+@final
+class Watched:
+    """A cluster as `stay` waits for it.
+
+    Args:
+        launcher: Of a running cluster.
+        until_done: Whether it ends when all trainers are done.
+    """
+
+    def __init__(self, launcher: KubernetesLauncher, until_done: bool) -> None:
+        self._launcher = launcher
+        self._until_done = until_done
+        self._stop = threading.Event()
+        self._due = 0.0
+        self.killed = False
+
+    def request_stop(self) -> None:
+        """End the wait."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        """End the wait, and have the pods killed."""
+        self.killed = True
+        self._stop.set()
+
+    def wait(self, timeout_s: float | None = None) -> Outcome | None:
+        """Look at the cluster now and then; None when the timeout came first."""
+        if self._stop.wait(timeout_s):
+            return Outcome(0, "stopped on request")
+        if time.monotonic() < self._due:
+            return None
+        self._due = time.monotonic() + _POLL_S
+        try:
+            pods = self._launcher.pods()
+        except NoCluster:
+            return Outcome(4, "the cluster was removed by somebody else")
+        if (why := pods.failure()) is not None:
+            return Outcome(4, f"the trainers were given up: {why}")
+        states = [view.state for view in pods.views() if view.role == "trainer"]
+        if self._until_done and states and all(state == "done" for state in states):
+            return Outcome(0, "all work is done")
+        return None

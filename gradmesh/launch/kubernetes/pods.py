@@ -1,0 +1,127 @@
+"""What the pods of a cluster say about its processes."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from gradmesh.launch.kubernetes.api import Api, Object
+from gradmesh.launch.kubernetes.manifests import COMPONENT, INSTANCE, NAME
+from gradmesh.launch.launcher import ProcessState, ProcessView
+
+ROLES = ("coordinator", "parameter-server", "trainer")
+_INDEX = ("apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")
+# Reasons of waiting that do not go away by themselves.
+_STUCK = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
+_CRASHING = "CrashLoopBackOff"
+
+
+def selector(cluster: str) -> str:
+    """Return the labels that all objects of a cluster have."""
+    return f"{NAME}=gradmesh,{INSTANCE}={cluster}"
+
+
+@final
+class Pods:
+    """The pods, StatefulSets and Job of a cluster at one moment.
+
+    Args:
+        api: Where they are.
+        cluster: Its name.
+    """
+
+    def __init__(self, api: Api, cluster: str) -> None:
+        labels = selector(cluster)
+        self.sets = {_role(one): one for one in api.find("StatefulSet", labels)}
+        self.jobs = api.find("Job", labels)
+        pods = [pod for pod in api.find("Pod", labels) if _role(pod) in ROLES]
+        # Oldest first: a later pod of an index took the place of a former one.
+        self.all = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    @property
+    def exist(self) -> bool:
+        """Whether there is a cluster."""
+        return bool(self.sets)
+
+    def of(self, name: str) -> list[Object]:
+        """Return the pods that a process ran in, the newest last."""
+        return [pod for pod in self.all if process_name(pod) == name]
+
+    def names(self) -> list[str]:
+        """Return the names of all processes in the order of their start."""
+        made = ["coordinator"] if "coordinator" in self.sets else []
+        servers = self.sets.get("parameter-server")
+        made += [
+            f"parameter-server-{i}" for i in range(servers["spec"]["replicas"] if servers else 0)
+        ]
+        for job in self.jobs:
+            made += [f"trainer-{i}" for i in range(job["spec"]["completions"])]
+        # Those of a JobSet belong to no Job that we made.
+        others = sorted({process_name(pod) for pod in self.all} - set(made))
+        return made + others
+
+    def views(self) -> Sequence[ProcessView]:
+        """Return how each process is."""
+        return [self._view(name) for name in self.names()]
+
+    def _view(self, name: str) -> ProcessView:
+        pods = self.of(name)
+        role = next(role for role in ROLES if name.startswith(role))
+        if not pods:
+            return ProcessView(name=name, role=role, state="waiting")
+        restarts = len(pods) - 1 + sum(_container(pod).get("restartCount", 0) for pod in pods)
+        return ProcessView(
+            name=name,
+            role=role,
+            state=self._state(pods[-1]),
+            restarts=restarts,
+            place=f"pod {pods[-1]['metadata']['name']}",
+        )
+
+    def _state(self, pod: Object) -> ProcessState:
+        phase = pod.get("status", {}).get("phase")
+        if phase == "Succeeded":
+            return "done"
+        if phase == "Running":
+            return "running"
+        return "failed" if phase == "Failed" and self.failure() else "waiting"
+
+    def is_ready(self, name: str) -> bool:
+        """Tell whether a process does its work."""
+        pods = self.of(name)
+        return bool(pods) and _container(pods[-1]).get("ready") is True
+
+    def failure(self) -> str | None:
+        """Say why the Job was given up, if it was."""
+        for job in self.jobs:
+            for condition in job.get("status", {}).get("conditions") or ():
+                if (
+                    condition["type"] in ("Failed", "FailureTarget")
+                    and condition["status"] == "True"
+                ):
+                    return str(condition.get("message") or condition.get("reason") or "it failed")
+        return None
+
+    def stuck(self) -> tuple[str, str] | None:
+        """Return the first process that cannot start by itself, and why."""
+        for name in self.names():
+            for pod in self.of(name)[-1:]:
+                waiting = _container(pod).get("state", {}).get("waiting") or {}
+                if waiting.get("reason") in (*_STUCK, _CRASHING):
+                    return name, f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+        return None
+
+
+def process_name(pod: Object) -> str:
+    """Return the name of the process in a pod."""
+    labels, role = pod["metadata"]["labels"], _role(pod)
+    if role == "coordinator":
+        return role
+    return f"{role}-{next((labels[key] for key in _INDEX if key in labels), '0')}"
+
+
+def _role(made: Object) -> str:
+    return str(made["metadata"]["labels"].get(COMPONENT, ""))
+
+
+def _container(pod: Object) -> dict[str, Any]:
+    found: list[dict[str, Any]] = pod.get("status", {}).get("containerStatuses") or [{}]
+    return found[0]
