@@ -1,11 +1,12 @@
 """What a cluster is doing, as an operator asks for it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast, final
 
 from gradmesh.protos.coordinator.v1 import coordinator_pb2, membership_pb2, status_pb2
 from gradmesh.protos.method import methods_of
+from gradmesh.protos.naming import natural_key
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
@@ -27,6 +28,7 @@ class MemberStatus:
         incarnation: Grows with each start of the process.
         silence_s: Seconds since its last sign of life.
         step: Steps it has done; None for members that do not train.
+        open_contexts: Contexts of distributed autograd that are open on it, whoever opened them.
     """
 
     name: str
@@ -35,6 +37,25 @@ class MemberStatus:
     incarnation: int
     silence_s: float
     step: int | None = None
+    open_contexts: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContexts:
+    """The contexts that one process has open.
+
+    Attributes:
+        worker: Its name.
+        incarnation: Its incarnation.
+        alive: Whether it is a member; contexts of one that is not are about to be released.
+        open: How many are open on each member, by name.
+    """
+
+    worker: str
+    incarnation: int
+    alive: bool
+    open: Mapping[str, int]
 
 
 @final
@@ -55,6 +76,7 @@ class ClusterStatus:
         bytes_moved: Between trainers, and between trainers and parameter servers.
         result: Figures of the newest finished run; empty before.
         lag_steps: Steps between the leading trainer and the slowest.
+        contexts: Open contexts by the worker that opened them, as of the last signs of life.
         checkpoint: The newest checkpoint of the run, or why there is none; None before the first.
         warnings: What somebody should look at.
     """
@@ -71,6 +93,7 @@ class ClusterStatus:
     bytes_moved: int = 0
     result: Mapping[str, float] = field(default_factory=dict)
     lag_steps: int = 0
+    contexts: tuple[WorkerContexts, ...] = ()
     checkpoint: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
 
@@ -107,8 +130,30 @@ def from_message(answer: status_pb2.GetStatusResponse) -> ClusterStatus:
         result=dict(answer.result),
         lag_steps=max((p.step for p in current), default=0)
         - min((p.step for p in current), default=0),
+        contexts=_contexts(answer.members),
         checkpoint=_checkpoint(answer.checkpoint) if answer.HasField("checkpoint") else None,
         warnings=tuple(answer.warnings),
+    )
+
+
+def _contexts(members: Iterable[status_pb2.MemberStatus]) -> tuple[WorkerContexts, ...]:
+    """Turn what members have open into what workers have opened."""
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    alive = set()
+    for entry in members:
+        alive.add((entry.member.name, entry.member.incarnation))
+        for held in entry.contexts:
+            worker = held.opener.name, held.opener.incarnation
+            found.setdefault(worker, {})[entry.member.name] = held.count
+    workers = sorted(found, key=lambda worker: (natural_key(worker[0]), worker[1]))
+    return tuple(
+        WorkerContexts(
+            worker=name,
+            incarnation=incarnation,
+            alive=(name, incarnation) in alive,
+            open=found[name, incarnation],
+        )
+        for name, incarnation in workers
     )
 
 
@@ -127,4 +172,5 @@ def _member(message: status_pb2.MemberStatus) -> MemberStatus:
         incarnation=member.incarnation,
         silence_s=message.silence_s,
         step=message.progress.step if message.HasField("progress") else None,
+        open_contexts=message.open_contexts,
     )

@@ -21,6 +21,7 @@ _COMMANDS = {
     "up": "Start a cluster and stay with it.",
     "status": "Show the members and the progress of a cluster.",
     "logs": "Show the logs of a cluster's processes.",
+    "contexts": "List the open contexts of distributed autograd by worker.",
     "table": "List, inspect, save and restore tables.",
     "checkpoint": "Save, list, inspect and restore checkpoints of runs.",
     "down": "End the cluster that `up` started.",

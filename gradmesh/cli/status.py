@@ -91,7 +91,7 @@ def _show(address: str, cluster: ClusterStatus, processes: Sequence[ProcessView]
     for warning in cluster.warnings:
         console.print(f"warning: {warning}", style="yellow")
     by_name = {process.name: process for process in processes}
-    table = Table("name", "role", "address", "step", "last seen", "runs in", "restarts")
+    table = Table("name", "role", "address", "step", "contexts", "last seen", "runs in", "restarts")
     for member in cluster.members:
         process = by_name.get(member.name)
         table.add_row(
@@ -99,6 +99,7 @@ def _show(address: str, cluster: ClusterStatus, processes: Sequence[ProcessView]
             member.role,
             member.address,
             "" if member.step is None else str(member.step),
+            str(member.open_contexts or ""),
             f"{member.silence_s:.1f} s ago",
             "" if process is None else process.place or f"process {process.pid}",
             "" if process is None else str(process.restarts),

@@ -1,6 +1,7 @@
 """The contexts that are open on this process, whoever opened them."""
 
 import threading
+from collections import Counter
 from collections.abc import Collection
 from typing import final
 
@@ -130,10 +131,10 @@ class Contexts:
         if releaser is not None and workers:
             releaser.put(id_, workers)
 
-    def openers(self) -> set[tuple[str, int]]:
-        """Return name and incarnation of every process whose contexts are open here."""
+    def openers(self) -> dict[tuple[str, int], int]:
+        """Return how many are open here, by name and incarnation of who opened them."""
         with self._lock:
-            return {key[:2] for key in self._open}
+            return Counter(key[:2] for key in self._open)
 
     def drop_worker(self, name: str, incarnation: int) -> int:
         """End the contexts that a process left which is gone; return how many."""

@@ -32,6 +32,7 @@ from gradmesh.sdk.checkpoint.parallel import Meter, for_each
 from gradmesh.sdk.checkpoint.snapshot import Block, Progress, Snapshot
 from gradmesh.sdk.checkpoint.tensors import write_tensors
 from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
 
 # Small enough to be held in memory once a server, big enough that there are few files.
@@ -160,6 +161,7 @@ def write(
             ],
             run=None if run is None else run.write(partial),
         )
+        fault.point("checkpoint-written", snapshot.step)
         seal(partial, manifest)
         partial.rename(path)
         sync_folder(path.parent)

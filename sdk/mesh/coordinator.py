@@ -1,6 +1,6 @@
 """The coordinator's verbs as a client calls them."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, cast, final
 
 from gradmesh.protos.coordinator.v1 import (
@@ -50,12 +50,15 @@ class Coordinator:
         name: str,
         incarnation: int,
         deadline: Deadline,
-        open_contexts: int = 0,
-        openers: Iterable[tuple[str, int]] = (),
+        openers: Mapping[tuple[str, int], int] | None = None,
     ) -> membership_pb2.RenewLeaseResponse:
-        """Give a sign of life, and tell of open contexts."""
+        """Give a sign of life, and tell how many contexts each process has open with us."""
+        openers = openers or {}
         request = membership_pb2.RenewLeaseRequest(
-            name=name, incarnation=incarnation, open_contexts=open_contexts
+            name=name,
+            incarnation=incarnation,
+            open_contexts=sum(openers.values()),
+            context_counts=openers.values(),
         )
         for opener, of in openers:
             request.context_openers.add(name=opener, incarnation=of)

@@ -6,8 +6,9 @@ the epoch of the shard map. A coordinator that restarted is told again who we ar
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import GradmeshError, NameTaken, NotMember
@@ -23,11 +24,8 @@ _LONGEST_CALL_S = 2.0
 class OpenContexts(Protocol):
     """Contexts of distributed autograd on this process."""
 
-    def open_count(self) -> int:
-        """Return how many are open."""
-
-    def openers(self) -> set[tuple[str, int]]:
-        """Return name and incarnation of every process that opened one."""
+    def openers(self) -> dict[tuple[str, int], int]:
+        """Return how many are open, by name and incarnation of the process that opened them."""
 
     def drop_worker(self, name: str, incarnation: int) -> int:
         """End those of a process that is gone; return how many."""
@@ -113,13 +111,12 @@ class Lease:
         Raises:
             NameTaken: Another process took our name.
         """
-        held: dict[str, Any] = {}
-        if self._contexts:
-            held["open_contexts"] = sum(one.open_count() for one in self._contexts)
-            held["openers"] = set().union(*[one.openers() for one in self._contexts])
+        openers = Counter[tuple[str, int]]()
+        for held in self._contexts:
+            openers.update(held.openers())
         try:
             news = self._coordinator.renew_lease(
-                self.member.name, self.member.incarnation, deadline, **held
+                self.member.name, self.member.incarnation, deadline, openers
             )
         except NotMember:
             if self._closed.is_set():

@@ -1,4 +1,4 @@
-"""Faults that tests inject: a process that kills itself at a named point of its work.
+"""Faults that tests inject: a process that ends itself at a named point of its work.
 
 Off unless `process.faults` is set, which no deployment does. A fault fires once, also over the
 restarts of its process: it leaves a mark in a folder.
@@ -13,32 +13,42 @@ from typing import NamedTuple, Self, final
 
 _log = logging.getLogger(__name__)
 
+_SIGNALS = {"kill": signal.SIGKILL, "leave": signal.SIGTERM}
+
 
 @final
 class Fault(NamedTuple):
-    """Where a process dies.
+    """Where a process dies, or is told to leave.
 
     Attributes:
         worker: Name of the process.
         point: Name of the point.
         step: The step at which, or after which, it is reached.
+        how: `kill` for SIGKILL, `leave` for SIGTERM.
     """
 
     worker: str
     point: str
     step: int
+    how: str = "kill"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return a fault from `worker:point:step`.
+        """Return a fault from `worker:point:step` or `worker:point:step:leave`.
 
         Raises:
             ValueError: The text is none.
         """
-        parts = text.split(":")
-        if len(parts) != 3 or not all(parts) or not parts[2].isdigit():
-            raise ValueError(f"{text!r} is no fault; write worker:point:step")
-        return cls(parts[0], parts[1], int(parts[2]))
+        worker, point_, step, how = (*text.split(":"), *[""] * 4)[:4]
+        is_whole = text.count(":") in (2, 3) and worker and point_ and step.isdigit()
+        if not is_whole or (how or "kill") not in _SIGNALS or text.endswith(":"):
+            raise ValueError(f"{text!r} is no fault; write worker:point:step or …:leave")
+        return cls(worker, point_, int(step), how or "kill")
+
+    @property
+    def mark(self) -> str:
+        """Name of the file that says that it has fired."""
+        return "-".join(map(str, self))
 
 
 _planned: list[tuple[Fault, Path]] = []
@@ -49,17 +59,17 @@ def plan(worker: str, faults: Sequence[str], folder: Path | None) -> None:
     _planned.clear()
     for fault in map(Fault.parse, faults):
         if fault.worker == worker and folder is not None:
-            mark = folder / "-".join(map(str, fault))
+            mark = folder / fault.mark
             if not mark.exists():
                 _planned.append((fault, mark))
 
 
 def point(name: str, step: int = 0) -> None:
-    """Die here if a fault says so."""
+    """Die here, or begin to leave, if a fault says so."""
     if not _planned:
         return
     for fault, mark in _planned:
-        if fault.point == name and step >= fault.step:
+        if fault.point == name and step >= fault.step and not mark.exists():
             mark.touch()
-            _log.warning("dying of a planned fault", extra={"point": name, "step": step})
-            os.kill(os.getpid(), signal.SIGKILL)
+            _log.warning("a planned fault", extra={"point": name, "step": step, "how": fault.how})
+            os.kill(os.getpid(), _SIGNALS[fault.how])

@@ -48,7 +48,9 @@ class LifecycleConfig(Section):
         hidden=True,
     )
     faults: tuple[str, ...] = setting(
-        (), "For tests: points at which processes kill themselves, worker:point:step.", hidden=True
+        (),
+        "For tests: points at which processes end themselves, worker:point:step[:leave].",
+        hidden=True,
     )
     fault_marks: Path | None = setting(
         None, "For tests: folder that remembers which faults have fired.", hidden=True

@@ -1,4 +1,4 @@
-"""What the coordinator must not forget: generation, ranks, shard map, tables, data read, jobs done.
+"""What the coordinator must not forget: members, ranks, shard map, tables, data read, jobs done.
 
 One SQLite file in write-ahead mode. A fact is in the file before anybody hears of it, so that no
 number is handed out twice, whatever happens to the process.
@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import final
 
-from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.coordinator.v1 import membership_pb2, table_pb2
 
 
 @final
@@ -32,6 +32,9 @@ class Journal:
         self._db.execute("CREATE TABLE IF NOT EXISTS tables (name TEXT PRIMARY KEY, spec BLOB)")
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS data_sets (name TEXT PRIMARY KEY, position BLOB)"
+        )
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS members (name TEXT PRIMARY KEY, member BLOB, gone TEXT)"
         )
 
     def fact(self, name: str) -> bytes:
@@ -61,6 +64,27 @@ class Journal:
     def set_data_set(self, name: str, position: bytes) -> None:
         """Store how far a data set was read."""
         self._db.execute("REPLACE INTO data_sets VALUES (?, ?)", (name, position))
+
+    def members(self) -> list[tuple[str, membership_pb2.Member | None, int]]:
+        """Return names, their members if they have one, and the newest incarnation that is gone.
+
+        Those that were gone longest come first.
+        """
+        rows = self._db.execute("SELECT name, member, gone FROM members ORDER BY rowid").fetchall()
+        return [
+            (name, membership_pb2.Member.FromString(member) if member else None, int(gone))
+            for name, member, gone in rows
+        ]
+
+    def set_member(self, name: str, member: membership_pb2.Member | None, gone: int) -> None:
+        """Store who holds a name, and the newest incarnation that is gone; 0 for none."""
+        blob = b"" if member is None else member.SerializeToString()
+        # Incarnations are 64 bits without a sign, more than SQLite's numbers hold.
+        self._db.execute("REPLACE INTO members VALUES (?, ?, ?)", (name, blob, str(gone)))
+
+    def forget_member(self, name: str) -> None:
+        """Forget a name."""
+        self._db.execute("DELETE FROM members WHERE name = ?", (name,))
 
     def close(self) -> None:
         """Close the file; may be called twice."""

@@ -5,11 +5,9 @@ method returns. The servicer holds the lock.
 """
 
 import logging
-from collections.abc import Iterable
 from typing import final
 
 from gradmesh.protos import limits
-from gradmesh.protos.common.v1 import worker_pb2
 from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
@@ -60,7 +58,7 @@ class Machine:
         # Until when trainers that a former coordinator knew may come back; None until it is known.
         self._awaits_former = True
         self._awaited_until: float | None = None
-        self.members = Members(lease_s)
+        self.members = Members(lease_s, journal)
         self.rounds = Rounds(trainers, self._round, minimum=min_trainers, window_s=join_window_s)
         self.shards = Shards(parameter_servers, journal.fact("shard_map"))
         self.catalogue = Catalogue(journal.tables())
@@ -93,16 +91,14 @@ class Machine:
         )
 
     def renew(
-        self,
-        name: str,
-        incarnation: int,
-        now: float,
-        open_contexts: int = 0,
-        openers: Iterable[worker_pb2.WorkerId] = (),
+        self, request: membership_pb2.RenewLeaseRequest, now: float
     ) -> membership_pb2.RenewLeaseResponse:
         """Note a sign of life; tell which workers that opened contexts are gone."""
-        members = self.members
-        members.renew(name, incarnation, now, open_contexts)
+        members, openers = self.members, request.context_openers
+        counts = (*request.context_counts, *[1] * len(openers))
+        contexts = {(w.name, w.incarnation): n for w, n in zip(openers, counts, strict=False)}
+        if members.renew(request.name, request.incarnation, now, contexts):
+            self._refresh_shards()  # a former coordinator knew it
         return membership_pb2.RenewLeaseResponse(
             lease_s=self.members.lease_s,
             generation=self.rounds.current,
@@ -287,8 +283,11 @@ class Machine:
             entry = response.members.add(
                 member=lease.member,
                 silence_s=now - lease.seen_at,
-                open_contexts=lease.open_contexts,
+                open_contexts=sum(lease.contexts.values()),
             )
+            for (name, incarnation), count in sorted(lease.contexts.items()):
+                opened = entry.contexts.add(count=count)
+                opened.opener.name, opened.opener.incarnation = name, incarnation
             progress = self.board.progress(lease.member.name)
             if progress is not None:
                 entry.progress.CopyFrom(progress)
@@ -336,6 +335,7 @@ class Machine:
         assert self._journal.fact("round") in (b"", self.rounds.remember())
         assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
         assert self._journal.tables() == self.catalogue.all()
+        self.members.check_invariants()
         assert all(held == self.data_sets.remember(n) for n, held in self._journal.data_sets())
         assert self._journal.fact("jobs") == self.jobs.remember()
         assert self.board.requests >= 0

@@ -1,11 +1,17 @@
-"""Who takes part, and until when. Pure: time comes with each call."""
+"""Who takes part, and until when. Pure: time comes with each call.
 
-from dataclasses import dataclass
+A coordinator that was restarted knows from its file who was there. They are members again with
+their next sign of life, and gone if there is none for a lease.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2 as pb
 from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
 from gradmesh.protos.naming import check_name, natural_key
+from gradmesh.services.coordinator.journal import Journal
 
 # Short-lived clients come and go under ever new names.
 _MAX_GONE = 4096
@@ -17,7 +23,8 @@ class Lease:
 
     member: pb.Member
     seen_at: float
-    open_contexts: int = 0
+    contexts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """How many contexts are open with it, by name and incarnation of who opened them."""
 
 
 @final
@@ -26,13 +33,23 @@ class Members:
 
     Args:
         lease_s: How long a member counts as alive without a sign of life.
+        journal: Where members are kept.
     """
 
-    def __init__(self, lease_s: float) -> None:
+    def __init__(self, lease_s: float, journal: Journal) -> None:
         self.lease_s = lease_s
+        self._journal = journal
         self._leases: dict[str, Lease] = {}
+        # Whom a former coordinator knew and who was not heard of since, and until when we wait.
+        self._former: dict[str, pb.Member] = {}
+        self._former_until: float | None = None
         # The newest incarnation of each name that is known to be gone, the last to go last.
         self._gone: dict[str, int] = {}
+        for name, member, gone in journal.members():
+            if member is not None:
+                self._former[name] = member
+            if gone:
+                self._gone[name] = gone
 
     def register(self, member: pb.Member, replace: bool, now: float) -> pb.Member | None:
         """Make a process a member.
@@ -45,64 +62,107 @@ class Members:
             NameTaken: Another live process holds the name.
         """
         _check(member)
-        held = self._leases.get(member.name)
-        former = held.member if held and held.member != member else None
-        if held and former:
-            expires_in = max(0.0, held.seen_at + self.lease_s - now)
-            # The same incarnation with another role or address is another process, too.
-            newer = member.incarnation > former.incarnation
-            if not newer or (expires_in > 0 and not replace):
-                raise NameTaken(
-                    f"{member.name!r} is held by the process at "
-                    f"{former.address or 'an unknown place'}; choose another name, or end that "
-                    f"process and wait {expires_in:.0f} s",
-                    name=member.name,
-                    address=former.address,
-                    expires_in_s=f"{expires_in:.1f}",
-                )
+        held = self._member(member.name)
+        former = held if held != member else None
+        newest = max(self._gone.get(member.name, 0), former.incarnation if former else 0)
+        expires_in = self._expires_in(member.name, now) if former else 0.0
+        # The same incarnation with another role or address is another process, too.
+        is_older = member.incarnation < newest or (former and member.incarnation == newest)
+        if is_older or (expires_in > 0 and not replace):
+            raise _taken(member, former, expires_in)
         self._leases[member.name] = Lease(member, now)
+        self._former.pop(member.name, None)
         if former is not None:
             self._bury(former)
+        elif held is None:
+            self._keep(member.name)
         return former
 
-    def renew(self, name: str, incarnation: int, now: float, open_contexts: int = 0) -> None:
-        """Note a sign of life.
+    def _expires_in(self, name: str, now: float) -> float:
+        """Return how long a name is kept for the process that has it."""
+        held = self._leases.get(name)
+        if held is not None:
+            return max(0.0, held.seen_at + self.lease_s - now)
+        return self.lease_s if self._former_until is None else max(0.0, self._former_until - now)
+
+    def renew(
+        self,
+        name: str,
+        incarnation: int,
+        now: float,
+        contexts: Mapping[tuple[str, int], int] | None = None,
+    ) -> bool:
+        """Note a sign of life, and how many contexts are open with a member by who opened them.
+
+        Returns:
+            Whether it is the first one here of a member that a former coordinator knew.
 
         Raises:
             NotMember: Nobody of that name and incarnation is a member.
         """
+        former = self._former.get(name)
+        came_back = former is not None and former.incarnation == incarnation
+        if came_back:
+            self._leases[name] = Lease(self._former.pop(name), now)
         held = self._lease(name, incarnation)
         held.seen_at = now
-        held.open_contexts = open_contexts
+        held.contexts = contexts or {}
+        return came_back
 
     def is_gone(self, name: str, incarnation: int) -> bool:
         """Tell whether a process was a member and is none any more.
 
-        Of one that never was, or that a former coordinator knew, nothing is said.
+        Of one that never was nothing is said.
         """
+        member = self._member(name)
+        if member is not None and member.incarnation == incarnation:
+            return False  # it was silent for too long, and came back
         return incarnation <= self._gone.get(name, 0)
 
     def _bury(self, member: pb.Member) -> None:
+        """Remember that a member is gone, after whoever has its name now is known."""
         newest = max(member.incarnation, self._gone.pop(member.name, 0))
         self._gone[member.name] = newest
+        self._keep(member.name)
         if len(self._gone) > _MAX_GONE:
-            del self._gone[next(iter(self._gone))]
+            oldest = next(iter(self._gone))
+            del self._gone[oldest]
+            self._keep(oldest)
+
+    def _keep(self, name: str) -> None:
+        """Have the journal know what is known of a name."""
+        member = self._member(name)
+        if member is None and name not in self._gone:
+            self._journal.forget_member(name)
+        else:
+            self._journal.set_member(name, member, self._gone.get(name, 0))
+
+    def _member(self, name: str) -> pb.Member | None:
+        held = self._leases.get(name)
+        return held.member if held is not None else self._former.get(name)
 
     def leave(self, name: str, incarnation: int) -> pb.Member | None:
         """End a membership; return it, or None if there was none."""
-        held = self._leases.get(name)
-        if held is None or held.member.incarnation != incarnation:
+        member = self._member(name)
+        if member is None or member.incarnation != incarnation:
             return None
-        del self._leases[name]
-        self._bury(held.member)
-        return held.member
+        self._end(member)
+        return member
+
+    def _end(self, member: pb.Member) -> None:
+        self._leases.pop(member.name, None)
+        self._former.pop(member.name, None)
+        self._bury(member)
 
     def expire(self, now: float) -> list[pb.Member]:
         """End the memberships whose lease has run out; return them."""
         gone = [h.member for h in self._leases.values() if now - h.seen_at > self.lease_s]
+        if self._former_until is None:
+            self._former_until = now + self.lease_s
+        if now > self._former_until:
+            gone += self._former.values()
         for member in gone:
-            del self._leases[member.name]
-            self._bury(member)
+            self._end(member)
         return gone
 
     def check(self, name: str, incarnation: int) -> pb.Member:
@@ -125,6 +185,22 @@ class Members:
         """Return all members with their last sign of life, by name."""
         return sorted(self._leases.values(), key=lambda held: natural_key(held.member.name))
 
+    def check_invariants(self) -> None:
+        """Return if members are consistent, and in the journal; for tests.
+
+        Raises:
+            AssertionError: They are not.
+        """
+        assert not self._leases.keys() & self._former.keys()
+        held = {name: self._member(name) for name in (*self._leases, *self._former)}
+        kept = {name: member for name, member, _ in self._journal.members() if member is not None}
+        assert kept == held
+        gone = {name: number for name, _, number in self._journal.members() if number}
+        assert gone == self._gone
+        for name, member in held.items():
+            assert member is not None
+            assert member.incarnation >= self._gone.get(name, 0)
+
     def _lease(self, name: str, incarnation: int) -> Lease:
         held = self._leases.get(name)
         if held is None or held.member.incarnation != incarnation:
@@ -135,6 +211,22 @@ class Members:
                 incarnation=incarnation,
             )
         return held
+
+
+def _taken(member: pb.Member, former: pb.Member | None, expires_in: float) -> NameTaken:
+    if former is None:
+        why = f"{member.name!r} was held by a newer process; choose another name, or start again"
+    else:
+        why = (
+            f"{member.name!r} is held by the process at {former.address or 'an unknown place'}; "
+            f"choose another name, or end that process and wait {expires_in:.0f} s"
+        )
+    return NameTaken(
+        why,
+        name=member.name,
+        address=former.address if former is not None else "",
+        expires_in_s=f"{expires_in:.1f}",
+    )
 
 
 def _check(member: pb.Member) -> None:

@@ -81,13 +81,7 @@ class CoordinatorServicer:
     ) -> membership_pb2.RenewLeaseResponse:
         """Extend a lease."""
         with self._changed:
-            return self._machine.renew(
-                request.name,
-                request.incarnation,
-                self._clock(),
-                request.open_contexts,
-                request.context_openers,
-            )
+            return self._machine.renew(request, self._clock())
 
     def leave(
         self, request: membership_pb2.LeaveRequest, call: Call
@@ -218,6 +212,7 @@ class CoordinatorServicer:
         """Keep what a trainer says about a checkpoint."""
         with self._changed:
             self._machine.report_checkpoint(request, self._clock())
+            fault.point("checkpoint-reported", request.checkpoint.step)
             return status_pb2.ReportCheckpointResponse()
 
     def get_status(

@@ -7,6 +7,7 @@ import functools
 import operator
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, final
@@ -279,10 +280,10 @@ class Contexts:
                 del self._open[key]
             return len(idle)
 
-    def openers(self) -> set[tuple[str, int]]:
-        """Return name and incarnation of every process whose contexts are open here."""
+    def openers(self) -> dict[tuple[str, int], int]:
+        """Return how many are open here, by name and incarnation of who opened them."""
         with self._lock:
-            return {key[:2] for key in self._open}
+            return Counter(key[:2] for key in self._open)
 
     def drop_worker(self, name: str, incarnation: int) -> int:
         """Bury the contexts of a process that is gone; return how many."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradmesh.protos.errors import BaseLost, InvalidRequest, ShardNotReady, SnapshotLost
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.sdk.process import fault
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.table import TableShard
 from gradmesh.services.parameter_server.table.cut import Block
@@ -146,6 +147,7 @@ class Snapshots:
         for reader in session.readers.values():
             reader.table.freeze(name, session.base)
         session.frozen, session.applied_steps = True, run.applied_steps
+        fault.point("frozen", run.applied_steps)
 
     def _report(self, name: str, session: _Session, run: Run) -> pb.BeginSnapshotResponse:
         if not session.frozen:
@@ -180,6 +182,7 @@ class Snapshots:
         session.used_at = self._clock()
         reader = session.readers[table]
         page = reader.read(name, cursor, min(max_bytes or _PAGE_BYTES, _PAGE_BYTES))
+        fault.point("snapshot-read", session.applied_steps)
         return page, 0 if reader.ended else cursor + 1
 
     def end(self, name: str, stored: bool) -> None:

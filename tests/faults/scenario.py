@@ -12,6 +12,7 @@ import numpy as np
 from gradmesh.launch.local import LocalCluster
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.process.fault import Fault
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 from gradmesh.trainer.data import ClickSpec
@@ -88,7 +89,7 @@ def train(
         restarts = {p["name"]: p["restarts"] for p in cluster.processes()}
         began = began_at(cluster.folder.log_file("parameter-server-0"))
     fired = {mark.name for mark in marks.iterdir()}
-    assert fired == {fault.replace(":", "-") for fault in faults}
+    assert fired == {Fault.parse(fault).mark for fault in faults}
     exact = ("auc", "best_auc", "log_loss", "samples", "dense_crc32")
     return Outcome({name: result[name] for name in exact}, tables, restarts, began)
 

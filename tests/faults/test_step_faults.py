@@ -1,10 +1,12 @@
-"""kill -9 at each point of a step: the run goes on where it was and ends with the same bits."""
+"""kill -9 and goodbyes at each phase: the run goes on where it was and ends with the same bits."""
 
 import random
 from pathlib import Path
 
 import pytest
 
+from gradmesh.sdk.checkpoint.manifest import chain_of
+from gradmesh.sdk.checkpoint.shelf import list_checkpoints
 from tests.faults.scenario import (
     COORDINATOR_POINTS,
     SERVER_POINTS,
@@ -21,6 +23,26 @@ POINTS = [
     *[("parameter-server-0", point) for point in SERVER_POINTS],
     ("parameter-server-1", "prepared"),
     *[("coordinator", point) for point in COORDINATOR_POINTS],
+]
+CHECKPOINT_POINTS = [
+    ("trainer-0", "checkpoint"),
+    ("trainer-0", "checkpoint-written"),
+    ("parameter-server-0", "frozen"),
+    ("parameter-server-1", "snapshot-read"),
+    ("coordinator", "checkpoint-reported"),
+]
+PHASES = [
+    *[(worker, point, "") for worker, point in POINTS + CHECKPOINT_POINTS],
+    # When a generation is made.
+    ("coordinator", "formed", ""),
+    ("trainer-0", "joined", ""),
+    ("trainer-1", "joined", ""),
+    # A goodbye in order, and the same process comes again.
+    ("trainer-0", "after-step", ":leave"),
+    ("trainer-1", "before-apply", ":leave"),
+    ("parameter-server-0", "prepared", ":leave"),
+    ("parameter-server-1", "committed", ":leave"),
+    ("coordinator", "reported", ":leave"),
 ]
 QUICK = {
     ("trainer-1", "between-servers"),
@@ -57,16 +79,34 @@ def test_kill_at_a_point_of_a_step(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(50))
-def test_kills_at_random_points(seed: int, undisturbed: Outcome, tmp_path: Path) -> None:
+def test_faults_at_random_phases(seed: int, undisturbed: Outcome, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    faults = set()
-    while len(faults) < 2:
-        worker, point = rng.choice(POINTS)
-        # Far enough from each other that one is over before the next comes.
-        faults.add(f"{worker}:{point}:{rng.randrange(2, 12) + 14 * len(faults)}")
+    # Every phase has its turn; what comes with it is by chance.
+    phases = [PHASES[seed % len(PHASES)], rng.choice(PHASES)]
+    faults = [
+        # Far enough from each other that the first is over, mostly, before the second comes.
+        f"{worker}:{point}:{at(point, rng.randrange(2, 12) + 14 * number)}{how}"
+        for number, (worker, point, how) in enumerate(phases)
+    ]
+    checkpoints = tmp_path / "checkpoints"
+    settings = {
+        "job.checkpoint_path": checkpoints,
+        "job.checkpoint_every_steps": 3,
+        "job.checkpoint_keep": 100,
+        "job.resume": "auto",
+    }
 
-    found = train(tmp_path / "run", sorted(faults), seconds=200.0)
+    found = train(tmp_path / "run", sorted({*faults}), settings=settings, seconds=300.0)
 
     assert_same(found, undisturbed)
+    kept = list_checkpoints(checkpoints)
+    assert kept[-1].manifest.step == 30
+    for one in kept:
+        chain_of(one.path)
+
+
+def at(point: str, step: int) -> int:
+    """Return when a fault comes: at a step, or where points count generations, in the first."""
+    return 1 if point in ("formed", "joined") else step

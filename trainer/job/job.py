@@ -22,6 +22,7 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.sdk.mesh.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.process import fault
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost, TrainersMissing
 from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.checkpoints import Checkpoints
@@ -120,6 +121,7 @@ class Job:
         membership = self._join()
         if membership is None:
             return None
+        fault.point("joined", membership.generation)
         _log.info(
             "joined",
             extra={

@@ -56,16 +56,18 @@ class RegisterResponse(_message.Message):
     def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
-    __slots__ = ("name", "incarnation", "open_contexts", "context_openers")
+    __slots__ = ("name", "incarnation", "open_contexts", "context_openers", "context_counts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_OPENERS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     open_contexts: int
     context_openers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerId]
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ...) -> None: ...
+    context_counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., context_counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
     __slots__ = ("lease_s", "generation", "shard_epoch", "gone", "checkpoint_request")

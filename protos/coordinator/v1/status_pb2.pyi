@@ -1,3 +1,4 @@
+from gradmesh.protos.common.v1 import worker_pb2 as _worker_pb2
 from gradmesh.protos.coordinator.v1 import membership_pb2 as _membership_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -138,13 +139,23 @@ class ReportCheckpointResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("member", "silence_s", "progress", "open_contexts")
+    __slots__ = ("member", "silence_s", "progress", "open_contexts", "contexts")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SILENCE_S_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     member: _membership_pb2.Member
     silence_s: float
     progress: Progress
     open_contexts: int
-    def __init__(self, member: _Optional[_Union[_membership_pb2.Member, _Mapping]] = ..., silence_s: _Optional[float] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., open_contexts: _Optional[int] = ...) -> None: ...
+    contexts: _containers.RepeatedCompositeFieldContainer[OpenContexts]
+    def __init__(self, member: _Optional[_Union[_membership_pb2.Member, _Mapping]] = ..., silence_s: _Optional[float] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., open_contexts: _Optional[int] = ..., contexts: _Optional[_Iterable[_Union[OpenContexts, _Mapping]]] = ...) -> None: ...
+
+class OpenContexts(_message.Message):
+    __slots__ = ("opener", "count")
+    OPENER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    opener: _worker_pb2.WorkerId
+    count: int
+    def __init__(self, opener: _Optional[_Union[_worker_pb2.WorkerId, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...

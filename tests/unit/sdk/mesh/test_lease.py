@@ -28,7 +28,7 @@ class Coordinator:
         self._answer("register")
         return membership_pb2.RegisterResponse(lease_s=self.lease_s, generation=self.generation)
 
-    def renew_lease(self, name, incarnation, deadline):
+    def renew_lease(self, name, incarnation, deadline, openers=None):
         assert deadline.remaining_s() <= 2
         self.renewed.release()
         self._answer("renew")
@@ -174,18 +174,15 @@ def test_open_contexts_are_reported_and_those_of_the_lost_are_dropped():
     reported, dropped = [], []
 
     class Watching(Coordinator):
-        def renew_lease(self, name, incarnation, deadline, open_contexts=0, openers=()):
-            reported.append((open_contexts, sorted(openers)))
+        def renew_lease(self, name, incarnation, deadline, openers=None):
+            reported.append(dict(openers))
             response = super().renew_lease(name, incarnation, deadline)
             response.gone.add(name="x", incarnation=3)
             return response
 
     class Contexts:
-        def open_count(self):
-            return 2
-
         def openers(self):
-            return {("x", 3), ("w", 1)}
+            return {("x", 3): 2, ("w", 1): 1}
 
         def drop_worker(self, name, incarnation):
             dropped.append((name, incarnation))
@@ -197,5 +194,5 @@ def test_open_contexts_are_reported_and_those_of_the_lost_are_dropped():
     lease.renew(Deadline.after(1.0))
     lease.close()
 
-    assert reported == [(4, [("w", 1), ("x", 3)])]
+    assert reported == [{("w", 1): 2, ("x", 3): 4}]
     assert dropped == [("x", 3), ("x", 3)]

@@ -4,12 +4,11 @@ import sqlite3
 
 import pytest
 
-from gradmesh.protos.coordinator.v1 import (
-    status_pb2,
-)
+from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2
 from gradmesh.protos.errors import (
     InvalidRequest,
     JobDone,
+    NameTaken,
     NotMember,
     ProtocolMismatch,
     ShardNotReady,
@@ -29,6 +28,15 @@ def make(journal, parameter_servers=2, trainers=2, min_trainers=0):
         journal=journal,
         min_trainers=min_trainers,
     )
+
+
+def sign_of(name, incarnation=1, **contexts):
+    """A sign of life, with so many contexts of each worker's first incarnation."""
+    request = membership_pb2.RenewLeaseRequest(name=name, incarnation=incarnation)
+    for worker, count in contexts.items():
+        request.context_openers.add(name=worker, incarnation=1)
+        request.context_counts.append(count)
+    return request
 
 
 @pytest.fixture
@@ -72,7 +80,7 @@ def test_a_generation_ends_with_any_of_its_trainers(formed, say, end):
     if end == "leave":
         formed.leave("trainer-0", 1)
     elif end == "expire":
-        formed.renew("trainer-1", 1, 9)
+        formed.renew(sign_of("trainer-1", 1), 9)
         formed.expire(11)
     elif end == "restart":
         formed.register(say.register("trainer-0", 2, replace=True), 1)
@@ -80,7 +88,7 @@ def test_a_generation_ends_with_any_of_its_trainers(formed, say, end):
         formed.join(say.join("trainer-0", after=1))
 
     assert (formed.rounds.current, formed.rounds.formed) == (2, False)
-    assert formed.renew("trainer-1", 1, 12).generation == 2
+    assert formed.renew(sign_of("trainer-1", 1), 12).generation == 2
 
 
 def test_a_late_goodbye_of_a_former_process_changes_nothing(formed, say):
@@ -140,11 +148,11 @@ def test_a_restart_keeps_places_tables_and_map(formed, journal, say):
 
     again = make(journal)
     with pytest.raises(NotMember):
-        again.renew("trainer-0", 1, 100)
+        again.renew(sign_of("trainer-9", 1), 100)
     with pytest.raises(ShardNotReady):
         again.shard_map()
     for name in ("trainer-1", "ps-1", "trainer-0", "ps-0"):
-        answer = again.register(say.register(name), 100)
+        answer = again.renew(sign_of(name), 100)
 
     assert answer.generation == 1
     assert again.place(say.join("trainer-1")).rank == 1
@@ -172,7 +180,9 @@ def test_a_trainer_that_comes_back_as_another_after_a_restart_ends_its_generatio
 ):
     again = make(journal)
 
-    again.register(say.register("trainer-0", 2), 100)
+    with pytest.raises(NameTaken):
+        again.register(say.register("trainer-0", 2), 100)
+    again.register(say.register("trainer-0", 2, replace=True), 100)
 
     assert (again.rounds.current, again.rounds.formed) == (2, False)
 
@@ -246,3 +256,46 @@ def test_result_of_an_unnameable_job_changes_nothing(formed):
 
     assert dict(formed.status(0).result) == {}
     formed.check()
+
+
+def test_open_contexts_are_known_by_worker_and_owner(formed, say):
+    formed.register(say.register("ps-0"), 0)
+
+    formed.renew(sign_of("ps-0", w=2, v=1), 1)
+    entry = next(m for m in formed.status(2).members if m.member.name == "ps-0")
+
+    assert entry.open_contexts == 3
+    assert [(c.opener.name, c.opener.incarnation, c.count) for c in entry.contexts] == [
+        ("v", 1, 1),
+        ("w", 1, 2),
+    ]
+
+
+def test_owners_hear_of_lost_workers_also_from_the_next_coordinator(formed, journal, say):
+    formed.register(say.register("ps-0"), 0)
+    formed.register(say.register("client-0"), 0)
+    formed.register(say.register("client-1"), 0)
+    formed.leave("client-0", 1)
+    held = {"client-0": 1, "client-1": 2, "stranger": 3}
+
+    again = make(journal)
+    again.expire(100)
+    told = again.renew(sign_of("ps-0", **held), 101).gone
+    again.expire(111)
+    later = again.renew(sign_of("ps-0", **held), 111).gone
+
+    assert [one.name for one in told] == ["client-0"]
+    assert [one.name for one in later] == ["client-0", "client-1"]
+
+
+def test_a_member_that_was_silent_for_too_long_comes_back_with_its_contexts(formed, say):
+    formed.register(say.register("ps-0"), 0)
+    formed.register(say.register("client-0"), 0)
+    formed.renew(sign_of("ps-0"), 10)
+    formed.expire(11)
+    lost = formed.renew(sign_of("ps-0", **{"client-0": 1}), 11).gone
+
+    formed.register(say.register("client-0"), 12)
+
+    assert [one.name for one in lost] == ["client-0"]
+    assert not formed.renew(sign_of("ps-0", **{"client-0": 1}), 12).gone

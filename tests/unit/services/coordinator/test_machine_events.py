@@ -104,7 +104,10 @@ class Events(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), back=st.integers(0, 1))
     def renew(self, name, back):
-        self.tell(self.machine.renew, name, self.incarnations[name] - back, self.now)
+        request = membership_pb2.RenewLeaseRequest(
+            name=name, incarnation=self.incarnations[name] - back
+        )
+        self.tell(self.machine.renew, request, self.now)
 
     @rule(name=st.sampled_from(NAMES), back=st.integers(0, 1))
     def leave(self, name, back):

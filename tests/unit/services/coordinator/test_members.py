@@ -2,11 +2,12 @@ import pytest
 
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
+from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
 
 
 def test_the_same_process_may_register_twice(say):
-    members = Members(10)
+    members = Members(10, Journal(None))
 
     assert members.register(say.member("client-0"), False, 0) is None
     assert members.register(say.member("client-0"), False, 5) is None
@@ -15,7 +16,7 @@ def test_the_same_process_may_register_twice(say):
 
 
 def test_a_live_name_is_taken(say):
-    members = Members(10)
+    members = Members(10, Journal(None))
     members.register(say.member("client-0", 1, "here:1"), False, 0)
 
     with pytest.raises(NameTaken, match=r"at here:1; .*wait 6 s") as caught:
@@ -26,7 +27,7 @@ def test_a_live_name_is_taken(say):
 
 
 def test_a_newer_incarnation_replaces_when_told_or_when_the_lease_is_over(say):
-    members = Members(10)
+    members = Members(10, Journal(None))
     members.register(say.member("client-0", 1), False, 0)
 
     told = members.register(say.member("client-0", 2), True, 1)
@@ -37,7 +38,7 @@ def test_a_newer_incarnation_replaces_when_told_or_when_the_lease_is_over(say):
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_a_process_never_replaces_a_newer_one(say, replace):
-    members = Members(10)
+    members = Members(10, Journal(None))
     members.register(say.member("client-0", 5), False, 0)
 
     with pytest.raises(NameTaken):
@@ -46,7 +47,7 @@ def test_a_process_never_replaces_a_newer_one(say, replace):
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_two_processes_of_one_incarnation_are_two(say, replace):
-    members = Members(10)
+    members = Members(10, Journal(None))
     members.register(say.member("ps-0", 1, "here:1"), False, 0)
 
     with pytest.raises(NameTaken):
@@ -54,7 +55,7 @@ def test_two_processes_of_one_incarnation_are_two(say, replace):
 
 
 def test_a_silent_member_is_lost_and_a_renewed_one_is_not(say):
-    members = Members(10)
+    members = Members(10, Journal(None))
     members.register(say.member("client-0"), False, 0)
     members.register(say.member("client-1"), False, 0)
     members.renew("client-1", 1, 8)
@@ -67,7 +68,7 @@ def test_a_silent_member_is_lost_and_a_renewed_one_is_not(say):
 
 
 def test_only_the_current_incarnation_may_speak(say):
-    members = Members(10)
+    members = Members(10, Journal(None))
     members.register(say.member("client-0", 1), False, 0)
     members.register(say.member("client-0", 2), True, 0)
 
@@ -92,11 +93,11 @@ def test_a_member_says_who_it_is(say, field, message):
     member.ClearField(field)
 
     with pytest.raises(InvalidRequest, match=message):
-        Members(10).register(member, False, 0)
+        Members(10, Journal(None)).register(member, False, 0)
 
 
 def test_members_stand_in_natural_order(say):
-    members = Members(10)
+    members = Members(10, Journal(None))
     for name in ("ps-10", "ps-2", "client-0", "ps-1"):
         members.register(say.member(name), False, 0)
 
@@ -106,11 +107,11 @@ def test_members_stand_in_natural_order(say):
 
 
 def test_who_was_a_member_and_is_none_is_known_to_be_gone(say):
-    members = Members(10)
+    members = Members(10, Journal(None))
     for number in range(4):
         members.register(say.member(f"client-{number}"), False, 0)
 
-    members.renew("client-1", 1, 8, open_contexts=5)
+    members.renew("client-1", 1, 8, {("w", 3): 5})
     members.leave("client-2", 1)
     members.register(say.member("client-3", 2), True, 1)
     members.expire(11)
@@ -118,4 +119,60 @@ def test_who_was_a_member_and_is_none_is_known_to_be_gone(say):
     assert [members.is_gone(f"client-{n}", 1) for n in range(4)] == [True, False, True, True]
     assert not members.is_gone("client-3", 2)
     assert not members.is_gone("never-here", 1)
-    assert [held.open_contexts for held in members.leases()] == [5, 0]
+    assert [held.contexts for held in members.leases()] == [{("w", 3): 5}, {}]
+
+
+def test_an_older_process_does_not_get_a_name_back(say):
+    members = Members(10, Journal(None))
+    members.register(say.member("client-0", 2), False, 0)
+    members.leave("client-0", 2)
+
+    with pytest.raises(NameTaken, match="held by a newer process"):
+        members.register(say.member("client-0", 1), True, 1)
+
+    assert members.leases() == []
+
+
+def test_the_next_coordinator_knows_who_was_there(say):
+    journal = Journal(None)
+    members = Members(10, journal)
+    for number in range(3):
+        members.register(say.member(f"client-{number}"), False, 0)
+    members.leave("client-1", 1)
+
+    again = Members(10, journal)
+    again.expire(50)
+    came_back = again.renew("client-0", 1, 51)
+
+    assert came_back
+    assert not again.renew("client-0", 1, 52)
+    assert [held.member.name for held in again.leases()] == ["client-0"]
+    assert again.is_gone("client-1", 1)
+    assert not again.is_gone("client-2", 1)
+    assert [member.name for member in again.expire(61)] == ["client-2"]
+    assert again.is_gone("client-2", 1)
+
+
+def test_names_are_kept_for_whom_a_former_coordinator_knew(say):
+    journal = Journal(None)
+    Members(10, journal).register(say.member("client-0", 2), False, 0)
+    again = Members(10, journal)
+    again.expire(50)
+
+    with pytest.raises(NameTaken) as taken:
+        again.register(say.member("client-0", 3), False, 54)
+    again.register(say.member("client-0", 3), True, 54)
+
+    assert taken.value.metadata["expires_in_s"] == "6.0"
+    assert again.is_gone("client-0", 2)
+
+
+def test_the_journal_forgets_the_names_that_were_gone_longest(say, monkeypatch):
+    monkeypatch.setattr("gradmesh.services.coordinator.members._MAX_GONE", 2)
+    journal = Journal(None)
+    members = Members(10, journal)
+    for number in range(4):
+        members.register(say.member(f"client-{number}"), False, 0)
+        members.leave(f"client-{number}", 1)
+
+    assert journal.members() == [("client-2", None, 1), ("client-3", None, 1)]
