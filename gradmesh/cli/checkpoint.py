@@ -140,12 +140,18 @@ def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
 @_folder
 @click.option("--keep", type=click.IntRange(min=1), required=True, help="Newest ones to keep.")
 @click.option(
+    "--keep-s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Keep what is younger than so many seconds, too.  [default: 0]",
+)
+@click.option(
     "--partial", is_flag=True, help="Remove what killed processes left; nobody may be writing."
 )
-def prune_old(folder: str, keep: int, partial: bool) -> int:
+def prune_old(folder: str, keep: int, keep_s: float, partial: bool) -> int:
     """Remove all but the newest checkpoints in FOLDER, and those that they add to."""
     with contextlib.closing(open_place(folder)) as place:
-        gone = place.prune(keep)
+        gone = place.prune(keep, keep_s)
     if partial and "://" not in folder:
         gone += [path.name for path in sweep(Path(folder))]
     for name in gone:
@@ -155,14 +161,32 @@ def prune_old(folder: str, keep: int, partial: bool) -> int:
 
 @checkpoint.command("export")
 @_folder
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-def export(folder: str, file: Path) -> int:
-    """Write the whole model of the checkpoint in FOLDER to one safetensors FILE.
+@click.argument("target", type=click.Path(path_type=Path))
+def export(folder: str, target: Path) -> int:
+    """Write the whole model of the checkpoint in FOLDER to TARGET.
 
-    Parameters have torch's names, tables are embeddings.NAME.weight. Optimizer state stays behind.
+    If that ends in .safetensors it is one file: parameters have torch's names, tables are
+    embeddings.NAME.weight, optimizer state stays behind. Else it is a folder that `gradmesh eval`,
+    `predict` and `export` take, as if the job had ended there.
     """
     place, kept = open_one(folder)
     with contextlib.closing(place):
-        names = export_model(place.fetch(kept), file)
-    click.echo(f"{file}: {len(names)} arrays")
+        if target.suffix == ".safetensors":
+            names = export_model(place.fetch(kept), target)
+            click.echo(f"{target}: {len(names)} arrays")
+        else:
+            _export_for_serving(place.fetch(kept), target)
+            click.echo(f"{target}: the model of step {kept.manifest.step}")
     return 0
+
+
+def _export_for_serving(path: Path, target: Path) -> None:
+    # Imported here, so that --help stays quick.
+    from gradmesh.launch.local import LocalCluster
+    from gradmesh.sdk.mesh.connect import connect
+    from gradmesh.trainer.job.saved_model import save_checkpoint
+
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise click.UsageError(f"{target} is not empty; choose another folder")
+    with LocalCluster(parameter_servers=1) as cluster, connect(cluster.address) as mesh:
+        save_checkpoint(path, target, mesh)

@@ -21,7 +21,8 @@ from gradmesh.sdk.checkpoint.tensors import map_tensors, write_tensors
 from gradmesh.sdk.table.arithmetic import wide_dtype
 from gradmesh.sdk.table.recipe import initializer_of, table_seed
 
-_MODEL = "model."
+MODEL = "model."
+"""What the names of parameters and buffers begin with in a checkpoint."""
 
 
 def export_model(folder: Path, file: Path) -> list[str]:
@@ -59,7 +60,7 @@ def model_arrays(chain: Sequence[tuple[Path, Manifest]]) -> dict[str, Array]:
     found: dict[str, Array] = {}
     if manifest.run is not None:
         dense = map_tensors(folder / DENSE)
-        found = {n.removeprefix(_MODEL): a for n, a in dense.items() if n.startswith(_MODEL)}
+        found = {n.removeprefix(MODEL): a for n, a in dense.items() if n.startswith(MODEL)}
     for number, files in enumerate(manifest.tables):
         spec, name = files.table, f"embeddings.{files.table.name}"
         if spec.kind == table_pb2.TABLE_KIND_HASH:

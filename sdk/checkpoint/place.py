@@ -41,7 +41,7 @@ class Place(ABC):
         """Return a folder of this machine with a checkpoint, beside those that it adds to."""
 
     @abstractmethod
-    def prune(self, keep: int) -> list[str]:
+    def prune(self, keep: int, keep_s: float = 0.0) -> list[str]:
         """Remove all but the newest checkpoints and those that they add to; return their names."""
 
     @abstractmethod
@@ -93,9 +93,9 @@ class Folder(Place):
         """Return the path."""
         return kept.path
 
-    def prune(self, keep: int) -> list[str]:
+    def prune(self, keep: int, keep_s: float = 0.0) -> list[str]:
         """Remove old ones."""
-        return [path.name for path in shelf.prune(self._root, keep)]
+        return [path.name for path in shelf.prune(self._root, keep, keep_s)]
 
     def find(self, name: str) -> Kept:
         """Return one checkpoint."""
@@ -201,9 +201,9 @@ class Remote(Place):
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             self._get(f"{name}/{file}", target / file)
 
-    def prune(self, keep: int) -> list[str]:
+    def prune(self, keep: int, keep_s: float = 0.0) -> list[str]:
         """Remove old ones, what says that they are complete first."""
-        gone = [kept.path.name for kept in shelf.superfluous(self.checkpoints(), keep)]
+        gone = [kept.path.name for kept in shelf.superfluous(self.checkpoints(), keep, keep_s)]
         for name in gone:
             self._files.rm_file(f"{self._root}/{name}/{COMPLETE}")
             self._files.rm(f"{self._root}/{name}", recursive=True)

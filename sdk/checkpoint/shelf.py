@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, final
@@ -64,22 +65,27 @@ def free_path(root: Path, step: int) -> Path:
     return path
 
 
-def prune(root: Path, keep: int) -> list[Path]:
+def prune(root: Path, keep: int, keep_s: float = 0.0) -> list[Path]:
     """Remove all but the newest checkpoints and those that they add to; return what went.
+
+    Args:
+        root: Where they are.
+        keep: How many of the newest stay.
+        keep_s: Those that are younger stay, too.
 
     Raises:
         InvalidRequest: None would be kept.
         CheckpointCorrupt: One has a damaged manifest; nothing is removed then.
     """
-    gone = [kept.path for kept in superfluous(list_checkpoints(root), keep)]
+    gone = [kept.path for kept in superfluous(list_checkpoints(root), keep, keep_s)]
     for path in gone:
         (path / COMPLETE).unlink()
         shutil.rmtree(path)
     return gone
 
 
-def superfluous(found: Sequence[Kept], keep: int) -> list[Kept]:
-    """Return the checkpoints that may go when so many of the newest are kept.
+def superfluous(found: Sequence[Kept], keep: int, keep_s: float = 0.0) -> list[Kept]:
+    """Return the checkpoints that may go when so many of the newest are kept, or so long.
 
     The newest come first: what adds to another goes before it, so that no chain is ever broken.
 
@@ -88,7 +94,9 @@ def superfluous(found: Sequence[Kept], keep: int) -> list[Kept]:
     """
     if keep < 1:
         raise InvalidRequest(f"keep {keep} checkpoints? Keep one at least", keep=keep)
-    needed = _with_bases(found, found[-keep:])
+    since = time.time() - keep_s
+    young = [kept for kept in found[:-keep] if keep_s > 0 and kept.manifest.created >= since]
+    needed = _with_bases(found, [*young, *found[-keep:]])
     return [kept for kept in reversed(found) if kept.manifest.id not in needed]
 
 

@@ -3,14 +3,21 @@
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from gradmesh.cli import main
+from gradmesh.launch.scoring import open_scorer
 from gradmesh.protos.errors import CheckpointCorrupt
 from gradmesh.sdk.checkpoint.manifest import chain_of
 from gradmesh.sdk.checkpoint.model import export_model
 from gradmesh.sdk.checkpoint.shelf import list_checkpoints
+from gradmesh.trainer.job.assignment import Assignment
+from gradmesh.trainer.job.model import make_model
+from gradmesh.trainer.models.local_embedding import LocalEmbedding
 from tests.faults.scenario import Outcome, assert_same, train
 
 
@@ -164,6 +171,91 @@ def test_a_checkpoint_exports_as_one_file_with_torch_names(stopped: Path, tmp_pa
         names
     )
     assert read["embeddings.feature-0.weight"].shape == (3000, 16)
+
+
+@pytest.mark.timeout(200)
+def test_a_checkpoint_is_a_torch_model_with_the_same_scores(stopped: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    newest = list_checkpoints(stopped)[-1].path
+    export_model(newest, tmp_path / "model.safetensors")
+
+    arrays = load_file(tmp_path / "model.safetensors")
+    twin = torch_dlrm(torch, arrays)
+    twin.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()}, strict=True)
+    source = Assignment().source()
+    with source.blocks("test", 64) as blocks:
+        block = blocks.read(0, 0)
+        assert block is not None
+        samples = block.samples
+    local = LocalEmbedding(source.fields.rows, Assignment().model.dim)
+    local.weight.data[:] = np.concatenate(
+        [arrays[f"embeddings.feature-{i}.weight"] for i in range(source.fields.features)]
+    )
+    ours = make_model(Assignment(), source.fields, local)
+    ours.load_state_dict(
+        {**ours.state_dict(), **{n: a for n, a in arrays.items() if "embeddings" not in n}}
+    )
+
+    with torch.no_grad():
+        theirs = twin(torch.from_numpy(samples.dense), torch.from_numpy(samples.ids)).numpy()
+    np.testing.assert_allclose(
+        ours(samples.dense, samples.ids).numpy(), theirs, rtol=1e-4, atol=1e-5
+    )
+
+
+def torch_dlrm(torch: Any, arrays: dict[str, Any]) -> Any:
+    """DLRM as one writes it in torch; sizes are those of the arrays."""
+
+    class Layers(torch.nn.Module):
+        def __init__(self, name: str, final_relu: bool) -> None:
+            super().__init__()
+            shapes = [arrays[n].shape for n in sorted(arrays) if n.startswith(name + ".")]
+            self.layers = torch.nn.ModuleList(
+                torch.nn.Linear(s[1], s[0]) for s in shapes if len(s) == 2
+            )
+            self.final_relu = final_relu
+
+        def forward(self, x: Any) -> Any:
+            for number, layer in enumerate(self.layers):
+                x = layer(x)
+                if self.final_relu or number + 1 < len(self.layers):
+                    x = torch.relu(x)
+            return x
+
+    class Twin(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            tables = {n.split(".")[1]: a.shape for n, a in arrays.items() if "embeddings" in n}
+            self.embeddings = torch.nn.ModuleDict(
+                {name: torch.nn.Embedding(*shape) for name, shape in tables.items()}
+            )
+            self.bottom, self.top = Layers("bottom", True), Layers("top", False)
+
+        def forward(self, dense: Any, ids: Any) -> Any:
+            vector = self.bottom(dense)
+            rows = [self.embeddings[f"feature-{i}"](ids[:, i]) for i in range(ids.shape[1])]
+            every = torch.stack([vector, *rows], 1)
+            lower, upper = torch.tril_indices(every.shape[1], every.shape[1], -1)
+            products = (every @ every.transpose(1, 2))[:, lower, upper]
+            return self.top(torch.cat([vector, products], 1)).reshape(-1)
+
+    return Twin()
+
+
+@pytest.mark.timeout(200)
+def test_a_checkpoint_becomes_a_model_that_is_served(stopped: Path, tmp_path: Path) -> None:
+    newest = list_checkpoints(stopped)[-1]
+
+    code = main(["checkpoint", "export", str(newest.path), str(tmp_path / "served")])
+
+    assert code == 0
+    with open_scorer(tmp_path / "served", parameter_servers=2) as scorer:
+        figures = scorer.evaluate((), 2)
+    saved = load_file(tmp_path / "served" / "dense.safetensors")
+    held = load_file(newest.path / "dense.safetensors")
+    assert 0 < figures["log_loss"] < 1
+    assert {f"model.{name}" for name in saved} <= held.keys()
+    assert all((held[f"model.{name}"] == array).all() for name, array in saved.items())
 
 
 @pytest.mark.slow

@@ -5,11 +5,11 @@ import pytest
 from click.testing import CliRunner
 
 from gradmesh.benchmarks.step import WORKLOADS
-from gradmesh.cli.bench import durability, step
+from gradmesh.cli.bench import checkpoint, durability, step
 
 
 def test_the_workloads_offered_are_those_there_are() -> None:
-    assert step.WORKLOADS == durability.WORKLOADS == WORKLOADS
+    assert step.WORKLOADS == durability.WORKLOADS == checkpoint.WORKLOADS == WORKLOADS
 
 
 @pytest.mark.slow
@@ -31,3 +31,20 @@ def test_rows_are_shown_and_written(tmp_path: Path, command, rows) -> None:
     written = json.loads(file.read_text())
     assert [row["workload"] for row in written] == rows
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in written)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_checkpoints_are_written_while_steps_are_measured(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+
+    done = CliRunner().invoke(
+        checkpoint.checkpoint,
+        ["--workload", "small", "--every-s", "0.2", "--turns", "2", "--json", str(file)],
+        standalone_mode=False,
+    )
+
+    assert done.exception is None
+    whole, stall = json.loads(file.read_text())
+    assert [whole["workload"], stall["workload"]] == ["small-checkpoint", "small-stall"]
+    assert 0 < stall["ours"] < whole["ours"]

@@ -19,6 +19,7 @@ from gradmesh.protos.errors import (
     SnapshotLost,
 )
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
+from gradmesh.sdk.checkpoint.manifest import chain_of
 from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 
@@ -167,6 +168,34 @@ def test_every_flipped_bit_is_found_and_nothing_changed(make_cluster, tmp_path):
 
     assert state_of(mesh, tmp_path) == before
     mesh.restore(tmp_path / "a")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_flipped_bit_in_every_single_byte_is_found_and_its_file_is_named(make_cluster, tmp_path):
+    mesh = make_cluster(parameter_servers=2).connect()
+    table = mesh.table("user", dim=2, optimizer=optim.Adagrad(lr=0.5))
+    table.push(np.arange(8), np.ones((8, 2), np.float32))
+    mesh.checkpoint(tmp_path / "a")
+    table.push(np.arange(3), np.ones((3, 2), np.float32))
+    mesh.checkpoint(tmp_path / "b", base=tmp_path / "a")
+    rng = np.random.default_rng(1)
+
+    files = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    for path in files:
+        good = path.read_bytes()
+        named = path.with_name("manifest.json") if path.name == "COMPLETE" else path
+        for place, bit in enumerate(rng.integers(8, size=len(good))):
+            bad = bytearray(good)
+            bad[place] ^= 1 << int(bit)
+            path.write_bytes(bad)
+            with pytest.raises(CheckpointCorrupt) as found:
+                chain_of(tmp_path / "b")
+            assert str(named) in str(found.value), (path, place, bit)
+        path.write_bytes(good)
+
+    assert len(files) == 8
+    chain_of(tmp_path / "b")
 
 
 @pytest.mark.parametrize("missing", ["COMPLETE", "manifest.json", "data"])

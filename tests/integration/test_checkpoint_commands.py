@@ -60,6 +60,18 @@ def test_prune_keeps_the_newest_and_what_they_add_to(chain, run):
     assert prune(chain, 1) == []
 
 
+def test_prune_keeps_what_is_young_enough(chain, run, monkeypatch):
+    created = [kept.manifest.created for kept in list_checkpoints(chain)]
+
+    early = run("prune", str(chain), "--keep", "1", "--keep-s", "3600", mesh=False)
+    monkeypatch.setattr("gradmesh.sdk.checkpoint.shelf.time.time", lambda: created[3] + 60)
+    assert prune(chain, 1, created[3] + 60 - created[2]) == []
+    late = prune(chain, 1, 60)
+
+    assert early.output == ""
+    assert [path.name for path in late] == ["c2", "c1", "c0"]
+
+
 def test_a_damaged_manifest_stops_prune_before_anything_goes(chain):
     (chain / "c1" / "manifest.json").write_text("{}")
 

@@ -39,7 +39,7 @@ class Checkpoints:
     Args:
         mesh: The mesh.
         config: The job; without a checkpoint_path nothing is written.
-        settings: The job's settings as they stand in the manifest.
+        settings: The job's settings and features as they stand in the manifest.
         clock: Seconds that only grow.
     """
 
@@ -182,7 +182,7 @@ class Checkpoints:
         )
         self._report(_described(shown, manifest, seconds, request))
         try:
-            place.prune(self._config.checkpoint_keep)
+            place.prune(self._config.checkpoint_keep, self._config.checkpoint_keep_s)
         except (GradmeshError, OSError) as error:
             _log.warning("old checkpoints not removed", extra={"error": str(error)})
 

@@ -132,6 +132,9 @@ class JobConfig(Section):
         0.0, "Seconds between two checkpoints; 0 looks at no clock.", minimum=0
     )
     checkpoint_keep: int = setting(3, "Newest checkpoints that are kept.", minimum=1)
+    checkpoint_keep_s: float = setting(
+        0.0, "Seconds for which checkpoints are kept beyond the newest.", minimum=0
+    )
     checkpoint_chain: int = setting(
         8, "How often a checkpoint only adds to the one before, until a full one.", minimum=0
     )

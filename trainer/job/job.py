@@ -28,6 +28,7 @@ from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.checkpoints import Checkpoints
 from gradmesh.trainer.job.dense import DenseState
 from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.job.saved_model import described
 from gradmesh.trainer.process_group import Backend, Endpoint
 
 _log = logging.getLogger(__name__)
@@ -86,7 +87,8 @@ class Job:
         self._source = assignment.source()
         # What a generation that ended left of the dense part.
         self._held: DenseState | None = None
-        self._checkpoints = Checkpoints(mesh, assignment.job, assignment.as_dict())
+        about = described(assignment, self._source.fields)
+        self._checkpoints = Checkpoints(mesh, assignment.job, about)
 
     def run(self) -> dict[str, float] | None:
         """Train; return the figures, or None when told to stop before the end.

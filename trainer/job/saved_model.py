@@ -8,6 +8,7 @@ model/vocabulary.safetensors   if the ids come from one
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -16,7 +17,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from gradmesh.engine.nn import Module
+from gradmesh.protos.errors import CheckpointCorrupt
 from gradmesh.protos.version import VERSION
+from gradmesh.sdk.checkpoint.manifest import chain_of
+from gradmesh.sdk.checkpoint.model import MODEL
+from gradmesh.sdk.checkpoint.save import DENSE
+from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.trainer.data import Fields
 from gradmesh.trainer.errors import DataError
@@ -49,17 +55,15 @@ def save_model(
         fields: The features of a sample.
         model: Its dense part is saved.
     """
-    draft, home = folder / f"{FOLDER}.part", folder / FOLDER
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    names = [f"feature-{feature}" for feature in range(fields.features)]
-    mesh.checkpoint(draft / _TABLES, tables=names)
+    tables = [f"feature-{feature}" for feature in range(fields.features)]
     dense = {name: tensor.data.copy() for name, tensor in model.state_dict().items()}
-    save_file(dense, draft / _DENSE)
-    if assignment.data.vocabulary is not None:
-        shutil.copyfile(assignment.data.vocabulary, draft / _VOCABULARY)
-    content = {
-        "gradmesh": VERSION,
+    content = {"gradmesh": VERSION, **described(assignment, fields)}
+    _write(folder / FOLDER, mesh, tables, dense, content, assignment.data.vocabulary)
+
+
+def described(assignment: Assignment, fields: Fields) -> dict[str, Any]:
+    """Return what a model's folder and the checkpoints of its job say about it, as JSON."""
+    return {
         "settings": assignment.as_dict(),
         "fields": {
             "dense_features": fields.dense_features,
@@ -67,6 +71,48 @@ def save_model(
             "hots": fields.hots,
         },
     }
+
+
+def save_checkpoint(checkpoint: Path, home: Path, mesh: Mesh) -> None:
+    """Write the model of a run's checkpoint into a folder, as a job does at its end.
+
+    Args:
+        checkpoint: Of a run; verified first.
+        home: Appears when all is there.
+        mesh: Its tables are restored to get there.
+
+    Raises:
+        CheckpointCorrupt: It is damaged, or holds no run.
+    """
+    manifest = chain_of(checkpoint)[-1][1]
+    if manifest.run is None:
+        raise CheckpointCorrupt(
+            f"checkpoint {checkpoint} holds tables only, no model", path=checkpoint
+        )
+    mesh.restore(checkpoint)
+    arrays = map_tensors(checkpoint / DENSE)
+    dense = {n.removeprefix(MODEL): a.copy() for n, a in arrays.items() if n.startswith(MODEL)}
+    vocabulary = manifest.run.settings["settings"]["data"].get("vocabulary")
+    tables = [files.table.name for files in manifest.tables]
+    content = {"gradmesh": VERSION, **manifest.run.settings}
+    _write(home, mesh, tables, dense, content, None if vocabulary is None else Path(vocabulary))
+
+
+def _write(
+    home: Path,
+    mesh: Mesh,
+    tables: Sequence[str],
+    dense: Mapping[str, Any],
+    content: dict[str, Any],
+    vocabulary: Path | None,
+) -> None:
+    draft = home.with_name(f"{home.name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    mesh.checkpoint(draft / _TABLES, tables=tables)
+    save_file(dict(dense), draft / _DENSE)
+    if vocabulary is not None:
+        shutil.copyfile(vocabulary, draft / _VOCABULARY)
     (draft / _SETTINGS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(home, ignore_errors=True)
     draft.rename(home)
