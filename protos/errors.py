@@ -14,7 +14,7 @@
     │     Overloaded                                           repeat the call
     ├── StoreFull, NestedTooDeep
     ├── CheckpointCorrupt
-    ├── Unauthenticated
+    ├── Unauthenticated, Forbidden
     ├── RemoteFailure             a registered function raised
     ├── BackwardFailed            a backward pass raised on some worker
     ├── DeadlineExceeded, Cancelled
@@ -327,6 +327,13 @@ class Unauthenticated(GradmeshError, PermissionError):
 
     code = "UNAUTHENTICATED"
     reason = "UNAUTHENTICATED"
+
+
+class Forbidden(GradmeshError, PermissionError):
+    """The caller's role may not do this; show a token or certificate of another role."""
+
+    code = "PERMISSION_DENIED"
+    reason = "FORBIDDEN"
 
 
 class RemoteFailure(GradmeshError, RuntimeError):

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast, final
 
-from gradmesh.protos.coordinator.v1 import coordinator_pb2, membership_pb2, status_pb2
+from gradmesh.protos.coordinator.v1 import coordinator_pb2, status_pb2
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.naming import natural_key
+from gradmesh.sdk.mesh.role import role_name
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
@@ -164,10 +165,9 @@ def _checkpoint(message: status_pb2.Checkpoint) -> dict[str, Any]:
 
 def _member(message: status_pb2.MemberStatus) -> MemberStatus:
     member = message.member
-    role = membership_pb2.Role.Name(member.role).removeprefix("ROLE_")
     return MemberStatus(
         name=member.name,
-        role=role.lower().replace("_", "-"),
+        role=role_name(member.role),
         address=member.address,
         incarnation=member.incarnation,
         silence_s=message.silence_s,

@@ -13,3 +13,10 @@ ROLES: dict[Role, membership_pb2.Role] = {
     "worker": membership_pb2.ROLE_WORKER,
 }
 """The wire's number of each."""
+
+_NAMES = {number: name for name, number in ROLES.items()}
+
+
+def role_name(role: membership_pb2.Role) -> str:
+    """Return a role in words; empty for one that nobody has."""
+    return _NAMES.get(role, "")

@@ -41,7 +41,18 @@ class SecurityConfig(Section):
         False, "Whether callers must show a certificate too (mutual TLS)."
     )
     token_file: Path | None = setting(
-        None, "File with the bearer token of the cluster.", check=readable_file
+        None,
+        "File with the bearer token that this process shows, and wants to see if there is no "
+        "tokens_file.",
+        check=readable_file,
+    )
+    tokens_file: Path | None = setting(
+        None,
+        "File with the tokens that callers may show, a line role:token or role:sha256:SUM each.",
+        check=readable_file,
+    )
+    certificate_roles: bool = setting(
+        False, "Whether callers' certificates must name their role: ROLE.role.gradmesh."
     )
     allow_plaintext_token: bool = setting(
         False, "Whether the token may travel without TLS beyond this machine."
@@ -63,9 +74,15 @@ class SecurityConfig(Section):
                 "tls_authority_file", "is missing; it says which client certificates are good"
             )
 
+        if self.certificate_roles and not self.tls_require_client_certificate:
+            yield Problem(
+                "tls_require_client_certificate", "must be true where certificate_roles is"
+            )
+
     def problems_at(self, key: str, address: str) -> Iterable[Problem]:
         """Yield what is unsafe when the address of setting `key` is served or called."""
-        plain = self.token_file is not None and not self.tls
+        tokens = self.token_file is not None or self.tokens_file is not None
+        plain = tokens and not self.tls
         if plain and not self.allow_plaintext_token and not is_loopback(address):
             yield Problem(
                 key,

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradmesh.protos.frame import Array
 from gradmesh.protos.method import Method
+from gradmesh.sdk.transport.caller import ANYBODY, Caller
 from gradmesh.sdk.transport.deadline import Deadline
 
 MAX_CALL_S = 600.0
@@ -27,12 +28,14 @@ class Call:
         empty: Returns memory for an array of the response; on a lane, memory that is sent as it is.
         borrowed: Whether the request's arrays are gone when the handler returns; a handler that
             keeps one must copy it then.
+        caller: Who calls.
     """
 
     deadline: Deadline
     peer: str
     empty: Empty = np.empty
     borrowed: bool = False
+    caller: Caller = ANYBODY
 
 
 class Endpoint(NamedTuple):

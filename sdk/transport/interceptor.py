@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from gradmesh.protos.errors import Draining, GradmeshError, InternalError
+from gradmesh.sdk.transport.caller import set_caller
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.security import TokenCheck, is_open
+from gradmesh.sdk.transport.security import CallerCheck, is_open
 from gradmesh.sdk.transport.status import to_status
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
         metrics: Where calls are counted.
     """
 
-    def __init__(self, check: TokenCheck, metrics: RpcMetrics) -> None:
+    def __init__(self, check: CallerCheck, metrics: RpcMetrics) -> None:
         self._check = check
         self._metrics = metrics
         self._idle = threading.Condition()  # guards _active and _closed
@@ -67,7 +68,7 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
             failure: GradmeshError | None = None
             response: Any = b""
             try:
-                self._check.admit(path, metadata)
+                set_caller(self._check.admit(path, metadata, context.auth_context))
                 with self._under_way(path):
                     response = inner(request, context)
             except GradmeshError as error:
@@ -90,7 +91,7 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
 
         def guarded(requests: Any, context: grpc.ServicerContext) -> Any:
             try:
-                self._check.admit(path, metadata)
+                set_caller(self._check.admit(path, metadata, context.auth_context))
                 return inner(requests, context)
             except GradmeshError as error:
                 failure = error

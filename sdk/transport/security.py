@@ -1,16 +1,25 @@
 """Certificates and tokens for gRPC and for lanes. The only place that builds credentials."""
 
-import hmac
+import hashlib
+import re
 import ssl
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
 
-from gradmesh.protos.errors import Unauthenticated
+from gradmesh.protos.access import ADMIN, ROLES
+from gradmesh.protos.errors import Forbidden, Unauthenticated
 from gradmesh.sdk.process.errors import ConfigError, Problem
 from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.transport.caller import ANYBODY, Caller
 
-_HEADER = "authorization"
+_HEADER, _BEARER = "authorization", "Bearer "
+_SUM = "sha256:"
+# Among the names that a certificate is for, the one that says its role: trainer.role.gradmesh.
+_ROLE_NAME = ".role.gradmesh"
+_ALTERNATIVE_NAMES = "x509_subject_alternative_name"
 # Load balancers and probes have no token, and the answer tells them nothing but "serving".
 _OPEN_PREFIX = "/grpc.health.v1.Health/"
 
@@ -119,11 +128,11 @@ def client_tls(config: SecurityConfig) -> ssl.SSLContext | None:
 def call_metadata(config: SecurityConfig) -> tuple[tuple[str, str | bytes], ...]:
     """Return what a client sends with each call."""
     token = read_token(config)
-    return ((_HEADER, f"Bearer {token}"),) if token is not None else ()
+    return ((_HEADER, f"{_BEARER}{token}"),) if token is not None else ()
 
 
 def read_token(config: SecurityConfig) -> str | None:
-    """Return the cluster's token; None when it has none.
+    """Return the token that this process shows; None when it has none.
 
     Raises:
         ConfigError: The file holds nothing that could be a token.
@@ -131,7 +140,7 @@ def read_token(config: SecurityConfig) -> str | None:
     if config.token_file is None:
         return None
     token = config.token_file.read_bytes().strip().decode("ascii", "replace")
-    if not token.isascii() or not token.isprintable() or not token or " " in token:
+    if not _is_token(token) or token.startswith(_SUM):
         raise _unusable("token_file", "holds no token; write one line of ASCII without spaces")
     return token
 
@@ -141,29 +150,113 @@ def is_open(path: str) -> bool:
     return path.startswith(_OPEN_PREFIX)
 
 
-class TokenCheck:
-    """Decides who may call.
+class CallerCheck:
+    """Decides who may call what.
 
     Args:
-        token: What callers must show; None lets everybody in.
+        config: The tokens that callers must show, and whether their certificates name roles;
+            without either everybody may do everything.
+
+    Raises:
+        ConfigError: The files hold no tokens.
     """
 
-    def __init__(self, token: str | None) -> None:
-        self._expected = f"Bearer {token}".encode() if token is not None else None
+    def __init__(self, config: SecurityConfig) -> None:
+        self._tokens = _accepted(config)
+        self._certificate_roles = config.certificate_roles
 
-    def admit(self, path: str, metadata: dict[str, str]) -> None:
-        """Return if the caller may call `path`.
+    def admit(
+        self,
+        path: str,
+        metadata: Mapping[str, str],
+        certificate: Callable[[], Mapping[str, Any]],
+    ) -> Caller:
+        """Return who calls `path`, if it may.
+
+        Args:
+            path: The rpc.
+            metadata: What came with the call.
+            certificate: Returns what the caller's certificate says.
 
         Raises:
             Unauthenticated: No token, or a wrong one.
+            Forbidden: The role of the token or of the certificate may not, or there is none.
         """
-        if self._expected is None or is_open(path):
-            return
+        if is_open(path):
+            return ANYBODY
+        caller = ANYBODY if self._tokens is None else self._by_token(metadata)
+        caller.check(path)
+        if self._certificate_roles:
+            certified = _by_certificate(certificate())
+            certified.check(path)
+            # With both, a caller may do what both let it do.
+            if caller.role == ADMIN:
+                return certified
+            if certified.role not in (ADMIN, caller.role):
+                raise caller.refuse(f"be shown with a certificate of {certified.role!r}")
+        return caller
+
+    def _by_token(self, metadata: Mapping[str, str]) -> Caller:
         shown = metadata.get(_HEADER)
         if shown is None:
             raise Unauthenticated("this cluster wants a token; set security.token_file")
-        if not hmac.compare_digest(shown.encode(), self._expected):
+        assert self._tokens is not None
+        # Of sums, so that how long the search takes says nothing about the tokens.
+        role = self._tokens.get(_sum_of(shown.removeprefix(_BEARER)))
+        if role is None or not shown.startswith(_BEARER):
             raise Unauthenticated("the token is wrong; compare security.token_file on both ends")
+        return Caller(role)
+
+
+def _accepted(config: SecurityConfig) -> dict[str, str] | None:
+    """Return the roles of the tokens that callers may show, by their sums; None if none is asked.
+
+    One token for all admits to everything.
+    """
+    if config.tokens_file is None:
+        token = read_token(config)
+        return None if token is None else {_sum_of(token): ADMIN}
+    found: dict[str, str] = {}
+    lines = config.tokens_file.read_bytes().decode("ascii", "replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        role, _, token = (part.strip() for part in text.partition(":"))
+        if text and (role not in ROLES or not _is_token(token)):
+            raise _unusable(
+                "tokens_file",
+                f"line {number} is not role:token; roles are {', '.join(ROLES)}, a token is ASCII "
+                "without spaces, or sha256: and its sum in hexadecimal digits",
+            )
+        if text:
+            is_sum = token.startswith(_SUM)
+            found[token.removeprefix(_SUM).lower() if is_sum else _sum_of(token)] = role
+    if not found:
+        raise _unusable("tokens_file", "holds no token; write a line role:token for each")
+    return found
+
+
+def _is_token(text: str) -> bool:
+    if text.startswith(_SUM):
+        return re.fullmatch("[0-9a-fA-F]{64}", text.removeprefix(_SUM)) is not None
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def _sum_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _by_certificate(said: Mapping[str, Any]) -> Caller:
+    """Return who shows a certificate: one of its names is its role."""
+    names = [name.decode(errors="replace") for name in said.get(_ALTERNATIVE_NAMES, ())]
+    roles = [name.removesuffix(_ROLE_NAME) for name in names if name.endswith(_ROLE_NAME)]
+    known = [role for role in roles if role in ROLES]
+    if len(known) != 1:
+        raise Forbidden(
+            f"the certificate names {len(known)} roles: give it one alternative name such as "
+            f"trainer{_ROLE_NAME}",
+            names=", ".join(names),
+        )
+    return Caller(known[0])
 
 
 def _check_certificates(config: SecurityConfig) -> None:

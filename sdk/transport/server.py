@@ -27,12 +27,13 @@ from gradmesh.sdk.process.transport import TransportConfig
 from gradmesh.sdk.transport.call import MAX_CALL_S as MAX_CALL_S
 from gradmesh.sdk.transport.call import Call as Call
 from gradmesh.sdk.transport.call import Endpoint
+from gradmesh.sdk.transport.caller import current_caller
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.interceptor import Border
 from gradmesh.sdk.transport.lane.exchange import EXCHANGE
 from gradmesh.sdk.transport.lane.host import OPEN_LANE, OWN, LaneHost
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.security import TokenCheck, read_token, server_credentials
+from gradmesh.sdk.transport.security import CallerCheck, server_credentials
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Server:
         security = security or SecurityConfig()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         metrics = RpcMetrics("server", registry)
-        self._border = Border(TokenCheck(read_token(security)), metrics)
+        self._border = Border(CallerCheck(security), metrics)
         endpoints = _endpoints(services)
         hot = {e.method.number: e for e in endpoints if e.method.number}
         self._lanes = LaneHost(
@@ -188,7 +189,8 @@ def _behaviour(endpoint: Endpoint, max_frame_bytes: int) -> Any:
         request = from_wire(data, method.request_type, max_frame_bytes)
         remaining = context.time_remaining()
         limit = MAX_CALL_S if remaining is None else min(remaining, MAX_CALL_S)
-        response = serve(request, Call(Deadline.after(limit), context.peer()))
+        call = Call(Deadline.after(limit), context.peer(), caller=current_caller())
+        response = serve(request, call)
         return to_wire(response, max_frame_bytes)
 
     return behaviour

@@ -177,6 +177,11 @@ class Members:
         """Tell whether somebody of that name is a member."""
         return name in self._leases
 
+    def role_of(self, name: str) -> pb.Role | None:
+        """Return the role of whoever has a name, also if only a former coordinator knew it."""
+        member = self._member(name)
+        return None if member is None else member.role
+
     def of_role(self, role: pb.Role) -> list[pb.Member]:
         """Return the members with a role, by name."""
         return [held.member for held in self.leases() if held.member.role == role]

@@ -14,6 +14,7 @@ from gradmesh.protos.coordinator.v1 import (
 )
 from gradmesh.protos.errors import GradmeshError, Retry
 from gradmesh.protos.version import VERSION
+from gradmesh.sdk.mesh.role import role_name
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
@@ -71,6 +72,7 @@ class CoordinatorServicer:
         self, request: membership_pb2.RegisterRequest, call: Call
     ) -> membership_pb2.RegisterResponse:
         """Make a process a member."""
+        call.caller.check_member(role_name(request.member.role))
         with self._changed:
             response = self._machine.register(request, self._clock())
             self._changed.notify_all()
@@ -81,6 +83,7 @@ class CoordinatorServicer:
     ) -> membership_pb2.RenewLeaseResponse:
         """Extend a lease."""
         with self._changed:
+            self._check_own(request.name, call)
             return self._machine.renew(request, self._clock())
 
     def leave(
@@ -88,9 +91,16 @@ class CoordinatorServicer:
     ) -> membership_pb2.LeaveResponse:
         """End a membership."""
         with self._changed:
+            self._check_own(request.name, call)
             self._machine.leave(request.name, request.incarnation)
             self._changed.notify_all()
             return membership_pb2.LeaveResponse()
+
+    def _check_own(self, name: str, call: Call) -> None:
+        """Return if a caller may speak for a member."""
+        role = self._machine.members.role_of(name)
+        if role is not None:
+            call.caller.check_member(role_name(role))
 
     def join_round(
         self, request: rendezvous_pb2.JoinRoundRequest, call: Call

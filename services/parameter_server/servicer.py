@@ -63,6 +63,8 @@ class ParameterServerServicer:
         """Read rows."""
         message = request.message
         _check_count(len(request.arrays), len(message.tables), "one array of ids a table")
+        if call.caller.only_reads and (message.HasField("context") or message.HasField("mark")):
+            raise call.caller.refuse("take part in contexts and steps")
         rows = self._store.lookup(
             message.tables,
             request.arrays,
@@ -72,6 +74,7 @@ class ParameterServerServicer:
             number=message.lookup,
             mark=message.mark if message.HasField("mark") else None,
             ahead=message.ahead,
+            peek=call.caller.only_reads,
             empty=np.empty if message.wire_rows else call.empty,
         )
         self._store.note_asked(message.tables, request.arrays, message.asked)

@@ -181,11 +181,13 @@ class Store:
         number: int,
         mark: context_pb2.StepMark | None,
         ahead: bool = False,
+        peek: bool = False,
         empty: Empty = np.empty,
     ) -> list[Array]:
         """Return the rows of several tables, in memory that `empty` gives.
 
-        Those of now if they are wanted ahead of the step.
+        Those of now if they are wanted ahead of the step. A peek changes nothing: rows that are not
+        there read as they would begin.
 
         Raises:
             InvalidRequest: They are wanted ahead without a context.
@@ -207,7 +209,7 @@ class Store:
             Part(table.name, table.slots_of(wanted), table.steps)
             for table, wanted in zip(tables, ids, strict=True)
         ]
-        if not ahead:
+        if not ahead and not peek:
             self.shelf.check_room([(self.shelf[part.table], part.slots) for part in parts])
         # What is read ahead is used when its step comes.
         rows = [
@@ -215,7 +217,7 @@ class Store:
                 table,
                 part.slots,
                 empty((part.slots.size, table.dim), table.dtype),
-                peek=ahead,
+                peek=ahead or peek,
             )
             for table, part in zip(tables, parts, strict=True)
         ]

@@ -6,6 +6,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, MethodDescriptor
 
 from gradmesh.protos import errors
+from gradmesh.protos.access import ACCESS, ROLES
 from gradmesh.protos.frame import ARRAYS_FIELD
 from gradmesh.protos.repeatable import REPEATABLE
 
@@ -41,6 +42,11 @@ def comments(root: Path) -> dict[str, str]:
 
 def test_every_rpc_is_in_the_table_of_repeatable_ones_and_nothing_else(rpcs: Rpcs) -> None:
     assert set(REPEATABLE) == set(rpcs)
+
+
+def test_every_rpc_says_who_may_call_it(rpcs: Rpcs) -> None:
+    assert set(ACCESS) == set(rpcs)
+    assert all("admin" in roles and roles <= set(ROLES) for roles in ACCESS.values())
 
 
 def test_comments_say_what_the_table_says(rpcs: Rpcs, comments: dict[str, str]) -> None:

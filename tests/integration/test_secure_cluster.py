@@ -1,4 +1,4 @@
-"""A whole cluster behind mutual TLS and a token, all of it from one file."""
+"""A whole cluster behind mutual TLS and tokens with roles, all of it from one file."""
 
 import os
 import subprocess
@@ -15,7 +15,9 @@ tls_certificate_file = "certificate.pem"
 tls_key_file = "key.pem"
 tls_authority_file = "authority.pem"
 tls_require_client_certificate = true
+certificate_roles = true
 token_file = "token"
+tokens_file = "tokens"
 
 [job]
 steps = 20
@@ -38,11 +40,12 @@ def gradmesh(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(120)
 def test_cluster_trains_behind_mutual_tls_and_a_token(tmp_path: Path) -> None:
     authority = trustme.CA()
-    own = authority.issue_cert("127.0.0.1")
+    own = authority.issue_cert("127.0.0.1", "admin.role.gradmesh")
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
     own.private_key_pem.write_to_path(tmp_path / "key.pem")
     own.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
     (tmp_path / "token").write_text("open-sesame\n")
+    (tmp_path / "tokens").write_text("admin:open-sesame\nreader:just-looking\n")
     (tmp_path / "cluster.toml").write_text(CONFIG)
 
     size = ("--parameter-servers", "1", "--trainers", "2")

@@ -9,10 +9,12 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gradmesh.protos.lane import VERSION
+from gradmesh.sdk.transport.caller import Caller
 from gradmesh.sdk.transport.lane.arena import Arena, map_peer
 from gradmesh.sdk.transport.lane.link import SMALL, Link, ShmLink, TcpLink
 from gradmesh.sdk.transport.lane.stream import LaneBroken, PlainStream, Stream, TlsStream
@@ -84,13 +86,18 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
         arena.close_fd()
 
 
-def welcome(sock: socket.socket, kind: str, admit: Any, max_frame_bytes: int) -> Link:
-    """Open a connection as its server.
+def welcome(
+    sock: socket.socket,
+    kind: str,
+    admit: Callable[[bytes], Caller | None],
+    max_frame_bytes: int,
+) -> tuple[Link, Caller]:
+    """Open a connection as its server; return it and who is at its other end.
 
     Args:
         sock: The connection.
         kind: "shm" or "tcp".
-        admit: Takes the secret shown; tells whether it is good, once.
+        admit: Takes the secret shown; returns whom it was made for, once.
         max_frame_bytes: Largest frame either way.
 
     Raises:
@@ -99,20 +106,20 @@ def welcome(sock: socket.socket, kind: str, admit: Any, max_frame_bytes: int) ->
     """
     sock.settimeout(HELLO_S)
     if kind == "tcp":
-        _admit(_read(sock, _HELLO.size), admit)
+        caller = _admit(_read(sock, _HELLO.size), admit)
         sock.sendall(_WELCOME.pack(_MAGIC, VERSION))
-        return TcpLink(stream_of(sock), max_frame_bytes)
+        return TcpLink(stream_of(sock), max_frame_bytes), caller
     check_user(sock)
     hello, fd = _receive_fd(sock, _HELLO.size)
     try:
-        _admit(hello, admit)
+        caller = _admit(hello, admit)
         peer = map_peer(fd)
     finally:
         os.close(fd)
     arena = Arena(max_frame_bytes, shared=True)
     try:
         socket.send_fds(sock, [_WELCOME.pack(_MAGIC, VERSION)], [arena.fd])
-        return ShmLink(_eager_stream(sock), arena, peer, max_frame_bytes)
+        return ShmLink(_eager_stream(sock), arena, peer, max_frame_bytes), caller
     finally:
         arena.close_fd()
 
@@ -129,11 +136,13 @@ def check_user(sock: socket.socket) -> None:
         raise ValueError(f"the other end runs as user {user}, this one as {os.geteuid()}")
 
 
-def _admit(hello: bytes, admit: Any) -> None:
+def _admit(hello: bytes, admit: Callable[[bytes], Caller | None]) -> Caller:
     magic, version, secret = _HELLO.unpack(hello)
     _check((magic, version))
-    if not admit(secret):
+    caller = admit(secret)
+    if caller is None:
         raise ValueError("the secret is wrong, used or too old")
+    return caller
 
 
 def _check(greeting: tuple[Any, ...]) -> None:

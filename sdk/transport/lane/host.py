@@ -20,6 +20,7 @@ from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import TransportConfig
 from gradmesh.sdk.transport.call import Call, Endpoint
+from gradmesh.sdk.transport.caller import Caller, current_caller
 from gradmesh.sdk.transport.lane.exchange import EXCHANGE, VERSION_METADATA, ServerStream
 from gradmesh.sdk.transport.lane.handshake import HELLO_S, host_identity, welcome
 from gradmesh.sdk.transport.lane.link import Link, TcpLink
@@ -88,7 +89,7 @@ class LaneHost:
         with self._lock:
             self._check_room()
             address = self._listen(_NAMES[kind])
-        secret = self._offers.make()
+        secret = self._offers.make(call.caller)
         if secret is None:
             raise LaneUnavailable("too many lanes are being opened at once")
         return pb.OpenLaneResponse(kind=kind, address=address, secret=secret)
@@ -110,7 +111,8 @@ class LaneHost:
         if VERSION_METADATA not in [tuple(pair) for pair in context.invocation_metadata()]:
             raise LaneUnavailable(f"lanes of version {VERSION} only", version=VERSION)
         stream = ServerStream(requests, context)
-        session = self._session(TcpLink(stream, self._max_frame_bytes, "stream"), context.peer())
+        link = TcpLink(stream, self._max_frame_bytes, "stream")
+        session = self._session(link, context.peer(), current_caller())
         over = threading.Event()
         with self._lock:
             self._check_room()
@@ -142,8 +144,8 @@ class LaneHost:
             assert isinstance(stream, ServerStream)
             stream.while_idle(session.link.trim)
 
-    def _session(self, link: Link, peer: str) -> Session:
-        return Session(link, self._endpoints, self._metrics, peer, lambda: self._draining)
+    def _session(self, link: Link, peer: str, caller: Caller) -> Session:
+        return Session(link, self._endpoints, self._metrics, peer, caller, lambda: self._draining)
 
     def _choose(self, request: pb.OpenLaneRequest) -> pb.LaneKind:
         here = self._config.lane
@@ -233,12 +235,12 @@ class LaneHost:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 tls = server_tls(self._security)
                 sock = tls.wrap_socket(sock, server_side=True) if tls is not None else sock
-            link = welcome(sock, kind, self._offers.take, self._max_frame_bytes)
+            link, caller = welcome(sock, kind, self._offers.take, self._max_frame_bytes)
         except (OSError, ValueError) as error:
             _log.warning("lane refused", extra={"peer": peer, "error": str(error)})
             sock.close()
             return None
-        return self._session(link, f"{kind}:{peer}")
+        return self._session(link, f"{kind}:{peer}", caller)
 
     def refuse(self) -> None:
         """Take no more calls; those under way go on."""

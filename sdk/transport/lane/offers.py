@@ -6,6 +6,7 @@ import threading
 import time
 from typing import final
 
+from gradmesh.sdk.transport.caller import Caller
 from gradmesh.sdk.transport.lane.handshake import SECRET_BYTES
 
 _TTL_S = 10.0
@@ -18,25 +19,25 @@ class Offers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _open
-        self._open: list[tuple[float, bytes]] = []
+        self._open: list[tuple[float, bytes, Caller]] = []
 
-    def make(self) -> bytes | None:
-        """Return a new secret; None when too many are waiting."""
+    def make(self, caller: Caller) -> bytes | None:
+        """Return a new secret for a caller; None when too many are waiting."""
         now = time.monotonic()
         secret = secrets.token_bytes(SECRET_BYTES)
         with self._lock:
             self._open = [offer for offer in self._open if offer[0] > now]
             if len(self._open) >= _MAX:
                 return None
-            self._open.append((now + _TTL_S, secret))
+            self._open.append((now + _TTL_S, secret, caller))
         return secret
 
-    def take(self, shown: bytes) -> bool:
-        """Tell whether a secret is good, and use it up."""
+    def take(self, shown: bytes) -> Caller | None:
+        """Return whom a secret was made for, and use it up; None if it is not good."""
         now = time.monotonic()
         with self._lock:
-            for place, (until, secret) in enumerate(self._open):
+            for place, (until, secret, caller) in enumerate(self._open):
                 if hmac.compare_digest(secret, shown):
                     del self._open[place]
-                    return until > now
-        return False
+                    return caller if until > now else None
+        return None

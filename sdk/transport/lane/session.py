@@ -9,6 +9,7 @@ from gradmesh.protos.errors import GradmeshError, InvalidFrame, InvalidRequest
 from gradmesh.protos.frame import Array, Frame, parse
 from gradmesh.protos.lane import FAILED, SUCCEEDED
 from gradmesh.sdk.transport.call import MAX_CALL_S, Call, Endpoint
+from gradmesh.sdk.transport.caller import Caller
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.interceptor import unforeseen
 from gradmesh.sdk.transport.lane.link import FOREVER, Link, Received
@@ -32,6 +33,7 @@ class Session:
         endpoints: The rpcs by their numbers on lanes.
         metrics: Where calls are counted.
         peer: Where the calls come from.
+        caller: Who calls.
         is_draining: Whether the process is leaving.
     """
 
@@ -41,12 +43,14 @@ class Session:
         endpoints: Mapping[int, Endpoint],
         metrics: RpcMetrics,
         peer: str,
+        caller: Caller,
         is_draining: Callable[[], bool],
     ) -> None:
         self.link = link
         self._endpoints = endpoints
         self._metrics = metrics
         self._peer = peer
+        self._caller = caller
         self._is_draining = is_draining
 
     def run(self) -> None:
@@ -106,6 +110,7 @@ class Session:
         if endpoint is None:
             raise InvalidRequest(f"no rpc has number {request.number} on lanes here")
         method, serve = endpoint
+        self._caller.check(method.path)
         message: Any = parse(request.head, method.request_type)
         if method.bulk[0]:
             message = Frame(message, request.arrays)
@@ -113,7 +118,8 @@ class Session:
             raise InvalidFrame(f"{method.name} takes no arrays")
         limit_s = min(request.deadline_ms / 1000, MAX_CALL_S)
         deadline = Deadline(time.monotonic() + limit_s)
-        response = serve(message, Call(deadline, self._peer, self.link.arena.empty, True))
+        call = Call(deadline, self._peer, self.link.arena.empty, True, self._caller)
+        response = serve(message, call)
         if method.bulk[1]:
             return response.message.SerializeToString(), response.arrays
         return response.SerializeToString(), ()

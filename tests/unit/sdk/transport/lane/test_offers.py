@@ -1,23 +1,25 @@
 from typing import Any
 
+from gradmesh.sdk.transport.caller import ANYBODY, Caller
 from gradmesh.sdk.transport.lane import offers as module
 from gradmesh.sdk.transport.lane.offers import Offers
 
 
 def test_a_secret_is_good_once() -> None:
     offers = Offers()
-    secret = offers.make()
+    reader = Caller("reader")
+    secret = offers.make(reader)
     assert secret is not None
 
-    assert not offers.take(bytes(32))
-    assert offers.take(secret)
-    assert not offers.take(secret)
+    assert offers.take(bytes(32)) is None
+    assert offers.take(secret) is reader
+    assert offers.take(secret) is None
 
 
 def test_a_secret_runs_out(monkeypatch: Any) -> None:
     offers = Offers()
     now = module.time.monotonic()
-    secret = offers.make()
+    secret = offers.make(ANYBODY)
     assert secret is not None
 
     monkeypatch.setattr(module.time, "monotonic", lambda: now + 60)
@@ -27,6 +29,6 @@ def test_a_secret_runs_out(monkeypatch: Any) -> None:
 
 def test_secrets_are_bounded() -> None:
     offers = Offers()
-    made = [offers.make() for _ in range(300)]
+    made = [offers.make(ANYBODY) for _ in range(300)]
 
     assert made.count(None) == 300 - 256
