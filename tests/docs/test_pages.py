@@ -56,6 +56,22 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_tests_exist(page: Path) -> None:
+    named = re.findall(r"\btests/[\w/*]+(?:\.py)?", page.read_text())
+
+    assert [name for name in named if not any(ROOT.glob(name.rstrip("/")))] == []
+
+
+def test_every_promise_names_the_test_that_shows_it() -> None:
+    lines = (ROOT / "docs/guarantees.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][1:]
+
+    assert len(rows) > 25
+    for _, _, shown_by in rows:
+        assert re.search(r"tests/[\w/]+\.py", shown_by) or "all tests" in shown_by, shown_by
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z0-9-]+)(?: [a-z-]+)*:", (ROOT / "Makefile").read_text(), re.M))
     targets |= {"render"}
