@@ -51,14 +51,30 @@ class Coordinator:
         incarnation: int,
         deadline: Deadline,
         openers: Mapping[tuple[str, int], int] | None = None,
+        wait_s: float = 0.0,
+        known: membership_pb2.RenewLeaseResponse | None = None,
     ) -> membership_pb2.RenewLeaseResponse:
-        """Give a sign of life, and tell how many contexts each process has open with us."""
+        """Give a sign of life and hear the news.
+
+        Args:
+            name: Who we are.
+            incarnation: Who we are.
+            deadline: For the answer.
+            openers: How many contexts each process has open with us, by name and incarnation.
+            wait_s: How long the answer may wait for news.
+            known: What is none.
+        """
         openers = openers or {}
+        known = known or membership_pb2.RenewLeaseResponse()
         request = membership_pb2.RenewLeaseRequest(
             name=name,
             incarnation=incarnation,
             open_contexts=sum(openers.values()),
             context_counts=openers.values(),
+            wait_s=wait_s,
+            generation=known.generation,
+            shard_epoch=known.shard_epoch,
+            checkpoint_request=known.checkpoint_request,
         )
         for opener, of in openers:
             request.context_openers.add(name=opener, incarnation=of)

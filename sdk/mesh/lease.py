@@ -1,11 +1,13 @@
 """A process's membership, kept alive by a thread of its own.
 
 The thread also brings the news that every member must hear: the trainers' current generation and
-the epoch of the shard map. A coordinator that restarted is told again who we are.
+the epoch of the shard map. The coordinator answers when there is some, so that it is heard at once.
+A coordinator that restarted is told again who we are.
 """
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol, final
@@ -18,6 +20,8 @@ from gradmesh.sdk.transport.deadline import Deadline
 _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 1.0
+# When there is much news, and between two answers that do not wait.
+_SHORTEST_PAUSE_S = 0.05
 _LONGEST_CALL_S = 2.0
 
 
@@ -65,6 +69,7 @@ class Lease:
         self._on_lost = on_lost
         self._contexts: list[OpenContexts] = []
         self._closed = threading.Event()
+        self._registrations = 0
         # Whether the coordinator answered last time; a goodbye to a silent one is not worth a wait.
         self._heard = True
         self._register_first(replace, deadline)
@@ -87,13 +92,22 @@ class Lease:
 
     def _register(self, replace: bool, deadline: Deadline) -> None:
         response = self._coordinator.register(self.member, replace, deadline)
+        self._registrations += 1
         self.lease_s = response.lease_s
         self.generation = response.generation
 
     def _keep(self) -> None:
-        while not self._closed.wait(min(self.lease_s / 3, _LONGEST_PAUSE_S)):
+        pause_s = min(self.lease_s / 3, _LONGEST_PAUSE_S)
+        while not self._closed.wait(pause_s):
+            every_s = min(self.lease_s / 3, _LONGEST_PAUSE_S)
+            begun = time.monotonic()
+            pause_s = every_s
             try:
-                self.renew(Deadline.after(min(max(self.lease_s / 2, 0.5), _LONGEST_CALL_S)))
+                call_s = min(max(self.lease_s / 2, 0.5), _LONGEST_CALL_S)
+                # The answer waits for news in our stead, so that we hear them at once.
+                has_news = self.renew(Deadline.after(call_s), every_s)
+                took_s = time.monotonic() - begun
+                pause_s = _SHORTEST_PAUSE_S if has_news else max(0.0, every_s - took_s)
                 self._heard = True
             except NameTaken:
                 self.lost = True
@@ -105,8 +119,15 @@ class Lease:
                 if not self._closed.is_set():
                     _log.warning("lease not renewed", extra={"error": error.message})
 
-    def renew(self, deadline: Deadline) -> None:
+    def renew(self, deadline: Deadline, wait_s: float = 0.0) -> bool:
         """Give a sign of life and hear the news; register again if we were forgotten.
+
+        Args:
+            deadline: For the answer.
+            wait_s: How long it may wait for news.
+
+        Returns:
+            Whether there were any.
 
         Raises:
             NameTaken: Another process took our name.
@@ -116,19 +137,29 @@ class Lease:
             openers.update(held.openers())
         try:
             news = self._coordinator.renew_lease(
-                self.member.name, self.member.incarnation, deadline, openers
+                self.member.name, self.member.incarnation, deadline, openers, wait_s, self._known()
             )
         except NotMember:
             if self._closed.is_set():
                 raise  # we left by ourselves
             _log.warning("no longer a member, registering again")
             self._register(False, deadline)
+            return True
         else:
+            before = self._known()
             self.generation = news.generation
             self.shard_epoch = news.shard_epoch
             self.checkpoint_request = news.checkpoint_request
             for gone in news.gone:
                 self._drop(gone.name, gone.incarnation)
+            return self._known() != before or bool(news.gone)
+
+    def _known(self) -> membership_pb2.RenewLeaseResponse:
+        return membership_pb2.RenewLeaseResponse(
+            generation=self.generation,
+            shard_epoch=self.shard_epoch,
+            checkpoint_request=self.checkpoint_request,
+        )
 
     def watch(self, contexts: OpenContexts) -> None:
         """Report open contexts with every sign of life, and end those of workers that are gone."""
@@ -146,10 +177,18 @@ class Lease:
         if self._closed.is_set():
             return
         self._closed.set()
+        known = self._registrations
+        # The goodbye also ends the call that waits for news.
+        self._say_goodbye(timeout_s)
         self._thread.join(timeout_s)
-        if not self.lost:
-            goodbye = Deadline.after(timeout_s if self._heard else min(timeout_s, 0.2))
-            try:
-                self._coordinator.leave(self.member.name, self.member.incarnation, goodbye)
-            except GradmeshError as error:
-                _log.warning("left without a goodbye", extra={"error": error.message})
+        if self._registrations != known:
+            self._say_goodbye(timeout_s)  # the thread was just about to register again
+
+    def _say_goodbye(self, timeout_s: float) -> None:
+        if self.lost:
+            return
+        deadline = Deadline.after(timeout_s if self._heard else min(timeout_s, 0.2))
+        try:
+            self._coordinator.leave(self.member.name, self.member.incarnation, deadline)
+        except GradmeshError as error:
+            _log.warning("left without a goodbye", extra={"error": error.message})

@@ -183,6 +183,14 @@ class Mesh:
         """Number of the newest request for a checkpoint, as far as this process has heard."""
         return self._lease.checkpoint_request
 
+    def renew(self, deadline: Deadline) -> None:
+        """Give a sign of life, and hear the news now.
+
+        Raises:
+            NameTaken: Another process took our name.
+        """
+        self._lease.renew(deadline)
+
     def join_trainers(self, timeout_s: float, job: str = "") -> Membership:
         """Wait for a rank in a new generation.
 

@@ -93,18 +93,30 @@ class Machine:
     def renew(
         self, request: membership_pb2.RenewLeaseRequest, now: float
     ) -> membership_pb2.RenewLeaseResponse:
-        """Note a sign of life; tell which workers that opened contexts are gone."""
+        """Note a sign of life; tell the news."""
         members, openers = self.members, request.context_openers
         counts = (*request.context_counts, *[1] * len(openers))
         contexts = {(w.name, w.incarnation): n for w, n in zip(openers, counts, strict=False)}
         if members.renew(request.name, request.incarnation, now, contexts):
             self._refresh_shards()  # a former coordinator knew it
+        return self.news(request)
+
+    def news(self, request: membership_pb2.RenewLeaseRequest) -> membership_pb2.RenewLeaseResponse:
+        """Tell a member the news, and which workers that opened contexts with it are gone.
+
+        Raises:
+            NotMember: It is none any more.
+        """
+        members = self.members
+        members.check(request.name, request.incarnation)
         return membership_pb2.RenewLeaseResponse(
             lease_s=self.members.lease_s,
             generation=self.rounds.current,
             shard_epoch=self.shards.map.epoch,
             checkpoint_request=self.board.requests,
-            gone=[one for one in openers if members.is_gone(one.name, one.incarnation)],
+            gone=[
+                one for one in request.context_openers if members.is_gone(one.name, one.incarnation)
+            ],
         )
 
     def leave(self, name: str, incarnation: int) -> None:

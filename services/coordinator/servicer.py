@@ -54,6 +54,7 @@ class CoordinatorServicer:
         # Guards all but the clock; notified after every event that may end a wait.
         self._changed = threading.Condition()
         self._waiters = 0
+        self._listeners = 0
         self._closed = False
 
     def sweep(self) -> None:
@@ -81,10 +82,24 @@ class CoordinatorServicer:
     def renew_lease(
         self, request: membership_pb2.RenewLeaseRequest, call: Call
     ) -> membership_pb2.RenewLeaseResponse:
-        """Extend a lease."""
+        """Extend a lease; the answer waits for news if it may."""
         with self._changed:
             self._check_own(request.name, call)
-            return self._machine.renew(request, self._clock())
+            found = self._machine.renew(request, self._clock())
+            left_s = min(request.wait_s, MAX_WAIT_S, call.deadline.remaining_s() - _MARGIN_S)
+            until = Deadline.after(min(left_s, found.lease_s / 2))
+            self._listeners += 1
+            try:
+                # Half of those who may wait: rounds and keys matter more.
+                while not self._closed and self._listeners <= self._max_waiters // 2:
+                    if until.passed or _has_news(found, request):
+                        break
+                    self._changed.wait(until.remaining_s())
+                    # Not a sign of life: nobody has said anything since.
+                    found = self._machine.news(request)
+            finally:
+                self._listeners -= 1
+            return found
 
     def leave(
         self, request: membership_pb2.LeaveRequest, call: Call
@@ -111,9 +126,12 @@ class CoordinatorServicer:
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         # Anew after each change: a trainer that waits for a gap takes it as soon as there is one.
+        before = self._machine.rounds.current
         if self._machine.join(request, self._clock()):
             fault.point("formed", self._machine.rounds.current)
             self._changed.notify_all()
+        elif self._machine.rounds.current != before:
+            self._changed.notify_all()  # a generation is over
         return self._machine.place(request)
 
     def put_key(
@@ -214,6 +232,7 @@ class CoordinatorServicer:
         """Ask the trainers for a checkpoint."""
         with self._changed:
             number = self._machine.request_checkpoint()
+            self._changed.notify_all()
             return status_pb2.RequestCheckpointResponse(request=number)
 
     def report_checkpoint(
@@ -250,3 +269,13 @@ class CoordinatorServicer:
                 self._changed.wait(until.remaining_s())
         finally:
             self._waiters -= 1
+
+
+def _has_news(
+    found: membership_pb2.RenewLeaseResponse, known: membership_pb2.RenewLeaseRequest
+) -> bool:
+    """Tell whether an answer says anything that the member does not know."""
+    said = (found.generation, found.shard_epoch, found.checkpoint_request)
+    return said != (known.generation, known.shard_epoch, known.checkpoint_request) or bool(
+        found.gone
+    )

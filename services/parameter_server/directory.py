@@ -82,10 +82,10 @@ class Directory:
         if generation <= mesh.generation:
             return
         try:
-            news = mesh.coordinator.renew_lease(mesh.name, mesh.incarnation, _soon(deadline))
+            mesh.renew(_soon(deadline))
         except (DeadlineExceeded, NotMember, Unreachable) as error:
             raise _silent(error.message) from error
-        newest = news.generation
+        newest = mesh.generation
         if generation > newest:
             raise InvalidRequest(
                 f"a run of generation {generation}, though the trainers' newest is {newest}; join "

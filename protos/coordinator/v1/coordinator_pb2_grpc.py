@@ -151,7 +151,8 @@ class CoordinatorServiceServicer(object):
 
     def RenewLease(self, request, context):
         """Extends a member's lease and tells it the news: the current generation, the shard map's epoch,
-        whether a checkpoint is wanted.
+        whether a checkpoint is wanted. The answer comes with the news, or after the time that the member
+        gives it; so one call after the other is a stream of news.
         Repeatable.
         Fails with FAILED_PRECONDITION (NOT_MEMBER) when the lease ran out: register again.
         """

@@ -56,18 +56,26 @@ class RegisterResponse(_message.Message):
     def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
-    __slots__ = ("name", "incarnation", "open_contexts", "context_openers", "context_counts")
+    __slots__ = ("name", "incarnation", "open_contexts", "context_openers", "context_counts", "wait_s", "generation", "shard_epoch", "checkpoint_request")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_OPENERS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     open_contexts: int
     context_openers: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerId]
     context_counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., context_counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    wait_s: float
+    generation: int
+    shard_epoch: int
+    checkpoint_request: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., context_counts: _Optional[_Iterable[int]] = ..., wait_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., checkpoint_request: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
     __slots__ = ("lease_s", "generation", "shard_epoch", "gone", "checkpoint_request")

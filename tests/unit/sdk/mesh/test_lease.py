@@ -28,7 +28,7 @@ class Coordinator:
         self._answer("register")
         return membership_pb2.RegisterResponse(lease_s=self.lease_s, generation=self.generation)
 
-    def renew_lease(self, name, incarnation, deadline, openers=None):
+    def renew_lease(self, name, incarnation, deadline, openers=None, wait_s=0, known=None):
         assert deadline.remaining_s() <= 2
         self.renewed.release()
         self._answer("renew")
@@ -174,7 +174,7 @@ def test_open_contexts_are_reported_and_those_of_the_lost_are_dropped():
     reported, dropped = [], []
 
     class Watching(Coordinator):
-        def renew_lease(self, name, incarnation, deadline, openers=None):
+        def renew_lease(self, name, incarnation, deadline, openers=None, wait_s=0, known=None):
             reported.append(dict(openers))
             response = super().renew_lease(name, incarnation, deadline)
             response.gone.add(name="x", incarnation=3)
@@ -196,3 +196,22 @@ def test_open_contexts_are_reported_and_those_of_the_lost_are_dropped():
 
     assert reported == [{("w", 1): 2, ("x", 3): 4}]
     assert dropped == [("x", 3), ("x", 3)]
+
+
+def test_news_are_asked_for_at_once_and_the_answer_may_wait_for_them(eventually):
+    told = []
+
+    class Waiting(Coordinator):
+        def renew_lease(self, name, incarnation, deadline, openers=None, wait_s=0, known=None):
+            told.append((wait_s, known.generation))
+            return super().renew_lease(name, incarnation, deadline)
+
+    coordinator = Waiting(lease_s=0.3)
+    lease = make(coordinator)
+    coordinator.generation = 7
+    eventually(lambda: (0.1, 7) in [(round(wait_s, 3), known) for wait_s, known in told])
+    lease.close()
+
+    # Before the first answer the member knew what it was told when it registered.
+    assert told[0] == (pytest.approx(0.1), 1)
+    assert lease.generation == 7

@@ -206,3 +206,84 @@ def test_a_missing_key_is_named(served, say):
 
     with pytest.raises(KeyMissing, match="'k' is not published in generation 1"):
         served.servicer.get_key(rendezvous_pb2.GetKeyRequest(generation=1, key="k"), call(0.15))
+
+
+def listen(name="trainer-0", wait_s=4.0, generation=1, **known):
+    return membership_pb2.RenewLeaseRequest(
+        name=name, incarnation=1, wait_s=wait_s, generation=generation, **known
+    )
+
+
+def wait_for_listener(servicer):
+    for _ in range(2000):
+        with servicer._changed:
+            if servicer._listeners:
+                return
+        time.sleep(0.001)
+    raise AssertionError("nobody listens")
+
+
+@pytest.mark.parametrize("news", ["generation", "checkpoint", "map", "lost opener"])
+def test_the_answer_to_a_sign_of_life_comes_with_the_news(served, say, clock, pool, news):
+    servicer = served.servicer
+    for i in range(2):
+        servicer.register(say.register(f"trainer-{i}"), call())
+        served.machine.join(say.join(f"trainer-{i}"))
+    servicer.register(say.register("client-0"), call())
+    request = listen()
+    request.context_openers.add(name="client-0", incarnation=1)
+
+    waiting = pool.submit(servicer.renew_lease, request, call())
+    wait_for_listener(servicer)
+    if news == "generation":
+        servicer.leave(membership_pb2.LeaveRequest(name="trainer-1", incarnation=1), call())
+    elif news == "checkpoint":
+        servicer.request_checkpoint(status_pb2.RequestCheckpointRequest(), call())
+    elif news == "map":
+        servicer.register(say.register("ps-0"), call())
+    else:
+        servicer.leave(membership_pb2.LeaveRequest(name="client-0", incarnation=1), call())
+    heard = waiting.result(timeout=2)
+
+    assert heard.generation == (2 if news == "generation" else 1)
+    assert heard.checkpoint_request == (news == "checkpoint")
+    assert heard.shard_epoch == (news == "map")
+    assert [one.name for one in heard.gone] == (["client-0"] if news == "lost opener" else [])
+
+
+def test_who_listens_gives_no_sign_of_life_and_hears_when_it_is_none_any_more(
+    served, say, clock, pool
+):
+    servicer = served.servicer
+    servicer.register(say.register("trainer-0"), call())
+
+    waiting = pool.submit(servicer.renew_lease, listen(), call())
+    wait_for_listener(servicer)
+    clock.now += 9
+    servicer.register(say.register("client-0"), call())  # wakes it, and is no news
+    clock.now += 2
+    servicer.sweep()
+
+    with pytest.raises(NotMember):
+        waiting.result(timeout=2)
+
+
+def test_without_news_the_answer_comes_in_time_and_what_is_known_is_no_news(served, say):
+    servicer = served.servicer
+    servicer.register(say.register("trainer-0"), call())
+
+    at_once = servicer.renew_lease(listen(generation=9), call())
+    later = servicer.renew_lease(listen(wait_s=0.05), call())
+
+    assert at_once == later
+
+
+def test_a_coordinator_that_leaves_lets_nobody_listen(served, say, pool):
+    servicer = served.servicer
+    servicer.register(say.register("trainer-0"), call())
+    waiting = pool.submit(servicer.renew_lease, listen(), call())
+    wait_for_listener(servicer)
+
+    servicer.close()
+
+    assert waiting.result(timeout=2).generation == 1
