@@ -5,8 +5,15 @@ GEN := .venv-gen
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# The tag that .env and the manifests name, too.
+IMAGE ?= gradmesh:$(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' protos/version.py)
+BUILD_NETWORK ?= default
+# A package index of your own reaches the build as an argument, never as a file of the repository.
+BUILD_ARGS = --build-arg PIP_INDEX_URL --build-arg PIP_EXTRA_INDEX_URL \
+  --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo setup parity-setup test test-all check format protos check-protos e2e bench render clean
+.PHONY: help demo setup parity-setup test test-all check format protos check-protos image e2e bench render clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -69,11 +76,18 @@ bench: $(VENV)/.dev  ## side-by-side figures; with torch where `make parity-setu
 	$(BIN)/gradmesh bench hybrid
 
 render: $(VENV)/.dev  ## every overlay and combination: schemas, meaning, and the launcher, against an emulated API server
-	$(BIN)/yamllint -s deploy tests/deploy
+	$(BIN)/yamllint -s docker-compose.yml deploy tests/deploy
 	$(BIN)/python -m pytest -q -n 2 tests/deploy
 
-e2e:  ## container scenario: not part of gradmesh yet
-	@echo "make $@: gradmesh has no images and manifests yet, so there is nothing to run"; exit 2
+image:  ## the container image of all roles; BUILD_NETWORK=host where builds reach no package index otherwise
+	docker build -q --network $(BUILD_NETWORK) -f deploy/docker/Dockerfile -t $(IMAGE) $(BUILD_ARGS) .
+
+e2e: $(VENV)/.dev  ## containers for real: compose trains, loses processes and ends with the same bits; skipped without an engine
+	@if docker info >/dev/null 2>&1; then \
+	  $(MAKE) --no-print-directory image && GRADMESH_IMAGE=$(IMAGE) BUILD_NETWORK=$(BUILD_NETWORK) $(BIN)/python -m pytest -q -m e2e tests/e2e; \
+	else \
+	  echo "=== make e2e: SKIPPED, NOTHING WAS TESTED: no container engine answers ($${DOCKER_HOST:-the default socket}) ===" >&2; \
+	fi
 
 clean:  ## remove environments, caches and build products
 	rm -rf $(VENV) $(GEN) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,6 +20,7 @@ _COMMANDS = {
     "export": "Write a trained model as files that others read.",
     "up": "Start a cluster and stay with it.",
     "status": "Show the members and the progress of a cluster.",
+    "report": "Follow a training run until it is done, and show its figures.",
     "logs": "Show the logs of a cluster's processes.",
     "contexts": "List the open contexts of distributed autograd by worker.",
     "table": "List, inspect, save and restore tables.",

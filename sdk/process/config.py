@@ -18,7 +18,9 @@ from gradmesh.sdk.process.setting import Section, Setting, settings
 S = TypeVar("S", bound=Section)
 
 # Variables that the command line reads itself.
-RESERVED = frozenset({"GRADMESH_CONFIG", "GRADMESH_STATE"})
+RESERVED = frozenset(
+    {"GRADMESH_CONFIG", "GRADMESH_IMAGE", "GRADMESH_NAME", "GRADMESH_ON", "GRADMESH_STATE"}
+)
 
 # Kubernetes and Docker links describe a service called gradmesh-coordinator by variables such as
 # GRADMESH_COORDINATOR_PORT_7070_TCP_ADDR; they are no settings of ours, and no mistake of the user.

@@ -1,0 +1,90 @@
+"""`gradmesh report`: follow a training run that others started, and show what came of it."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from gradmesh.cli.launcher_option import with_launcher
+from gradmesh.cli.mesh_option import checked
+from gradmesh.cli.options import configured
+from gradmesh.cli.progress import Figures, progress_screen
+from gradmesh.launch.errors import ClusterFailed
+from gradmesh.launch.launcher import Launcher
+from gradmesh.launch.training import carried_on, result_of
+from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.status import ClusterStatus, fetch
+
+_POLL_S = 0.5
+_ASK_S = 2.0
+_OUT_OF_REACH = 3
+_OLD_RESULT_S = 10.0
+
+
+@click.command()
+@click.option("--coordinator", metavar="ADDRESS", help="Ask this coordinator, wherever it runs.")
+@click.option(
+    "--patience-s",
+    type=click.FloatRange(min=0.1),
+    default=600.0,
+    help="Seconds without any progress after which it gives up.  [default: 600]",
+)
+@with_launcher
+@configured(SecurityConfig)
+def report(
+    sections: Sections,
+    config: Path | None,
+    launcher: Launcher,
+    coordinator: str | None,
+    patience_s: float,
+) -> int:
+    """Follow a training run until it is done, and show its figures."""
+    address = checked(coordinator) if coordinator else launcher.status().address
+    status = ClusterStatus()
+    with progress_screen(f"gradmesh report: following {address}") as screen:
+        for status in statuses(address, sections[SecurityConfig], patience_s):
+            screen.update(status)
+    Figures(result_of(status)).show()
+    click.echo("training is done; the servers keep the tables until you end them")
+    return 0
+
+
+def statuses(address: str, security: SecurityConfig, patience_s: float) -> Iterator[ClusterStatus]:
+    """Give the status of a cluster again and again, the last time with the run's result.
+
+    A result that is there already is taken for that of an older run if trainers come soon.
+
+    Raises:
+        ClusterFailed: Nothing has changed for too long.
+    """
+    status, why = ClusterStatus(), "training does not begin; look at the logs"
+    moved, begun, is_old = time.monotonic(), time.monotonic(), None
+    while True:
+        before = _movement(status)
+        try:
+            status = carried_on(status, fetch(address, security, _ASK_S))
+        except GradmeshError as error:
+            # It may be on its way up, or back.
+            why = error.message
+        if is_old is None and status.version:
+            is_old = bool(status.result)
+        if before != _movement(status):
+            moved, why = time.monotonic(), f"nothing new since step {status.step}; see the logs"
+        elif time.monotonic() - moved > patience_s:
+            raise ClusterFailed(f"no progress in {patience_s:g} s: {why}", _OUT_OF_REACH)
+        training = any(member.role == "trainer" for member in status.members)
+        is_old = is_old and not training
+        waited = not is_old or time.monotonic() - begun > _OLD_RESULT_S
+        if status.result and not training and waited:
+            yield status
+            return
+        yield replace(status, result={})
+        time.sleep(_POLL_S)
+
+
+def _movement(status: ClusterStatus) -> tuple[int, int, int]:
+    return status.generation, status.step, len(status.members)
