@@ -9,6 +9,7 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.autograd.v1.AutogradService/ReportParts": True,
     "gradmesh.autograd.v1.AutogradService/AbortPass": True,
     "gradmesh.autograd.v1.AutogradService/ProbePass": True,
+    "gradmesh.autograd.v1.AutogradService/StepParameters": True,
     "gradmesh.coordinator.v1.CoordinatorService/Register": True,
     "gradmesh.coordinator.v1.CoordinatorService/RenewLease": True,
     "gradmesh.coordinator.v1.CoordinatorService/Leave": True,

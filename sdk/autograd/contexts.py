@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Collection
-from typing import final
+from collections.abc import Collection, Mapping
+from typing import Any, final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
@@ -106,6 +106,21 @@ class Contexts:
         if found is None:
             raise _released(id_)
         return found
+
+    def gradients(self, id_: context_pb2.ContextId) -> Mapping[Any, Any]:
+        """Return the gradients of this process's leaves in a context, none if it never was here.
+
+        Raises:
+            ContextReleased: It is over.
+        """
+        found = self._open.get((id_.worker, id_.incarnation, id_.counter))
+        if found is not None:
+            return found.map
+        with self._lock:
+            tombstones = self._buried.get(id_.worker)
+            if tombstones is not None and tombstones.has(id_.incarnation, id_.counter):
+                raise _released(id_)
+        return {}
 
     def leave(self, ctx: Context) -> None:
         """End a context of this process, and tell everybody who knows it."""

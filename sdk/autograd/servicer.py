@@ -3,9 +3,9 @@
 import contextvars
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import final
+from typing import TypeAlias, final
 
 from gradmesh.engine.autograd import GradientError
 from gradmesh.engine.backend import ShapeError
@@ -35,6 +35,9 @@ _HOLDING = 4
 # How long the worker that began a pass is told that it failed.
 _REPORT_S = 5.0
 
+Step: TypeAlias = Callable[[pb.StepParametersRequest], pb.StepParametersResponse]
+"""Takes one phase of a step of parameters."""
+
 
 @final
 class AutogradServicer:
@@ -44,12 +47,14 @@ class AutogradServicer:
         contexts: The contexts of this process.
         worker: Name of this process.
         incarnation: Its incarnation.
+        step: Takes one phase of a step of parameters here.
     """
 
-    def __init__(self, contexts: Contexts, worker: str, incarnation: int) -> None:
+    def __init__(self, contexts: Contexts, worker: str, incarnation: int, step: Step) -> None:
         self._contexts = contexts
         self._worker = worker
         self._incarnation = incarnation
+        self._step = step
         self._holding = threading.Semaphore(_HOLDING)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="backward")
 
@@ -174,6 +179,12 @@ class AutogradServicer:
             finished=part.take_finished() if part.over else (),
             engaged=sorted(part.engaged),
         )
+
+    def step_parameters(
+        self, request: pb.StepParametersRequest, call: Call
+    ) -> pb.StepParametersResponse:
+        """Take one phase of a step of parameters."""
+        return self._step(request)
 
     def close(self) -> None:
         """Begin no more work; may be called twice."""

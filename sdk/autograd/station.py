@@ -10,6 +10,7 @@ from gradmesh.sdk.autograd.contexts import CONTEXTS, Contexts
 from gradmesh.sdk.autograd.recorder import ContextRecorder
 from gradmesh.sdk.autograd.servicer import AutogradServicer
 from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.optim.stepper import Stepper
 from gradmesh.sdk.owner.servicer import ContextHolder
 from gradmesh.sdk.rpc.recording import NullRecorder, install
 from gradmesh.sdk.transport.channel import Channel
@@ -33,7 +34,9 @@ class Station:
     def __init__(self, agent: "Agent", contexts: Contexts = CONTEXTS) -> None:
         self._agent = agent
         self._contexts = contexts
-        self._servicer = AutogradServicer(contexts, self.name, self.incarnation)
+        self._servicer = AutogradServicer(
+            contexts, self.name, self.incarnation, Stepper(agent, contexts).step
+        )
 
     @property
     def name(self) -> str:

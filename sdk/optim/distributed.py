@@ -1,22 +1,27 @@
 """DistributedOptimizer: one optimizer over parameters of many workers."""
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from gradmesh.engine.optim import Optimizer
-from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.autograd.binding import bound
+from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
+from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
 from gradmesh.sdk.autograd.context import Context
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.optim.owner import CREATE, OwnerOptimizer
+from gradmesh.sdk.optim.rounds import Rounds
 from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rref.rref import RRef
 
-_MODES = ("sync", "async")
+_MODES = ("sync", "async", "bounded")
 # An owner that does not answer forgets the step together with its optimizer.
 _ABANDON_S = 2.0
+# Between looks at how far the others are.
+_FIRST_LOOK_S = 0.001
+_LONGEST_LOOK_S = 0.05
 
 
 @final
@@ -29,7 +34,10 @@ class DistributedOptimizer:
         param_rrefs: References to parameters, or dicts with `params` and options of their own.
         args: Positional arguments of the optimizer after its parameters.
         mode: "sync": a step is prepared by all owners and takes effect when all could; one that
-            fails to prepare changes nothing anywhere. "async": each owner steps at once.
+            fails to prepare changes nothing anywhere. "async": each owner steps at once. "bounded":
+            async, and `step` returns when this client is at most `staleness` steps ahead of the
+            slowest one that steps the same parameters.
+        staleness: Of mode "bounded".
         timeout_s: Of each round of calls; the default of rpc if None.
         kwargs: Named arguments of the optimizer.
 
@@ -48,12 +56,19 @@ class DistributedOptimizer:
         param_rrefs: Sequence[Any],
         *args: Any,
         mode: str = "sync",
+        staleness: int | None = None,
         timeout_s: float | None = None,
         **kwargs: Any,
     ) -> None:
         if mode not in _MODES:
-            raise ValueError(f"no mode {mode!r}; there are {' and '.join(_MODES)}")
+            raise ValueError(f"no mode {mode!r}; there are {', '.join(_MODES)}")
+        if (mode == "bounded") != (staleness is not None) or (staleness or 0) < 0:
+            raise ValueError(
+                f"staleness is {staleness!r} with mode {mode!r}; it is a number of steps, from 0, "
+                "of mode 'bounded' and of no other"
+            )
         self.mode = mode
+        self.staleness = staleness
         self._name = REGISTRY.name_of(optimizer_class)
         self._timeout_s = timeout_s
         self._numbers = itertools.count(1)
@@ -65,7 +80,8 @@ class DistributedOptimizer:
             for rref in group["params"]:
                 share = self._shares.setdefault(rref.owner_name(), {})
                 share.setdefault(place, []).append(next(every))
-        caller = current_agent().caller
+        agent = current_agent()
+        caller = agent.caller
 
         def create(worker: str) -> Future[Any]:
             return caller.call(worker, CREATE, self._creation(worker, args, kwargs), {}, timeout_s)
@@ -74,6 +90,7 @@ class DistributedOptimizer:
             {worker: _started(create, worker) for worker in self._shares}
         )
         self._owners = {worker: rref for worker, (rref, _) in made.items()}
+        self._rounds = Rounds(agent, self._owners)
         self._made = {worker: options for worker, (_, options) in made.items()}
         for worker, options in self._made.items():
             for place, own in zip(self._shares[worker], options, strict=True):
@@ -93,13 +110,47 @@ class DistributedOptimizer:
             raise TypeError(f"a context is needed, not a {type(ctx).__name__}")
         ctx.check()
         number = next(self._numbers)
+        ask, timeout_s = self._rounds.ask, self._timeout_s
         options = {worker: self._options(worker) for worker in self._shares}
-        # The calls carry the context, so that owners nobody called in it know it, too.
-        with bound(ctx):
-            if self.mode == "async" or len(self._owners) == 1:
-                self._call("apply", lambda worker: (number, ctx.name, options[worker]))
+        alone = self.mode != "sync" or len(self._owners) == 1
+        phase = pb.STEP_PHASE_APPLY if alone else pb.STEP_PHASE_PREPARE
+        lead, errors = ask(phase, number, context=ctx.id, options=options, timeout_s=timeout_s)
+        if errors:
+            if not alone:
+                ask(pb.STEP_PHASE_ABANDON, number, timeout_s=_ABANDON_S)
+            raise _first(errors)
+        if not alone:
+            _, errors = ask(pb.STEP_PHASE_COMMIT, number, timeout_s=timeout_s)
+            if errors:
+                raise _partly(errors, [name for name in self._owners if name not in errors])
+        if self.staleness is not None and lead > self.staleness:
+            self._await_others(number, self.staleness)
+
+    def _await_others(self, number: int, staleness: int) -> None:
+        """Return when this client is not too far ahead.
+
+        Raises:
+            DeadlineExceeded: It still is.
+        """
+        deadline = current_agent().caller.deadline(self._timeout_s)
+        pause_s = _FIRST_LOOK_S
+        while True:
+            lead, errors = self._rounds.ask(
+                pb.STEP_PHASE_LOOK, number, timeout_s=max(deadline.remaining_s(), pause_s)
+            )
+            if errors:
+                raise _first(errors)
+            if lead <= staleness:
                 return
-            self._commit(number, "prepare", lambda worker: (number, ctx.name, options[worker]))
+            if deadline.remaining_s() < pause_s:
+                raise DeadlineExceeded(
+                    f"step {number} took effect, and is {lead} steps ahead of the slowest client "
+                    f"of the same parameters, more than staleness={staleness}; a client that has "
+                    "ended must let go of its optimizer",
+                    lead=lead,
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
 
     def state_dict(self) -> dict[str, Any]:
         """Return state and options as an optimizer of all the parameters in one process would."""
@@ -149,12 +200,9 @@ class DistributedOptimizer:
                 future.exception()
             raise
         published = self._start("commit", lambda worker: (number,), self._timeout_s)
-        try:
-            _finish(published)
-        except Exception as error:
-            done = [worker for worker, future in published.items() if not future.exception()]
-            error.add_note(f"took effect on: {', '.join(done) or 'no worker for certain'}")
-            raise
+        errors = _errors(published)
+        if errors:
+            raise _partly(errors, [name for name in published if name not in errors])
 
     def _call(self, method: str, args: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
         return _finish(self._start(method, args, self._timeout_s))
@@ -225,15 +273,31 @@ def _started(call: Callable[[str], Future[Any]], worker: str) -> Future[Any]:
         return failed
 
 
+def _errors(futures: Mapping[str, Future[Any]]) -> dict[str, BaseException]:
+    return {worker: error for worker, f in futures.items() if (error := f.exception())}
+
+
 def _finish(futures: Mapping[str, Future[Any]]) -> dict[str, Any]:
     """Wait for all workers; raise the first error, with notes of the others."""
-    errors = {worker: error for worker, f in futures.items() if (error := f.exception())}
+    errors = _errors(futures)
     if errors:
-        worker, first = next(iter(errors.items()))
-        if getattr(first, "remote_worker", None) is None:
-            first.remote_worker = worker  # type: ignore[attr-defined]
-        first.add_note(f"raised for the optimizer on {worker}")
-        for other, error in list(errors.items())[1:]:
-            first.add_note(f"also on {other}: {type(error).__name__}: {error}")
-        raise first
+        raise _first(errors)
     return {worker: future.result() for worker, future in futures.items()}
+
+
+def _first(errors: Mapping[str, BaseException]) -> BaseException:
+    """Return the first error, with its worker's name and notes of the others."""
+    worker, first = next(iter(errors.items()))
+    if getattr(first, "remote_worker", None) is None:
+        first.remote_worker = worker  # type: ignore[attr-defined]
+    first.add_note(f"raised for the optimizer on {worker}")
+    for other, error in list(errors.items())[1:]:
+        first.add_note(f"also on {other}: {type(error).__name__}: {error}")
+    return first
+
+
+def _partly(errors: Mapping[str, BaseException], done: Sequence[str]) -> BaseException:
+    """Return the error of something that took effect on some workers only."""
+    first = _first(errors)
+    first.add_note(f"took effect on: {', '.join(done) or 'no worker for certain'}")
+    return first

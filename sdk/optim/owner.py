@@ -10,15 +10,15 @@ from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.optim.pending import PendingStep
 from gradmesh.engine.optim.pending_state import PendingState
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.autograd.contexts import find_context
+from gradmesh.sdk.optim.pace import PACE
 from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rref.rref import RRef
 
 CREATE = "gradmesh.optim.create"
 
-# Numbers that were abandoned before they were prepared; a late one is dropped.
-_MAX_ABANDONED = 1024
+# Numbers of steps that are remembered, so that what comes late or again has no effect.
+_MAX_NUMBERS = 1024
 
 # A parameter's lock is found by its identity; two may share one, which costs a short wait.
 _LOCKS = [threading.Lock() for _ in range(256)]
@@ -48,51 +48,61 @@ class OwnerOptimizer:
 
     def __init__(self, optimizer: optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._lock = threading.Lock()  # guards the optimizer's state and _pending
+        self._lock = threading.Lock()  # guards the optimizer's state and all below
         self._pending: dict[int, Pending] = {}
         self._abandoned: dict[int, None] = {}
+        self._committed: dict[int, None] = {}
+        self.shared = frozenset(self._params())
+        PACE.join(self)
 
-    def prepare(self, number: int, context: str, options: Sequence[Mapping[str, Any]]) -> None:
-        """Work a step out aside, for `commit` to publish.
+    def prepare(
+        self,
+        number: int,
+        grads: Mapping[Any, Any],
+        options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Work a step out aside, for `commit` to publish; again is no error.
 
         Args:
             number: Of the step, chosen by the client.
-            context: Name of the context whose gradients are used.
+            grads: Gradients by parameter, of others, too.
             options: Of each group, those that differ from the optimizer's own.
 
         Raises:
-            ContextReleased: The context is over.
             Exception: What the optimizer raised; nothing is changed.
         """
-        grads = find_context(context).gradients()
         with self._lock:
-            self._keep(number, PendingStep(self._optimizer, grads, options))
+            if number not in self._pending and number not in self._committed:
+                self._keep(number, PendingStep(self._optimizer, grads, options))
 
     def commit(self, number: int) -> None:
-        """Publish what was prepared under a number.
+        """Publish what was prepared under a number; again is no error.
 
         Raises:
             InvalidRequest: Nothing was.
         """
         with self._lock:
+            if number in self._committed:
+                return
             pending = self._pending.pop(number, None)
             if pending is None:
                 raise InvalidRequest(f"nothing was prepared under the number {number}")
             with _held(pending.params):
                 pending.publish()
+            _note(self._committed, number)
+        if isinstance(pending, PendingStep):
+            PACE.advance(self)
 
     def abandon(self, number: int) -> None:
         """Forget what was prepared under a number, if anything was."""
         with self._lock:
             if self._pending.pop(number, None) is None:
-                self._abandoned[number] = None
-            if len(self._abandoned) > _MAX_ABANDONED:
-                del self._abandoned[next(iter(self._abandoned))]
+                _note(self._abandoned, number)
 
-    def apply(self, number: int, context: str, options: Sequence[Mapping[str, Any]]) -> None:
-        """Prepare and publish a step at once."""
-        self.prepare(number, context, options)
-        self.commit(number)
+    @property
+    def lead(self) -> int:
+        """Steps of this client beyond those of the slowest that shares parameters with it."""
+        return PACE.lead(self)
 
     def options(self) -> list[dict[str, Any]]:
         """Return the options of each group."""
@@ -137,6 +147,12 @@ def _create(
     ]
     owner = OwnerOptimizer(made(local, *args, **kwargs))
     return RRef(owner), owner.options()
+
+
+def _note(numbers: dict[int, None], number: int) -> None:
+    numbers[number] = None
+    if len(numbers) > _MAX_NUMBERS:
+        del numbers[next(iter(numbers))]
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """How a user's own process becomes a worker."""
 
+import gc
 import itertools
 import logging
 import time
@@ -19,8 +20,10 @@ from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn import remote_module as remote_module
 from gradmesh.sdk.optim import owner as owner
+from gradmesh.sdk.optim.pace import PaceMetrics
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
 from gradmesh.sdk.owner.servicer import ContextHolder, NoContexts, OwnerServicer
+from gradmesh.sdk.process.memory import spare_what_stays
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import TransportConfig
 from gradmesh.sdk.rpc import builtin as builtin
@@ -138,6 +141,8 @@ def init(
         current.install(agent)
     # Calls are recorded process-wide, so it is the process's own worker that takes part.
     station = Station(agent) if install else None
+    if registry is not None and station is not None:
+        PaceMetrics(registry)
     if contexts is None:
         contexts = CONTEXTS if install else NoContexts()
     server: Server | None = None
@@ -181,6 +186,9 @@ def init(
             server.drain(0)
         agent.close()
         raise
+    if install:
+        spare_what_stays()
+        agent.before_close(gc.unfreeze)
     _log.info("worker joined", extra={"worker": name, "address": server.address})
     return agent
 

@@ -24,10 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from gradmesh.protos.common.v1 import array_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_array__pb2
 from gradmesh.protos.common.v1 import context_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_context__pb2
+from gradmesh.protos.common.v1 import value_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_value__pb2
 from gradmesh.protos.common.v1 import worker_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_worker__pb2
+from gradmesh.protos.owner.v1 import owner_pb2 as gradmesh_dot_protos_dot_owner_dot_v1_dot_owner__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*gradmesh/protos/autograd/v1/autograd.proto\x12\x14gradmesh.autograd.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a&gradmesh/protos/common/v1/worker.proto\"\xe1\x01\n\x04Pass\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12/\n\tinitiator\x18\x02 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12,\n\x04mode\x18\x04 \x01(\x0e\x32\x1e.gradmesh.autograd.v1.PassMode\x12\x14\n\x0cretain_graph\x18\x05 \x01(\x08\x12\x14\n\x0cremaining_ms\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x03(\x04\"G\n\x05Sends\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x10\n\x08messages\x18\x02 \x03(\x04\"2\n\x04Plan\x12*\n\x05sends\x18\x01 \x03(\x0b\x32\x1b.gradmesh.autograd.v1.Sends\"a\n\x08Gradient\x12\x30\n\x04kind\x18\x01 \x01(\x0e\x32\".gradmesh.autograd.v1.GradientKind\x12\x10\n\x08num_rows\x18\x02 \x01(\x04\x12\x11\n\tcoalesced\x18\x03 \x01(\x08\"/\n\x0c\x46inishedPart\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07\x65ngaged\x18\x02 \x03(\t\"\xaa\x01\n\x07\x46\x61ilure\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12=\n\x08metadata\x18\x04 \x03(\x0b\x32+.gradmesh.autograd.v1.Failure.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xad\x02\n\x14SendGradientsRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12\x0f\n\x07message\x18\x02 \x01(\x04\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12(\n\x04plan\x18\x04 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Plan\x12\x31\n\tgradients\x18\x05 \x03(\x0b\x32\x1e.gradmesh.autograd.v1.Gradient\x12\x34\n\x08\x66inished\x18\x06 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"W\n\x11ReturnedGradients\x12\x0f\n\x07message\x18\x01 \x01(\x04\x12\x31\n\tgradients\x18\x02 \x03(\x0b\x32\x1e.gradmesh.autograd.v1.Gradient\"\xb3\x01\n\x15SendGradientsResponse\x12\x34\n\x08\x66inished\x18\x01 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12\x39\n\x08returned\x18\x02 \x03(\x0b\x32\'.gradmesh.autograd.v1.ReturnedGradients\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\xad\x01\n\x12ReportPartsRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12\x34\n\x08\x66inished\x18\x02 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12.\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1d.gradmesh.autograd.v1.Failure\"\x15\n\x13ReportPartsResponse\"u\n\x10\x41\x62ortPassRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12.\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x1d.gradmesh.autograd.v1.Failure\"$\n\x11\x41\x62ortPassResponse\x12\x0f\n\x07waiting\x18\x01 \x03(\t\"E\n\x10ProbePassRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\"o\n\x11ProbePassResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x34\n\x08\x66inished\x18\x02 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12\x0f\n\x07\x65ngaged\x18\x03 \x03(\t*N\n\x08PassMode\x12\x19\n\x15PASS_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPASS_MODE_SMART\x10\x01\x12\x12\n\x0ePASS_MODE_FAST\x10\x02*^\n\x0cGradientKind\x12\x1d\n\x19GRADIENT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13GRADIENT_KIND_DENSE\x10\x01\x12\x16\n\x12GRADIENT_KIND_ROWS\x10\x02\x32\x9b\x03\n\x0f\x41utogradService\x12h\n\rSendGradients\x12*.gradmesh.autograd.v1.SendGradientsRequest\x1a+.gradmesh.autograd.v1.SendGradientsResponse\x12\x62\n\x0bReportParts\x12(.gradmesh.autograd.v1.ReportPartsRequest\x1a).gradmesh.autograd.v1.ReportPartsResponse\x12\\\n\tAbortPass\x12&.gradmesh.autograd.v1.AbortPassRequest\x1a\'.gradmesh.autograd.v1.AbortPassResponse\x12\\\n\tProbePass\x12&.gradmesh.autograd.v1.ProbePassRequest\x1a\'.gradmesh.autograd.v1.ProbePassResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*gradmesh/protos/autograd/v1/autograd.proto\x12\x14gradmesh.autograd.v1\x1a%gradmesh/protos/common/v1/array.proto\x1a\'gradmesh/protos/common/v1/context.proto\x1a%gradmesh/protos/common/v1/value.proto\x1a&gradmesh/protos/common/v1/worker.proto\x1a$gradmesh/protos/owner/v1/owner.proto\"\xe1\x01\n\x04Pass\x12.\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12/\n\tinitiator\x18\x02 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12,\n\x04mode\x18\x04 \x01(\x0e\x32\x1e.gradmesh.autograd.v1.PassMode\x12\x14\n\x0cretain_graph\x18\x05 \x01(\x08\x12\x14\n\x0cremaining_ms\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x03(\x04\"G\n\x05Sends\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x10\n\x08messages\x18\x02 \x03(\x04\"2\n\x04Plan\x12*\n\x05sends\x18\x01 \x03(\x0b\x32\x1b.gradmesh.autograd.v1.Sends\"a\n\x08Gradient\x12\x30\n\x04kind\x18\x01 \x01(\x0e\x32\".gradmesh.autograd.v1.GradientKind\x12\x10\n\x08num_rows\x18\x02 \x01(\x04\x12\x11\n\tcoalesced\x18\x03 \x01(\x08\"/\n\x0c\x46inishedPart\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07\x65ngaged\x18\x02 \x03(\t\"\xaa\x01\n\x07\x46\x61ilure\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12=\n\x08metadata\x18\x04 \x03(\x0b\x32+.gradmesh.autograd.v1.Failure.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xad\x02\n\x14SendGradientsRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12\x0f\n\x07message\x18\x02 \x01(\x04\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12(\n\x04plan\x18\x04 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Plan\x12\x31\n\tgradients\x18\x05 \x03(\x0b\x32\x1e.gradmesh.autograd.v1.Gradient\x12\x34\n\x08\x66inished\x18\x06 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"W\n\x11ReturnedGradients\x12\x0f\n\x07message\x18\x01 \x01(\x04\x12\x31\n\tgradients\x18\x02 \x03(\x0b\x32\x1e.gradmesh.autograd.v1.Gradient\"\xb3\x01\n\x15SendGradientsResponse\x12\x34\n\x08\x66inished\x18\x01 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12\x39\n\x08returned\x18\x02 \x03(\x0b\x32\'.gradmesh.autograd.v1.ReturnedGradients\x12)\n\x06\x61rrays\x18\x0f \x03(\x0b\x32\x19.gradmesh.common.v1.Array\"\xad\x01\n\x12ReportPartsRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12\x34\n\x08\x66inished\x18\x02 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12.\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1d.gradmesh.autograd.v1.Failure\"\x15\n\x13ReportPartsResponse\"u\n\x10\x41\x62ortPassRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\x12.\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x1d.gradmesh.autograd.v1.Failure\"$\n\x11\x41\x62ortPassResponse\x12\x0f\n\x07waiting\x18\x01 \x03(\t\"E\n\x10ProbePassRequest\x12\x31\n\rbackward_pass\x18\x01 \x01(\x0b\x32\x1a.gradmesh.autograd.v1.Pass\"o\n\x11ProbePassResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x34\n\x08\x66inished\x18\x02 \x03(\x0b\x32\".gradmesh.autograd.v1.FinishedPart\x12\x0f\n\x07\x65ngaged\x18\x03 \x03(\t\"\x9b\x01\n\x0cGroupOptions\x12@\n\x07options\x18\x01 \x03(\x0b\x32/.gradmesh.autograd.v1.GroupOptions.OptionsEntry\x1aI\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.gradmesh.common.v1.Value:\x02\x38\x01\"\xed\x01\n\x15StepParametersRequest\x12\x30\n\toptimizer\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRef\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12.\n\x05phase\x18\x03 \x01(\x0e\x32\x1f.gradmesh.autograd.v1.StepPhase\x12.\n\x07\x63ontext\x18\x04 \x01(\x0b\x32\x1d.gradmesh.common.v1.ContextId\x12\x32\n\x06groups\x18\x05 \x03(\x0b\x32\".gradmesh.autograd.v1.GroupOptions\"U\n\x16StepParametersResponse\x12-\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x1e.gradmesh.owner.v1.RemoteError\x12\x0c\n\x04lead\x18\x02 \x01(\x04*\x99\x01\n\tStepPhase\x12\x1a\n\x16STEP_PHASE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_PHASE_PREPARE\x10\x01\x12\x15\n\x11STEP_PHASE_COMMIT\x10\x02\x12\x16\n\x12STEP_PHASE_ABANDON\x10\x03\x12\x14\n\x10STEP_PHASE_APPLY\x10\x04\x12\x13\n\x0fSTEP_PHASE_LOOK\x10\x05*N\n\x08PassMode\x12\x19\n\x15PASS_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPASS_MODE_SMART\x10\x01\x12\x12\n\x0ePASS_MODE_FAST\x10\x02*^\n\x0cGradientKind\x12\x1d\n\x19GRADIENT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13GRADIENT_KIND_DENSE\x10\x01\x12\x16\n\x12GRADIENT_KIND_ROWS\x10\x02\x32\x88\x04\n\x0f\x41utogradService\x12h\n\rSendGradients\x12*.gradmesh.autograd.v1.SendGradientsRequest\x1a+.gradmesh.autograd.v1.SendGradientsResponse\x12\x62\n\x0bReportParts\x12(.gradmesh.autograd.v1.ReportPartsRequest\x1a).gradmesh.autograd.v1.ReportPartsResponse\x12\\\n\tAbortPass\x12&.gradmesh.autograd.v1.AbortPassRequest\x1a\'.gradmesh.autograd.v1.AbortPassResponse\x12\\\n\tProbePass\x12&.gradmesh.autograd.v1.ProbePassRequest\x1a\'.gradmesh.autograd.v1.ProbePassResponse\x12k\n\x0eStepParameters\x12+.gradmesh.autograd.v1.StepParametersRequest\x1a,.gradmesh.autograd.v1.StepParametersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,42 +38,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FAILURE_METADATAENTRY']._loaded_options = None
   _globals['_FAILURE_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_PASSMODE']._serialized_start=1977
-  _globals['_PASSMODE']._serialized_end=2055
-  _globals['_GRADIENTKIND']._serialized_start=2057
-  _globals['_GRADIENTKIND']._serialized_end=2151
-  _globals['_PASS']._serialized_start=189
-  _globals['_PASS']._serialized_end=414
-  _globals['_SENDS']._serialized_start=416
-  _globals['_SENDS']._serialized_end=487
-  _globals['_PLAN']._serialized_start=489
-  _globals['_PLAN']._serialized_end=539
-  _globals['_GRADIENT']._serialized_start=541
-  _globals['_GRADIENT']._serialized_end=638
-  _globals['_FINISHEDPART']._serialized_start=640
-  _globals['_FINISHEDPART']._serialized_end=687
-  _globals['_FAILURE']._serialized_start=690
-  _globals['_FAILURE']._serialized_end=860
-  _globals['_FAILURE_METADATAENTRY']._serialized_start=813
-  _globals['_FAILURE_METADATAENTRY']._serialized_end=860
-  _globals['_SENDGRADIENTSREQUEST']._serialized_start=863
-  _globals['_SENDGRADIENTSREQUEST']._serialized_end=1164
-  _globals['_RETURNEDGRADIENTS']._serialized_start=1166
-  _globals['_RETURNEDGRADIENTS']._serialized_end=1253
-  _globals['_SENDGRADIENTSRESPONSE']._serialized_start=1256
-  _globals['_SENDGRADIENTSRESPONSE']._serialized_end=1435
-  _globals['_REPORTPARTSREQUEST']._serialized_start=1438
-  _globals['_REPORTPARTSREQUEST']._serialized_end=1611
-  _globals['_REPORTPARTSRESPONSE']._serialized_start=1613
-  _globals['_REPORTPARTSRESPONSE']._serialized_end=1634
-  _globals['_ABORTPASSREQUEST']._serialized_start=1636
-  _globals['_ABORTPASSREQUEST']._serialized_end=1753
-  _globals['_ABORTPASSRESPONSE']._serialized_start=1755
-  _globals['_ABORTPASSRESPONSE']._serialized_end=1791
-  _globals['_PROBEPASSREQUEST']._serialized_start=1793
-  _globals['_PROBEPASSREQUEST']._serialized_end=1862
-  _globals['_PROBEPASSRESPONSE']._serialized_start=1864
-  _globals['_PROBEPASSRESPONSE']._serialized_end=1975
-  _globals['_AUTOGRADSERVICE']._serialized_start=2154
-  _globals['_AUTOGRADSERVICE']._serialized_end=2565
+  _globals['_GROUPOPTIONS_OPTIONSENTRY']._loaded_options = None
+  _globals['_GROUPOPTIONS_OPTIONSENTRY']._serialized_options = b'8\001'
+  _globals['_STEPPHASE']._serialized_start=2540
+  _globals['_STEPPHASE']._serialized_end=2693
+  _globals['_PASSMODE']._serialized_start=2695
+  _globals['_PASSMODE']._serialized_end=2773
+  _globals['_GRADIENTKIND']._serialized_start=2775
+  _globals['_GRADIENTKIND']._serialized_end=2869
+  _globals['_PASS']._serialized_start=266
+  _globals['_PASS']._serialized_end=491
+  _globals['_SENDS']._serialized_start=493
+  _globals['_SENDS']._serialized_end=564
+  _globals['_PLAN']._serialized_start=566
+  _globals['_PLAN']._serialized_end=616
+  _globals['_GRADIENT']._serialized_start=618
+  _globals['_GRADIENT']._serialized_end=715
+  _globals['_FINISHEDPART']._serialized_start=717
+  _globals['_FINISHEDPART']._serialized_end=764
+  _globals['_FAILURE']._serialized_start=767
+  _globals['_FAILURE']._serialized_end=937
+  _globals['_FAILURE_METADATAENTRY']._serialized_start=890
+  _globals['_FAILURE_METADATAENTRY']._serialized_end=937
+  _globals['_SENDGRADIENTSREQUEST']._serialized_start=940
+  _globals['_SENDGRADIENTSREQUEST']._serialized_end=1241
+  _globals['_RETURNEDGRADIENTS']._serialized_start=1243
+  _globals['_RETURNEDGRADIENTS']._serialized_end=1330
+  _globals['_SENDGRADIENTSRESPONSE']._serialized_start=1333
+  _globals['_SENDGRADIENTSRESPONSE']._serialized_end=1512
+  _globals['_REPORTPARTSREQUEST']._serialized_start=1515
+  _globals['_REPORTPARTSREQUEST']._serialized_end=1688
+  _globals['_REPORTPARTSRESPONSE']._serialized_start=1690
+  _globals['_REPORTPARTSRESPONSE']._serialized_end=1711
+  _globals['_ABORTPASSREQUEST']._serialized_start=1713
+  _globals['_ABORTPASSREQUEST']._serialized_end=1830
+  _globals['_ABORTPASSRESPONSE']._serialized_start=1832
+  _globals['_ABORTPASSRESPONSE']._serialized_end=1868
+  _globals['_PROBEPASSREQUEST']._serialized_start=1870
+  _globals['_PROBEPASSREQUEST']._serialized_end=1939
+  _globals['_PROBEPASSRESPONSE']._serialized_start=1941
+  _globals['_PROBEPASSRESPONSE']._serialized_end=2052
+  _globals['_GROUPOPTIONS']._serialized_start=2055
+  _globals['_GROUPOPTIONS']._serialized_end=2210
+  _globals['_GROUPOPTIONS_OPTIONSENTRY']._serialized_start=2137
+  _globals['_GROUPOPTIONS_OPTIONSENTRY']._serialized_end=2210
+  _globals['_STEPPARAMETERSREQUEST']._serialized_start=2213
+  _globals['_STEPPARAMETERSREQUEST']._serialized_end=2450
+  _globals['_STEPPARAMETERSRESPONSE']._serialized_start=2452
+  _globals['_STEPPARAMETERSRESPONSE']._serialized_end=2537
+  _globals['_AUTOGRADSERVICE']._serialized_start=2872
+  _globals['_AUTOGRADSERVICE']._serialized_end=3392
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,8 @@
 from gradmesh.protos.common.v1 import array_pb2 as _array_pb2
 from gradmesh.protos.common.v1 import context_pb2 as _context_pb2
+from gradmesh.protos.common.v1 import value_pb2 as _value_pb2
 from gradmesh.protos.common.v1 import worker_pb2 as _worker_pb2
+from gradmesh.protos.owner.v1 import owner_pb2 as _owner_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -9,6 +11,15 @@ from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class StepPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STEP_PHASE_UNSPECIFIED: _ClassVar[StepPhase]
+    STEP_PHASE_PREPARE: _ClassVar[StepPhase]
+    STEP_PHASE_COMMIT: _ClassVar[StepPhase]
+    STEP_PHASE_ABANDON: _ClassVar[StepPhase]
+    STEP_PHASE_APPLY: _ClassVar[StepPhase]
+    STEP_PHASE_LOOK: _ClassVar[StepPhase]
 
 class PassMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -21,6 +32,12 @@ class GradientKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GRADIENT_KIND_UNSPECIFIED: _ClassVar[GradientKind]
     GRADIENT_KIND_DENSE: _ClassVar[GradientKind]
     GRADIENT_KIND_ROWS: _ClassVar[GradientKind]
+STEP_PHASE_UNSPECIFIED: StepPhase
+STEP_PHASE_PREPARE: StepPhase
+STEP_PHASE_COMMIT: StepPhase
+STEP_PHASE_ABANDON: StepPhase
+STEP_PHASE_APPLY: StepPhase
+STEP_PHASE_LOOK: StepPhase
 PASS_MODE_UNSPECIFIED: PassMode
 PASS_MODE_SMART: PassMode
 PASS_MODE_FAST: PassMode
@@ -176,3 +193,38 @@ class ProbePassResponse(_message.Message):
     finished: _containers.RepeatedCompositeFieldContainer[FinishedPart]
     engaged: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, incarnation: _Optional[int] = ..., finished: _Optional[_Iterable[_Union[FinishedPart, _Mapping]]] = ..., engaged: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GroupOptions(_message.Message):
+    __slots__ = ("options",)
+    class OptionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _value_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_value_pb2.Value, _Mapping]] = ...) -> None: ...
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    options: _containers.MessageMap[str, _value_pb2.Value]
+    def __init__(self, options: _Optional[_Mapping[str, _value_pb2.Value]] = ...) -> None: ...
+
+class StepParametersRequest(_message.Message):
+    __slots__ = ("optimizer", "number", "phase", "context", "groups")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _value_pb2.RemoteRef
+    number: int
+    phase: StepPhase
+    context: _context_pb2.ContextId
+    groups: _containers.RepeatedCompositeFieldContainer[GroupOptions]
+    def __init__(self, optimizer: _Optional[_Union[_value_pb2.RemoteRef, _Mapping]] = ..., number: _Optional[int] = ..., phase: _Optional[_Union[StepPhase, str]] = ..., context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[GroupOptions, _Mapping]]] = ...) -> None: ...
+
+class StepParametersResponse(_message.Message):
+    __slots__ = ("error", "lead")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LEAD_FIELD_NUMBER: _ClassVar[int]
+    error: _owner_pb2.RemoteError
+    lead: int
+    def __init__(self, error: _Optional[_Union[_owner_pb2.RemoteError, _Mapping]] = ..., lead: _Optional[int] = ...) -> None: ...

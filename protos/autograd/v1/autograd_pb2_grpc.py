@@ -58,6 +58,11 @@ class AutogradServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.ProbePassRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.ProbePassResponse.FromString,
                 _registered_method=True)
+        self.StepParameters = channel.unary_unary(
+                '/gradmesh.autograd.v1.AutogradService/StepParameters',
+                request_serializer=gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.StepParametersRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.StepParametersResponse.FromString,
+                _registered_method=True)
 
 
 class AutogradServiceServicer(object):
@@ -104,6 +109,17 @@ class AutogradServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StepParameters(self, request, context):
+        """Takes one phase of a step of a distributed optimizer, for the parameters of this worker. What
+        the optimizer raised is an answer, too: `error` is set then, and nothing is changed.
+        Repeatable: a step counts once, by its number.
+        Fails with NOT_FOUND (REF_NOT_FOUND) when the optimizer is gone, INVALID_ARGUMENT
+        (INVALID_REQUEST) for a reference to something else.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AutogradServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +142,11 @@ def add_AutogradServiceServicer_to_server(servicer, server):
                     servicer.ProbePass,
                     request_deserializer=gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.ProbePassRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.ProbePassResponse.SerializeToString,
+            ),
+            'StepParameters': grpc.unary_unary_rpc_method_handler(
+                    servicer.StepParameters,
+                    request_deserializer=gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.StepParametersRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.StepParametersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -240,6 +261,33 @@ class AutogradService(object):
             '/gradmesh.autograd.v1.AutogradService/ProbePass',
             gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.ProbePassRequest.SerializeToString,
             gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.ProbePassResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StepParameters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.autograd.v1.AutogradService/StepParameters',
+            gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.StepParametersRequest.SerializeToString,
+            gradmesh_dot_protos_dot_autograd_dot_v1_dot_autograd__pb2.StepParametersResponse.FromString,
             options,
             channel_credentials,
             insecure,

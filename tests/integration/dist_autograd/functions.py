@@ -56,6 +56,22 @@ def identity(x: Any) -> Any:
 
 
 @gm.remote
+def add_ref(rref: gm.RRef[Any], x: Any) -> Any:
+    return rref.to_here() + x
+
+
+@gm.remote
+def add_ref_elsewhere(worker: str, rref: gm.RRef[Any], x: Any) -> Any:
+    return gm.rpc_sync(worker, add_ref, (rref, x))
+
+
+@gm.remote
+def gradient_of_ref(rref: gm.RRef[Any]) -> Any:
+    """Return the gradient of a value of this worker in the caller's context."""
+    return gm.autograd.get_gradients(gm.autograd.current_context())[rref.local_value()]
+
+
+@gm.remote
 def first_of(x: Any, y: Any) -> Any:
     return x * 2
 
@@ -66,6 +82,11 @@ def slow_add(x: Any, y: Any, seconds: float = 1.0) -> Any:
     with gm.no_grad():
         assert gm.autograd.current_context() is not None
     return x + y
+
+
+@gm.remote
+def later(seconds: float) -> None:
+    threading.Event().wait(seconds)
 
 
 @gm.remote

@@ -148,5 +148,49 @@ def compare(rank: int, counts: list[int], divide_by_initial: bool) -> bool:
 
 
 @gm.remote
+def compare_sparse(rank: int) -> bool:
+    """Run one batch of a sparse bag locally, then in a context; tell whether gradients agree."""
+    bag = gm.nn.EmbeddingBag(10, 3, mode="mean", sparse=True)
+    ddp = DistributedDataParallel(bag, process_group=_here["group"])
+    ids = gm.tensor(np.random.default_rng(rank).integers(0, 10, 10))
+    offsets = gm.tensor(np.array([0, 4]))
+    ddp(ids, offsets).sum().backward()
+    with gm.autograd.context() as ctx:
+        gm.autograd.backward(ctx, [ddp(ids, offsets).sum()])
+        found = ctx.gradients()
+    assert len(found) == 1
+    grad = found[bag.weight]
+    assert isinstance(grad, gm.autograd.RowGrad)
+    np.testing.assert_allclose(grad.to_dense(), bag.weight.grad.to_dense(), rtol=1e-6, atol=1e-7)
+    return True
+
+
+@gm.remote
+def gradient_of(rref: Any) -> Any:
+    """Return the gradient of a parameter of this worker in the caller's context."""
+    return gm.autograd.get_gradients(gm.autograd.current_context())[rref.local_value()]
+
+
+@gm.remote
+def compare_remote(rank: int, place: str) -> bool:
+    """Run a layer of the remote worker and one under DDP, and the same locally."""
+    remote = gm.nn.RemoteModule(place, gm.nn.Linear, (10, 5), {"bias": False})
+    (weight,) = remote.remote_parameters()
+    local = gm.nn.Linear(10, 5, bias=False)
+    local.weight.data[...] = weight.to_here().data
+    ddp = DistributedDataParallel(gm.nn.Linear(5, 1), process_group=_here["group"])
+    x = gm.tensor(np.random.default_rng(rank).random((2, 10)).astype(np.float32))
+    ddp(local(x)).norm().backward()
+    with gm.autograd.context() as ctx:
+        gm.autograd.backward(ctx, [ddp(remote(x)).norm()])
+        mine = ctx.gradients()
+        there = gm.rpc_sync(weight.owner_name(), gradient_of, (weight,))
+    np.testing.assert_allclose(there, local.weight.grad.data, rtol=1e-5, atol=1e-6)
+    for param in ddp.module.parameters():
+        np.testing.assert_allclose(mine[param], param.grad.data, rtol=1e-5, atol=1e-6)
+    return True
+
+
+@gm.remote
 def close_group() -> None:
     _here.pop("group").close()

@@ -229,15 +229,27 @@ def test_backward_accumulate_grads(world):
         np.testing.assert_allclose(ctx.gradients()[x], 2 * y.data, rtol=1e-6)
 
 
+def test_backward_accumulate_grads_nested(world):
+    x = f.tensor(3, 3)
+
+    with gm.autograd.context() as ctx:
+        loss = gm.rpc_sync("worker1", f.matmul_chain, (x, ["worker2", "worker3"])).sum()
+        gm.autograd.backward(ctx, [loss], retain_graph=True)
+        once = ctx.gradients()[x].copy()
+        gm.autograd.backward(ctx, [loss])
+
+        np.testing.assert_array_equal(ctx.gradients()[x], 2 * once)
+
+
 def test_multiple_backward(world):
     x, y = f.tensor(3, 3), f.tensor(3, 3)
 
     with gm.autograd.context() as ctx:
         loss = gm.rpc_sync("worker1", f.add, (x, y)).sum()
-        for _ in range(300):
+        for _ in range(1000):
             gm.autograd.backward(ctx, [loss], retain_graph=True)
 
-        np.testing.assert_array_equal(ctx.gradients()[x], np.full((3, 3), 300.0))
+        np.testing.assert_array_equal(ctx.gradients()[x], np.full((3, 3), 1000.0))
 
 
 def test_several_backwards_at_once_take_turns(world):

@@ -27,16 +27,37 @@ def test_grad_only_on_return_value(world, mode):
         assert gm.rpc_sync("worker1", f.kept_is_untouched, ("only",))
 
 
-def test_backward_rref(world):
-    x = f.tensor(2, 2)
+@MODES
+@pytest.mark.parametrize(("callee", "owner"), [("worker1", "worker1"), ("worker1", "worker2")])
+def test_backward_rref(world, callee, owner, mode):
+    """test_backward_rref, _multi: a reference is an argument of its owner, or of another worker."""
+    x = f.tensor(3, 3)
 
     with gm.autograd.context() as ctx:
-        rref = gm.rpc.remote("worker1", f.make_kept, ("held", [[1.0, 2.0], [3.0, 4.0]]))
-        y = rref.to_here() * x
-        gm.autograd.backward(ctx, [y.sum()])
-        found = gm.rpc_sync("worker1", f.kept_gradient, ("held",))
+        rref = gm.remote(owner, f.make_kept, ("held", np.ones((3, 3)).tolist()))
+        y = gm.rpc_sync(callee, f.add_ref, (rref, x))
+        gm.autograd.backward(ctx, [(y * x).sum()], mode=mode)
+        there = gm.rpc_sync(owner, f.gradient_of_ref, (rref,))
+        mine = ctx.gradients()[x]
 
-    np.testing.assert_array_equal(found, x.data)
+    np.testing.assert_allclose(mine, 2 * x.data + 1, rtol=1e-6)
+    np.testing.assert_array_equal(there, x.data)
+
+
+@MODES
+def test_backward_rref_nested(world, mode):
+    """A reference goes through two workers to a third, which fetches from a fourth."""
+    x = f.tensor(3, 3)
+
+    with gm.autograd.context() as ctx:
+        rref = gm.remote("worker3", f.make_kept, ("nested", np.ones((3, 3)).tolist()))
+        y = gm.rpc_sync("worker1", f.add_ref_elsewhere, ("worker2", rref, x))
+        gm.autograd.backward(ctx, [(y * x).sum()], mode=mode)
+        there = gm.rpc_sync("worker3", f.gradient_of_ref, (rref,))
+        mine = ctx.gradients()[x]
+
+    np.testing.assert_allclose(mine, 2 * x.data + 1, rtol=1e-6)
+    np.testing.assert_array_equal(there, x.data)
 
 
 def test_rref_backward(world):

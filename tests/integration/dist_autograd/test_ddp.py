@@ -50,3 +50,12 @@ def test_backward_ddp_outside_uneven_inputs(trainers):
 def test_ddp_comparison(trainers, counts, by_initial):
     """test_ddp_comparison, test_ddp_comparison_uneven_inputs."""
     assert everywhere(hybrid.compare, counts, by_initial) == [True] * 4
+
+
+def test_ddp_dist_autograd_sparse_grads(trainers):
+    assert everywhere(hybrid.compare_sparse) == [True] * 4
+
+
+@pytest.mark.parametrize("place", [f"{hybrid.REMOTE}/cpu", hybrid.REMOTE])
+def test_ddp_dist_autograd_local_vs_remote(trainers, place):
+    assert everywhere(hybrid.compare_remote, place) == [True] * 4

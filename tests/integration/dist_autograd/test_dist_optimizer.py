@@ -295,7 +295,7 @@ def test_what_is_refused(world):
     pair = Pair()
     distributed = gm.optim.DistributedOptimizer
     with pytest.raises(ValueError, match="no mode"):
-        distributed(gm.optim.SGD, pair.rrefs, 0.1, mode="bounded")
+        distributed(gm.optim.SGD, pair.rrefs, 0.1, mode="eventually")
     with pytest.raises(ValueError, match="empty"):
         distributed(gm.optim.SGD, [], 0.1)
     with pytest.raises(ValueError, match="more than one group"):

@@ -19,9 +19,11 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.autograd.contexts import Contexts
 from gradmesh.sdk.autograd.servicer import AutogradServicer
 from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.optim.stepper import Stepper
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.address import join, split
+from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Server
@@ -195,12 +197,14 @@ def mesh() -> Iterator[tuple[str, str]]:
     store = Store("ps-0", directory.describe, directory.shard_map, max_bytes=2**20, max_waiters=4)
     functions = Registry()
     functions.register("double", lambda x: x * 2)
-    owner = OwnerServicer("ps-0", "parameter-server", 1, functions, store.contexts)
+    agent = Agent("ps-0", 1, functions, Channel)
+    owner = OwnerServicer("ps-0", "parameter-server", 1, functions, store.contexts, agent)
+    contexts = Contexts()
     server = Server(
         {
             PARAMETER_SERVER: ParameterServerServicer(store),
             OWNER: owner,
-            AUTOGRAD: AutogradServicer(Contexts(), "ps-0", 1),
+            AUTOGRAD: AutogradServicer(contexts, "ps-0", 1, Stepper(agent, contexts).step),
         },
         listen="127.0.0.1:0",
     )

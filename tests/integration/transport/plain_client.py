@@ -247,6 +247,18 @@ def backward(ask):
             failure = error
         assert failure is not None
         assert failure.code() is grpc.StatusCode.FAILED_PRECONDITION
+    gone = value_pb2.RemoteRef(owner="ps-0", creator="plain", incarnation=1, counter=99)
+    failure = None
+    try:
+        ask(
+            autograd_pb2.StepParametersRequest(
+                optimizer=gone, number=1, phase=autograd_pb2.STEP_PHASE_LOOK
+            )
+        )
+    except grpc.RpcError as error:
+        failure = error
+    assert failure is not None
+    assert failure.code() is grpc.StatusCode.NOT_FOUND
 
 
 def fail(ask):

@@ -7,6 +7,7 @@ import numpy as np
 from rpc_functions import HELD, add
 
 import gradmesh as gm
+from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 
 
 @gm.remote
@@ -160,11 +161,11 @@ class Averager:
     @gm.async_execution
     def report(self, gradient: Any) -> Any:
         with self.lock:
-            self.sum = gradient if self.sum is None else self.sum + gradient
+            self.sum = gradient if self.sum is None else add_grads(self.sum, gradient)
             self.count += 1
             future = self.future
             if self.count == self.trainers:
-                self.mean = self.sum / self.trainers
+                self.mean = _divided(self.sum, self.trainers)
                 self.sum, self.count, self.future = None, 0, gm.Future()
                 future.set_result(self.mean)
         return future
@@ -173,13 +174,23 @@ class Averager:
         return self.mean
 
 
+def _divided(total: Any, count: int) -> Any:
+    if isinstance(total, RowGrad):
+        return RowGrad(total.ids, total.rows / count, total.num_rows, total.coalesced)
+    return total / count
+
+
 @gm.remote
-def train(server: Any, iterations: int, seed: int) -> bool:
+def train(server: Any, iterations: int, seed: int, sparse: bool) -> bool:
     rng = np.random.default_rng(seed)
     for _ in range(iterations):
-        gradient = rng.normal(size=(3, 3)).astype(np.float32)
-        mean = server.rpc_sync().report(gradient)
-        if not np.array_equal(mean, server.rpc_sync().current()):
+        gradient: Any = rng.normal(size=(3, 3)).astype(np.float32)
+        if sparse:
+            gradient = RowGrad(rng.integers(0, 9, 3), gradient, 9)
+        mean, current = server.rpc_sync().report(gradient), server.rpc_sync().current()
+        if sparse:
+            mean, current = mean.to_dense(), current.to_dense()
+        if not np.array_equal(mean, current):
             return False
         gm.rpc.barrier(["worker-0", "worker-1", "worker-2"])
     return True

@@ -137,9 +137,13 @@ def test_an_answer_that_never_comes_ends_by_its_deadline() -> None:
         gm.rpc_sync("worker-2", never, timeout_s=0.3)
 
 
-def test_my_parameter_server() -> None:
+@pytest.mark.parametrize("sparse", [False, True])
+def test_my_parameter_server(sparse: bool) -> None:
+    """test_my_parameter_server, test_my_parameter_server_sparse."""
     server = gm.remote("worker-3", Averager, (3,))
 
-    trained = [gm.rpc_async(f"worker-{rank}", train, (server, 10, rank)) for rank in range(3)]
+    trained = [
+        gm.rpc_async(f"worker-{rank}", train, (server, 10, rank, sparse)) for rank in range(3)
+    ]
 
     assert [future.wait() for future in trained] == [True] * 3

@@ -13,8 +13,10 @@ from gradmesh.sdk.autograd.binding import bound
 from gradmesh.sdk.autograd.contexts import Contexts
 from gradmesh.sdk.autograd.recorder import ContextRecorder
 from gradmesh.sdk.autograd.servicer import AutogradServicer
+from gradmesh.sdk.optim.stepper import Stepper
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import OwnerServicer
+from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Server
@@ -32,8 +34,13 @@ class Worker:
         self.everybody = everybody
         self.contexts = Contexts()
         self.recorder = ContextRecorder(self.contexts)
-        self.servicer = AutogradServicer(self.contexts, name, self.incarnation)
-        owner = OwnerServicer(name, "worker", self.incarnation, Registry(), self.contexts)
+        agent = Agent(name, self.incarnation, Registry(), Channel)
+        self.servicer = AutogradServicer(
+            self.contexts, name, self.incarnation, Stepper(agent, self.contexts).step
+        )
+        owner = OwnerServicer(
+            name, "worker", self.incarnation, agent.functions, self.contexts, agent
+        )
         self.server = Server(
             {_OWNER: owner, _AUTOGRAD: self.servicer}, listen="127.0.0.1:0", threads=4
         )
