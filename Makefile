@@ -13,7 +13,7 @@ BUILD_ARGS = --build-arg PIP_INDEX_URL --build-arg PIP_EXTRA_INDEX_URL \
   --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup parity-setup test test-all check format protos check-protos image e2e bench render clean
+.PHONY: help demo setup parity-setup test test-all soak check format protos check-protos image e2e bench render clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ test: $(VENV)/.dev  ## the tests, without the slow ones
 
 test-all: $(VENV)/.dev  ## all tests that need no container engine
 	$(BIN)/python -m pytest -q -n 2 -m "not e2e"
+
+soak: $(VENV)/.dev  ## the suites of rpc and distributed autograd, 20 times in the same processes; looks for what is left
+	TEST_ROUNDS=20 $(BIN)/python -m pytest -q -x -m "not e2e" --deselect tests/parity/rpc/test_dynamic.py tests/parity/rpc tests/integration/dist_autograd
 
 check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, the shape of the house, docs tables
 	$(BIN)/ruff check .

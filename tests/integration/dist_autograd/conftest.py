@@ -2,14 +2,28 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.footprint import ROUNDS, Rounds
 from tests.integration.dist_autograd.world import World
+
+_running: list[Rounds] = []
+
+
+@pytest.fixture(scope="module", autouse=True, params=range(ROUNDS) if ROUNDS > 1 else None)
+def one_round() -> Iterator[None]:
+    """One of the rounds in which a module runs; all in the same processes."""
+    yield
+    if ROUNDS > 1:
+        for rounds in _running:
+            rounds.end()
 
 
 # A module's, not the session's: other tests of this process have an agent of their own.
 @pytest.fixture(scope="module")
 def shared_world() -> Iterator[World]:
     world = World()
+    _running.append(Rounds([f"worker{rank}" for rank in range(world.size)]))
     yield world
+    _running.clear()
     world.close()
 
 

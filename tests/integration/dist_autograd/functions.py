@@ -10,6 +10,7 @@ import numpy as np
 
 import gradmesh as gm
 from gradmesh.sdk.autograd.contexts import CONTEXTS
+from tests.footprint import footprint as footprint
 
 rank = -1
 kept: dict[str, Any] = {}

@@ -77,11 +77,12 @@ def test_graph_for_python_remote_call(world):
         assert inside("worker1", f.graph_here)["recvs"] == 1
 
 
-def test_graph_for_py_nested_call(world):
+@pytest.mark.parametrize("kind", ["sync", "remote"])
+def test_graph_for_py_nested_call(world, kind):
     x = f.tensor(3, 3)
 
     with gm.autograd.context() as ctx:
-        gm.rpc_sync("worker1", f.matmul_chain, (x, ["worker2", "worker3"]))
+        call(kind, "worker1", f.matmul_chain, x, ["worker2", "worker3"])
         graphs = {rank: inside(f"worker{rank}", f.graph_here) for rank in (1, 2, 3)}
         mine = (len(ctx.messages.sent), len(ctx.messages.received))
 
@@ -90,11 +91,12 @@ def test_graph_for_py_nested_call(world):
     assert [graphs[rank]["recvs"] for rank in (1, 2, 3)] == [2, 2, 1]
 
 
-def test_graph_for_py_nested_call_itself(world):
+@pytest.mark.parametrize("kind", ["sync", "remote"])
+def test_graph_for_py_nested_call_itself(world, kind):
     x = f.tensor(3, 3)
 
     with gm.autograd.context() as ctx:
-        gm.rpc_sync("worker1", f.matmul_chain, (x, ["worker0"]))
+        call(kind, "worker1", f.matmul_chain, x, ["worker0"])
 
         assert len(ctx.messages.sent) == 2
         assert len(ctx.messages.received) == 2

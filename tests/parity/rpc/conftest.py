@@ -20,6 +20,8 @@ sys.path.insert(0, str(HERE))
 
 import rpc_later as rpc_later  # noqa: E402
 
+from tests.footprint import ROUNDS, Rounds  # noqa: E402
+
 WORKERS = [f"worker-{rank}" for rank in range(4)]
 
 
@@ -27,8 +29,10 @@ WORKERS = [f"worker-{rank}" for rank in range(4)]
 def rpc_cluster() -> Iterator[gm.LocalCluster]:
     """A coordinator, a parameter server and four workers, each a process."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), before]))
-    settings = {"rpc.imports": ["rpc_later"], "coordinator.lease_s": 5.0}
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(HERE), str(HERE.parents[2]), before])
+    )
+    settings = {"rpc.imports": ["rpc_later", "tests.footprint"], "coordinator.lease_s": 5.0}
     try:
         with gm.LocalCluster(parameter_servers=1, workers=4, settings=settings) as cluster:
             yield cluster
@@ -52,6 +56,19 @@ def driver(address: str) -> Iterator[Agent]:
         stack.callback(lambda: agent.closed or close(agent, graceful=False))
         gm.rpc.wait_for_workers(*WORKERS)
         yield agent
+
+
+@pytest.fixture(scope="module")
+def rounds(driver: Agent) -> Rounds:
+    return Rounds([*WORKERS, driver.name])
+
+
+@pytest.fixture(scope="module", autouse=True, params=range(ROUNDS) if ROUNDS > 1 else None)
+def one_round(rounds: Rounds) -> Iterator[None]:
+    """One of the rounds in which a module runs; all in the same processes."""
+    yield
+    if ROUNDS > 1:
+        rounds.end()
 
 
 @pytest.fixture(autouse=True)

@@ -113,11 +113,12 @@ def test_self_remote_rref_as_argument(to: str) -> None:
     assert gm.remote(to, fetch, (rref,)).to_here() == 3
 
 
-def test_local_rref_no_fork() -> None:
+def test_local_rref_no_fork(eventually: Any) -> None:
     rref = gm.RRef(35)
 
     assert rref.local_value() == rref.to_here() == 35
-    assert gm.rpc.debug_info()["num_owner_rrefs"] == 0
+    # Those of other tests are deleted in the background.
+    eventually(lambda: gm.rpc.debug_info()["num_owner_rrefs"] == 0)
 
 
 def test_pass_local_rrefs() -> None:

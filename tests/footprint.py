@@ -1,0 +1,73 @@
+"""What workers hold, to see that rounds of a suite leave nothing behind.
+
+`make soak`, or any run with TEST_ROUNDS=N, repeats each module of a suite N times in the
+same processes and compares what they hold after every round with what they held after the first.
+"""
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+import gradmesh as gm
+
+ROUNDS = int(os.environ.get("TEST_ROUNDS", "1"))
+"""How often each module runs."""
+
+# Allocators keep some; what a round leaves behind shows after twenty of them.
+_MEMORY_BYTES = 24 * 2**20
+# Pools end idle threads after some seconds, and begin new ones when they like.
+_THREADS = 2
+
+
+@gm.remote(name="tests.footprint")
+def footprint() -> dict[str, int]:
+    """Return what this worker holds."""
+    gc.collect()
+    info = gm.rpc.debug_info()
+    with open("/proc/self/statm") as file:
+        memory = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    counts = (
+        "num_owner_rrefs",
+        "num_forks",
+        "num_autograd_contexts",
+        "num_current_backward_passes",
+    )
+    return {
+        # Connections of lanes, a thread each, stay for the next burst; channels bound their number.
+        "threads": sum(not t.name.startswith("lane-") for t in threading.enumerate()),
+        "memory": memory,
+        **{name: info.get(name, 0) for name in counts},
+    }
+
+
+class Rounds:
+    """Compares rounds of one module.
+
+    Args:
+        workers: Names of the workers.
+    """
+
+    def __init__(self, workers: Sequence[str]) -> None:
+        self._workers = workers
+        self._first: list[dict[str, int]] | None = None
+
+    def end(self) -> None:
+        """Check that a round has left nothing behind, waiting for what takes its time."""
+        until = time.monotonic() + 30
+        while (grown := self._grown()) and time.monotonic() < until:
+            threading.Event().wait(0.5)
+        assert not grown, "more than after the first round: " + "; ".join(grown)
+
+    def _grown(self) -> list[str]:
+        now = [gm.rpc_sync(name, "tests.footprint") for name in self._workers]
+        if self._first is None:
+            self._first = now
+        room = {"threads": _THREADS, "memory": _MEMORY_BYTES}
+        return [
+            f"{worker} has {held[what]} {what}, had {first[what]}"
+            for worker, held, first in zip(self._workers, now, self._first, strict=True)
+            for what in held
+            if held[what] > first[what] + room.get(what, 0)
+        ]
