@@ -55,7 +55,7 @@ test-all: $(VENV)/.dev  ## all tests that need no container engine
 	$(BIN)/python -m pytest -q -n 2 -m "not e2e"
 
 soak: $(VENV)/.dev  ## the suites of rpc and distributed autograd, 20 times in the same processes; looks for what is left
-	TEST_ROUNDS=20 $(BIN)/python -m pytest -q -x -m "not e2e" --deselect tests/parity/rpc/test_dynamic.py tests/parity/rpc tests/integration/dist_autograd
+	TEST_ROUNDS=20 $(BIN)/python -m pytest -q -x -m "not e2e" tests/parity/rpc tests/integration/dist_autograd
 
 check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, the shape of the house, docs tables
 	$(BIN)/ruff check .
