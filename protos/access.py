@@ -19,7 +19,7 @@ _EVERYBODY = _MEMBERS | {READER}
 
 _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
     "autograd.v1.AutogradService": {
-        _MEMBERS: ("SendGradients", "ReportParts", "AbortPass", "ProbePass"),
+        _MEMBERS: ("SendGradients", "ReportParts", "AbortPass", "ProbePass", "StepParameters"),
     },
     "coordinator.v1.CoordinatorService": {
         _EVERYBODY: ("DescribeTable", "ListTables", "GetShardMap", "GetStatus"),
