@@ -5,10 +5,13 @@ from pathlib import Path
 
 import click
 
-from gradmesh.cli.cluster import for_children, listen_address, not_flags
+from gradmesh.cli.cluster import for_children, given_by_flag, listen_address, not_flags
 from gradmesh.cli.follow import follow
+from gradmesh.cli.launcher_option import on_option, with_kubernetes
 from gradmesh.cli.options import configured
 from gradmesh.cli.progress import Figures
+from gradmesh.launch.kubernetes.api import KubernetesOptions
+from gradmesh.launch.launchers import Place
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
 from gradmesh.launch.sections import CLUSTER_SECTIONS
@@ -20,35 +23,61 @@ from gradmesh.trainer.job.assignment import assignment_of
 
 @click.command()
 @click.option("--keep-logs", is_flag=True, help="Keep the processes' logs in the output folder.")
+@click.option(
+    "--name",
+    "cluster_name",
+    help="Name of the cluster that trains it elsewhere.  [default: the file's]",
+)
+@on_option
+@with_kubernetes
 @configured(*CLUSTER_SECTIONS, without=not_flags(), file="JOB.toml")
-def train(sections: Sections, config: Path, keep_logs: bool) -> int:
-    """Train a job from a file on a local cluster, from start to finish.
+def train(
+    sections: Sections,
+    config: Path,
+    keep_logs: bool,
+    on: Place,
+    cluster_name: str | None,
+    kubernetes: KubernetesOptions,
+) -> int:
+    """Train a job from a file, from start to finish, on a cluster of its own.
 
     The file has a table [data] that says what to read, [model] what to train, [job] how, and
     [coordinator] how many trainers and parameter_servers. Every setting is a flag, too.
 
     Metrics, the report (report.json, report.html) and the trained model go to the folder
-    job.output, which is the file's name without its ending if not set.
+    job.output, which is the file's name without its ending if not set. With --on kubernetes the
+    file, your modules and small data beside it travel in a ConfigMap; the model stays there.
     """
     begun = time.monotonic()
     assignment = assignment_of(sections)
-    prepare(assignment)
     output = (assignment.job.output or Path(config.stem)).absolute()
     counts = sections[CoordinatorConfig]
-    cluster = LocalCluster(
-        parameter_servers=counts.parameter_servers,
-        trainers=counts.trainers,
-        config=config,
-        state=output / "cluster" if keep_logs else None,
-        listen=listen_address(sections),
-        settings={**for_children(sections), "job.output": output},
-        policy=RestartPolicy(most_in_a_row=2),
+    title = (
+        f"gradmesh train {config.name}: {counts.parameter_servers} parameter servers, "
+        f"{counts.trainers} trainers"
     )
-    size = f"{counts.parameter_servers} parameter servers, {counts.trainers} trainers"
-    status, code = follow(cluster, f"gradmesh train {config.name}: {size}")
-    if status is None:
+    if on == "kubernetes":
+        from gradmesh.cli.follow_kubernetes import train_on_kubernetes
+
+        figures, code = train_on_kubernetes(
+            sections, config, output, title, cluster_name, kubernetes, given_by_flag(sections)
+        )
+        kept = "report and metrics"
+    else:
+        prepare(assignment)
+        cluster = LocalCluster(
+            parameter_servers=counts.parameter_servers,
+            trainers=counts.trainers,
+            config=config,
+            state=output / "cluster" if keep_logs else None,
+            listen=listen_address(sections),
+            settings={**for_children(sections), "job.output": output},
+            policy=RestartPolicy(most_in_a_row=2),
+        )
+        status, code = follow(cluster, title)
+        figures, kept = None if status is None else result_of(status), "report, metrics and model"
+    if figures is None:
         return code
-    seconds = time.monotonic() - begun
-    Figures({**result_of(status), "seconds": seconds}).show()
-    click.echo(f"report, metrics and model are in {output}")
+    Figures({**figures, "seconds": time.monotonic() - begun}).show()
+    click.echo(f"{kept} are in {output}")
     return 0

@@ -3,19 +3,29 @@
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.launcher import Launcher
 
-Place: TypeAlias = Literal["local"]
+Place: TypeAlias = Literal["local", "kubernetes"]
 
 
-def launcher(on: Place, *, state: Path, name: str) -> Launcher:
+def launcher(on: Place, *, state: Path, name: str, kubernetes: KubernetesOptions) -> Launcher:
     """Return the launcher of a place.
 
     Args:
         on: Where the cluster runs.
         state: State folder of a local cluster.
         name: Name of a cluster elsewhere.
+        kubernetes: Which Kubernetes, and where in it.
+
+    Raises:
+        KubernetesMissing: Its client is not installed.
+        KubernetesUnreachable: None is configured.
     """
+    if on == "kubernetes":
+        from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
+
+        return KubernetesLauncher(name, kubernetes)
     from gradmesh.launch.local_launcher import LocalLauncher
 
     return LocalLauncher(state)

@@ -19,7 +19,8 @@ S = TypeVar("S", bound=Section)
 
 # Variables that the command line reads itself.
 RESERVED = frozenset(
-    {"GRADMESH_CONFIG", "GRADMESH_IMAGE", "GRADMESH_NAME", "GRADMESH_ON", "GRADMESH_STATE"}
+    f"GRADMESH_{name}"
+    for name in ("CONFIG", "CONTEXT", "IMAGE", "NAME", "NAMESPACE", "ON", "STATE")
 )
 
 # Kubernetes and Docker links describe a service called gradmesh-coordinator by variables such as

@@ -1,12 +1,24 @@
-"""Manifests are tested wherever there is a kubectl."""
+"""An emulated cluster in which two users have the documented rights."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.deploy.manifests import KUBECTL, NO_KUBECTL
+from tests.deploy.emulator.cluster import EmulatedCluster
+from tests.deploy.manifests import OVERLAYS, named, render
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if KUBECTL is None:
-        for item in items:
-            if "tests/deploy/" in str(item.path):
-                item.add_marker(pytest.mark.skip(reason=NO_KUBECTL))
+@pytest.fixture
+def emulated(tmp_path: Path) -> Iterator[EmulatedCluster]:
+    cluster = EmulatedCluster(tmp_path / "node", namespace="team")
+    viewer, operator = (
+        named(render(OVERLAYS[0]), "Role", f"gradmesh-{name}") for name in ("viewer", "operator")
+    )
+    cluster.api.roles["operator"] = [viewer, operator]
+    cluster.api.roles["viewer"] = [viewer]
+    for user in ("operator", "viewer", "admin"):
+        cluster.api.kubeconfig(tmp_path, user)
+    with contextlib.closing(cluster):
+        yield cluster

@@ -2,12 +2,14 @@
 
 import functools
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,9 +18,17 @@ OVERLAYS = sorted((DEPLOY / "overlays").iterdir())
 COMBINATIONS = sorted((Path(__file__).parent / "combinations").iterdir())
 COMPONENTS = sorted((DEPLOY / "components").iterdir())
 ALL = [*OVERLAYS, *COMBINATIONS]
+SECURE = [
+    f
+    for f in ALL
+    if re.search(r"^  - .*/tls$", (f / "kustomization.yaml").read_text(), re.MULTILINE)
+]
 
 KUBECTL = shutil.which("kubectl")
-NO_KUBECTL = "NOT TESTED: the manifests, because there is no kubectl on this machine"
+needs_kubectl = pytest.mark.skipif(
+    KUBECTL is None,
+    reason="NOT TESTED: the manifests, because there is no kubectl on this machine",
+)
 
 Object = dict[str, Any]
 

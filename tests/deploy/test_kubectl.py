@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.emulator.server import ApiServer
-from tests.deploy.manifests import ALL, KUBECTL, OVERLAYS, named, render
+from tests.deploy.manifests import ALL, KUBECTL, OVERLAYS, named, needs_kubectl, render
+
+pytestmark = needs_kubectl
 
 
 @pytest.fixture

@@ -7,16 +7,20 @@ import pytest
 
 from tests.deploy.manifests import (
     ALL,
+    SECURE,
     Object,
     component,
     container_of,
     environment,
     named,
+    needs_kubectl,
     of_kind,
     pod_of,
     render,
     workloads,
 )
+
+pytestmark = needs_kubectl
 
 every = pytest.mark.parametrize("folder", ALL, ids=lambda folder: folder.name)
 
@@ -135,7 +139,7 @@ def _covers(pattern: str, host: str) -> bool:
     return pattern.count(".") >= 2 and host.partition(".")[2] == pattern[2:]
 
 
-@pytest.mark.parametrize("folder", [f for f in ALL if of_kind(render(f), "Certificate")],
+@pytest.mark.parametrize("folder", SECURE,
                          ids=lambda folder: folder.name)  # fmt: skip
 def test_certificates_are_good_for_the_names_that_are_used(folder: Path) -> None:
     objects = render(folder)

@@ -12,11 +12,14 @@ from tests.deploy.manifests import (
     environment,
     in_bytes,
     named,
+    needs_kubectl,
     of_kind,
     pod_of,
     render,
     workloads,
 )
+
+pytestmark = needs_kubectl
 
 every = pytest.mark.parametrize("folder", ALL, ids=lambda folder: folder.name)
 

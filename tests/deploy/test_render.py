@@ -13,11 +13,14 @@ from tests.deploy.manifests import (
     DEPLOY,
     OVERLAYS,
     container_of,
+    needs_kubectl,
     of_kind,
     render,
     workloads,
 )
 from tests.deploy.schemas import VERSIONS, check
+
+pytestmark = needs_kubectl
 
 by_name = pytest.mark.parametrize("folder", ALL, ids=lambda folder: folder.name)
 

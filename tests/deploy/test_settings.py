@@ -25,9 +25,12 @@ from tests.deploy.manifests import (
     component,
     container_of,
     environment,
+    needs_kubectl,
     render,
     workloads,
 )
+
+pytestmark = needs_kubectl
 
 _FILLED_IN = {
     "POD_NAME": "gradmesh-parameter-server-0",

@@ -283,15 +283,16 @@ class Run:
             samples_per_s=self._meter.samples_per_s(),
             bytes_moved=self._bytes_moved(),
         )
+        rate = float(self._optimizer.param_groups[0]["lr"])
         _log.info(
             "trained",
             extra={
                 "step": done,
                 "loss": round(progress.loss, 5),
                 "samples_per_s": round(progress.samples_per_s),
+                "learning_rate": rate,
             },
         )
-        rate = float(self._optimizer.param_groups[0]["lr"])
         told = {"loss": progress.loss, "samples_per_s": progress.samples_per_s}
         self._history.add("train", done, {**told, "learning_rate": rate})
         mesh = self._mesh

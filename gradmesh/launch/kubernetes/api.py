@@ -84,15 +84,6 @@ class Api:
         kind, name = made["kind"], made["metadata"]["name"]
         return self._call(f"create {kind} {name}", kind, "create", self.namespace, body=made)
 
-    def get(self, kind: str, name: str) -> Object | None:
-        """Return an object; None if there is none."""
-        try:
-            return self._call(f"read {kind} {name}", kind, "read", name, self.namespace)
-        except KubernetesRejected as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
-
     def find(self, kind: str, labels: str) -> list[Object]:
         """Return the objects with labels, such as `a=b,c=d`."""
         found = self._call(f"list {kind}s", kind, "list", self.namespace, label_selector=labels)
@@ -132,7 +123,7 @@ class Api:
                 self.namespace,
                 suffix="_log",
                 # Whoever follows waits for as long as the pod lives.
-                timeout=(_CALL_S[0], _FOLLOW_S) if follow else _CALL_S,
+                timeout=(_CALL_S[0], _FOLLOW_S) if follow else None,
                 follow=follow,
                 **extra,
             )
@@ -178,7 +169,7 @@ class Api:
         verb: str,
         *where: str,
         suffix: str = "",
-        timeout: tuple[float, float] = _CALL_S,
+        timeout: tuple[float, float] | None = None,
         **extra: Any,
     ) -> Any:
         """Make a call and return urllib3's response."""
@@ -189,7 +180,9 @@ class Api:
         api = getattr(client, group)(client.ApiClient(self._configuration))
         method = getattr(api, f"{verb}_namespaced_{name}{suffix}")
         try:
-            response = method(*where, _preload_content=False, _request_timeout=timeout, **extra)
+            response = method(
+                *where, _preload_content=False, _request_timeout=timeout or _CALL_S, **extra
+            )
         except client.ApiException as error:
             raise self._error(action, error.status or 0, error.body or error.reason) from None
         except (HTTPError, OSError, http.client.HTTPException) as error:

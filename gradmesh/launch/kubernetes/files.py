@@ -55,6 +55,10 @@ class Files:
         """Return which key is which file of the modules."""
         return [{"key": _key("code", path), "path": path} for path in sorted(self.code)]
 
+    def tables(self) -> dict[str, Any]:
+        """Return what the job's file says."""
+        return tomllib.loads(self.beside[self.job].decode("utf-8"))
+
     def check(self) -> None:
         """Return if all of it fits.
 

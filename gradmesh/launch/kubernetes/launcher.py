@@ -56,6 +56,8 @@ class KubernetesLauncher(Launcher):
         self._options = options
         self._api = Api(options)
         self._ready_s = ready_s
+        # Whether something was created by this launcher, and is its to remove.
+        self.created = False
 
     def up(self, request: ClusterRequest) -> str:
         """Create the objects of a cluster, and wait for its coordinator."""
@@ -64,8 +66,18 @@ class KubernetesLauncher(Launcher):
             raise NotOnKubernetes("--exit-when-done needs somebody who stays; leave out --detach")
         return self.create(request, files)
 
-    def create(self, request: ClusterRequest, files: Files | None) -> str:
+    def create(
+        self,
+        request: ClusterRequest,
+        files: Files | None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> str:
         """Create a cluster whose processes read files of this machine.
+
+        Args:
+            request: Its size and settings.
+            files: What pods see of this machine.
+            is_stopping: True ends the wait for the coordinator.
 
         Raises:
             ClusterExists: There is one of this name.
@@ -80,20 +92,26 @@ class KubernetesLauncher(Launcher):
             raise self._exists()
         image = self._options.image or IMAGE
         objects = Manifests(self.name, request, image, files).objects()
+        created = []
         try:
             for made in objects:
                 self._api.create(made)
-            self._wait_for_coordinator()
+                created.append(made)
+                self.created = True
+            self._wait_for_coordinator(is_stopping)
         except KubernetesRejected as error:
             if error.status == _CONFLICT:
-                # Somebody else's, or of a cluster that is just ending: it is not ours to remove.
+                # Somebody else's, or of a cluster that is just ending: that is not ours to remove.
+                for made in reversed(created):
+                    self._api.delete(made["kind"], made["metadata"]["name"])
+                self.created = False
                 raise self._exists() from error
-            self._remove(60.0)
+            self.remove(60.0)
             if error.status == _NOT_FOUND:
                 raise NamespaceMissing(self._api.namespace) from error
             raise
         except BaseException:
-            self._remove(60.0)
+            self.remove(60.0)
             raise
         return self._address()
 
@@ -112,7 +130,7 @@ class KubernetesLauncher(Launcher):
             outcome, code = stay(watched, drain_s)
             tail = self.tail_of_failed() if outcome.exit_code else ()
         finally:
-            self._remove(1.0 if watched.killed else drain_s)
+            self.remove(1.0 if watched.killed else drain_s)
             reader.join(10.0)
         if outcome.exit_code:
             raise ClusterFailed(outcome.reason, outcome.exit_code, tail)
@@ -159,7 +177,7 @@ class KubernetesLauncher(Launcher):
     def down(self, timeout_s: float) -> bool:
         """Delete trainers, then servers, then the coordinator, then all the rest, and volumes."""
         self.pods()
-        return self._remove(timeout_s)
+        return self.remove(timeout_s)
 
     def pods(self) -> Pods:
         """Return the cluster's pods.
@@ -183,9 +201,9 @@ class KubernetesLauncher(Launcher):
             line for pod in chosen for line in self._api.log(pod["metadata"]["name"], tail=_TAIL)
         )
 
-    def _wait_for_coordinator(self) -> None:
+    def _wait_for_coordinator(self, is_stopping: Callable[[], bool]) -> None:
         deadline = time.monotonic() + self._ready_s
-        while True:
+        while not is_stopping():
             pods = Pods(self._api, self.name)
             if pods.is_ready("coordinator"):
                 return
@@ -207,8 +225,8 @@ class KubernetesLauncher(Launcher):
         for name, line in LogReader(self._api, self.name, ()).lines(follow=True):
             on_line(name, line)
 
-    def _remove(self, timeout_s: float) -> bool:
-        """Remove everything; return whether no pod had to be killed."""
+    def remove(self, timeout_s: float) -> bool:
+        """Remove whatever there is of the cluster; return whether no pod had to be killed."""
         deadline = time.monotonic() + timeout_s
         labels, in_order = selector(self.name), True
         for job in self._api.find("Job", labels):

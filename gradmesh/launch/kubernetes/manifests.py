@@ -12,6 +12,7 @@ from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.sections import CLUSTER_SECTIONS
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.process.setting import settings
+from gradmesh.trainer.job.assignment import JOB_SECTIONS
 
 IMAGE = f"gradmesh:{VERSION}"
 INSTANCE = "app.kubernetes.io/instance"
@@ -61,7 +62,7 @@ class Manifests:
         given = self._given()
         made = []
         for name, file in (("settings", "settings.env"), ("job", "job.env")):
-            made.append(self._config_map(name, {**read_env(file), **given}))
+            made.append(self._config_map(name, {**self._defaults(file), **given}))
         if self._files is not None:
             one = self._config_map("files", {})
             one["data"], one["binaryData"] = self._files.data()
@@ -76,6 +77,17 @@ class Manifests:
             "metadata": {"name": f"{self._name}-{name}", "labels": labels},
             "data": dict(data),
         }
+
+    def _defaults(self, file: str) -> dict[str, str]:
+        """Return the base's settings, but for those that the user's file has: variables win."""
+        values = read_env(file)
+        if self._files is None:
+            return values
+        tables = self._files.tables()
+        # A job that somebody wrote down is theirs, with our defaults and not the demo's.
+        own = {s.variable for section in JOB_SECTIONS for s in settings(section)}
+        own |= {f"GRADMESH_{s}_{k}".upper() for s, table in tables.items() for k in table}
+        return {name: value for name, value in values.items() if name not in own}
 
     def _given(self) -> dict[str, str]:
         """Return the settings that the user gave, as variables."""

@@ -47,7 +47,8 @@ class ApiServer:
         self.address_of: Callable[[Object], str] | None = None
         # Called with method and path before a request is served; may wait, or raise Refused.
         self.before: Callable[[str, str], None] = lambda method, path: None
-        self.requests: list[tuple[str, str]] = []
+        # Rights that somebody needed.
+        self.used: set[tuple[str, str, str]] = set()
         api = self
 
         class Handler(_Handler):
@@ -93,6 +94,7 @@ class ApiServer:
         raise Refused(404, "NotFound", "the server could not find the requested resource")
 
     def allow(self, token: str, verb: str, group: str, resource: str) -> None:
+        self.used.add((verb, group, resource))
         roles = self.roles.get(token)
         if roles is None:
             return
@@ -129,7 +131,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.query = {key: values[0] for key, values in parse_qs(url.query).items()}
         size = int(self.headers.get("Content-Length") or 0)
         self.body = self.rfile.read(size)
-        self.server_api.requests.append((self.command, url.path))
         try:
             self.server_api.before(self.command, url.path)
             answer = self._discovery(url.path)

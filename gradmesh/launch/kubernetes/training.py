@@ -1,0 +1,149 @@
+"""Train a job on a cluster of its own on Kubernetes, and bring its report home."""
+
+import contextlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, final
+
+from gradmesh.launch.errors import ClusterFailed
+from gradmesh.launch.kubernetes.errors import NotOnKubernetes
+from gradmesh.launch.kubernetes.files import Files, files_of
+from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
+from gradmesh.launch.launcher import ClusterRequest
+from gradmesh.launch.training import carried_on, prepare
+from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.status import ClusterStatus, fetch
+from gradmesh.trainer.job.assignment import Assignment
+from gradmesh.trainer.job.history import METRICS_FILE
+from gradmesh.trainer.job.report import write_report
+
+_POLL_S = 0.5
+_ASK_S = 5.0
+_FIRST = "trainer-0"
+# What trainers log of their progress, and what the job's history calls it.
+_KINDS = {"trained": "train", "validated": "validation"}
+_HEAD = ("ts", "level", "role", "name", "message", "step")
+
+
+def cluster_name(config: Path) -> str:
+    """Return the name of the cluster that trains a file: a DNS label made of the file's name."""
+    stem = config.stem if config.stem != "job" else config.absolute().parent.name
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-")
+    return name if name[:1].isalpha() else f"job-{name}".strip("-")
+
+
+def collect(config: Path, assignment: Assignment, imports: tuple[str, ...]) -> Files:
+    """Return what the pods need of this machine, after a look at it.
+
+    Raises:
+        NotOnKubernetes: The job would write where pods cannot.
+        DataError: The data that come along cannot be used.
+        FilesTooBig: They do not fit.
+    """
+    place = assignment.job.checkpoint_path
+    if place is not None and "://" not in place and not place.startswith("/"):
+        raise NotOnKubernetes(
+            f"job.checkpoint_path is {place!r}, a folder of this machine; give the URL of a bucket,"
+            " or the absolute path of a volume that the trainers mount"
+        )
+    named = (*assignment.data.train, *assignment.data.validation, *assignment.data.test)
+    if all(Path(path).is_relative_to(config.absolute().parent) for path in named):
+        prepare(assignment)
+    module, colon, _ = assignment.model.name.partition(":")
+    return files_of(config, (*imports, *((module,) if colon else ())))
+
+
+@final
+class RemoteTraining:
+    """A job on its way through a cluster.
+
+    Args:
+        launcher: Of the cluster.
+        security: To ask its coordinator.
+    """
+
+    def __init__(self, launcher: KubernetesLauncher, security: SecurityConfig) -> None:
+        self._launcher = launcher
+        self._security = security
+        self.history: list[dict[str, Any]] = []
+        self.figures: dict[str, float] = {}
+
+    def watch(
+        self, request: ClusterRequest, files: Files, is_stopping: Callable[[], bool]
+    ) -> Iterator[ClusterStatus]:
+        """Create the cluster and give its status until its trainers are done.
+
+        Raises:
+            ClusterFailed: The trainers were given up; carries the tail of the last one's log.
+        """
+        yield ClusterStatus()
+        address = self._launcher.create(request, files, is_stopping)
+        reader = threading.Thread(target=self._read, name="kubernetes-history", daemon=True)
+        reader.start()
+        status = ClusterStatus()
+        while not is_stopping():
+            pods = self._launcher.pods()
+            if (why := pods.failure()) is not None:
+                tail = self._launcher.tail_of_failed()
+                raise ClusterFailed(f"the trainers were given up: {why}", 4, tail)
+            if (stuck := pods.stuck()) is not None:
+                tail = self._launcher.tail_of_failed()
+                raise ClusterFailed(f"{stuck[0]} does not start: {stuck[1]}", 4, tail)
+            done = all(view.state == "done" for view in pods.views() if view.role == "trainer")
+            # Its pod may be on its way back; whether the cluster is lost its pods tell.
+            with contextlib.suppress(GradmeshError):
+                status = carried_on(status, fetch(address, self._security, _ASK_S))
+            yield status
+            if done:
+                # The log ends with the pod.
+                reader.join(_ASK_S)
+                self.figures = dict(status.result) or self.figures
+                return
+            time.sleep(_POLL_S)
+
+    def write(self, output: Path, assignment: Assignment) -> None:
+        """Write metrics and report into a folder of this machine."""
+        output.mkdir(parents=True, exist_ok=True)
+        lines = "".join(json.dumps(line) + "\n" for line in self.history)
+        (output / METRICS_FILE).write_text(lines, encoding="utf-8")
+        write_report(output, assignment.as_dict(), self.figures, self.history)
+
+    def _read(self) -> None:
+        """Make the history of what the first trainer logs."""
+        try:
+            for _, line in self._launcher.logs([_FIRST], follow=True):
+                self._note(line)
+        except (OSError, RuntimeError):
+            # Without its log a job has figures, and no curves.
+            return
+
+    def _note(self, line: str) -> None:
+        try:
+            said: Mapping[str, Any] = json.loads(line)
+            message, step = said["message"], said.get("step")
+        except (ValueError, KeyError, TypeError):
+            return
+        if message == "done" and "figures" in said:
+            self.figures = dict(said["figures"])
+            self.history.append({"kind": "result", "time": _time(said), **self.figures})
+        elif message in _KINDS and isinstance(step, int):
+            # After a fault the last reports come again.
+            self.history = [old for old in self.history if _is_before(old, _KINDS[message], step)]
+            values = {key: value for key, value in said.items() if key not in _HEAD}
+            entry = {"kind": _KINDS[message], "step": step, "time": _time(said), **values}
+            self.history.append(entry)
+
+
+def _is_before(old: Mapping[str, Any], kind: str, step: int) -> bool:
+    at = int(old.get("step", -1))
+    return at < step or (at == step and old["kind"] != kind)
+
+
+def _time(said: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(said["ts"]).timestamp()
