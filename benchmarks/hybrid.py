@@ -21,9 +21,10 @@ from gradmesh.benchmarks.hybrid_shape import Shape
 from gradmesh.launch import LocalCluster
 
 PARTS: Final = ("lookup", "forward", "backward", "step", "total")
-TOTAL, SAMPLES, BYTES = 4, 5, 6
-"""Columns of a step's figures after those of its four parts; the peer does not count its bytes."""
-_COLUMNS: Final = 7
+TOTAL, SAMPLES, BYTES, MEMORY = 4, 5, 6, 7
+"""Columns of a step's figures after those of its four parts: seconds, samples, bytes moved, and the
+most memory that the trainer ever had, in bytes; the peer does not count the last two."""
+_COLUMNS: Final = 8
 _HOME: Final = "gradmesh.benchmarks"
 
 
@@ -186,8 +187,8 @@ def peer_side(shape: Shape) -> Iterator[Side]:
 def _row(shape: Shape, sides: Sequence[Side]) -> HybridRow:
     ours, *peers = [np.concatenate(side.times, axis=1) for side in sides]
     peer = peers[0] if peers else None
-    ours_parts = _parts(ours)
-    peer_parts = None if peer is None else _parts(peer)
+    ours_parts = parts_of(ours)
+    peer_parts = None if peer is None else parts_of(peer)
     return HybridRow(
         workload=shape.name,
         ours=ours_parts["total"],
@@ -201,7 +202,8 @@ def _row(shape: Shape, sides: Sequence[Side]) -> HybridRow:
     )
 
 
-def _parts(times: NDArray[np.float64]) -> dict[str, float]:
+def parts_of(times: NDArray[np.float64]) -> dict[str, float]:
+    """Return the median seconds of each part of a step."""
     middle = np.median(times[:, :, : len(PARTS)], axis=(0, 1))
     return dict(zip(PARTS, middle.tolist(), strict=True))
 

@@ -4,6 +4,7 @@ Arguments: the shape as JSON, the coordinator's address, a number, the lane.
 """
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def main(plain: str, address: str, number: str, lane: Any) -> None:
 
 
 def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
-    """Return a step: it gives the seconds of its parts, its samples and its bytes."""
+    """Return a step: it gives its figures, in the order of benchmarks.hybrid's columns."""
     place = mesh.join_trainers(60.0)
     group = connect(
         mesh.store(place.generation),
@@ -79,9 +80,14 @@ def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
         done += 1
         parts = [looked_up - begun, scored - looked_up, returned - scored, ended - returned]
         moved = mesh.servers.bytes_moved() + group.bytes_moved
-        return [*parts, ended - begun, load.samples, moved - before]
+        return [*parts, ended - begun, load.samples, moved - before, _most_memory()]
 
     return step
+
+
+def _most_memory() -> int:
+    """Return the most bytes that this process ever had in memory, pages shared with others too."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _layer(tables: list[gm.Table], shape: Shape) -> Any:

@@ -130,7 +130,7 @@ def _step(rpc: Any, shape: Shape, rank: int) -> Callable[[], list[float]]:
         ended = now()
         done += 1
         parts = [looked_up - begun, scored - looked_up, returned - scored, ended - returned]
-        return [*parts, ended - begun, loads[place].samples, 0]
+        return [*parts, ended - begun, loads[place].samples, 0, 0]
 
     return step
 

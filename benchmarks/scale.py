@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from gradmesh.benchmarks.hybrid import BYTES, TOTAL, measure, our_side, rate
+from gradmesh.benchmarks.hybrid import BYTES, MEMORY, TOTAL, measure, our_side, rate
 from gradmesh.benchmarks.hybrid_shape import VARIANTS, Shape
 
 
@@ -27,6 +27,8 @@ class ScaleRow:
         distinct: Distinct rows of a trainer's batch, as a share of its ids.
         bytes: That a trainer moves in a step, sent and received.
         least_bytes: That it cannot help moving.
+        memory: Most bytes that a trainer had in memory.
+        table_memory: Bytes of all rows together.
     """
 
     workload: str
@@ -35,6 +37,8 @@ class ScaleRow:
     distinct: float
     bytes: float
     least_bytes: int
+    memory: float
+    table_memory: int
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as JSON holds it."""
@@ -76,6 +80,8 @@ def run(
                 distinct=distinct / (shape.batch * shape.tables),
                 bytes=float(times[:, :, BYTES].mean()),
                 least_bytes=least_bytes(shape, distinct),
+                memory=float(times[:, :, MEMORY].max()),
+                table_memory=4 * shape.tables * shape.rows * shape.dim,
             )
         )
         on_row(found[-1])

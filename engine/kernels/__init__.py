@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels import norm as norm
     from gradmesh.engine.kernels import rank_bits as rank_bits
     from gradmesh.engine.kernels import sketch as sketch
+    from gradmesh.engine.kernels import stamps as stamps
     from gradmesh.engine.kernels import update as update
     from gradmesh.engine.kernels.bag import bag_max as bag_max
     from gradmesh.engine.kernels.bag import bag_max_backward as bag_max_backward
@@ -67,7 +68,17 @@ _HOMES = {
     "warm_up": "warm",
 }
 
-_FILES = ("bucket_index", "bucket_marks", "clock", "fused", "norm", "rank_bits", "sketch", "update")
+_FILES = (
+    "bucket_index",
+    "bucket_marks",
+    "clock",
+    "fused",
+    "norm",
+    "rank_bits",
+    "sketch",
+    "stamps",
+    "update",
+)
 
 __all__ = [
     "IdMap",
@@ -98,6 +109,7 @@ __all__ = [
     "scatter_add",
     "scatter_sgd",
     "sketch",
+    "stamps",
     "unique_inverse",
     "update",
     "warm_up",

@@ -16,6 +16,7 @@ from gradmesh.engine.kernels import (
     norm,
     route,
     rows,
+    stamps,
     unique,
     update,
 )
@@ -57,6 +58,9 @@ def _tables(ids: Any, sent: Any, matrix: Any) -> None:
     rows.copy_in(matrix.copy(), ids, sent)
     initializer.init_uniform(matrix.copy(), ids, 0, 0.0, 1.0)
     initializer.init_normal(matrix.copy(), ids, 0, 0.0, 1.0)
+    cells = np.zeros(2, np.int64)
+    stamps.stamp(cells, ids, 1, 1)
+    stamps.stamped_after(cells, ids, 0, 1, np.empty(3, np.int64))
     slots = id_map.IdMap(1)
     slots.insert(np.arange(40))
     slots.find(ids)

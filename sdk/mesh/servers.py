@@ -87,6 +87,15 @@ class ParameterServers:
         """Return a future of something that is under way and that `finish` waits for."""
         return Future(Waited(finish, self._resolver))
 
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Have a thread do something while this one goes on; return a future of its result.
+
+        Whoever asks before the thread has come to it does it instead.
+        """
+        future = self.future(work)
+        future.done()
+        return future
+
     def held_map(self) -> ShardMap | None:
         """Return the map in use, if one was fetched."""
         return self._map

@@ -61,6 +61,8 @@ class RowSource:
         ctx = self._context()
         if ctx is None or len(self._ahead) >= self._depth:
             return False
+        # The caller may put the next ids into the same memory before these are read.
+        wanted = WantedIds(wanted.ids.copy(), wanted.starts)
         context = ctx.mesh.new_context_id()
         self._ahead.append(Prefetched(self._tables, wanted, context, ctx.mark, self._deadline()))
         return True

@@ -1,7 +1,8 @@
 """Which rows have changed since when, for lookups that were made ahead of their step.
 
 Every change of rows counts up. A table that somebody has looked up ahead remembers the count of
-the last change of each row that changed since; other tables cost nothing.
+the last change of its rows; other tables cost nothing. Rows share cells of a table of fixed size,
+by their number: a row may be said to have changed when another one did, never the other way round.
 """
 
 import threading
@@ -11,41 +12,33 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.engine.kernels import IdMap
+from gradmesh.engine.kernels import stamps as kernels
 from gradmesh.services.parameter_server.contexts import Slots
 
-_MAX_ROWS = 1 << 20
+_CELL_BITS = 20
 
 
 @final
 class _TableStamps:
-    """The last change of each row of one table that changed after a count.
+    """The last changes of the rows of one table after a count.
 
     Args:
         begin: The count.
+        bits: The logarithm of the number of cells.
     """
 
-    def __init__(self, begin: int) -> None:
+    def __init__(self, begin: int, bits: int) -> None:
         self.begin = begin
-        self._places = IdMap()
-        self._counts = np.zeros(0, np.int64)
-
-    def __len__(self) -> int:
-        return len(self._places)
+        self._bits = bits
+        # Pages that were never written take no memory: a small table's stamps stay small.
+        self._counts = np.zeros(1 << bits, np.int64)
 
     def set(self, slots: Slots, count: int) -> None:
-        places = self._places.insert(slots)
-        if len(self._places) > self._counts.size:
-            grown = np.zeros(2 * len(self._places), np.int64)
-            grown[: self._counts.size] = self._counts
-            self._counts = grown
-        self._counts[places] = count
+        kernels.stamp(self._counts, slots, count, self._bits)
 
     def after(self, slots: Slots, count: int) -> NDArray[np.int64]:
-        places = self._places.find(slots)
-        (known,) = np.nonzero(places >= 0)
-        changed: NDArray[np.int64] = known[self._counts[places[known]] > count]
-        return changed
+        places = np.empty(slots.size, np.int64)
+        return places[: kernels.stamped_after(self._counts, slots, count, self._bits, places)]
 
 
 @final
@@ -53,12 +46,11 @@ class Stamps:
     """What changed in the tables that are watched, in bounded memory.
 
     Args:
-        max_rows: Rows of a table that are remembered; when there are more, memory begins anew, and
-            whoever asks about the time before gets all rows.
+        cell_bits: The logarithm of how many rows of a table have a cell of their own.
     """
 
-    def __init__(self, max_rows: int = _MAX_ROWS) -> None:
-        self._max_rows = max_rows
+    def __init__(self, cell_bits: int = _CELL_BITS) -> None:
+        self._cell_bits = cell_bits
         self._lock = threading.Lock()  # guards all below
         self._count = 0
         self._stamps: dict[str, _TableStamps] = {}
@@ -71,7 +63,7 @@ class Stamps:
         with self._lock:
             for table in tables:
                 if table not in self._stamps:
-                    self._stamps[table] = _TableStamps(self._count)
+                    self._stamps[table] = _TableStamps(self._count, self._cell_bits)
             return self._count
 
     def record(self, table: str, slots: Slots) -> None:
@@ -79,12 +71,7 @@ class Stamps:
         with self._lock:
             self._count += 1
             stamps = self._stamps.get(table)
-            if stamps is None:
-                return
-            if len(stamps) + slots.size > self._max_rows and len(stamps):
-                # Of what changed before now nothing is known any more, this change included.
-                self._stamps[table] = _TableStamps(self._count)
-            else:
+            if stamps is not None:
                 stamps.set(slots, self._count)
 
     def forget(self, table: str) -> None:
@@ -92,10 +79,10 @@ class Stamps:
         with self._lock:
             self._count += 1
             if table in self._stamps:
-                self._stamps[table] = _TableStamps(self._count)
+                self._stamps[table] = _TableStamps(self._count, self._cell_bits)
 
     def since(self, count: int, table: str, slots: Slots) -> NDArray[np.int64]:
-        """Return which of the slots have changed after a count, as places among them."""
+        """Return which of the slots may have changed after a count, as places among them."""
         with self._lock:
             stamps = self._stamps.get(table)
             if stamps is None or count < stamps.begin:

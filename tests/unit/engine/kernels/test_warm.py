@@ -12,6 +12,7 @@ from gradmesh.engine.kernels import (
     norm,
     route,
     rows,
+    stamps,
     unique,
     update,
 )
@@ -21,7 +22,8 @@ from gradmesh.engine.kernels import (
 def test_every_kernel_is_compiled_ahead(dtype: type) -> None:
     kernels.warm_up(dtype)
 
-    modules = (bag, check, columns, fused, id_map, initializer, norm, route, rows, unique, update)
+    modules = (bag, check, columns, fused, id_map, initializer, norm, route, rows, stamps, unique)
+    modules += (update,)
     compiled = {
         f"{module.__name__}.{name}": value.signatures
         for module in modules

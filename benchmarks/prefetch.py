@@ -1,0 +1,84 @@
+"""How much of a lookup prefetching hides behind the dense layers: ours with and without, in turns.
+
+One trainer and one server, so that on two cores each has its own: where all cores compute all the
+time, there is nothing to hide behind.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, final
+
+import numpy as np
+
+from gradmesh.benchmarks.hybrid import measure, our_side, parts_of
+from gradmesh.benchmarks.hybrid_shape import shapes
+
+LANES: Final = ("shm", "tcp", "grpc")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchRow:
+    """One lane.
+
+    Args:
+        workload: Its name.
+        ours: Median seconds that a step spends on its rows when they were asked for ahead: asking,
+            waiting, bringing them up to date, and laying them out for the layers.
+        peer: The same without asking ahead.
+        hidden: The share of the latter that is gone.
+        ours_parts: Median seconds of the parts of a step with prefetching.
+        peer_parts: Without.
+    """
+
+    workload: str
+    ours: float
+    peer: float
+    hidden: float
+    ours_parts: dict[str, float]
+    peer_parts: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as JSON holds it."""
+        return asdict(self)
+
+
+def run(
+    lanes: Sequence[str],
+    batch: int,
+    rows: int,
+    seconds: float,
+    on_row: Callable[[PrefetchRow], object],
+) -> list[PrefetchRow]:
+    """Measure lanes.
+
+    Args:
+        lanes: Which.
+        batch: Samples of a batch; the dense layers are those of the realistic workloads.
+        rows: Of each of 26 tables.
+        seconds: About how long each side takes.
+        on_row: Called with each row as it is known.
+    """
+    found = []
+    for lane in lanes:
+        shape = replace(shapes(rows)["realistic-b2048"], trainers=1, batch=batch)
+        with ExitStack() as stack:
+            sides = [
+                stack.enter_context(our_side(replace(shape, prefetch=depth), lane))
+                for depth in (1, 0)
+            ]
+            measure(sides, seconds, blocks=5)
+            ahead, plain = (parts_of(np.concatenate(side.times, axis=1)) for side in sides)
+        found.append(
+            PrefetchRow(
+                workload=f"prefetch-{lane}",
+                ours=ahead["lookup"],
+                peer=plain["lookup"],
+                hidden=1 - ahead["lookup"] / plain["lookup"],
+                ours_parts=ahead,
+                peer_parts=plain,
+            )
+        )
+        on_row(found[-1])
+    return found
