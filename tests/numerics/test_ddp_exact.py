@@ -103,6 +103,17 @@ def groups():
     pool.shutdown()
 
 
+def delay(model, names):
+    """Return the options that average some parameters apart, when the table's gradient comes."""
+    if not names:
+        return {}
+    named = dict(model.named_parameters())
+    return {
+        "delay_all_reduce_named_params": [(name, named[name]) for name in names],
+        "param_to_hook_all_reduce": named["table.weight"],
+    }
+
+
 def train_together(ranks, case):
     size = len(ranks)
 
@@ -110,12 +121,23 @@ def train_together(ranks, case):
         model = Net(case["sparse"], case["spare"], case["norm"])
         if case["in_backward"]:
             apply_optimizer_in_backward(SGD, model.parameters(), {"lr": LR})
-        ddp = DistributedDataParallel(model, process_group=group, **case["options"])
-        if case["hook"]:
-            ddp.register_comm_hook(None, comm_hooks.allreduce_hook)
+        ddp = DistributedDataParallel(
+            model, process_group=group, **case["options"], **delay(model, case["delayed"])
+        )
         optimizer = SGD(model.parameters(), lr=LR)
+        if case["hook"] == "optimizer":
+            hook = comm_hooks.hook_then_optimizer(comm_hooks.allreduce_hook, optimizer)
+            ddp.register_comm_hook(None, hook)
+        elif case["hook"]:
+            ddp.register_comm_hook(None, comm_hooks.allreduce_hook)
+        if case["fused"]:
+            ddp.register_fused_optim(SGD, lr=LR)
+        steps_itself = case["in_backward"] or case["fused"] or case["hook"] == "optimizer"
         for step in range(STEPS):
             ddp.zero_grad()
+            if case["announces"]:
+                ids = [ids_of(rank, step).data for rank in range(size)]
+                ddp.set_sparse_ids({"table.weight": np.concatenate(ids)})
             for micro in range(case["micro_batches"]):
                 number = step * case["micro_batches"] + micro
                 if micro + 1 < case["micro_batches"]:
@@ -128,7 +150,7 @@ def train_together(ranks, case):
                     optimizer.step(into)
                 else:
                     loss_of(ddp, group.rank, number, case["changes"]).backward()
-            if not case["in_backward"] and not case["context"]:
+            if not steps_itself and not case["context"]:
                 optimizer.step()
         return [p.data.tobytes() for p in model.parameters()]
 
@@ -160,8 +182,11 @@ PLAIN = {
     "norm": False,
     "changes": False,
     "micro_batches": 1,
-    "hook": False,
+    "hook": None,
     "in_backward": False,
+    "fused": False,
+    "delayed": (),
+    "announces": False,
     "context": False,
 }
 CAPS = {"big": {}, "small": {"bucket_cap_mb": 0.0001}, "list": {"bucket_cap_mb_list": [1e-4, 1]}}
@@ -194,23 +219,44 @@ def table():
             micro_batches=micro,
             sparse=sparse,
         )
-    yield case_of("hook", hook=True, options={"bucket_cap_mb": 0.0001})
-    yield case_of(
-        "hook-view-rows", hook=True, sparse=True, options={"gradient_as_bucket_view": True}
-    )
-    yield case_of("in-backward", in_backward=True)
-    yield case_of("in-backward-view", in_backward=True, options={"gradient_as_bucket_view": True})
-    yield case_of("batched-copy", options={"batched_grad_copy": True, "bucket_cap_mb": 0.0001})
+    for (cap, caps), view, batched in itertools.product(CAPS.items(), (False, True), (False, True)):
+        options = {**caps, "gradient_as_bucket_view": view, "batched_grad_copy": batched}
+        words = "-".join([cap, "view" if view else "copy", "batched" if batched else "each"])
+        yield case_of(f"hook-{words}", hook="average", options=options)
+        yield case_of(f"hook-{words}-rows", hook="average", sparse=True, options=options)
+        yield case_of(f"hook-{words}-micro3", hook="average", micro_batches=3, options=options)
+        yield case_of(f"hook-steps-{words}", hook="optimizer", options=options)
+        yield case_of(f"in-backward-{words}", in_backward=True, options=options)
+        yield case_of(f"fused-{words}", fused=True, options=options)
+        yield case_of(f"announced-{words}", announces=True, sparse=True, options=options)
+        delayed = ("first.weight", "last.bias")
+        yield case_of(f"delayed-{words}", delayed=delayed, options=options)
+        yield case_of(f"delayed-{words}-micro3", delayed=delayed, micro_batches=3, options=options)
+    for graph in ("find_unused_parameters", "static_graph"):
+        for batched in (False, True):
+            options = {graph: True, "batched_grad_copy": batched}
+            name = f"hook-{graph}-{'batched' if batched else 'each'}"
+            yield case_of(name, hook="average", spare=True, options=options)
     yield case_of("buffers", norm=True)
     yield case_of("no-buffer-sync", norm=True, options={"forward_sync_buffers": False})
-    for view, find in itertools.product((False, True), (False, True)):
+    for view, find, batched, sparse in itertools.product((False, True), repeat=4):
+        words = [
+            "view" if view else "copy",
+            "find" if find else "plain",
+            "batched" if batched else "each",
+            "rows" if sparse else "dense",
+        ]
         yield case_of(
-            f"context-{'view' if view else 'copy'}-{'find' if find else 'plain'}",
+            "-".join(["context", *words]),
             context=True,
             spare=find,
             changes=find,
-            sparse=True,
-            options={"gradient_as_bucket_view": view, "find_unused_parameters": find},
+            sparse=sparse,
+            options={
+                "gradient_as_bucket_view": view,
+                "find_unused_parameters": find,
+                "batched_grad_copy": batched,
+            },
         )
 
 

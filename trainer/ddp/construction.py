@@ -79,6 +79,18 @@ def check_delayed(
     return list(named or ())
 
 
+def check_some(module: Module, leaves: Sequence[Tensor], delayed: Sequence[Any]) -> None:
+    """Raise ValueError if there is nothing to average.
+
+    To be called after ranks have compared what they have: else only some would raise.
+    """
+    if not leaves and not delayed:
+        raise ValueError(
+            f"{type(module).__name__} has no parameter that requires a gradient;"
+            " nothing is to be averaged"
+        )
+
+
 def reduced_parameters(
     module: Module,
     left_out: Iterable[str],
@@ -91,11 +103,7 @@ def reduced_parameters(
         ValueError: If gradients should lie in buckets of another dtype.
     """
     skipped = set(left_out)
-    sparse = {
-        id(getattr(part, "weight", None))
-        for part in module.modules()
-        if getattr(part, "sparse", False) is True
-    }
+    sparse = _sparse(module)
     leaves: list[Tensor] = []
     specs = []
     for name, parameter in module.named_parameters():
@@ -113,6 +121,15 @@ def reduced_parameters(
     return leaves, specs
 
 
+def _sparse(module: Module) -> set[int]:
+    """Return the ids of the parameters that get sparse gradients."""
+    return {
+        id(getattr(part, "weight", None))
+        for part in module.modules()
+        if getattr(part, "sparse", False) is True
+    }
+
+
 def describe(
     module: Module,
     ignored: Iterable[str],
@@ -121,9 +138,13 @@ def describe(
     sync_buffers: bool,
 ) -> list[tuple[str, str]]:
     """Return what ranks must have in common."""
-    left_out = set(ignored)
+    left_out, sparse = set(ignored), _sparse(module)
     lines = [
-        (f"parameter {name}", f"{p.dtype} {list(p.shape)} requires_grad={p.requires_grad}")
+        (
+            f"parameter {name}",
+            f"{p.dtype} {list(p.shape)} requires_grad={p.requires_grad}"
+            + (" sparse" if id(p) in sparse else ""),
+        )
         for name, p in module.named_parameters()
         if name not in left_out
     ]
@@ -137,6 +158,17 @@ def describe(
         *lines,
         ("option mixed_precision", f"{precision}"),
         ("option forward_sync_buffers", f"{sync_buffers}"),
+    ]
+
+
+def describe_delayed(
+    module: Module, delayed: Sequence[tuple[str, Tensor]], trigger: Tensor | None
+) -> list[tuple[str, str]]:
+    """Return what ranks must have in common about parameters that are reduced apart."""
+    triggers = [name for name, parameter in module.named_parameters() if parameter is trigger]
+    return [
+        ("option delay_all_reduce_named_params", ", ".join(name for name, _ in delayed)),
+        ("option param_to_hook_all_reduce", ", ".join(triggers)),
     ]
 
 

@@ -20,8 +20,10 @@ from gradmesh.trainer.ddp.buffers import BufferHook, BufferHookLocation, Buffers
 from gradmesh.trainer.ddp.construction import (
     Placement,
     check_delayed,
+    check_some,
     check_sparse_ids,
     describe,
+    describe_delayed,
     reduced_parameters,
 )
 from gradmesh.trainer.ddp.delayed import Delayed
@@ -112,17 +114,13 @@ class DistributedDataParallel(Module, Joinable):
         leaves, specs = reduced_parameters(
             module, self._ignored | apart, mixed_precision, gradient_as_bucket_view
         )
-        if not leaves and not apart:
-            raise ValueError(
-                f"{type(module).__name__} has no parameter that requires a gradient;"
-                " nothing is to be averaged"
-            )
         self._buffers_of = Buffers(module, self._ignored)
         if init_sync:
-            check_agreement(
-                process_group,
-                describe(module, self._ignored, options, mixed_precision, forward_sync_buffers),
-            )
+            common = describe(module, self._ignored, options, mixed_precision, forward_sync_buffers)
+            common += describe_delayed(module, delayed, param_to_hook_all_reduce)
+            check_agreement(process_group, common)
+        check_some(module, leaves, delayed)
+        if init_sync:
             self._copy_state(0)
         held_apart = None
         if param_to_hook_all_reduce is not None:

@@ -1,6 +1,7 @@
 """Checks of what callers pass to a collective, the same for every backend."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, get_args
 
 import ml_dtypes
@@ -29,6 +30,13 @@ def check_op(dtype: np.dtype[Any], op: str, collective: str) -> None:
         raise TypeError(f"{collective}({op}) takes numbers, not {dtype}; cast the array")
     if op == "avg" and kind != "f":
         raise TypeError(f"avg of {dtype} is not a whole number; use sum, or cast to a float")
+
+
+@lru_cache(maxsize=1024)
+def describe_reduce(collective: str, op: str, count: int, dtype: np.dtype[Any]) -> str:
+    """Return a reduction in words, or raise as `check_op` does. Kept, since both take a while."""
+    check_op(dtype, op, collective)
+    return f"{collective}({op}) of {count} {dtype.name}"
 
 
 def check_root(root: int, size: int) -> None:

@@ -1,8 +1,8 @@
 """What the process groups of host memory share: checks, the queue of works, their end."""
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gradmesh.trainer.errors import GroupAborted, GroupClosed
@@ -11,12 +11,12 @@ from gradmesh.trainer.process_group.argument import (
     check_gather,
     check_peer,
     check_ranks,
-    check_reduce,
     check_reduce_scatter,
     check_root,
     check_scatter,
     check_source,
     check_target,
+    describe_reduce,
 )
 from gradmesh.trainer.process_group.collective import Collectives, Rest
 from gradmesh.trainer.process_group.latch import Latch
@@ -49,7 +49,7 @@ class HostProcessGroup(ProcessGroup):
         self._children: list[ProcessGroup] = []
         self._sub_groups = 0
         self._collectives = collectives
-        self._works = WorkQueue(f"process-group-{rank}", self._latch, self._leave)
+        self._works = WorkQueue(f"process-group-{rank}", timeout_s, self._latch, self._leave)
 
     @abstractmethod
     def _leave(self) -> None:
@@ -83,8 +83,8 @@ class HostProcessGroup(ProcessGroup):
 
     def all_reduce(self, array: AnyArray, op: ReduceOp = "sum") -> Work:
         """Combine `array` over all ranks, in rank order, in place."""
-        check_reduce(array, op)
-        text = f"all_reduce({op}) of {array.size} {array.dtype.name}"
+        check_target(array, "all_reduce")
+        text = describe_reduce("all_reduce", op, array.size, array.dtype)
         collectives = self._collectives
         return self._submit(
             collectives.all_reduce, text, array, op, begin=collectives.begin_all_reduce
@@ -193,21 +193,14 @@ class HostProcessGroup(ProcessGroup):
         begin: Callable[..., Rest | None] | None = None,
     ) -> Work:
         self._check_open()
+        start = None if begin is None else partial(self._begin, begin, text, *arguments)
+        return self._works.submit(text, partial(job, text, *arguments), start)
 
-        # The clock starts when the collective's turn comes, not while it waits in line.
-        def run() -> None:
-            job(text, *arguments, time.monotonic() + self._timeout_s)
-
-        def start() -> Callable[[], None] | None:
-            assert begin is not None  # for the type checker
-            rest = begin(text, *arguments)
-            if rest is None:
-                return None
-            if self._collectives.needs_thread():
-                self._works.hurry()
-            return lambda: rest(time.monotonic() + self._timeout_s)
-
-        return self._works.submit(text, run, start if begin is not None else None)
+    def _begin(self, begin: Callable[..., Rest | None], text: str, *arguments: Any) -> Rest | None:
+        rest = begin(text, *arguments)
+        if rest is not None and self._collectives.needs_thread():
+            self._works.hurry()
+        return rest
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -2,28 +2,23 @@
 
 A thread of the queue runs them, so that communication overlaps with the caller's compute. But
 handing work to a thread costs more than a small collective takes: so a collective may begin at
-its call, and whoever waits without a limit runs what is in line. One at a time, whoever it is.
+its call, whoever waits without a limit runs what is in line, and the thread only comes when nobody
+has done so for a moment. One at a time, whoever it is.
 """
 
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, final
+from typing import TypeAlias, final
 
 from gradmesh.trainer.errors import CollectiveTimeout
+from gradmesh.trainer.process_group.alarm import Alarm
 from gradmesh.trainer.process_group.latch import Latch
 from gradmesh.trainer.process_group.work import PendingWork, Work
 
-_Run: TypeAlias = Callable[[], None]
-
-
-@final
-class _Job(NamedTuple):
-    work: PendingWork
-    run: _Run
-    has_begun: bool
+_Run: TypeAlias = Callable[[float], None]
+"""Does a job, or what is left of it, by a deadline."""
 
 
 @final
@@ -32,20 +27,24 @@ class WorkQueue:
 
     Args:
         name: The thread's name.
+        timeout_s: Longest time one job may take, from when its turn has come.
         latch: Holds the group's end; a job that fails trips it.
         on_end: Called once, on the queue's thread, when the latch has tripped.
     """
 
-    def __init__(self, name: str, latch: Latch, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, timeout_s: float, latch: Latch, on_end: Callable[[], None]
+    ) -> None:
+        self._timeout_s = timeout_s
         self._latch = latch
         self._on_end = on_end
-        self._lock = threading.Lock()  # guards all below but _calls
+        self._lock = threading.Lock()  # guards all below but _alarm
         self._news = threading.Condition(self._lock)  # a work or a turn has ended
         self._listeners = 0
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[tuple[PendingWork, _Run, bool]] = deque()  # last: whether it has begun
         self._waiting_to_begin = 0
         self._is_running = False  # a flag, since Lock.locked() lags behind the lock
-        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._alarm = Alarm()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -56,19 +55,19 @@ class WorkQueue:
             name: The collective in words.
             run: The job.
             begin: Called at once if nothing else is under way. If it returns what is left to
-                do, that takes the place of `run`, and the thread need not hurry.
+                do, that takes the place of `run`, and no thread is needed.
         """
         work = PendingWork(name, self)
         with self._lock:
             self._latch.check()
-            rest = None
             if begin is not None and not self._waiting_to_begin and not self._is_running:
                 rest = self._begin(begin)
-            self._jobs.append(_Job(work, rest or run, rest is not None))
-            if rest is None:
-                self._waiting_to_begin += 1
-        if rest is None:
-            self._calls.put(None)
+                if rest is not None:
+                    self._jobs.append((work, rest, True))
+                    return work
+            self._jobs.append((work, run, False))
+            self._waiting_to_begin += 1
+            self._alarm.ring_later()
         return work
 
     def end_of(self, work: PendingWork, timeout_s: float | None) -> None:
@@ -85,8 +84,8 @@ class WorkQueue:
             self._run_until(work.has_ended)
 
     def hurry(self) -> None:
-        """Let the thread run what is in line."""
-        self._calls.put(None)
+        """Let the thread run what is in line, now."""
+        self._alarm.ring()
 
     def end(self, error: Exception) -> None:
         """Trip the latch: jobs under way and waiting end with its error. Does not block."""
@@ -130,15 +129,16 @@ class WorkQueue:
 
     def _run(self) -> None:
         while self._latch.error is None:
-            self._calls.get()
+            self._alarm.wait()
             self._take_turn()
             self._run_until(lambda: self._latch.error is not None)
         self._take_turn()
         # Waiters first: telling the peers may take a moment.
         with self._lock:
             while self._jobs:
-                self._jobs.popleft().work.finish(self._latch.error)
+                self._jobs.popleft()[0].finish(self._latch.error)
             self._tell()
+        self._alarm.close()
         self._on_end()
 
     def _take_turn(self) -> None:
@@ -156,9 +156,11 @@ class WorkQueue:
                     self._is_running = False
                     return
                 work, run, has_begun = self._jobs.popleft()
+                if not self._jobs:
+                    self._alarm.call_off()
             try:
                 self._latch.check()
-                run()
+                run(time.monotonic() + self._timeout_s)
             except Exception as error:
                 self._latch.trip(error)
                 work.finish(self._latch.error)

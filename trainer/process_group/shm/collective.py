@@ -20,6 +20,8 @@ from gradmesh.trainer.process_group.shm.team import SMALL_BYTES, Place, Team
 
 _ALIGN = 64
 _NOWHERE = 0
+# The others would need numpy's own rules for NaN and half precision over again.
+_COMPILED_OPS = ("sum", "avg")
 
 
 @final
@@ -186,11 +188,14 @@ class SharedCollectives(Collectives):
         """Act while everybody's memory is there to read, and wait until all have acted."""
         self._team.wait_for_slot(deadline)
         number = self._team.begin(text, offset, nbytes)
-        act(self._team.meet(number, text, deadline))
+        self._team.meet(number, text, deadline)
+        act(self._team.places(number))
         self._team.finish(number)
         self._team.wait_for_all(number, text, deadline)
 
     def _begin_small(self, text: str, array: AnyArray) -> int:
+        if _is_plain(array):
+            return self._team.begin_small(text, array.reshape(-1))
         # The slot of the number that `begin` gives next.
         number = self._team.next_number()
         assert number is not None
@@ -203,28 +208,27 @@ class SharedCollectives(Collectives):
         self, text: str, array: AnyArray, op: ReduceOp, number: int, deadline: float
     ) -> None:
         self._team.meet(number, text, deadline)
-        sources = self._team.small_sources[number % len(self._team.small_sources)]
-        if array.flags.c_contiguous and self._is_compiled(array, op):
-            out = np.array([array.__array_interface__["data"][0]], np.int64)
-            self._compiled(op)(sources, out, 0, array.size, self._rooms[array.dtype])
+        if op in _COMPILED_OPS and _is_plain(array):
+            self._team.finish_small(number, array.reshape(-1), op == "avg")
         else:
             offset = self._team.small(number)
             parts = [m.array(offset, array.shape, array.dtype) for m in self._team.memories]
             total = parts[0].copy()
             reduce_in_order([total, *parts[1:]], op, out=total)
             array[...] = total
-        self._team.finish(number)
+            self._team.finish(number)
         self._count(2 * (self._size - 1) * array.nbytes)
 
     def _sum_slice(self, places: Sequence[Place], array: AnyArray, op: ReduceOp) -> None:
         """Sum our slice of everybody's array, into everybody's."""
         cut = _slice(array.size, array.dtype.itemsize, self._rank, self._size)
         memories = self._team.memories
-        if self._is_compiled(array, op):
+        if array.dtype in kernel.COMPILED and op in _COMPILED_OPS:
             at = [m.address + place.offset for m, place in zip(memories, places, strict=True)]
             addresses = np.array(at, np.int64)
             room = self._rooms[array.dtype]
-            self._compiled(op)(addresses, addresses, cut.start, cut.stop, room)
+            reduce = kernel.mean if op == "avg" else kernel.total
+            reduce(addresses, addresses, cut.start, cut.stop, room)
             return
         parts = [
             m.array(place.offset, array.size, array.dtype)[cut]
@@ -233,13 +237,6 @@ class SharedCollectives(Collectives):
         reduce_in_order(parts, op, out=parts[self._rank])
         for r in self._peers:
             parts[r][...] = parts[self._rank]
-
-    def _is_compiled(self, array: AnyArray, op: ReduceOp) -> bool:
-        # The others would need numpy's own rules for NaN and half precision over again.
-        return array.dtype in kernel.COMPILED and op in ("sum", "avg")
-
-    def _compiled(self, op: ReduceOp) -> Callable[..., None]:
-        return kernel.mean if op == "avg" else kernel.total
 
     def _peer(self, rank: int, place: Place, like: AnyArray) -> AnyArray:
         """Return a rank's part as an array, after checking that it has the size we expect."""
@@ -291,6 +288,11 @@ def _starts(sizes: AnyArray) -> AnyArray:
     """Return where each part begins, and where the last one ends."""
     lengths = np.concatenate([[sizes.nbytes], sizes])
     return np.cumsum(-(-lengths // _ALIGN) * _ALIGN)
+
+
+def _is_plain(array: AnyArray) -> bool:
+    """Tell whether compiled code can take the values of an array as they lie."""
+    return type(array) is np.ndarray and array.flags.carray and array.dtype in kernel.COMPILED
 
 
 def _slice(count: int, itemsize: int, rank: int, size: int) -> slice:

@@ -27,6 +27,10 @@ _ALL = 1 << 30
 _LOW = 0xFFFFFFFF
 _BURST = 32
 
+HEADER_TEXT: Final = 16
+HEADER_BYTES: Final = 128
+"""A rank's header in a slot: two words, then the collective in words, at HEADER_TEXT."""
+
 BLOCK: Final = 2048
 """Elements summed at a time: they stay in the first cache."""
 
@@ -44,11 +48,18 @@ def get(address: int) -> Any:
 
 
 @jit
-def arrive(counter: int, target: int) -> None:
-    """Count ourselves; whoever makes the count complete wakes those who sleep.
+def arrive(line: int, word: int, counter: int, target: int) -> None:
+    """Say how far we are, and count ourselves; who makes the count complete wakes the others.
 
     A counter is two words: the count, and how many sleep until it is complete.
+
+    Args:
+        line: Address of the word that tells the others how far we are.
+        word: What to put there.
+        counter: Address of the counter.
+        target: What the count is when complete.
     """
+    store(line, word)
     if add(counter, 1) + 1 >= target and load(counter + 8) > 0:
         syscall(FUTEX, counter, _WAKE, _ALL, 0, 0, 0)
 
@@ -86,6 +97,53 @@ def wait(counter: int, target: int, bursts: int, limit: int) -> Any:
         syscall(FUTEX, counter, _WAIT, count & _LOW, limit, 0, 0)
     add(counter + 8, -1)
     return load(counter) >= target
+
+
+@jit
+def agree(headers: Any, own: int) -> Any:
+    """Tell whether the collective that each header names is our own.
+
+    Args:
+        headers: int64 [n], the addresses of the ranks' headers.
+        own: Which of them is ours.
+    """
+    for r in range(headers.shape[0]):
+        for at in range(HEADER_TEXT, HEADER_BYTES, 8):
+            if load(headers[r] + at) != load(headers[own] + at):
+                return False
+    return True
+
+
+@jit
+def begin_small(values: Any, slot: int, line: int, word: int, counter: int, target: int) -> None:
+    """Copy a small array into our slot, and `arrive`."""
+    copy = carray(pointer(slot, values), values.shape[0])
+    for i in range(values.shape[0]):
+        copy[i] = values[i]
+    arrive(line, word, counter, target)
+
+
+@jit
+def end_small(
+    sources: Any, out: Any, averages: bool, line: int, word: int, counter: int, target: int
+) -> None:
+    """Sum the slots of all ranks in order, divide if wanted, and `arrive`.
+
+    Args:
+        sources: int64 [n], the addresses of what is summed.
+        out: Receives it; none of the sources.
+        averages: Whether to divide by the number of sources.
+        line: As in `arrive`.
+        word: As in `arrive`.
+        counter: As in `arrive`.
+        target: As in `arrive`.
+    """
+    _gather(sources, 0, out.shape[0], out)
+    if averages:
+        divisor = out.dtype.type(sources.shape[0])
+        for i in range(out.shape[0]):
+            out[i] /= divisor
+    arrive(line, word, counter, target)
 
 
 @jit
@@ -152,12 +210,15 @@ def warm_up() -> None:
     memory = np.zeros(8, np.int64)
     address = memory.__array_interface__["data"][0]
     put(address, get(address))
-    arrive(address, 1 << 40)
+    arrive(address, 0, address + 16, 1 << 40)
     wake(address)
     wait(address, 0, 1, address)
+    nobody = np.array([address], np.int64)
+    agree(nobody[:0], 0)
     for dtype in COMPILED:
         room = np.zeros(BLOCK, dtype)
-        nobody = np.array([address], np.int64)
+        begin_small(room[:1], address, address + 8, 0, address + 16, 1 << 40)
+        end_small(nobody, room[:1], False, address + 8, 0, address + 16, 1 << 40)
         total(nobody, nobody, 0, 1, room)
         if dtype.kind == "f":
             mean(nobody, nobody, 0, 1, room)

@@ -10,9 +10,11 @@ A slot is free again when all have finished with it. Counters lie in rank 0's me
 that of the rank it belongs to.
 """
 
+import os
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -20,6 +22,7 @@ import numpy as np
 from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout
 from gradmesh.trainer.process_group.farewell import Kind, error_of
 from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.process_group import AnyArray
 from gradmesh.trainer.process_group.shm import kernel
 from gradmesh.trainer.process_group.shm.memory import Heap, Memory
 
@@ -27,8 +30,7 @@ SLOTS: Final = 8
 SMALL_BYTES: Final = 32 * 1024
 """Arrays up to this travel in a slot."""
 
-_HEADER = struct.Struct("<qq112s")
-_COUNTERS = 0
+_PLACE = struct.Struct("<qq")
 _COUNTER_BYTES = 128
 _LINE = 4096
 _HEADERS = 8192
@@ -36,9 +38,13 @@ _SMALL = 16384
 _HEAP = _SMALL + SLOTS * SMALL_BYTES
 
 _ARRIVED, _FINISHED, _LEFT, _ABOUT = 0, 8, 16, 24
+_PHASES = (_ARRIVED, _FINISHED)
 # How long a rank sleeps before it looks whether the others still live.
 _SLICE_S = 0.02
-_BURSTS = 10
+# About 100 µs: who sleeps is woken late and on a core of the kernel's choice. But with more ranks
+# than cores the one that we wait for needs ours.
+_BURSTS = 200
+_BURSTS_CROWDED = 10
 
 
 @final
@@ -84,10 +90,13 @@ class Team:
         self._line = self._own.address + _LINE
         self._limit = np.array([0, int(_SLICE_S * 1e9)], np.int64)
         self._limit_at: int = self._limit.__array_interface__["data"][0]
-        self.small_sources = [
-            np.array([m.address + self.small(slot) for m in memories], np.int64)
-            for slot in range(SLOTS)
-        ]
+        is_crowded = self.size > len(os.sched_getaffinity(0))
+        self._bursts = _BURSTS_CROWDED if is_crowded else _BURSTS
+        counters = [memories[0].address + s * _COUNTER_BYTES for s in range(SLOTS)]
+        self._counters = {phase: [c + phase * 8 for c in counters] for phase in _PHASES}
+        at = [memory.address for memory in memories]
+        self._small = [np.array([a + self.small(s) for a in at], np.int64) for s in range(SLOTS)]
+        self._headers = [np.array([a + _header(s) for a in at], np.int64) for s in range(SLOTS)]
 
     @staticmethod
     def small(number: int) -> int:
@@ -97,9 +106,10 @@ class Team:
     def next_number(self) -> int | None:
         """Return the number that the next `begin` gets, None while its slot is in use."""
         number = self._number + 1
-        round_ = number // SLOTS
-        if round_ and kernel.get(self._counter(number, _FINISHED)) < self.size * round_:
-            return None
+        if number >= SLOTS:
+            counter, target = self._counter(number - SLOTS, _FINISHED)
+            if kernel.get(counter) < target:
+                return None
         return number
 
     def wait_for_slot(self, deadline: float) -> int:
@@ -111,15 +121,22 @@ class Team:
 
     def begin(self, text: str, offset: int, nbytes: int) -> int:
         """Tell the others what we bring to the next collective; return its number."""
-        number = self._number = self._number + 1
-        at = _HEADERS + number % SLOTS * _HEADER.size
-        _HEADER.pack_into(self._own.map, at, offset, nbytes, text.encode("ascii", "replace"))
-        kernel.put(self._line + _ARRIVED, number + 1)
-        kernel.arrive(self._counter(number, _ARRIVED), self._target(number))
+        number = self._name(text)
+        _PLACE.pack_into(self._own.map, _header(number), offset, nbytes)
+        counter, target = self._counter(number, _ARRIVED)
+        kernel.arrive(self._line + _ARRIVED, number + 1, counter, target)
         return number
 
-    def meet(self, number: int, text: str, deadline: float) -> list[Place]:
-        """Wait until all have begun; return where their parts lie.
+    def begin_small(self, text: str, values: AnyArray) -> int:
+        """Do what `begin` does, with values [n] of a compiled type in our slot."""
+        number = self._name(text)
+        slot = self._own.address + self.small(number)
+        counter, target = self._counter(number, _ARRIVED)
+        kernel.begin_small(values, slot, self._line + _ARRIVED, number + 1, counter, target)
+        return number
+
+    def meet(self, number: int, text: str, deadline: float) -> None:
+        """Wait until all have begun.
 
         Raises:
             CollectiveTimeout: Some did not come; names them.
@@ -127,17 +144,28 @@ class Team:
             CollectiveMismatch: Ranks have begun different collectives.
         """
         self._wait(number, _ARRIVED, text, deadline)
-        at = _HEADERS + number % SLOTS * _HEADER.size
-        headers = [_HEADER.unpack_from(memory.map, at) for memory in self.memories]
-        own = headers[self.rank][2]
-        if any(header[2] != own for header in headers):
-            raise _mismatch(self._ranks, [header[2] for header in headers])
-        return [Place(offset, nbytes) for offset, nbytes, _ in headers]
+        if not kernel.agree(self._headers[number % SLOTS], self.rank):
+            at = _header(number)
+            text_at = slice(at + kernel.HEADER_TEXT, at + kernel.HEADER_BYTES)
+            raise _mismatch(self._ranks, [memory.map[text_at] for memory in self.memories])
+
+    def places(self, number: int) -> list[Place]:
+        """Return where everybody's part lies, once they have met."""
+        at = _header(number)
+        return [Place(*_PLACE.unpack_from(memory.map, at)) for memory in self.memories]
 
     def finish(self, number: int) -> None:
         """Say that we no longer use memory of the others."""
-        kernel.put(self._line + _FINISHED, number + 1)
-        kernel.arrive(self._counter(number, _FINISHED), self._target(number))
+        counter, target = self._counter(number, _FINISHED)
+        kernel.arrive(self._line + _FINISHED, number + 1, counter, target)
+
+    def finish_small(self, number: int, out: AnyArray, averages: bool) -> None:
+        """Sum what `begin_small` has left in everybody's slot, and do what `finish` does."""
+        sources = self._small[number % SLOTS]
+        counter, target = self._counter(number, _FINISHED)
+        kernel.end_small(
+            sources, out, averages, self._line + _FINISHED, number + 1, counter, target
+        )
 
     def wait_for_all(self, number: int, text: str, deadline: float) -> None:
         """Wait until all have finished; raises as `meet` does."""
@@ -151,20 +179,25 @@ class Team:
 
     def interrupt(self) -> None:
         """Let all who sleep look around."""
-        for number in range(SLOTS):
-            kernel.wake(self._counter(number, _ARRIVED))
-            kernel.wake(self._counter(number, _FINISHED))
+        for counters in self._counters.values():
+            for counter in counters:
+                kernel.wake(counter)
 
-    def _counter(self, number: int, phase: int) -> int:
-        at = _COUNTERS + number % SLOTS * _COUNTER_BYTES + phase * 8
-        return self.memories[0].address + at
+    def _name(self, text: str) -> int:
+        """Write what the next collective is into our header; return its number."""
+        number = self._number = self._number + 1
+        at = _header(number)
+        words = _padded(text)
+        self._own.map[at + kernel.HEADER_TEXT : at + kernel.HEADER_BYTES] = words
+        return number
 
-    def _target(self, number: int) -> int:
-        return self.size * (number // SLOTS + 1)
+    def _counter(self, number: int, phase: int) -> tuple[int, int]:
+        """Return the counter of a phase of a collective, and what it is when all have counted."""
+        return self._counters[phase][number % SLOTS], self.size * (number // SLOTS + 1)
 
     def _wait(self, number: int, phase: int, text: str, deadline: float) -> None:
-        counter, target = self._counter(number, phase), self._target(number)
-        bursts = _BURSTS
+        counter, target = self._counter(number, phase)
+        bursts = self._bursts
         while not kernel.wait(counter, target, bursts, self._limit_at):
             bursts = 0
             self._latch.check()
@@ -195,6 +228,18 @@ class Team:
             " group's timeout, then rejoin",
             ranks=[self._ranks[rank] for rank in missing],
         )
+
+
+def _header(number: int) -> int:
+    """Return where the header of a collective lies in each rank's memory."""
+    return _HEADERS + number % SLOTS * kernel.HEADER_BYTES
+
+
+@lru_cache(maxsize=1024)
+def _padded(text: str) -> bytes:
+    """Return a collective in words as a header holds it, cut to what fits."""
+    room = kernel.HEADER_BYTES - kernel.HEADER_TEXT
+    return text.encode("ascii", "replace")[:room].ljust(room, b"\0")
 
 
 def _mismatch(ranks: Sequence[int], texts: Sequence[bytes]) -> CollectiveMismatch:

@@ -81,7 +81,8 @@ class ChainedCollectives(Collectives):
             shared[...] = array
         self._team.wait_for_slot(deadline)
         number = self._team.begin(text, own.offset_of(shared), array.nbytes)
-        places = self._team.meet(number, text, deadline)
+        self._team.meet(number, text, deadline)
+        places = self._team.places(number)
         parts = [
             memory.array(place.offset, array.size, array.dtype)
             for memory, place in zip(self._team.memories, places, strict=True)
@@ -107,7 +108,8 @@ class ChainedCollectives(Collectives):
             self._team.wait_for_slot(deadline)
             at = self._team.memories[0].offset_of(self._boxes) if self._is_leader else 0
             number = self._team.begin(text, at, 0)
-            place = self._team.meet(number, text, deadline)[0]
+            self._team.meet(number, text, deadline)
+            place = self._team.places(number)[0]
             boxes = self._team.memories[0].array(
                 place.offset, (_BOXES, _CHUNK_BYTES // dtype.itemsize), dtype
             )

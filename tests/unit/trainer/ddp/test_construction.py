@@ -8,11 +8,9 @@ import pytest
 import gradmesh as gm
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.backend import Generator
-from gradmesh.engine.nn import Linear, Module, ReLU, Sequential
+from gradmesh.engine.nn import Embedding, Linear, Module, ReLU, Sequential
 from gradmesh.trainer.ddp import DistributedDataParallel
-from gradmesh.trainer.errors import (
-    CollectiveMismatch,
-)
+from gradmesh.trainer.errors import CollectiveMismatch
 
 
 def net(seed=0):
@@ -80,6 +78,8 @@ def test_wrappers_are_neither_pickled_nor_copied(world):
         (lambda rank: Linear(3 + rank, 2), r"rank 1 has parameter weight float32 \[2, 4\] req"),
         (lambda rank: Linear(3, 2, bias=rank == 0), "rank 1 has .* where rank 0 has parameter b"),
         (lambda rank: Linear(3, 2, dtype=("float32", "float64")[rank]), "rank 1 has .*float64"),
+        (lambda rank: Embedding(3, 2, sparse=rank == 1), "rank 1 has parameter weight .* sparse"),
+        (lambda rank: Linear(3, 2).requires_grad_(rank == 0), "rank 1 has .*requires_grad=False"),
     ],
 )
 def test_mismatches_raise_on_all_ranks(world, make, words):
@@ -110,6 +110,26 @@ def test_different_options_raise_on_all_ranks(world, options):
     for error in world(3).errors(job):
         assert isinstance(error, CollectiveMismatch)
         assert "rank 2 has option" in str(error)
+
+
+@pytest.mark.parametrize(("names", "trigger"), [((), None), (("2.bias",), 0), (("2.weight",), 1)])
+def test_parameters_delayed_on_some_ranks_only_raise_on_all(world, names, trigger):
+    """Rank 0 delays 2.weight until the gradient of the first weight is there."""
+
+    def job(group):
+        module = net()
+        delayed, until = (("2.weight",), 0) if group.rank == 0 else (names, trigger)
+        named = dict(module.named_parameters())
+        DistributedDataParallel(
+            module,
+            process_group=group,
+            delay_all_reduce_named_params=[(n, named[n]) for n in delayed] or None,
+            param_to_hook_all_reduce=list(module.parameters())[until] if delayed else None,
+        )
+
+    for error in world(2).errors(job):
+        assert isinstance(error, CollectiveMismatch)
+        assert "rank 1 has option" in str(error)
 
 
 def test_constructor_refuses_what_cannot_work(world):

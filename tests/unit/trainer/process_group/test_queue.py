@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 
@@ -21,16 +22,20 @@ def ended():
 
 @pytest.fixture
 def works(latch, ended):
-    works = WorkQueue("queue-test", latch, ended.set)
+    works = WorkQueue("queue-test", 5, latch, ended.set)
     yield works
     works.end(GroupClosed("over"))
     works.join(5)
 
 
+def nothing(_):
+    """A job that is done at once."""
+
+
 def test_jobs_run_in_order(works):
     seen = []
 
-    submitted = [works.submit("job", lambda i=i: seen.append(i)) for i in range(100)]
+    submitted = [works.submit("job", lambda _, i=i: seen.append(i)) for i in range(100)]
     submitted[-1].wait(5)
 
     assert seen == list(range(100))
@@ -40,11 +45,11 @@ def test_jobs_run_in_order(works):
 def test_failing_job_ends_those_behind_it_and_later_calls(works, ended):
     gate = threading.Event()
 
-    def fail():
+    def fail(_):
         gate.wait(5)
         raise ConnectionError("broken")
 
-    first, second = works.submit("first", fail), works.submit("second", lambda: None)
+    first, second = works.submit("first", fail), works.submit("second", nothing)
     gate.set()
 
     for work in (first, second):
@@ -53,7 +58,43 @@ def test_failing_job_ends_those_behind_it_and_later_calls(works, ended):
         assert isinstance(work.exception(), ConnectionError)
     assert ended.wait(5)
     with pytest.raises(ConnectionError, match="broken"):
-        works.submit("third", lambda: None)
+        works.submit("third", nothing)
+
+
+def test_a_job_that_nobody_waits_for_runs_all_the_same(works):
+    ran = threading.Event()
+
+    works.submit("job", lambda _: ran.set())
+
+    assert ran.wait(5)
+
+
+def test_whoever_waits_runs_the_job_itself(works):
+    where = []
+
+    # The thread may come first when the machine is slow, but not every time.
+    for _ in range(100):
+        works.submit("job", lambda _: where.append(threading.current_thread())).wait()
+
+    assert threading.current_thread() in where
+
+
+def test_a_job_gets_the_time_that_a_job_may_take(works):
+    deadlines = []
+
+    works.submit("job", deadlines.append).wait()
+
+    assert 0 < deadlines[0] - time.monotonic() <= 5
+
+
+def test_what_has_begun_is_left_to_whoever_waits(works):
+    ends = []
+
+    work = works.submit("job", nothing, lambda: ends.append)
+
+    assert not ends
+    work.wait()
+    assert len(ends) == 1
 
 
 def test_end_wakes_an_idle_queue(works, ended):
@@ -61,7 +102,7 @@ def test_end_wakes_an_idle_queue(works, ended):
 
     assert ended.wait(5)
     with pytest.raises(GroupAborted):
-        works.submit("late", lambda: None)
+        works.submit("late", nothing)
 
 
 def test_first_reason_is_kept(works, latch):
@@ -72,13 +113,13 @@ def test_first_reason_is_kept(works, latch):
 
 
 def test_no_work_is_left_pending_when_submits_race_with_the_end(latch, ended):
-    works = WorkQueue("queue-race", latch, ended.set)
+    works = WorkQueue("queue-race", 5, latch, ended.set)
     submitted = []
 
     def submit():
         try:
             while True:
-                submitted.append(works.submit("job", lambda: None))
+                submitted.append(works.submit("job", nothing))
         except GroupAborted:
             return
 

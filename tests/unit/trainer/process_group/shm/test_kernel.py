@@ -29,6 +29,41 @@ def test_compiled_sums_equal_numpy_bit_for_bit(dtype, op, size):
     assert [part.tobytes() for part in parts] == [expected.tobytes()] * size
 
 
+@pytest.mark.parametrize("dtype", sorted(kernel.COMPILED, key=str), ids=str)
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_small_arrays_go_through_slots_with_the_same_bits(dtype, size):
+    rng = np.random.default_rng(0)
+    parts = [(rng.standard_normal(77) * 1000).astype(dtype) for _ in range(size)]
+    slots = [np.zeros(77, dtype) for _ in range(size)]
+    words = np.zeros(3, np.int64)
+    at = address(words)
+    for part, slot in zip(parts, slots, strict=True):
+        kernel.begin_small(part, address(slot), at + 16, 5, at, size)
+    assert words.tolist() == [size, 0, 5]
+
+    for op in ("sum", "avg") if dtype.kind == "f" else ("sum",):
+        expected, out = parts[0].copy(), np.empty(77, dtype)
+        reduce_in_order([expected, *(part.copy() for part in parts[1:])], op, out=expected)
+        sources = np.array([address(slot) for slot in slots], np.int64)
+        kernel.end_small(sources, out, op == "avg", at + 16, 6, at, size)
+
+        assert out.tobytes() == expected.tobytes()
+    assert [slot.tobytes() for slot in slots] == [part.tobytes() for part in parts]
+    assert words[2] == 6
+
+
+def test_headers_agree_if_they_name_the_same_collective():
+    headers = np.zeros((3, kernel.HEADER_BYTES), np.uint8)
+    headers[:, kernel.HEADER_TEXT :] = 65
+    headers[1, : kernel.HEADER_TEXT] = 7  # places may differ
+    at = np.array([address(header) for header in headers], np.int64)
+
+    assert kernel.agree(at, 1)
+    headers[2, -1] = 66
+    assert not kernel.agree(at, 0)
+    assert not kernel.agree(at, 2)
+
+
 def test_only_the_slice_is_touched():
     part = np.ones(100, np.float32)
     at = np.array([address(part)] * 2, np.int64)
@@ -40,7 +75,7 @@ def test_only_the_slice_is_touched():
 
 
 def test_whoever_completes_the_count_wakes_the_others():
-    counter = np.zeros(2, np.int64)
+    counter = np.zeros(3, np.int64)
     limit = np.array([20, 0], np.int64)
     at = address(counter)
     done = []
@@ -49,12 +84,12 @@ def test_whoever_completes_the_count_wakes_the_others():
     )
     waiter.start()
 
-    kernel.arrive(at, 2)
-    kernel.arrive(at, 2)
+    kernel.arrive(at + 16, 7, at, 2)
+    kernel.arrive(at + 16, 8, at, 2)
     waiter.join(10)
 
     assert done in ([True], [False])  # False: it looked between the two, and would look again
-    assert counter.tolist() == [2, 0]
+    assert counter.tolist() == [2, 0, 8]
 
 
 def test_wait_ends_by_its_limit():
