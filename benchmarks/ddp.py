@@ -83,7 +83,7 @@ def _hidden(found: Sequence[Sequence[float]]) -> float:
 
 
 def compare(
-    work: Work, worlds: Sequence[int], backend: str, rounds: int, blocks: int = 6
+    work: Work, worlds: Sequence[int], backend: str, warmup: int, rounds: int, blocks: int = 6
 ) -> list[Row]:
     """Return what DDP adds to a step, ours and torch's, for each number of processes.
 
@@ -91,6 +91,7 @@ def compare(
         work: The mlp.
         worlds: Numbers of processes.
         backend: How ours talk; torch's use gloo.
+        warmup: Steps of each kind that are not measured.
         rounds: Steps of each kind in each block.
         blocks: How often the sides take turns.
     """
@@ -102,10 +103,11 @@ def compare(
         ):
             sides = {"ours": ours, "theirs": theirs}
             pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-            for block in range(blocks + 1):
+            for side in sides.values():
+                _pairs(side, work, warmup)
+            for _ in range(blocks):
                 for name, side in sides.items():
-                    found = _pairs(side, work, rounds)
-                    pairs[name] += found if block else []
+                    pairs[name] += _pairs(side, work, rounds)
         name = f"ddp-{work.model}{'10m' if work.width == 1024 else work.width}"
         name += "-view" if work.view else ""
         rows += [

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from multiprocessing.connection import Listener
 from pathlib import Path
 
@@ -40,11 +41,23 @@ class World:
         command = [_MPIEXEC, "-n", str(size), sys.executable]
         command += [str(Path(__file__).with_name("mpi_rank.py")), str(self._folder)]
         with Listener(str(self._folder / "door"), "AF_UNIX", authkey=key) as door:
-            door._listener._socket.settimeout(60)
+            door._listener._socket.settimeout(1)
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-            found = [door.accept() for _ in range(size)]
+            found = [self._accept(door) for _ in range(size)]
         self._ranks = dict(sorted((connection.recv(), connection) for connection in found))
         self._generation = 0
+
+    def _accept(self, door):
+        deadline = time.monotonic() + 50
+        while time.monotonic() < deadline:
+            try:
+                return door.accept()
+            except TimeoutError:
+                if self._process.poll() is not None:
+                    break
+        self._process.kill()
+        code = self._process.wait(10)
+        raise AssertionError(f"mpiexec ended with {code} before its ranks came; see its errors")
 
     def next_folder(self):
         """Return a fresh folder for a store."""

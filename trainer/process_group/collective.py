@@ -16,7 +16,7 @@ from gradmesh.trainer.process_group.reduction import reduce_in_order, slices
 
 ONE_ROUND_BYTES = 16 * 1024
 """Arrays up to this go whole from everybody to everybody."""
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
 _NOTHING = (memoryview(bytearray()),)
 
 Rest: TypeAlias = Callable[[float], None]

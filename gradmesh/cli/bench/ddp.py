@@ -17,7 +17,11 @@ _MODELS = ("resnet50", "resnet101", "resnext50_32x4d", "resnext101_32x8d", "mlp"
     help="Model to measure; may be repeated.  [default: mlp and resnet50]",
 )
 @click.option(
-    "--world", "worlds", default="1,2,4", metavar="N,...", help="Numbers of processes, as 1,2,4."
+    "--world",
+    "worlds",
+    default="1,2,4",
+    metavar="N,...",
+    help="Numbers of processes.  [default: 1,2,4]",
 )
 @click.option(
     "--backend",
@@ -35,8 +39,12 @@ _MODELS = ("resnet50", "resnet101", "resnext50_32x4d", "resnext101_32x8d", "mlp"
 @click.option("--batch-size", type=click.IntRange(1), help="Examples a process.  [default: 2; 64]")
 @click.option("--image-size", type=click.IntRange(32), default=32, help="Pixels.  [default: 32]")
 @click.option("--width", type=click.IntRange(2), default=1024, help="Of the mlp.  [default: 1024]")
-@click.option("--warmup", type=click.IntRange(1), default=5, help="Iterations not measured.")
-@click.option("--rounds", type=click.IntRange(1), default=10, help="Iterations measured.")
+@click.option(
+    "--warmup", type=click.IntRange(1), default=5, help="Iterations not measured.  [default: 5]"
+)
+@click.option(
+    "--rounds", type=click.IntRange(1), default=10, help="Iterations measured.  [default: 10]"
+)
 @click.option(
     "--against",
     type=click.Choice(["torch"]),
@@ -95,10 +103,13 @@ def _compare(worlds: list[int], file: Path | None, **options: Any) -> int:
 
     if set(options["models"]) - {"mlp"}:
         raise click.BadParameter("only the mlp is compared with torch; leave --model out")
-    click.echo(HEADING)
     chosen = [world for world in worlds if world > 1]
-    backend = options["backend"]
-    rows = benchmark.compare(_work("mlp", options), chosen, backend, options["rounds"])
+    if not chosen:
+        raise click.BadParameter("one process has nobody to average with; use --world 2 or more")
+    click.echo(HEADING)
+    rows = benchmark.compare(
+        _work("mlp", options), chosen, options["backend"], options["warmup"], options["rounds"]
+    )
     for row in rows:
         click.echo(show_line(row))
     if file is not None:

@@ -64,6 +64,15 @@ def test_diff_refuses_other_files(tmp_path: Path) -> None:
     assert "was not written by" in done.output
 
 
-@pytest.mark.parametrize("flags", [["--world", "0"], ["--model", "vgg"], ["--bucket-mb", "0"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--world", "0"],
+        ["--model", "vgg"],
+        ["--bucket-mb", "0"],
+        ["--against", "torch", "--world", "1"],
+        ["--against", "torch", "--model", "resnet50"],
+    ],
+)
 def test_bad_flags_are_refused(flags: list[str]) -> None:
     assert CliRunner().invoke(ddp, flags).exit_code == 2
