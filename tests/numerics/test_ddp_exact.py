@@ -2,9 +2,11 @@
 
 One process runs the ranks' micro-batches in rank order, adds their gradients in that order,
 divides the sum by the number of ranks, and steps. Each rank adds up its own micro-batches of a
-step first. That holds for every option that changes how gradients travel, on every backend.
+step first; ranks without inputs add nothing. That holds for every option that changes how
+gradients travel, on every backend.
 """
 
+import contextlib
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -132,38 +134,44 @@ def train_together(ranks, case):
             ddp.register_comm_hook(None, comm_hooks.allreduce_hook)
         if case["fused"]:
             ddp.register_fused_optim(SGD, lr=LR)
-        steps_itself = case["in_backward"] or case["fused"] or case["hook"] == "optimizer"
-        for step in range(STEPS):
-            ddp.zero_grad()
-            if case["announces"]:
-                ids = [ids_of(rank, step).data for rank in range(size)]
-                ddp.set_sparse_ids({"table.weight": np.concatenate(ids)})
-            for micro in range(case["micro_batches"]):
-                number = step * case["micro_batches"] + micro
-                if micro + 1 < case["micro_batches"]:
-                    with ddp.no_sync():
-                        loss_of(ddp, group.rank, number, case["changes"]).backward()
-                elif case["context"]:
-                    into = {}
-                    loss = loss_of(ddp, group.rank, number, case["changes"])
-                    run_backward([loss], into=into)
-                    optimizer.step(into)
-                else:
-                    loss_of(ddp, group.rank, number, case["changes"]).backward()
-            if not steps_itself and not case["context"]:
-                optimizer.step()
+        counts = counts_of(size, case)
+        with ddp.join(case["divisor"] == "all", enable=len(set(counts)) > 1):
+            for step in range(counts[group.rank]):
+                take_step(ddp, optimizer, group, step, case)
         return [p.data.tobytes() for p in model.parameters()]
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(run, ranks, timeout=50))
 
 
+def take_step(ddp, optimizer, group, step, case):
+    ddp.zero_grad()
+    if case["announces"]:
+        ids = [ids_of(rank, step).data for rank in range(group.size)]
+        ddp.set_sparse_ids({"table.weight": np.concatenate(ids)})
+    into = {} if case["context"] else None
+    for micro in range(case["micro_batches"]):
+        number = step * case["micro_batches"] + micro
+        is_last = micro + 1 == case["micro_batches"]
+        with contextlib.nullcontext() if is_last else ddp.no_sync():
+            run_backward([loss_of(ddp, group.rank, number, case["changes"])], into=into)
+    if not (case["in_backward"] or case["fused"] or case["hook"] == "optimizer"):
+        optimizer.step(into)
+
+
+def counts_of(size, case):
+    """Return how many steps each rank has inputs for."""
+    return [STEPS - case["ends_earlier"].get(rank, 0) for rank in range(size)]
+
+
 def train_alone(size, case):
     model = Net(case["sparse"], case["spare"], case["norm"])
     optimizer = SGD(model.parameters(), lr=LR)
-    for step in range(STEPS):
+    counts = counts_of(size, case)
+    for step in range(max(counts)):
         total = {}
-        for rank in range(size):
+        active = [rank for rank in range(size) if step < counts[rank]]
+        for rank in active:
             own = {}
             for micro in range(case["micro_batches"]):
                 number = step * case["micro_batches"] + micro
@@ -172,7 +180,8 @@ def train_alone(size, case):
                 # A rank's rows of one id are summed before ranks are.
                 dense = grad.to_dense() if hasattr(grad, "to_dense") else grad
                 total[leaf] = total[leaf] + dense if leaf in total else dense
-        optimizer.step({leaf: grad / np.float32(size) for leaf, grad in total.items()})
+        divisor = np.float32(size if case["divisor"] == "all" else len(active))
+        optimizer.step({leaf: grad / divisor for leaf, grad in total.items()})
     return [p.data.tobytes() for p in model.parameters()]
 
 
@@ -188,6 +197,8 @@ PLAIN = {
     "delayed": (),
     "announces": False,
     "context": False,
+    "ends_earlier": {},
+    "divisor": "all",
 }
 CAPS = {"big": {}, "small": {"bucket_cap_mb": 0.0001}, "list": {"bucket_cap_mb_list": [1e-4, 1]}}
 
@@ -237,6 +248,26 @@ def table():
             options = {graph: True, "batched_grad_copy": batched}
             name = f"hook-{graph}-{'batched' if batched else 'each'}"
             yield case_of(name, hook="average", spare=True, options=options)
+    for (cap, caps), view, graph, divisor, sparse, ends in itertools.product(
+        CAPS.items(),
+        (False, True),
+        ("plain", "find", "static"),
+        ("all", "active"),
+        (False, True),
+        ({0: 2}, {1: 1, 2: STEPS}),
+    ):
+        options = {**caps, "gradient_as_bucket_view": view}
+        options["find_unused_parameters"] = graph == "find"
+        options["static_graph"] = graph == "static"
+        words = [cap, "view" if view else "copy", graph, divisor, "rows" if sparse else "dense"]
+        yield case_of(
+            "-".join(["join", *words, *(f"{rank}-{by}" for rank, by in ends.items())]),
+            options=options,
+            spare=graph != "plain",
+            divisor=divisor,
+            sparse=sparse,
+            ends_earlier=ends,
+        )
     yield case_of("buffers", norm=True)
     yield case_of("no-buffer-sync", norm=True, options={"forward_sync_buffers": False})
     for view, find, batched, sparse in itertools.product((False, True), repeat=4):

@@ -1,5 +1,7 @@
 """Uneven inputs: ranks that end early mirror the others, and all end with the same model."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,33 @@ def test_ddp_uneven_inputs(world, inputs, name, hook, by_active):
                 ddp(batch(inputs, name, group.rank, step)).sum().backward()
                 optimizer.step()
         assert ddp.logging_data()["join_uneven_inputs"] == 1
+        return parameters(module)
+
+    first, second, third = world(3).run(job)
+    for a, b, c in zip(first, second, third, strict=True):
+        assert (a == b).all()
+        assert (a == c).all()
+
+
+@pytest.mark.parametrize("baseline", [0, 5])
+@pytest.mark.parametrize("offset", [2, 3, 10])
+@pytest.mark.parametrize("early", [1, 2])
+@pytest.mark.parametrize("sync_every", [1, 3])
+def test_ddp_uneven_inputs_by_counts(world, inputs, baseline, offset, early, sync_every):
+    """Some ranks end `offset` inputs before the others, perhaps without any."""
+
+    def job(group):
+        module = Sequential(Linear(4, 3), BatchNorm1d(3))
+        ddp = DistributedDataParallel(module, process_group=group)
+        optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+        with ddp.join():
+            for step in range(baseline + (0 if group.rank < early else offset)):
+                syncs = (step + 1) % sync_every == 0
+                with contextlib.nullcontext() if syncs else ddp.no_sync():
+                    ddp(inputs(group.rank, step, 3, 4)).sum().backward()
+                if syncs:
+                    optimizer.step()
+                    optimizer.zero_grad()
         return parameters(module)
 
     first, second, third = world(3).run(job)
