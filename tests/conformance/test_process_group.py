@@ -65,6 +65,24 @@ def test_all_reduce_takes_any_count(ranks, count):
     assert [array.tobytes() for array in arrays] == [expected.tobytes()] * ranks.size
 
 
+@pytest.mark.parametrize("count", [300_001, 2_500_007])
+def test_all_reduce_of_big_arrays_in_a_row(ranks, count):
+    """They travel in several pieces, and a quick rank is a piece or a collective ahead."""
+    first = [contribution(rank, count, np.float32) for rank in range(ranks.size)]
+    second = [contribution(rank, count, np.float32) for rank in range(ranks.size)]
+
+    def job(group):
+        works = [group.all_reduce(first[group.rank]), group.all_reduce(second[group.rank], "avg")]
+        for work in works:
+            work.wait()
+
+    ranks.run(job)
+
+    for arrays, op in ((first, "sum"), (second, "avg")):
+        expected = reduced(ranks.size, count, np.float32, op).tobytes()
+        assert all(array.tobytes() == expected for array in arrays), op
+
+
 def test_all_reduce_handles_non_contiguous_arrays_in_place(ranks):
     backing = [np.arange(24.0).reshape(4, 6) * (rank + 1) for rank in range(ranks.size)]
 

@@ -159,10 +159,16 @@ class MpiRound:
                 self._communicator.Recv([buffer, self._mpi.BYTE], peer, _HEADER)
                 header = unpack_header(buffer)
                 data = bytearray(header.payload_bytes)
-                if data:
-                    self._communicator.Recv([data, self._mpi.BYTE], peer, _DATA)
+                self._receive_parts(data, peer)
                 self.bytes_moved += HEADER_BYTES + len(data)
                 self._early.setdefault(peer, deque()).append((header, data))
+
+    def _receive_parts(self, data: bytearray, peer: int) -> None:
+        """Receive a payload whose parts we do not know: each is a message of its own."""
+        status, rest = self._mpi.Status(), memoryview(data)
+        while rest:
+            self._communicator.Recv([rest, self._mpi.BYTE], peer, _DATA, status)
+            rest = rest[status.Get_count(self._mpi.BYTE) :]
 
     def _check(self, peer: int, header: Header, expected: Header) -> None:
         if header != expected:
