@@ -14,6 +14,7 @@ _SERVER, _TRAINER, _WORKER, _CLIENT = ROLES[:4]
 
 _ADMIN = frozenset({ADMIN})
 _TRAINERS = _ADMIN | {_TRAINER}
+_SERVERS = _ADMIN | {_SERVER}
 _MEMBERS = _ADMIN | {_SERVER, _TRAINER, _WORKER, _CLIENT}
 _EVERYBODY = _MEMBERS | {READER}
 
@@ -22,7 +23,7 @@ _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
         _MEMBERS: ("SendGradients", "ReportParts", "AbortPass", "ProbePass", "StepParameters"),
     },
     "coordinator.v1.CoordinatorService": {
-        _EVERYBODY: ("DescribeTable", "ListTables", "GetShardMap", "GetStatus"),
+        _EVERYBODY: ("DescribeTable", "ListTables", "GetShardMap", "GetReshard", "GetStatus"),
         _MEMBERS: (
             "Register",
             "RenewLease",
@@ -40,7 +41,8 @@ _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
             "ReportResult",
             "ReportCheckpoint",
         ),
-        _ADMIN: ("RequestCheckpoint",),
+        _SERVERS: ("ReportMove",),
+        _ADMIN: ("RequestCheckpoint", "ScaleParameterServers"),
     },
     "owner.v1.OwnerService": {
         # What goes over a lane or a stream is checked there, call by call.
@@ -74,6 +76,7 @@ _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
             "EndRestore",
         ),
         _TRAINERS: ("StartRun", "InspectRun", "CommitStep"),
+        _SERVERS: ("StageRows", "StageMarks"),
     },
 }
 

@@ -7,7 +7,7 @@
     ├── TableNotFound, FunctionNotFound, RefNotFound, WorkerNotFound
     ├── TableConflict, NameTaken, KeyConflict
     ├── NotMember, ProtocolMismatch, ContextReleased, LookupNotFound, SendNotFound, LaneUnavailable,
-    │   BaseLost, RunLost, ShardMismatch, JobDone
+    │   BaseLost, RunLost, ShardMismatch, JobDone, ReshardUnderWay, ReshardAborted
     ├── StaleGeneration, StaleShardMap, SnapshotLost, BackwardAborted, WorkerLost
     │                             repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable,
@@ -25,19 +25,9 @@ Each class names its gRPC status, its reason on the wire and whether a repetitio
 server interceptor, the client border, the retry loop and docs/errors.md all read this file.
 """
 
-from enum import Enum
 from typing import ClassVar
 
-
-class Retry(Enum):
-    """What a caller may do with a failed call."""
-
-    NEVER = "never"
-    """The same call fails again."""
-    CALL = "same call, with backoff"
-    """The same call may succeed a little later."""
-    REFRESH = "after a refresh"
-    """Fetch newer state, then begin again from a higher level."""
+from gradmesh.protos.retry import Retry as Retry
 
 
 class GradmeshError(Exception):
@@ -196,6 +186,20 @@ class ShardMismatch(GradmeshError):
 
     code = "FAILED_PRECONDITION"
     reason = "SHARD_MISMATCH"
+
+
+class ReshardUnderWay(GradmeshError):
+    """The number of parameter servers is being changed already; wait until that is over."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "RESHARD_UNDER_WAY"
+
+
+class ReshardAborted(GradmeshError):
+    """A change of the number of parameter servers was given up; map and rows are as before."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "RESHARD_ABORTED"
 
 
 class StaleGeneration(GradmeshError):

@@ -20,6 +20,9 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.coordinator.v1.CoordinatorService/DescribeTable": True,
     "gradmesh.coordinator.v1.CoordinatorService/ListTables": True,
     "gradmesh.coordinator.v1.CoordinatorService/GetShardMap": True,
+    "gradmesh.coordinator.v1.CoordinatorService/ScaleParameterServers": True,
+    "gradmesh.coordinator.v1.CoordinatorService/GetReshard": True,
+    "gradmesh.coordinator.v1.CoordinatorService/ReportMove": True,
     "gradmesh.coordinator.v1.CoordinatorService/TakeShard": True,
     "gradmesh.coordinator.v1.CoordinatorService/GetDataPosition": True,
     "gradmesh.coordinator.v1.CoordinatorService/SetDataPosition": True,
@@ -57,4 +60,6 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.parameter_server.v1.ParameterServerService/BeginRestore": True,
     "gradmesh.parameter_server.v1.ParameterServerService/LoadRows": True,
     "gradmesh.parameter_server.v1.ParameterServerService/EndRestore": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/StageRows": True,
+    "gradmesh.parameter_server.v1.ParameterServerService/StageMarks": True,
 }

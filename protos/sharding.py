@@ -37,6 +37,24 @@ def even_buckets(shards: int) -> list[int]:
     return [bucket * shards // BUCKETS for bucket in range(BUCKETS)]
 
 
+def rebalance(held: Sequence[int], shards: int) -> list[int]:
+    """Return a shard for each bucket, as even as can be, moving as few buckets as can be.
+
+    Args:
+        held: The shard that holds each bucket, among those to come; -1 for one that will not be.
+        shards: How many there will be.
+    """
+    quotas = [BUCKETS // shards + (shard < BUCKETS % shards) for shard in range(shards)]
+    counts = [0] * shards
+    found = []
+    for shard in held:
+        kept = shard >= 0 and counts[shard] < quotas[shard]
+        found.append(shard if kept else -1)
+        counts[shard] += kept
+    room = (shard for shard in range(shards) for _ in range(quotas[shard] - counts[shard]))
+    return [next(room) if shard < 0 else shard for shard in found]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardMap:
     """A shard map as clients use it.
@@ -56,3 +74,9 @@ class ShardMap:
     def shards_of(self, ids: Ids) -> NDArray[np.int32]:
         """Return the shard of each id."""
         return self.bucket_shards[buckets_of(ids)]
+
+    def owned_by(self, name: str) -> NDArray[np.bool_]:
+        """Return for each bucket whether a server holds it; none if it is not in the map."""
+        shard = list(self.names).index(name) if name in self.names else -1
+        owned: NDArray[np.bool_] = np.asarray(self.bucket_shards) == shard
+        return owned

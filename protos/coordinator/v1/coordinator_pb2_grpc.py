@@ -6,6 +6,7 @@ import warnings
 from gradmesh.protos.coordinator.v1 import data_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_data__pb2
 from gradmesh.protos.coordinator.v1 import membership_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_membership__pb2
 from gradmesh.protos.coordinator.v1 import rendezvous_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_rendezvous__pb2
+from gradmesh.protos.coordinator.v1 import reshard_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2
 from gradmesh.protos.coordinator.v1 import status_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_status__pb2
 from gradmesh.protos.coordinator.v1 import table_pb2 as gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2
 
@@ -89,6 +90,21 @@ class CoordinatorServiceStub(object):
                 '/gradmesh.coordinator.v1.CoordinatorService/GetShardMap',
                 request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapResponse.FromString,
+                _registered_method=True)
+        self.ScaleParameterServers = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/ScaleParameterServers',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ScaleParameterServersRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ScaleParameterServersResponse.FromString,
+                _registered_method=True)
+        self.GetReshard = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/GetReshard',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.GetReshardRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.GetReshardResponse.FromString,
+                _registered_method=True)
+        self.ReportMove = channel.unary_unary(
+                '/gradmesh.coordinator.v1.CoordinatorService/ReportMove',
+                request_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ReportMoveRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ReportMoveResponse.FromString,
                 _registered_method=True)
         self.TakeShard = channel.unary_unary(
                 '/gradmesh.coordinator.v1.CoordinatorService/TakeShard',
@@ -235,6 +251,37 @@ class CoordinatorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScaleParameterServers(self, request, context):
+        """Begins to change the number of parameter servers, while they serve. Servers to be added are those
+        that are members and hold no shard; until enough have come, the reshard waits for them. Nothing
+        is lost and no step is repeated: see GetReshard for how far it is.
+        Repeatable: the number that is being scaled to may be asked for twice.
+        Fails with INVALID_ARGUMENT (INVALID_REQUEST) for 0, or more than there are buckets,
+        FAILED_PRECONDITION (RESHARD_UNDER_WAY) while another number is being scaled to,
+        UNAVAILABLE (SHARD_NOT_READY) until the first servers have registered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetReshard(self, request, context):
+        """Reads how far the newest reshard is.
+        Repeatable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportMove(self, request, context):
+        """Tells how far a parameter server is with a reshard and reads what to do next, waiting a few
+        seconds for news.
+        Repeatable: only the newest report of a server counts.
+        Fails with FAILED_PRECONDITION (NOT_MEMBER).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TakeShard(self, request, context):
         """Takes notice of finished shards of a data set and hands out the next one. Shards that a worker
         had when it was gone are handed out again. Waits while all that are left are in others' hands.
@@ -360,6 +407,21 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.GetShardMap,
                     request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapResponse.SerializeToString,
+            ),
+            'ScaleParameterServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScaleParameterServers,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ScaleParameterServersRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ScaleParameterServersResponse.SerializeToString,
+            ),
+            'GetReshard': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReshard,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.GetReshardRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.GetReshardResponse.SerializeToString,
+            ),
+            'ReportMove': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportMove,
+                    request_deserializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ReportMoveRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ReportMoveResponse.SerializeToString,
             ),
             'TakeShard': grpc.unary_unary_rpc_method_handler(
                     servicer.TakeShard,
@@ -674,6 +736,87 @@ class CoordinatorService(object):
             '/gradmesh.coordinator.v1.CoordinatorService/GetShardMap',
             gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapRequest.SerializeToString,
             gradmesh_dot_protos_dot_coordinator_dot_v1_dot_table__pb2.GetShardMapResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScaleParameterServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/ScaleParameterServers',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ScaleParameterServersRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ScaleParameterServersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReshard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/GetReshard',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.GetReshardRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.GetReshardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportMove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.coordinator.v1.CoordinatorService/ReportMove',
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ReportMoveRequest.SerializeToString,
+            gradmesh_dot_protos_dot_coordinator_dot_v1_dot_reshard__pb2.ReportMoveResponse.FromString,
             options,
             channel_credentials,
             insecure,

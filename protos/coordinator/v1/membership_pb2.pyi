@@ -56,7 +56,7 @@ class RegisterResponse(_message.Message):
     def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
-    __slots__ = ("name", "incarnation", "open_contexts", "context_openers", "context_counts", "wait_s", "generation", "shard_epoch", "checkpoint_request")
+    __slots__ = ("name", "incarnation", "open_contexts", "context_openers", "context_counts", "wait_s", "generation", "shard_epoch", "checkpoint_request", "reshard")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class RenewLeaseRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RESHARD_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     open_contexts: int
@@ -75,21 +76,24 @@ class RenewLeaseRequest(_message.Message):
     generation: int
     shard_epoch: int
     checkpoint_request: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., context_counts: _Optional[_Iterable[int]] = ..., wait_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., checkpoint_request: _Optional[int] = ...) -> None: ...
+    reshard: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., open_contexts: _Optional[int] = ..., context_openers: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., context_counts: _Optional[_Iterable[int]] = ..., wait_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., checkpoint_request: _Optional[int] = ..., reshard: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
-    __slots__ = ("lease_s", "generation", "shard_epoch", "gone", "checkpoint_request")
+    __slots__ = ("lease_s", "generation", "shard_epoch", "gone", "checkpoint_request", "reshard")
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RESHARD_FIELD_NUMBER: _ClassVar[int]
     lease_s: float
     generation: int
     shard_epoch: int
     gone: _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerId]
     checkpoint_request: int
-    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., gone: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., checkpoint_request: _Optional[int] = ...) -> None: ...
+    reshard: int
+    def __init__(self, lease_s: _Optional[float] = ..., generation: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., gone: _Optional[_Iterable[_Union[_worker_pb2.WorkerId, _Mapping]]] = ..., checkpoint_request: _Optional[int] = ..., reshard: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("name", "incarnation")

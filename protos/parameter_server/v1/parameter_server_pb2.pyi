@@ -212,16 +212,18 @@ class InspectTableResponse(_message.Message):
     def __init__(self, spec: _Optional[_Union[_table_pb2.TableSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., steps: _Optional[int] = ..., expected_row_bytes: _Optional[float] = ..., actual_row_bytes: _Optional[float] = ..., file_bytes: _Optional[int] = ..., lookups: _Optional[int] = ..., ids: _Optional[int] = ..., hit_rate: _Optional[float] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., evicted: _Optional[int] = ..., dropped: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class BeginSnapshotRequest(_message.Message):
-    __slots__ = ("snapshot", "tables", "step", "base")
+    __slots__ = ("snapshot", "tables", "step", "base", "shard_epoch")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     tables: _containers.RepeatedScalarFieldContainer[str]
     step: int
     base: str
-    def __init__(self, snapshot: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., base: _Optional[str] = ...) -> None: ...
+    shard_epoch: int
+    def __init__(self, snapshot: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., base: _Optional[str] = ..., shard_epoch: _Optional[int] = ...) -> None: ...
 
 class BeginSnapshotResponse(_message.Message):
     __slots__ = ("frozen", "generation", "applied_steps", "tables", "open_contexts")
@@ -322,3 +324,65 @@ class EndRestoreRequest(_message.Message):
 class EndRestoreResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class StageRowsRequest(_message.Message):
+    __slots__ = ("reshard", "table", "names", "arrays")
+    RESHARD_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    reshard: int
+    table: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
+    def __init__(self, reshard: _Optional[int] = ..., table: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+
+class StageRowsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StageMarksRequest(_message.Message):
+    __slots__ = ("reshard", "source", "run", "tables", "pushes")
+    RESHARD_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    reshard: int
+    source: str
+    run: HeldRun
+    tables: _containers.RepeatedCompositeFieldContainer[FrozenTable]
+    pushes: _containers.RepeatedCompositeFieldContainer[WorkerMarks]
+    def __init__(self, reshard: _Optional[int] = ..., source: _Optional[str] = ..., run: _Optional[_Union[HeldRun, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[FrozenTable, _Mapping]]] = ..., pushes: _Optional[_Iterable[_Union[WorkerMarks, _Mapping]]] = ...) -> None: ...
+
+class StageMarksResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HeldRun(_message.Message):
+    __slots__ = ("origin", "generation", "world_size", "steps", "staleness", "own_steps")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    OWN_STEPS_FIELD_NUMBER: _ClassVar[int]
+    origin: int
+    generation: int
+    world_size: int
+    steps: int
+    staleness: int
+    own_steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, origin: _Optional[int] = ..., generation: _Optional[int] = ..., world_size: _Optional[int] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., own_steps: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class WorkerMarks(_message.Message):
+    __slots__ = ("worker", "incarnation", "floor", "numbers")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    incarnation: int
+    floor: int
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., floor: _Optional[int] = ..., numbers: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -110,6 +110,16 @@ class ParameterServerServiceStub(object):
                 request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreRequest.SerializeToString,
                 response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreResponse.FromString,
                 _registered_method=True)
+        self.StageRows = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/StageRows',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageRowsRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageRowsResponse.FromString,
+                _registered_method=True)
+        self.StageMarks = channel.unary_unary(
+                '/gradmesh.parameter_server.v1.ParameterServerService/StageMarks',
+                request_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageMarksRequest.SerializeToString,
+                response_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageMarksResponse.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServiceServicer(object):
@@ -277,6 +287,29 @@ class ParameterServerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StageRows(self, request, context):
+        """Brings rows of buckets that will be this server's when a reshard is through. They are written to
+        its log, and served once the map is the new one; if the reshard is given up, they are dropped.
+        Repeatable: the newest rows count.
+        Fails with UNAVAILABLE (SHARD_NOT_READY) until this server has heard of the reshard,
+        FAILED_PRECONDITION (RESHARD_ABORTED) when it is over, RESOURCE_EXHAUSTED (STORE_FULL) when the
+        rows do not fit, NOT_FOUND (TABLE_NOT_FOUND), ABORTED (STALE_SHARD_MAP) for rows that will be
+        another server's, INVALID_ARGUMENT (INVALID_REQUEST).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StageMarks(self, request, context):
+        """Brings what goes with the rows: the run, steps of tables, which pushes took effect. Comes last;
+        with the answer all that was staged is in the log.
+        Repeatable.
+        Fails as StageRows does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -354,6 +387,16 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
                     servicer.EndRestore,
                     request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreRequest.FromString,
                     response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreResponse.SerializeToString,
+            ),
+            'StageRows': grpc.unary_unary_rpc_method_handler(
+                    servicer.StageRows,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageRowsRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageRowsResponse.SerializeToString,
+            ),
+            'StageMarks': grpc.unary_unary_rpc_method_handler(
+                    servicer.StageMarks,
+                    request_deserializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageMarksRequest.FromString,
+                    response_serializer=gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageMarksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -762,6 +805,60 @@ class ParameterServerService(object):
             '/gradmesh.parameter_server.v1.ParameterServerService/EndRestore',
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreRequest.SerializeToString,
             gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.EndRestoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StageRows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/StageRows',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageRowsRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageRowsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StageMarks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gradmesh.parameter_server.v1.ParameterServerService/StageMarks',
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageMarksRequest.SerializeToString,
+            gradmesh_dot_protos_dot_parameter__server_dot_v1_dot_parameter__server__pb2.StageMarksResponse.FromString,
             options,
             channel_credentials,
             insecure,
