@@ -5,6 +5,7 @@ number is handed out twice, whatever happens to the process.
 """
 
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
@@ -45,6 +46,16 @@ class Journal:
     def set_fact(self, name: str, value: bytes) -> None:
         """Store a fact."""
         self._db.execute("REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def set_facts(self, facts: Mapping[str, bytes]) -> None:
+        """Store several facts, all of them or none."""
+        self._db.execute("BEGIN")
+        try:
+            self._db.executemany("REPLACE INTO facts VALUES (?, ?)", facts.items())
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
 
     def tables(self) -> list[table_pb2.TableSpec]:
         """Return the stored tables."""

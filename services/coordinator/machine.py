@@ -12,6 +12,7 @@ from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
     rendezvous_pb2,
+    reshard_pb2,
     status_pb2,
     table_pb2,
 )
@@ -25,7 +26,7 @@ from gradmesh.services.coordinator.jobs import FinishedJobs
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
 from gradmesh.services.coordinator.rounds import Rounds
-from gradmesh.services.coordinator.shards import Shards
+from gradmesh.services.coordinator.scaling import Scaling
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class Machine:
         self._awaited_until: float | None = None
         self.members = Members(lease_s, journal)
         self.rounds = Rounds(trainers, self._round, minimum=min_trainers, window_s=join_window_s)
-        self.shards = Shards(parameter_servers, journal.fact("shard_map"))
+        self.scaling = Scaling(journal, parameter_servers)
+        self.shards = self.scaling.shards
         self.catalogue = Catalogue(journal.tables())
         self.jobs = FinishedJobs(journal.fact("jobs"))
         self.board = Board(self.jobs.newest)
@@ -85,7 +87,8 @@ class Machine:
         if former is not None or joined != member.incarnation:
             _log.warning("member restarted", extra={"worker": member.name})
             self._on_gone(member.name)
-        self._refresh_shards()
+        self.scaling.welcome(member)
+        self._refresh_shards(now)
         return membership_pb2.RegisterResponse(
             lease_s=self.members.lease_s, generation=self.rounds.current
         )
@@ -98,7 +101,7 @@ class Machine:
         counts = (*request.context_counts, *[1] * len(openers))
         contexts = {(w.name, w.incarnation): n for w, n in zip(openers, counts, strict=False)}
         if members.renew(request.name, request.incarnation, now, contexts):
-            self._refresh_shards()  # a former coordinator knew it
+            self._refresh_shards(now)  # a former coordinator knew it
         return self.news(request)
 
     def news(self, request: membership_pb2.RenewLeaseRequest) -> membership_pb2.RenewLeaseResponse:
@@ -114,6 +117,7 @@ class Machine:
             generation=self.rounds.current,
             shard_epoch=self.shards.map.epoch,
             checkpoint_request=self.board.requests,
+            reshard=self.scaling.number,
             gone=[
                 one for one in request.context_openers if members.is_gone(one.name, one.incarnation)
             ],
@@ -125,7 +129,7 @@ class Machine:
         if member is not None:
             _log.info("member left", extra={"worker": name})
             self._on_gone(name)
-            self._refresh_shards()
+            self._refresh_shards(None)
 
     def expire(self, now: float) -> bool:
         """End the memberships whose lease ran out, and waits for trainers who do not come.
@@ -139,12 +143,13 @@ class Machine:
             _log.warning("member lost", extra={"worker": name, "silent_s": self.members.lease_s})
             self._on_gone(name)
         if gone:
-            self._refresh_shards()
+            self._refresh_shards(now)
         formed = self.rounds.settle(now)
         if formed:
             self._keep_round()
             self._log_formed()
-        return bool(gone) or formed
+        given_up = self.scaling.expire(now)
+        return bool(gone) or formed or given_up
 
     def _never_came_back(self, now: float) -> list[str]:
         """Return whom a former coordinator knew and who did not register here, once."""
@@ -156,12 +161,14 @@ class Machine:
             return []
         self._awaits_former = False
         known = {*self.rounds.joined, *self.rounds.awaited, *self.data_sets.workers()}
+        known |= self.scaling.participants()
         return sorted(name for name in known if not self.members.has(name))
 
     def _on_gone(self, name: str) -> None:
         self.board.forget(name)
         for dataset in self.data_sets.drop(name):
             self._keep_data_set(dataset)
+        self.scaling.drop(name)
         if self.rounds.drop(name):
             _log.warning("generation over", extra={"lost": name, "next": self.rounds.current})
         self._keep_round()
@@ -172,14 +179,33 @@ class Machine:
             self._journal.set_fact("round", fact)
             self._round = fact
 
-    def _refresh_shards(self) -> None:
-        if self.shards.refresh(self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)):
+    def _servers(self) -> list[membership_pb2.Member]:
+        return self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)
+
+    def _refresh_shards(self, now: float | None) -> None:
+        if self.shards.refresh(self._servers()):
             self._journal.set_fact("shard_map", self.shards.map.SerializeToString())
             if self.shards.map.epoch > 1:
                 # A server that came back holds other rows than the run has seen. With the first
                 # map there was no run yet.
                 self.rounds.close()
                 self._keep_round()
+        if now is not None:
+            self.scaling.plan(self._servers(), now)
+
+    def scale(
+        self, request: reshard_pb2.ScaleParameterServersRequest, now: float
+    ) -> reshard_pb2.Reshard:
+        """Begin to change the number of parameter servers."""
+        self.shard_map()
+        return self.scaling.scale(request, self._servers(), now)
+
+    def report_move(
+        self, request: reshard_pb2.ReportMoveRequest, now: float
+    ) -> reshard_pb2.Reshard:
+        """Take notice of how far a server is with a reshard; the trainers' generation goes on."""
+        self.members.check(request.name, request.incarnation)
+        return self.scaling.report(request, now)
 
     def join(self, request: rendezvous_pb2.JoinRoundRequest, now: float = 0.0) -> bool:
         """Take a trainer into the round; return whether that formed a generation."""
@@ -226,7 +252,7 @@ class Machine:
 
     def shard_map(self) -> table_pb2.ShardMap:
         """Return the current shard map."""
-        return self.shards.current(self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER))
+        return self.shards.current(self._servers())
 
     def take_shard(self, request: data_pb2.TakeShardRequest) -> data_pb2.TakeShardResponse:
         """Hand out a part of a data set."""
@@ -340,12 +366,9 @@ class Machine:
         for name, incarnation in self.rounds.joined.items():
             # One that is no member any more is one that a former coordinator knew.
             assert name not in leases or leases[name].incarnation == incarnation
-        shards = [shard.name for shard in self.shards.map.shards]
-        assert len(shards) == len(set(shards))
-        assert bool(shards) == bool(self.shards.map.epoch)
+        self.scaling.check_invariants()
         # What others rely on is in the journal before they hear of it.
         assert self._journal.fact("round") in (b"", self.rounds.remember())
-        assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
         assert self._journal.tables() == self.catalogue.all()
         self.members.check_invariants()
         assert all(held == self.data_sets.remember(n) for n, held in self._journal.data_sets())

@@ -9,6 +9,7 @@ from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
     rendezvous_pb2,
+    reshard_pb2,
     status_pb2,
     table_pb2,
 )
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 MAX_WAIT_S = 5.0
 """Longest a call waits here before it answers "not yet", so that waiters cannot fill the server."""
+
+# Longest a server waits for news of a reshard; each holds a thread meanwhile.
+_NEWS_S = 0.5
 
 # Time to send the answer before the caller's deadline passes.
 _MARGIN_S = 0.1
@@ -183,6 +187,39 @@ class CoordinatorServicer:
             found = self._wait(self._machine.shard_map, call.deadline)
             return table_pb2.GetShardMapResponse(map=found)
 
+    def scale_parameter_servers(
+        self, request: reshard_pb2.ScaleParameterServersRequest, call: Call
+    ) -> reshard_pb2.ScaleParameterServersResponse:
+        """Begin to change the number of parameter servers."""
+        with self._changed:
+            found = self._wait(lambda: self._machine.scale(request, self._clock()), call.deadline)
+            self._changed.notify_all()
+            return reshard_pb2.ScaleParameterServersResponse(reshard=found)
+
+    def get_reshard(
+        self, request: reshard_pb2.GetReshardRequest, call: Call
+    ) -> reshard_pb2.GetReshardResponse:
+        """Read how far the newest reshard is."""
+        with self._changed:
+            return reshard_pb2.GetReshardResponse(reshard=self._machine.scaling.reshards.shown())
+
+    def report_move(
+        self, request: reshard_pb2.ReportMoveRequest, call: Call
+    ) -> reshard_pb2.ReportMoveResponse:
+        """Take notice of a server's part in a reshard, and wait for news."""
+        with self._changed:
+            self._check_own(request.name, call)
+            before = self._machine.scaling.reshards.state.version
+            found = self._machine.report_move(request, self._clock())
+            if found.version != before:
+                fault.point(f"reshard-{_name(found.phase)}", found.number)
+                self._changed.notify_all()
+            until = Deadline.after(min(_NEWS_S, call.deadline.remaining_s() - _MARGIN_S))
+            while found.version == request.version and not until.passed and not self._closed:
+                self._changed.wait(until.remaining_s())
+                found = self._machine.scaling.reshards.shown()
+            return reshard_pb2.ReportMoveResponse(reshard=found)
+
     def take_shard(
         self, request: data_pb2.TakeShardRequest, call: Call
     ) -> data_pb2.TakeShardResponse:
@@ -275,7 +312,10 @@ def _has_news(
     found: membership_pb2.RenewLeaseResponse, known: membership_pb2.RenewLeaseRequest
 ) -> bool:
     """Tell whether an answer says anything that the member does not know."""
-    said = (found.generation, found.shard_epoch, found.checkpoint_request)
-    return said != (known.generation, known.shard_epoch, known.checkpoint_request) or bool(
-        found.gone
-    )
+    names = ("generation", "shard_epoch", "checkpoint_request", "reshard")
+    return bool(found.gone) or any(getattr(found, n) != getattr(known, n) for n in names)
+
+
+def _name(phase: reshard_pb2.ReshardPhase) -> str:
+    """Return a phase as faults and logs name it."""
+    return reshard_pb2.ReshardPhase.Name(phase).rpartition("_")[2].lower()

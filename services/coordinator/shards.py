@@ -19,8 +19,17 @@ class Shards:
 
     def __init__(self, count: int, memory: bytes = b"") -> None:
         self._count = count
-        self._buckets = even_buckets(count)
         self.map = table_pb2.ShardMap.FromString(memory)
+
+    @property
+    def count(self) -> int:
+        """How many parameter servers hold the tables."""
+        return self._count
+
+    def replace(self, map_: table_pb2.ShardMap) -> None:
+        """Take a map in which buckets have moved; from now on as many servers are expected."""
+        self._count = len(map_.shards)
+        self.map = map_
 
     def refresh(self, servers: list[membership_pb2.Member]) -> bool:
         """Make the map fit the parameter servers; return whether its epoch advanced.
@@ -37,14 +46,18 @@ class Shards:
         ]
         if list(self.map.shards) == shards:
             return False
+        buckets = self.map.bucket_shards if self._fits else even_buckets(self._count)
         self.map = table_pb2.ShardMap(
-            epoch=self.map.epoch + 1, shards=shards, bucket_shards=self._buckets
+            epoch=self.map.epoch + 1, shards=shards, bucket_shards=buckets
         )
         return True
 
+    @property
+    def _fits(self) -> bool:
+        return len(self.map.shards) == self._count
+
     def _choose(self, alive: dict[str, membership_pb2.Member]) -> list[membership_pb2.Member]:
-        fits = len(self.map.shards) == self._count
-        held = [shard.name for shard in self.map.shards] if fits else [""] * self._count
+        held = [shard.name for shard in self.map.shards] if self._fits else [""] * self._count
         spare = iter(sorted(alive.keys() - set(held), key=natural_key))
         return [alive[name if name in alive else next(spare)] for name in held]
 

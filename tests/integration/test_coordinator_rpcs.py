@@ -6,6 +6,7 @@ import pytest
 from gradmesh.protos.coordinator.v1 import (
     membership_pb2,
     rendezvous_pb2,
+    reshard_pb2,
     status_pb2,
     table_pb2,
 )
@@ -59,6 +60,9 @@ REPEATABLE = [
     ("GetShardMap", table_pb2.GetShardMapRequest()),
     ("ReportProgress", status_pb2.ReportProgressRequest(**WHO)),
     ("ReportResult", status_pb2.ReportResultRequest(generation=1, figures={"auc": 0.5})),
+    ("ScaleParameterServers", reshard_pb2.ScaleParameterServersRequest(parameter_servers=2)),
+    ("GetReshard", reshard_pb2.GetReshardRequest()),
+    ("ReportMove", reshard_pb2.ReportMoveRequest(**WHO)),
     ("Leave", membership_pb2.LeaveRequest(**WHO)),
 ]
 
@@ -121,6 +125,13 @@ def test_every_rpc_twice_is_once(call):
         ("ReportProgress", status_pb2.ReportProgressRequest(name="x"), NotMember),
         ("ReportResult", status_pb2.ReportResultRequest(generation=9), StaleGeneration),
         ("Register", membership_pb2.RegisterRequest(protocol=PROTOCOL), InvalidRequest),
+        ("ScaleParameterServers", reshard_pb2.ScaleParameterServersRequest(), InvalidRequest),
+        (
+            "ScaleParameterServers",
+            reshard_pb2.ScaleParameterServersRequest(parameter_servers=4097),
+            InvalidRequest,
+        ),
+        ("ReportMove", reshard_pb2.ReportMoveRequest(name="nobody"), NotMember),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(call, rpc, request_, error):

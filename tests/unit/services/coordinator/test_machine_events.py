@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from gradmesh.protos.coordinator.v1 import (
     membership_pb2,
     rendezvous_pb2,
+    reshard_pb2,
     status_pb2,
     table_pb2,
 )
@@ -16,6 +17,7 @@ from gradmesh.protos.errors import (
     KeyConflict,
     NameTaken,
     NotMember,
+    ReshardUnderWay,
     RoundOpen,
     ShardNotReady,
     StaleGeneration,
@@ -44,7 +46,18 @@ TRAINERS = [name for name in NAMES if name.startswith("trainer")]
 ROLES = {"trainer": membership_pb2.ROLE_TRAINER, "ps": membership_pb2.ROLE_PARAMETER_SERVER}
 WORLD = 2
 # What the machine may answer to an event that does not fit its state.
-REFUSALS = (KeyConflict, NameTaken, NotMember, RoundOpen, StaleGeneration, TableConflict)
+REFUSALS = (
+    KeyConflict,
+    NameTaken,
+    NotMember,
+    ReshardUnderWay,
+    RoundOpen,
+    ShardNotReady,
+    StaleGeneration,
+    TableConflict,
+)
+SERVERS = [name for name in NAMES if name.startswith("ps")]
+PHASES = reshard_pb2.ReshardPhase
 
 
 class Events(RuleBasedStateMachine):
@@ -65,6 +78,8 @@ class Events(RuleBasedStateMachine):
         self.keys = {}
         self.tables = {}
         self.maps = {}
+        self.ends = {}
+        self.committed = set()
 
     def teardown(self):
         if hasattr(self, "journal"):
@@ -162,6 +177,56 @@ class Events(RuleBasedStateMachine):
         self.machine = make(self.journal, trainers=WORLD, min_trainers=self.least)
         # Values lived in memory; trainers publish them anew.
         self.keys.clear()
+
+    @rule(count=st.integers(1, 3))
+    def scale(self, count):
+        request = reshard_pb2.ScaleParameterServersRequest(parameter_servers=count)
+        found = self.tell(self.machine.scale, request, self.now)
+        assert found is None or found.parameter_servers == count
+
+    @rule(
+        name=st.sampled_from(SERVERS),
+        back=st.integers(0, 1),
+        done=st.sampled_from(PHASES.values()),
+        begun=st.integers(0, 3),
+        error=st.sampled_from(["", "", "", "no room"]),
+    )
+    def report_a_move(self, name, back, done, begun, error):
+        self._report(name, back, done, begun, error)
+
+    def _report(self, name, back, done, begun=0, error=""):
+        generation = self.machine.rounds.current
+        request = reshard_pb2.ReportMoveRequest(
+            name=name,
+            incarnation=self.incarnations[name],
+            reshard=max(0, self.machine.scaling.reshards.state.number - back),
+            done=done,
+            begun_steps=begun,
+            origin=1,
+            error=error,
+        )
+        self.tell(self.machine.report_move, request, self.now)
+        assert self.machine.rounds.current == generation, "a reshard ends no generation"
+
+    @rule()
+    def everybody_moves(self):
+        for name in SERVERS:
+            self._report(name, 0, self.machine.scaling.reshards.state.phase)
+
+    @invariant()
+    def a_reshard_ends_once(self):
+        state = self.machine.scaling.reshards.state
+        ended = (PHASES.RESHARD_PHASE_DONE, PHASES.RESHARD_PHASE_ABORTED)
+        if state.phase in ended:
+            assert self.ends.setdefault(state.number, state.phase) == state.phase
+        else:
+            assert state.number not in self.ends
+        if state.phase == PHASES.RESHARD_PHASE_ADOPTING:
+            self.committed.add(state.number)
+        if state.phase != PHASES.RESHARD_PHASE_DONE:
+            assert (state.number in self.committed) == (
+                state.phase == PHASES.RESHARD_PHASE_ADOPTING
+            )
 
     @invariant()
     def numbers_never_go_back(self):
