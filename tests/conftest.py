@@ -21,6 +21,7 @@ from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
 from gradmesh.services.coordinator.servicer import CoordinatorServicer
 from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.parameter_server.mover import Mover
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import Store
 
@@ -118,10 +119,12 @@ class ServerNode:
             security=cluster.security,
         )
         directory.join(self.mesh)
+        self.mover = Mover(self.store, self.mesh)
         self._loop = Loop(lambda: self.store.fence(self.mesh.generation), 0.05)
 
     def close(self) -> None:
         self._loop.close()
+        self.mover.close()
         self.mesh.close()
         self.store.close()
         self.server.drain(0)

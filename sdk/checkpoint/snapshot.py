@@ -6,7 +6,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeAlias, final
 
-from gradmesh.protos.errors import DeadlineExceeded, GradmeshError, SnapshotLost
+from gradmesh.protos.errors import (
+    DeadlineExceeded,
+    GradmeshError,
+    SnapshotLost,
+    StaleShardMap,
+)
 from gradmesh.protos.frame import Array
 from gradmesh.protos.method import Body
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
@@ -140,9 +145,18 @@ class Snapshot:
 
     def _begin(self, step: int | None, deadline: Deadline) -> list[pb.BeginSnapshotResponse]:
         request = pb.BeginSnapshotRequest(
-            snapshot=self.name, tables=self._tables, step=step, base=self._base
+            snapshot=self.name,
+            tables=self._tables,
+            step=step,
+            base=self._base,
+            shard_epoch=self.shards.epoch,
         )
-        return self._ask_all("BeginSnapshot", request, deadline)
+        try:
+            return self._ask_all("BeginSnapshot", request, deadline)
+        except StaleShardMap as error:
+            raise SnapshotLost(
+                "rows have moved to other servers meanwhile; begin again", snapshot=self.name
+            ) from error
 
     def _ask_all(self, name: str, request: Body, deadline: Deadline) -> list[Any]:
         requests: Mapping[int, Body] = dict.fromkeys(range(len(self.shards.names)), request)

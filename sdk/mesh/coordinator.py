@@ -8,6 +8,7 @@ from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
     rendezvous_pb2,
+    reshard_pb2,
     status_pb2,
     table_pb2,
 )
@@ -75,6 +76,7 @@ class Coordinator:
             generation=known.generation,
             shard_epoch=known.shard_epoch,
             checkpoint_request=known.checkpoint_request,
+            reshard=known.reshard,
         )
         for opener, of in openers:
             request.context_openers.add(name=opener, incarnation=of)
@@ -136,6 +138,30 @@ class Coordinator:
             "GetShardMap", table_pb2.GetShardMapRequest(), deadline
         )
         return response.map
+
+    def scale_parameter_servers(
+        self, count: int, wait_s: float, deadline: Deadline
+    ) -> reshard_pb2.Reshard:
+        """Begin to change the number of parameter servers."""
+        request = reshard_pb2.ScaleParameterServersRequest(parameter_servers=count, wait_s=wait_s)
+        response: reshard_pb2.ScaleParameterServersResponse = self._call(
+            "ScaleParameterServers", request, deadline
+        )
+        return response.reshard
+
+    def get_reshard(self, deadline: Deadline) -> reshard_pb2.Reshard:
+        """Read how far the newest reshard is."""
+        response: reshard_pb2.GetReshardResponse = self._call(
+            "GetReshard", reshard_pb2.GetReshardRequest(), deadline
+        )
+        return response.reshard
+
+    def report_move(
+        self, request: reshard_pb2.ReportMoveRequest, deadline: Deadline
+    ) -> reshard_pb2.Reshard:
+        """Tell how far this server is with a reshard, and wait for news."""
+        response: reshard_pb2.ReportMoveResponse = self._call("ReportMove", request, deadline)
+        return response.reshard
 
     def take_shard(
         self, request: data_pb2.TakeShardRequest, deadline: Deadline

@@ -64,6 +64,7 @@ class Lease:
         self.generation = 0
         self.shard_epoch = 0
         self.checkpoint_request = 0
+        self.reshard = 0
         self.lost = False
         self._coordinator = coordinator
         self._on_lost = on_lost
@@ -150,6 +151,7 @@ class Lease:
             self.generation = news.generation
             self.shard_epoch = news.shard_epoch
             self.checkpoint_request = news.checkpoint_request
+            self.reshard = news.reshard
             for gone in news.gone:
                 self._drop(gone.name, gone.incarnation)
             return self._known() != before or bool(news.gone)
@@ -159,6 +161,7 @@ class Lease:
             generation=self.generation,
             shard_epoch=self.shard_epoch,
             checkpoint_request=self.checkpoint_request,
+            reshard=self.reshard,
         )
 
     def watch(self, contexts: OpenContexts) -> None:

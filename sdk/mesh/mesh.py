@@ -183,6 +183,11 @@ class Mesh:
         """Number of the newest request for a checkpoint, as far as this process has heard."""
         return self._lease.checkpoint_request
 
+    @property
+    def reshard(self) -> int:
+        """Number of the reshard under way, as far as this process has heard; 0 for none."""
+        return self._lease.reshard
+
     def renew(self, deadline: Deadline) -> None:
         """Give a sign of life, and hear the news now.
 

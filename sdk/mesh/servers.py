@@ -118,13 +118,7 @@ class ParameterServers:
             self._fetching.release()
 
     def _fetch(self, deadline: Deadline) -> ShardMap:
-        wire = self._coordinator.get_shard_map(deadline)
-        fresh = ShardMap(
-            wire.epoch,
-            [shard.name for shard in wire.shards],
-            [shard.address for shard in wire.shards],
-            np.asarray(wire.bucket_shards, np.int32),
-        )
+        fresh = map_of(self._coordinator.get_shard_map(deadline))
         with self._lock:
             self._map = fresh
             used = set(zip(fresh.addresses, fresh.names, strict=True))
@@ -133,6 +127,10 @@ class ParameterServers:
                 self._closed_bytes += channel.bytes_moved
                 channel.close()
         return fresh
+
+    def dial(self, address: str, name: str) -> Channel:
+        """Return a channel to a server that need not be in the map; the caller closes it."""
+        return self._connect(address, name)
 
     def channel(self, shards: ShardMap, shard: int) -> Channel:
         """Return the channel to one server of a map.
@@ -184,12 +182,14 @@ class ParameterServers:
         while True:
             try:
                 return attempt(shards)
-            except (StaleShardMap, Unreachable):
+            except (StaleShardMap, Unreachable) as error:
                 pauses = pauses or RetryPolicy().pauses()
                 pause_s = next(pauses)
                 if self._closed or deadline.remaining_s() <= pause_s:
                     raise
-            if self.held_map() is shards:
+                # A server that knows a newer map is there already.
+                is_newer = int(error.metadata.get("current", 0)) > shards.epoch
+            if self.held_map() is shards and not is_newer:
                 time.sleep(pause_s)
             shards = self.refresh(deadline)
 
@@ -293,6 +293,16 @@ class Calls:
         for call in self._pending:
             call.cancel()
         self._pending.clear()
+
+
+def map_of(wire: table_pb2.ShardMap) -> ShardMap:
+    """Return a shard map as it came."""
+    return ShardMap(
+        wire.epoch,
+        [shard.name for shard in wire.shards],
+        [shard.address for shard in wire.shards],
+        np.asarray(wire.bucket_shards, np.int32),
+    )
 
 
 def call_all(

@@ -267,6 +267,20 @@ class Contexts:
                 self._bury(*key)
             self._open.clear()
 
+    def forget_all(self) -> None:
+        """Forget what every open context has read here; it may look rows up again."""
+        with self._lock:
+            self._open.clear()
+
+    def is_open(self, id_: context_pb2.ContextId) -> bool:
+        """Tell whether a context has looked rows up here."""
+        return _key(id_) in self._open
+
+    def expecting(self) -> int:
+        """Return how many contexts have read rows that gradients may come for."""
+        with self._lock:
+            return sum(1 for context in self._open.values() if context.lookups)
+
     def release_idle(self, idle_s: float) -> int:
         """Bury the contexts that nobody has used for so long; return how many.
 

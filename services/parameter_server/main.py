@@ -10,7 +10,7 @@ from gradmesh.sdk.autograd.station import SharedContexts, Station
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.owner.servicer import OwnerServicer
-from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
+from gradmesh.sdk.process.lifecycle import NOT_NEEDED, UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.agent import Agent
@@ -24,6 +24,7 @@ from gradmesh.services.parameter_server.log import Log, Mode
 from gradmesh.services.parameter_server.log.keeper import LogKeeper
 from gradmesh.services.parameter_server.log.recovery import recover
 from gradmesh.services.parameter_server.metrics import TableMetrics
+from gradmesh.services.parameter_server.mover import Mover
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import Store
 
@@ -34,6 +35,9 @@ _PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterS
 
 # How soon lookups that wait for a lost trainer hear that its generation is over.
 _FENCE_EVERY_S = 0.2
+
+# How long a server without buckets answers late calls before it ends.
+_LINGER_S = 3.0
 
 # A context that nobody used for so long belongs to a worker that is gone.
 _CONTEXT_IDLE_S = 3600.0
@@ -121,10 +125,14 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         directory.join(mesh)
         agent.join(mesh)
         station.join(mesh)
+        mover = Mover(store, mesh)
+        life.on_drain("mover", mover.close)
         running.is_ready = True
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)
             store.contexts.release_idle(_CONTEXT_IDLE_S)
             store.copies.snapshots.release_idle(_SNAPSHOT_IDLE_S)
+            if mover.is_emptied(_LINGER_S) and not store.copies.snapshots.count:
+                life.stop(NOT_NEEDED, "other servers hold its buckets")
     return life.exit_code

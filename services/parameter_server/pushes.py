@@ -94,6 +94,18 @@ class Pushes:
                 seen = self._seen.touch(worker)
                 seen.incarnation, seen.floor, seen.numbers = incarnation, floor, set(numbers)
 
+    def merge(self, marks: Sequence[Marks]) -> None:
+        """Remember what `marks` returned on another server, whose rows came here."""
+        with self._lock:
+            for worker, incarnation, floor, numbers in marks:
+                seen = self._seen.touch(worker)
+                if incarnation > seen.incarnation:
+                    seen.incarnation, seen.floor, seen.numbers = incarnation, floor, set(numbers)
+                elif incarnation == seen.incarnation:
+                    # Refusing one that is too old to tell is better than applying it twice.
+                    seen.floor = max(seen.floor, floor)
+                    seen.numbers |= set(numbers)
+
     @staticmethod
     def _add(seen: _Seen, incarnation: int, number: int) -> None:
         if incarnation > seen.incarnation:

@@ -136,6 +136,21 @@ class Run:
         self.applied_steps = min(self.own_steps)
 
 
+def check_sensible(generation: int, world_size: int, origin: int) -> None:
+    """Return if a run can be.
+
+    Raises:
+        InvalidRequest: Generations or trainers are none, or too many.
+    """
+    if not (1 <= world_size <= MAX_TRAINERS and max(1, origin) <= generation):
+        raise InvalidRequest(
+            f"a run of generation {generation} with {world_size} trainers, begun in {origin}; "
+            f"generations and trainers begin at 1, there are at most {MAX_TRAINERS}",
+            generation=generation,
+            world_size=world_size,
+        )
+
+
 def average(contributions: list[list[Gradient]]) -> list[Gradient]:
     """Return one gradient a table: the mean over ranks, summed in rank order."""
     merged = [merge(gradients) for gradients in contributions]

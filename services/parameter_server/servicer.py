@@ -11,6 +11,8 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
+from gradmesh.services.parameter_server.gate import Kind
+from gradmesh.services.parameter_server.handover import marks_of
 from gradmesh.services.parameter_server.report import table_report
 from gradmesh.services.parameter_server.store import Store
 
@@ -144,6 +146,8 @@ class ParameterServerServicer:
     ) -> pb.BeginSnapshotResponse:
         """Freeze tables."""
         step = request.step if request.HasField("step") else None
+        if request.shard_epoch:
+            self._store.epochs.check(request.shard_epoch, call.deadline)
         return self._store.copies.begin_snapshot(
             request.snapshot, request.tables, step, request.base, call.deadline
         )
@@ -165,7 +169,8 @@ class ParameterServerServicer:
 
     def begin_restore(self, request: pb.BeginRestoreRequest, call: Call) -> pb.BeginRestoreResponse:
         """Empty tables for a restore."""
-        self._store.copies.begin_restore(request.restore, request.tables, call.deadline)
+        with self._store.gate.passing(Kind.CHANGES, call.deadline):
+            self._store.copies.begin_restore(request.restore, request.tables, call.deadline)
         return pb.BeginRestoreResponse()
 
     def load_rows(self, request: Frame[pb.LoadRowsRequest], call: Call) -> pb.LoadRowsResponse:
@@ -174,15 +179,30 @@ class ParameterServerServicer:
         _check_count(len(request.arrays), len(message.names), "one a name")
         _check_count(len(set(message.names)), len(message.names), "each name once")
         arrays = dict(zip(message.names, request.arrays, strict=True))
-        self._store.copies.load_rows(
-            message.restore, message.table, message.shard_epoch, arrays, call.deadline
-        )
+        with self._store.gate.passing(Kind.CHANGES, call.deadline):
+            self._store.copies.load_rows(
+                message.restore, message.table, message.shard_epoch, arrays, call.deadline
+            )
         return pb.LoadRowsResponse()
 
     def end_restore(self, request: pb.EndRestoreRequest, call: Call) -> pb.EndRestoreResponse:
         """Open restored tables."""
-        self._store.copies.end_restore(request.restore, request.steps, call.deadline)
+        with self._store.gate.passing(Kind.CHANGES, call.deadline):
+            self._store.copies.end_restore(request.restore, request.steps, call.deadline)
         return pb.EndRestoreResponse()
+
+    def stage_rows(self, request: Frame[pb.StageRowsRequest], call: Call) -> pb.StageRowsResponse:
+        """Keep rows of a reshard."""
+        message = request.message
+        _check_count(len(request.arrays), len(message.names), "one a name")
+        arrays = dict(zip(message.names, request.arrays, strict=True))
+        self._store.resharding.stage_rows(message.reshard, message.table, arrays, call.deadline)
+        return pb.StageRowsResponse()
+
+    def stage_marks(self, request: pb.StageMarksRequest, call: Call) -> pb.StageMarksResponse:
+        """Keep what goes with the rows of a reshard."""
+        self._store.resharding.stage_marks(request.reshard, marks_of(request), call.deadline)
+        return pb.StageMarksResponse()
 
 
 def _check_count(got: int, want: int, what: str) -> None:

@@ -1,7 +1,7 @@
 """The tables that a server has made, and the making of new ones."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
@@ -45,7 +45,8 @@ class Shelf:
         self._name = name
         self._describe = describe
         self._shard_map = shard_map
-        self._budget = Budget(max_bytes, name)
+        self._max_bytes = max_bytes
+        self._budget = self.new_budget()
         self._ssd_path = ssd_path
         self._max_ssd_bytes = max_ssd_bytes
         self._log = log
@@ -114,26 +115,48 @@ class Shelf:
         return made
 
     def _owned(self, shards: ShardMap) -> bytes:
-        shard = list(shards.names).index(self._name)
-        return np.packbits(np.asarray(shards.bucket_shards) == shard).tobytes()
+        return np.packbits(shards.owned_by(self._name)).tobytes()
+
+    def spec_of(self, name: str, deadline: Deadline) -> table_pb2.TableSpec:
+        """Return a table's specification, whether it was made here or not.
+
+        Raises:
+            TableNotFound: There is no such table.
+        """
+        found = self._tables.get(name)
+        return self._describe(name, deadline) if found is None else found.spec
 
     def revive(self, record: TableMade) -> TableShard:
         """Make a table that a record describes, without rows, in place of one of its name."""
+        made = self.build(record, self._budget)
+        self._tables[made.name] = made
+        self.made[made.name] = record
+        return made
+
+    def new_budget(self) -> Budget:
+        """Return as much memory as this server's tables may take."""
+        return Budget(self._max_bytes, self._name)
+
+    def replace(
+        self, tables: Mapping[str, TableShard], made: Mapping[str, TableMade], budget: Budget
+    ) -> None:
+        """Take tables in place of all that are here, with the memory that they were given."""
+        with self._making:
+            self._tables, self.made, self._budget = dict(tables), dict(made), budget
+
+    def build(self, record: TableMade, budget: Budget) -> TableShard:
+        """Return a table that a record describes, without rows, that nobody knows yet."""
         bits = np.unpackbits(np.frombuffer(record.owned, np.uint8), count=BUCKETS)
         # To a table it matters only which buckets are here; the others are another shard's.
         shards = ShardMap(0, [self._name], [""], np.where(bits, 0, 1).astype(np.int32))
-        spec = table_pb2.TableSpec.FromString(record.spec)
-        made = TableShard(
-            spec,
+        return TableShard(
+            table_pb2.TableSpec.FromString(record.spec),
             shards,
             0,
-            budget=self._budget,
+            budget=budget,
             ssd_path=self._ssd_path,
             max_ssd_bytes=self._max_ssd_bytes,
         )
-        self._tables[spec.name] = made
-        self.made[spec.name] = record
-        return made
 
     def check_owned(self, shards: ShardMap) -> None:
         """Return if the tables that are here hold the buckets that a map gives this server.

@@ -57,7 +57,7 @@ class _Reader:
                 if block is None:
                     self.ended = True
                 else:
-                    self.rest.extend(_slices(block, max_bytes))
+                    self.rest.extend(slices(block, max_bytes))
                     self.rest_bytes += _size(block)
             page, size = [], 0
             while self.rest and size < max_bytes:
@@ -65,7 +65,7 @@ class _Reader:
                 size += _size(page[-1])
             self.rest_bytes -= size
             self.ended = self.ended and not self.rest
-            self.cursor, self.page = cursor, _joined(page)
+            self.cursor, self.page = cursor, joined(page)
             return self.page
 
 
@@ -142,6 +142,16 @@ class Snapshots:
             except (ShardNotReady, BaseLost):
                 # Another one came first. The step must go on; whoever waits asks again and hears.
                 self.end(name, stored=False)
+
+    def drop_armed(self) -> None:
+        """Forget those that wait for a step: the tables that they would freeze are others now."""
+        with self._lock:
+            self._sessions = {n: held for n, held in self._sessions.items() if held.frozen}
+
+    @property
+    def count(self) -> int:
+        """How many are being read, or wait to be."""
+        return len(self._sessions)
 
     def _freeze(self, name: str, session: _Session, run: Run) -> None:
         for reader in session.readers.values():
@@ -221,8 +231,8 @@ def _size(block: Block) -> int:
     return sum(array.nbytes for array in block.values())
 
 
-def _slices(block: Block, max_bytes: int) -> Iterator[Block]:
-    """Cut a block so that no part has more bytes; arrays that belong together stay so."""
+def slices(block: Block, max_bytes: int) -> Iterator[Block]:
+    """Yield a block in parts, none with more bytes; arrays that belong together stay so."""
     for prefixes in _GROUPS:
         group = {n: array for n, array in block.items() if n.startswith(prefixes)}
         if not group:
@@ -233,6 +243,7 @@ def _slices(block: Block, max_bytes: int) -> Iterator[Block]:
             yield {name: array[begin : begin + most] for name, array in group.items()}
 
 
-def _joined(blocks: list[Block]) -> Block:
+def joined(blocks: list[Block]) -> Block:
+    """Return one block of several."""
     names = dict.fromkeys(name for block in blocks for name in block)
     return {name: np.concatenate([b[name] for b in blocks if name in b]) for name in names}

@@ -18,6 +18,7 @@ from gradmesh.protos.errors import (
     InvalidRequest,
     RunLost,
     StaleGeneration,
+    StaleShardMap,
     StepPending,
 )
 from gradmesh.sdk.process import fault
@@ -75,6 +76,9 @@ class Steps:
         self.alone = True
         self._prepared_number = 0
         self._fence = 0
+        # Steps that some rank has begun here, and those that may begin; all of them if None.
+        self._begun = 0
+        self._hold: int | None = None
         self._closed = False
 
     def fence(self, generation: int) -> None:
@@ -163,6 +167,7 @@ class Steps:
             steps=begun.steps,
             staleness=begun.staleness,
         )
+        self._begun = begun.steps
         self.changed.notify_all()
 
     def _settle(self, begun: RunBegun) -> None:
@@ -192,7 +197,61 @@ class Steps:
             StaleGeneration: The mark is of another generation.
             StepPending: An earlier step did not complete in time.
         """
-        self._wait_until(lambda: ahead or self.run.may_begin(mark), mark, deadline)
+        self._wait_until(lambda: ahead or self._may_begin(mark), mark, deadline)
+
+    def _may_begin(self, mark: context_pb2.StepMark) -> bool:
+        if self._is_held(mark) or not self.run.may_begin(mark):
+            return False
+        self._begun = max(self._begun, mark.step + 1)
+        return True
+
+    def _is_held(self, mark: context_pb2.StepMark) -> bool:
+        return self._hold is not None and mark.step >= self._hold
+
+    def stop(self) -> tuple[int, int]:
+        """Let no step begin that has not begun here; return how many have, and the run's origin."""
+        with self.changed:
+            self._hold = max(self._begun, self.run.prepared_steps)
+            return self._hold, self.run.origin
+
+    def hold_at(self, step: int, timeout_s: float) -> tuple[bool, int]:
+        """Let the steps before one begin.
+
+        Args:
+            step: The first that may not begin.
+            timeout_s: How long to wait for the others to be prepared.
+
+        Returns:
+            Whether all of them are prepared, and the generation that the run is in.
+        """
+        with self.changed:
+            self._hold = step
+            self.changed.notify_all()
+            done = self.changed.wait_for(lambda: self.run.prepared_steps >= step, timeout_s)
+            return done, self.run.generation
+
+    def finish(self, step: int) -> None:
+        """Apply the last step before one that may not begin: all servers have prepared it.
+
+        Raises:
+            RunLost: Another run has begun.
+        """
+        with self.changed:
+            if self.run.applied_steps < step <= self.run.prepared_steps:
+                self._commit()
+            self._writer.flush()
+            if self.run.applied_steps != step:
+                raise RunLost(
+                    f"{self._name} is at step {self.run.applied_steps}, not at {step}: another run "
+                    "has begun",
+                    worker=self._name,
+                )
+
+    def go_on(self) -> None:
+        """Let every step begin; may be called twice."""
+        with self.changed:
+            self._hold = None
+            self.changed.notify_all()
 
     def wait_prepared(self, mark: context_pb2.StepMark, deadline: Deadline) -> None:
         """Return when a step cannot be lost here.
@@ -253,11 +312,19 @@ class Steps:
 
         Raises:
             StaleGeneration: The mark is of another generation.
+            StaleShardMap: The step begins when buckets have changed hands.
             StepPending: The step is too far ahead.
         """
         with self.changed:
             self.check(mark)
             self._learn(mark)
+            if self._is_held(mark):
+                raise StaleShardMap(
+                    f"step {mark.step} begins when buckets have changed hands; fetch the shard map "
+                    "and ask again",
+                    step=mark.step,
+                )
+            self._begun = max(self._begun, mark.step + 1)
             if self.run.staleness is not None:
                 return self._contribute_own(context, mark)
             if not self.run.has(mark):

@@ -15,16 +15,19 @@ import numpy as np
 from gradmesh.engine.kernels import has_repeats
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.protos.errors import InvalidRequest, StaleShardMap
+from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
 from gradmesh.services.parameter_server.copies import Copies
+from gradmesh.services.parameter_server.epochs import Epochs
+from gradmesh.services.parameter_server.gate import Gate, Kind, kind_of_lookup
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import RunBegun
-from gradmesh.services.parameter_server.run import MAX_TRAINERS
+from gradmesh.services.parameter_server.resharding import Resharding
+from gradmesh.services.parameter_server.run import check_sensible
 from gradmesh.services.parameter_server.shelf import Shelf
 from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.steps import Steps
@@ -65,8 +68,7 @@ class Store:
         self._name = name
         self._shard_map = shard_map
         self.log = log
-        # The newest shard map that gives this server the buckets that it holds.
-        self._checked_epoch = 0
+        self.gate = Gate(name, max_waiters)
         self.contexts = Contexts()
         self._stamps = Stamps()
         self.shelf = Shelf(
@@ -78,6 +80,7 @@ class Store:
             max_ssd_bytes=max_ssd_bytes,
             log=log,
         )
+        self.epochs = Epochs(name, shard_map, self.shelf)
         self.writer = Writer(self.shelf, self.contexts, self._stamps, log)
         self.steps = Steps(
             name,
@@ -86,9 +89,19 @@ class Store:
             max_waiters=max_waiters,
         )
         self.copies = Copies(
-            self.steps, self.shelf.find, self._check_epoch, self.contexts, log, self._stamps.forget
+            self.steps, self.shelf.find, self.epochs.check, self.contexts, log, self._stamps.forget
         )
         self.steps.reached = self.copies.reach
+        self.resharding = Resharding(
+            self.shelf,
+            self.steps,
+            self.contexts,
+            self._stamps,
+            self.writer,
+            self.copies,
+            self.epochs,
+            log,
+        )
 
     def table(self, name: str, deadline: Deadline) -> TableShard:
         """Return this server's shard of a table, made at first use.
@@ -131,36 +144,33 @@ class Store:
             RunLost: The run that shall go on is not here, or not at that step.
             InvalidRequest: It began with another number of trainers, or there are none.
         """
-        sensible = 1 <= world_size <= MAX_TRAINERS and max(1, origin) <= generation
-        if not sensible:
-            raise InvalidRequest(
-                f"a run of generation {generation} with {world_size} trainers, begun in "
-                f"{origin}; generations and trainers begin at 1, there are at most {MAX_TRAINERS}",
-                generation=generation,
-                world_size=world_size,
-            )
+        check_sensible(generation, world_size, origin)
         with self.steps.changed:
             if self.steps.has_begun(generation, world_size):
                 return
-        held = [self.shelf.find(name, deadline) for name in tables]
-        alone = len(self._shard_map(None, deadline).names) == 1
-        reset = [] if origin or keep_rows else held
-        names = [table.spec.name for table in reset]
-        begun = RunBegun(origin or generation, generation, world_size, steps, names, staleness)
-        with self.steps.changed, in_turn(self.log):
-            if self.steps.has_begun(generation, world_size):
-                return
-            self.steps.alone = alone
-            self.steps.begin(begun)
-            self.contexts.release_all()
-            self.copies.restores.drop(names)
-            for table in reset:
-                table.reset()
-                self._stamps.forget(table.spec.name)
+        with self.gate.passing(Kind.CHANGES, deadline):
+            held = [self.shelf.find(name, deadline) for name in tables]
+            alone = len(self._shard_map(None, deadline).names) == 1
+            reset = [] if origin or keep_rows else held
+            names = [table.name for table in reset]
+            begun = RunBegun(origin or generation, generation, world_size, steps, names, staleness)
+            self._begin_run(begun, reset, alone)
         _log.info(
             "run started",
             extra={"generation": generation, "origin": begun.origin, "step": begun.steps},
         )
+
+    def _begin_run(self, begun: RunBegun, reset: Sequence[TableShard], alone: bool) -> None:
+        with self.steps.changed, in_turn(self.log):
+            if self.steps.has_begun(begun.generation, begun.world_size):
+                return
+            self.steps.alone = alone
+            self.steps.begin(begun)
+            self.contexts.release_all()
+            self.copies.restores.drop(begun.reset)
+            for table in reset:
+                table.reset()
+                self._stamps.forget(table.name)
 
     def fence(self, generation: int) -> None:
         """Take notice of the trainers' current generation; waits of an older run end."""
@@ -169,6 +179,7 @@ class Store:
     def close(self) -> None:
         """End all waits, so that the process can end."""
         self.steps.close()
+        self.gate.close()
 
     def lookup(
         self,
@@ -195,7 +206,7 @@ class Store:
             StaleGeneration: The mark is of another generation.
             StepPending: An earlier step did not complete in time.
         """
-        self._check_epoch(epoch, deadline)
+        self.epochs.check(epoch, deadline)
         if context is not None:
             self.contexts.check(context)
         elif ahead:
@@ -203,29 +214,32 @@ class Store:
         if mark is not None:
             self.steps.wait_to_begin(mark, deadline, ahead)
         tables = [self.table(name, deadline) for name in names]
-        # Before the rows are read: what changes in between comes with the refresh.
-        count = self._stamps.watch(names) if ahead else 0
-        parts = [
-            Part(table.name, table.slots_of(wanted), table.steps)
-            for table, wanted in zip(tables, ids, strict=True)
-        ]
-        if not ahead and not peek:
-            self.shelf.check_room([(self.shelf[part.table], part.slots) for part in parts])
-        # What is read ahead is used when its step comes.
-        rows = [
-            self.writer.read(
-                table,
-                part.slots,
-                empty((part.slots.size, table.dim), table.dtype),
-                peek=ahead or peek,
-            )
-            for table, part in zip(tables, parts, strict=True)
-        ]
-        if ahead and context is not None:
-            self.contexts.remember_ahead(context, number, Ahead(parts, count))
-        elif context is not None:
-            self.contexts.remember(context, number, parts)
-        return rows
+        begins = context is not None and mark is None and not self.contexts.is_open(context)
+        with self.gate.passing(kind_of_lookup(tables, begins=begins, peek=ahead or peek), deadline):
+            self.epochs.recheck(epoch)
+            # Before the rows are read: what changes in between comes with the refresh.
+            count = self._stamps.watch(names) if ahead else 0
+            parts = [
+                Part(table.name, table.slots_of(wanted), table.steps)
+                for table, wanted in zip(tables, ids, strict=True)
+            ]
+            if not ahead and not peek:
+                self.shelf.check_room([(self.shelf[part.table], part.slots) for part in parts])
+            # What is read ahead is used when its step comes.
+            rows = [
+                self.writer.read(
+                    table,
+                    part.slots,
+                    empty((part.slots.size, table.dim), table.dtype),
+                    peek=ahead or peek,
+                )
+                for table, part in zip(tables, parts, strict=True)
+            ]
+            if ahead and context is not None:
+                self.contexts.remember_ahead(context, number, Ahead(parts, count))
+            elif context is not None:
+                self.contexts.remember(context, number, parts)
+            return rows
 
     def refresh(
         self,
@@ -249,11 +263,13 @@ class Store:
             StaleGeneration: The mark is of another generation.
             StepPending: An earlier step did not complete in time.
         """
-        self._check_epoch(epoch, deadline)
+        self.epochs.check(epoch, deadline)
         if mark is not None:
             self.steps.wait_to_begin(mark, deadline)
-        ahead = self.contexts.adopt(source, source_number, context, number)
-        return [array for part in ahead.parts for array in self._changed_rows(part, ahead.count)]
+        with self.gate.passing(Kind.CHANGES, deadline):
+            self.epochs.recheck(epoch)
+            ahead = self.contexts.adopt(source, source_number, context, number)
+            return [rows for part in ahead.parts for rows in self._changed_rows(part, ahead.count)]
 
     def _changed_rows(self, part: Part, count: int) -> tuple[Array, Array]:
         """Return the places of rows that changed after a count, and these rows."""
@@ -264,19 +280,6 @@ class Store:
         table.prepare(part.slots)
         places = self._stamps.since(count, part.table, part.slots)
         return places, table.read(part.slots[places], peek=True)
-
-    def _check_epoch(self, epoch: int, deadline: Deadline) -> None:
-        shards = self._shard_map(epoch, deadline)
-        current = shards.epoch
-        if current != self._checked_epoch:
-            self.shelf.check_owned(shards)
-            self._checked_epoch = current
-        if epoch != current:
-            raise StaleShardMap(
-                f"the ids were routed with shard map {epoch}, {current} is current on {self._name}",
-                epoch=epoch,
-                current=current,
-            )
 
     def backward(
         self,
@@ -342,7 +345,11 @@ class Store:
         if returned is not None:
             self.contexts.check_returned(context, returned)
         if mark is None:
-            self.writer.wait(self.writer.apply_context(context))
+            with self.gate.passing(Kind.CHANGES, deadline or Deadline.after(0.0)):
+                # Those that were looked up before buckets changed hands are gone.
+                if returned is not None:
+                    self.contexts.check_returned(context, returned)
+                self.writer.wait(self.writer.apply_context(context))
             return self.steps.run.applied_steps
         prepared = self.steps.contribute(context, mark)
         if deadline is not None:
@@ -362,15 +369,19 @@ class Store:
         Raises:
             InvalidRequest: Ids are repeated, or gradients do not fit; nothing is applied.
         """
-        self._check_epoch(epoch, deadline)
-        gradients = []
-        for name, ids, rows in zip(names, arrays[::2], arrays[1::2], strict=True):
-            table = self.table(name, deadline)
-            slots = table.slots_of(ids)
-            if has_repeats(slots):
-                raise InvalidRequest(f"table {name!r}: ids must not repeat in a push", table=name)
-            gradients.append(Gradient(name, slots, table.check_grads(slots, rows)))
-        return self.writer.push(sender, gradients)
+        self.epochs.check(epoch, deadline)
+        held = [self.table(name, deadline) for name in names]
+        with self.gate.passing(Kind.CHANGES, deadline):
+            self.epochs.recheck(epoch)
+            gradients = []
+            for table, ids, rows in zip(held, arrays[::2], arrays[1::2], strict=True):
+                slots = table.slots_of(ids)
+                if has_repeats(slots):
+                    raise InvalidRequest(
+                        f"table {table.name!r}: ids must not repeat in a push", table=table.name
+                    )
+                gradients.append(Gradient(table.name, slots, table.check_grads(slots, rows)))
+            return self.writer.push(sender, gradients)
 
     def note_asked(self, names: Sequence[str], ids: Sequence[Array], asked: Sequence[int]) -> None:
         """Count ids that callers wanted, before they removed repeated ones; unsaid, none were."""

@@ -71,8 +71,12 @@ def train(
     trainers: int = 2,
     settings: Mapping[str, Any] | None = None,
     seconds: float = 100.0,
+    meanwhile: Callable[[LocalCluster], object] = lambda cluster: None,
 ) -> Outcome:
-    """Train to the end in processes that die where the faults say; all of them must fire."""
+    """Train to the end in processes that die where the faults say; all of them must fire.
+
+    Something may happen to the cluster meanwhile.
+    """
     marks = folder / "faults"
     marks.mkdir(parents=True)
     own = {**JOB, "process.faults": tuple(faults), "process.fault_marks": marks, **(settings or {})}
@@ -82,6 +86,7 @@ def train(
         settings=own,
         state=folder / "state",
     ) as cluster:
+        meanwhile(cluster)
         wait_for("the end of training", lambda: cluster.work_done, seconds)
         wait_for("the result", lambda: status_of(cluster).result)
         result = dict(status_of(cluster).result)

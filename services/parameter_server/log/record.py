@@ -150,6 +150,90 @@ class RestoreEnded(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
     steps: list[int]
 
 
+@final
+class RunState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run.
+
+    Attributes:
+        origin: Generation in which it began.
+        generation: Of its trainers.
+        world_size: How many they are.
+        steps: Steps that are in the rows.
+        staleness: As in the record of its beginning.
+        own_steps: Of each rank, in a run with staleness.
+    """
+
+    origin: int
+    generation: int
+    world_size: int
+    steps: int
+    staleness: int | None
+    own_steps: list[int]
+
+
+@final
+class MoveBegun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A reshard began in which this server takes part; one that had begun is over.
+
+    Attributes:
+        number: Of the reshard.
+        owned: Which buckets will be here, one bit each.
+        kept: Those of them that are here already.
+        is_new: Whether this server holds no shard so far.
+    """
+
+    number: int
+    owned: bytes
+    kept: bytes
+    is_new: bool
+
+
+@final
+class TableStaged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A table began whose rows will be here after the reshard."""
+
+    spec: bytes
+
+
+@final
+class RowsStaged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Rows came that will be here after the reshard; arrays by name."""
+
+    table: str
+    names: list[str]
+
+
+@final
+class MarksStaged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """What goes with rows that came.
+
+    Attributes:
+        source: The server that they came from.
+        run: The run that it holds.
+        steps: Steps applied to its tables.
+        pushes: Pushes that took effect there: worker, incarnation, floor and numbers.
+    """
+
+    source: str
+    run: RunState
+    steps: dict[str, int]
+    pushes: list[tuple[str, int, int, list[int]]]
+
+
+@final
+class MoveDropped(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The reshard was given up."""
+
+    number: int
+
+
+@final
+class Resharded(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The tables are those of the new map: rows that were kept and rows that were staged."""
+
+    number: int
+
+
 AnyRecord: TypeAlias = (
     TableMade
     | RunBegun
@@ -162,6 +246,12 @@ AnyRecord: TypeAlias = (
     | RestoreBegun
     | RowsLoaded
     | RestoreEnded
+    | MoveBegun
+    | TableStaged
+    | RowsStaged
+    | MarksStaged
+    | MoveDropped
+    | Resharded
 )
 
 

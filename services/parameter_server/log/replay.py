@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.frame import Array
 from gradmesh.services.parameter_server.contexts import Gradient
 from gradmesh.services.parameter_server.log import record as kinds
 from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.staging import Staging, fill
 
 if TYPE_CHECKING:
     from gradmesh.services.parameter_server.store import Store
@@ -36,6 +38,12 @@ class Replay:
             kinds.RestoreBegun: self._begin_restore,
             kinds.RowsLoaded: self._load,
             kinds.RestoreEnded: self._end_restore,
+            kinds.MoveBegun: lambda record, arrays: store.resharding.start(record),
+            kinds.TableStaged: self._stage_table,
+            kinds.RowsStaged: self._stage_rows,
+            kinds.MarksStaged: self._stage_marks,
+            kinds.MoveDropped: lambda record, arrays: store.resharding.forget(),
+            kinds.Resharded: lambda record, arrays: store.resharding.finish(),
         }
 
     def do(self, record: kinds.AnyRecord, arrays: Sequence[Array]) -> None:
@@ -106,3 +114,18 @@ class Replay:
         opened = self._store.copies.restores.end(record.restore)
         for name, steps in zip(opened, record.steps, strict=False):
             self._shelf[name].steps = steps
+
+    def _stage_table(self, record: kinds.TableStaged, arrays: Sequence[Array]) -> None:
+        self._staging().table(table_pb2.TableSpec.FromString(record.spec))
+
+    def _stage_rows(self, record: kinds.RowsStaged, arrays: Sequence[Array]) -> None:
+        table = self._staging().tables[record.table]
+        fill(table, dict(zip(record.names, arrays, strict=True)))
+
+    def _stage_marks(self, record: kinds.MarksStaged, arrays: Sequence[Array]) -> None:
+        self._staging().marks[record.source] = record
+
+    def _staging(self) -> Staging:
+        staging = self._store.resharding.staging
+        assert staging is not None, "rows of a reshard come after its beginning"
+        return staging

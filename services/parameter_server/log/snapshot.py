@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import msgspec
-import numpy as np
 
 from gradmesh.protos.errors import CheckpointCorrupt, ShardNotReady
 from gradmesh.sdk.checkpoint.manifest import DataFile, read_sealed, seal, sync_folder, verify_file
 from gradmesh.sdk.checkpoint.save import write_file
 from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.services.parameter_server.log.errors import LogCorrupt
-from gradmesh.services.parameter_server.log.record import StepPrepared, TableMade
+from gradmesh.services.parameter_server.log.record import RunState, StepPrepared, TableMade
 from gradmesh.services.parameter_server.pushes import Marks
 from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.snapshots import joined
 from gradmesh.services.parameter_server.table import TableShard
 from gradmesh.services.parameter_server.table.cut import Block
 
@@ -49,27 +49,6 @@ class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     made: TableMade
     steps: int
     files: list[DataFile]
-
-
-@final
-class RunState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run.
-
-    Attributes:
-        origin: Generation in which it began.
-        generation: Of its trainers.
-        world_size: How many they are.
-        steps: Steps that are in the rows.
-        staleness: As in the record of its beginning.
-        own_steps: Of each rank, in a run with staleness.
-    """
-
-    origin: int
-    generation: int
-    world_size: int
-    steps: int
-    staleness: int | None
-    own_steps: list[int]
 
 
 @final
@@ -106,6 +85,8 @@ def take_snapshot(store: "Store") -> bool:
     # In this order, as whoever changes rows takes them.
     with store.steps.changed, store.writer.pushes.paused(), log.turn:
         tables = store.shelf.all()
+        if store.resharding.is_staging:
+            return False  # rows that are not ours yet are in the log alone
         if _path(log.folder, log.next_number).exists():
             return False  # nothing has happened since
         try:
@@ -181,15 +162,10 @@ def _blocks(table: TableShard, name: str) -> Iterator[Block]:
         if block:
             held.append(block)
         if sum(a.nbytes for b in held for a in b.values()) >= _FILE_BYTES:
-            yield _joined(held)
+            yield joined(held)
             held = []
     if held:
-        yield _joined(held)
-
-
-def _joined(blocks: list[Block]) -> Block:
-    names = dict.fromkeys(name for block in blocks for name in block)
-    return {name: np.concatenate([b[name] for b in blocks if name in b]) for name in names}
+        yield joined(held)
 
 
 def _snapshots(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from gradmesh.protos.sharding import Ids
 from gradmesh.services.parameter_server.table.budget import Account
 from gradmesh.services.parameter_server.table.cut import Block, Cut, SlotSet
 from gradmesh.services.parameter_server.table.index import Handles, Index, Slots
+from gradmesh.services.parameter_server.table.outflow import Outflow
 from gradmesh.services.parameter_server.table.rows import Rows
 from gradmesh.services.parameter_server.table.survey import survey_of
 
@@ -32,6 +33,9 @@ class Changes:
         index: Of the table.
         rows: Of the table.
         account: Memory for what a cut puts aside.
+
+    Attributes:
+        outflow: Rows on their way to other servers.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class Changes:
         self._index = index
         self._rows = rows
         self._survey = survey_of(index)
+        self.outflow = Outflow(table, lock, index, rows)
         self._cut: Cut | None = None
         # Changed since the cut under way, and since the last one that was stored.
         self._since_cut: SlotSet | None = None
@@ -66,6 +71,8 @@ class Changes:
         """Rows are about to change."""
         if self._cut is not None:
             self._put_aside(lambda cut: cut.before_change(self._index.ids_of(handles), slots))
+        if self.outflow.is_followed:
+            self.outflow.note(self._index.ids_of(handles))
         self._note(slots)
 
     def before_sweep(self) -> None:
@@ -88,6 +95,7 @@ class Changes:
 
     def forget(self) -> None:
         """All rows are about to go: a cut under way is lost, and so is the base."""
+        self.outflow.forget()
         self._end_cut()
         self._since_base = None
         self._base = ""

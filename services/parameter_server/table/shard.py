@@ -62,6 +62,9 @@ class TableShard:
         self.dim: int = spec.dim
         self.kind = "hash" if is_hash(spec) else "dense"
         self.steps = 0
+        # Whether a lookup changes which rows there are, or will be, beyond making its own.
+        bounded = spec.HasField("admission") or spec.HasField("eviction") or spec.max_bytes > 0
+        self.counts_uses = self.kind == "hash" and bounded
         self.figures = Figures()
         self._bad_gradients = BadGradients.of(spec.bad_gradients)
         self._initializer = initializer_of(spec.initializer)
@@ -75,7 +78,9 @@ class TableShard:
         budget = budget or Budget(1 << 40)
         account = Account(budget, spec.name)
         home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
-        self._index, self._rows = make_parts(spec, self._layout, Place.of(shards, shard), home)
+        place = Place.of(shards, shard)
+        self.buckets = place.count
+        self._index, self._rows = make_parts(spec, self._layout, place, home)
         aside = Account(budget, spec.name)
         self.changes = Changes(spec.name, self._lock, self._index, self._rows, aside)
 
@@ -122,13 +127,6 @@ class TableShard:
             StaleShardMap: One lives on another server.
         """
         return self._index.handles_of(ids)
-
-    @property
-    def counts_uses(self) -> bool:
-        """Whether a lookup changes which rows there are, or will be, beyond making its own."""
-        spec = self.spec
-        bounded = spec.HasField("admission") or spec.HasField("eviction") or spec.max_bytes > 0
-        return self.kind == "hash" and bounded
 
     @property
     def may_be_full(self) -> bool:

@@ -19,6 +19,7 @@ from gradmesh.protos.coordinator.v1 import (
     data_pb2,
     membership_pb2,
     rendezvous_pb2,
+    reshard_pb2,
     status_pb2,
     table_pb2,
 )
@@ -261,6 +262,28 @@ def backward(ask):
     assert failure.code() is grpc.StatusCode.NOT_FOUND
 
 
+def scale(ask, ask_server):
+    count = len(ask(table_pb2.GetShardMapRequest()).map.shards)
+    begun = ask(reshard_pb2.ScaleParameterServersRequest(parameter_servers=count)).reshard
+    # As many as there are: nothing is to do.
+    assert begun.phase == reshard_pb2.RESHARD_PHASE_DONE
+    assert ask(reshard_pb2.GetReshardRequest()).reshard == begun
+    report = reshard_pb2.ReportMoveRequest(name="plain", incarnation=5)
+    assert ask(report).reshard == begun
+    unheard_of = [
+        ps_pb2.StageRowsRequest(reshard=9, table="users", names=["ids"], arrays=[ids(1)]),
+        ps_pb2.StageMarksRequest(reshard=9, source="plain"),
+    ]
+    for request in unheard_of:
+        failure = None
+        try:
+            ask_server(request)
+        except grpc.RpcError as error:
+            failure = error
+        assert failure is not None
+        assert failure.code() is grpc.StatusCode.UNAVAILABLE
+
+
 def fail(ask):
     failure = None
     try:
@@ -297,6 +320,7 @@ def main(coordinator_address, server_address):
         epoch = table(coordinator)
         own(owner, train(server, generation, epoch))
         copy_and_restore(server, epoch)
+        scale(coordinator, server)
         fail(server)
         report(coordinator, generation)
     assert "numpy" not in sys.modules

@@ -1,0 +1,157 @@
+"""What a server lets in while buckets change hands.
+
+Calls pass a gate that is open but for a moment of a reshard. First it keeps out what would begin
+something, then what would change rows, last what would read them; whatever is kept out waits, and
+finds the gate open again under the new map, or under the old one.
+"""
+
+import threading
+from collections.abc import Iterable
+from enum import IntEnum
+from types import TracebackType
+from typing import Self, final
+
+from gradmesh.protos.errors import DeadlineExceeded, Draining, ShardNotReady
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.table import TableShard
+
+# Time to send the answer before the caller's deadline passes.
+_MARGIN_S = 0.1
+
+
+class Kind(IntEnum):
+    """What a call is about to do; the gate keeps out all up to a kind."""
+
+    NOTHING = 0
+    """Keeps out nobody."""
+    BEGINS = 1
+    """Opens a context that will bring gradients."""
+    CHANGES = 2
+    """Changes rows, or which rows there are."""
+    READS = 3
+    """Reads rows."""
+
+
+@final
+class _Pass:
+    """A call on its way; a context manager.
+
+    Args:
+        gate: The gate.
+        kind: What the call does.
+        deadline: How long it may wait.
+    """
+
+    __slots__ = ("_deadline", "_gate", "_kind")
+
+    def __init__(self, gate: "Gate", kind: Kind, deadline: Deadline) -> None:
+        self._gate = gate
+        self._kind = kind
+        self._deadline = deadline
+
+    def __enter__(self) -> Self:
+        self._gate._enter(self._kind, self._deadline)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._gate._leave(self._kind)
+
+
+@final
+class Gate:
+    """The gate of one server.
+
+    Args:
+        name: Name of the server.
+        max_waiters: Calls that may wait at once; the others are told to ask again.
+    """
+
+    def __init__(self, name: str, max_waiters: int) -> None:
+        self._name = name
+        self._max_waiters = max_waiters
+        self._changed = threading.Condition()  # guards all below
+        self._shut = Kind.NOTHING
+        self._inside = [0] * len(Kind)
+        self._waiters = 0
+        self._closed = False
+
+    def passing(self, kind: Kind, deadline: Deadline) -> _Pass:
+        """Return what lets a call in, and counts it until it is out.
+
+        Raises:
+            ShardNotReady: Buckets were still changing hands when time was up.
+        """
+        return _Pass(self, kind, deadline)
+
+    def _enter(self, kind: Kind, deadline: Deadline) -> None:
+        with self._changed:
+            if kind <= self._shut:
+                self._wait(kind, deadline)
+            self._inside[kind] += 1
+
+    def _wait(self, kind: Kind, deadline: Deadline) -> None:
+        self._waiters += 1
+        try:
+            while kind <= self._shut:
+                if self._closed:
+                    raise Draining(f"{self._name} is leaving; ask again", worker=self._name)
+                remaining_s = deadline.remaining_s() - _MARGIN_S
+                if remaining_s <= 0 or self._waiters > self._max_waiters:
+                    raise ShardNotReady(
+                        f"{self._name} is handing buckets over to other servers; ask again",
+                        worker=self._name,
+                    )
+                self._changed.wait(remaining_s)
+        finally:
+            self._waiters -= 1
+
+    def _leave(self, kind: Kind) -> None:
+        with self._changed:
+            self._inside[kind] -= 1
+            if kind <= self._shut:
+                self._changed.notify_all()
+
+    def shut(self, kind: Kind, timeout_s: float) -> None:
+        """Keep out all up to a kind, and wait until those that are inside are out.
+
+        Raises:
+            DeadlineExceeded: They are not; the gate stays shut.
+        """
+        with self._changed:
+            self._shut = kind
+            if not self._changed.wait_for(lambda: not sum(self._inside[: kind + 1]), timeout_s):
+                raise DeadlineExceeded(
+                    f"calls on {self._name} did not come to an end within {timeout_s:g} s"
+                )
+
+    def open(self) -> None:
+        """Let everybody in; may be called twice."""
+        with self._changed:
+            self._shut = Kind.NOTHING
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all waits, so that the process can end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def kind_of_lookup(tables: Iterable[TableShard], *, begins: bool, peek: bool) -> Kind:
+    """Return what a lookup does.
+
+    Args:
+        tables: Whose rows are looked up.
+        begins: Whether it opens a context outside a run.
+        peek: Whether it changes nothing at all.
+    """
+    if peek:
+        return Kind.READS
+    if begins:
+        return Kind.BEGINS
+    return Kind.CHANGES if any(table.counts_uses for table in tables) else Kind.READS

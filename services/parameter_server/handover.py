@@ -1,0 +1,171 @@
+"""What one server hands over to another in a reshard: rows, and what goes with them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.protos.frame import Array, Frame
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from gradmesh.protos.sharding import ShardMap, buckets_of
+from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.log.record import MarksStaged, RunState
+from gradmesh.services.parameter_server.snapshots import joined, slices
+from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.table import TableShard
+from gradmesh.services.parameter_server.table.cut import Block
+
+_CALL_S = 20.0
+_PAGE_BYTES = 1 << 20
+
+
+@final
+class Handover:
+    """The way from this server to those that get buckets of it.
+
+    Args:
+        number: Of the reshard.
+        name: Name of this server.
+        now: The current map.
+        then: The map to come.
+        dial: Makes a channel from (address, name).
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        now: ShardMap,
+        then: ShardMap,
+        dial: Callable[[str, str], Channel],
+    ) -> None:
+        self._number = number
+        self._name = name
+        self._then = then
+        self._dial = dial
+        held = now.owned_by(name)
+        self.leaving: NDArray[np.bool_] = held & ~then.owned_by(name)
+        """For each bucket whether it goes from here to another server."""
+        self._targets = sorted(set(then.bucket_shards[self.leaving].tolist()))
+        self._channels: dict[int, Channel] = {}
+
+    def send(self, table: str, block: Mapping[str, Array]) -> None:
+        """Send rows, or what is kept for buckets, to where they will be.
+
+        Raises:
+            GradmeshError: A server refused, or could not be reached.
+        """
+        if not block:
+            return
+        buckets = block["buckets"] if "buckets" in block else buckets_of(block["ids"])
+        owners = self._then.bucket_shards[buckets]
+        for shard in self._targets:
+            chosen = owners == shard
+            if chosen.any():
+                self._stage(shard, table, {name: array[chosen] for name, array in block.items()})
+
+    def _stage(self, shard: int, table: str, block: Mapping[str, Array]) -> None:
+        for part in slices(dict(block), _PAGE_BYTES):
+            request = pb.StageRowsRequest(reshard=self._number, table=table, names=list(part))
+            self._call(shard, "StageRows", Frame(request, list(part.values())))
+
+    def send_marks(self, store: Store) -> None:
+        """Send what goes with the rows to all that got some.
+
+        Raises:
+            GradmeshError: A server refused, or could not be reached.
+        """
+        request = self._marks(store)
+        for shard in self._targets:
+            self._call(shard, "StageMarks", request)
+
+    def _marks(self, store: Store) -> pb.StageMarksRequest:
+        run = store.steps.run
+        request = pb.StageMarksRequest(
+            reshard=self._number,
+            source=self._name,
+            run=pb.HeldRun(
+                origin=run.origin,
+                generation=run.generation,
+                world_size=run.world_size,
+                steps=run.applied_steps,
+                staleness=run.staleness,
+                own_steps=run.own_steps,
+            ),
+            tables=[pb.FrozenTable(name=table.name, steps=table.steps) for table in store.tables()],
+        )
+        for worker, incarnation, floor, numbers in store.writer.pushes.marks():
+            request.pushes.add(worker=worker, incarnation=incarnation, floor=floor, numbers=numbers)
+        return request
+
+    def _call(
+        self, shard: int, method: str, request: Frame[pb.StageRowsRequest] | pb.StageMarksRequest
+    ) -> None:
+        if shard not in self._channels:
+            self._channels[shard] = self._dial(self._then.addresses[shard], self._then.names[shard])
+        self._channels[shard].call(METHODS[method], request, Deadline.after(_CALL_S))
+
+    def close(self) -> None:
+        """Close the channels; may be called twice."""
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+
+def marks_of(request: pb.StageMarksRequest) -> MarksStaged:
+    """Return what a message brings, as it is kept."""
+    run = request.run
+    return MarksStaged(
+        request.source,
+        RunState(
+            run.origin,
+            run.generation,
+            run.world_size,
+            run.steps,
+            run.staleness if run.HasField("staleness") else None,
+            list(run.own_steps),
+        ),
+        {table.name: table.steps for table in request.tables},
+        [(m.worker, m.incarnation, m.floor, list(m.numbers)) for m in request.pushes],
+    )
+
+
+def whole_tables(
+    store: Store, wanted: NDArray[np.bool_], *, counting: bool
+) -> Iterator[tuple[str, Mapping[str, Array], float]]:
+    """Yield the rows of wanted buckets, table by table, and how much of all that is.
+
+    Args:
+        store: Whose tables.
+        wanted: For each bucket whether its rows are.
+        counting: Whether those tables are meant in which a lookup changes which rows live.
+    """
+    tables = [table for table in store.tables() if table.counts_uses == counting]
+    total = sum(table.changes.outflow.pieces for table in tables)
+    done = 0
+    for table in tables:
+        outflow = table.changes.outflow
+        for begin, block in pages(table, wanted):
+            yield table.name, block, (done + begin) / total
+        done += outflow.pieces
+        yield table.name, outflow.memory(wanted), done / total
+
+
+def pages(table: TableShard, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, Block]]:
+    """Yield the rows of wanted buckets, pieces together that are small, and how many were read."""
+    held: list[Block] = []
+    size = 0
+    outflow = table.changes.outflow
+    for number in range(outflow.pieces):
+        block = outflow.piece(number, wanted)
+        if block:
+            held.append(block)
+            size += sum(array.nbytes for array in block.values())
+        if size >= _PAGE_BYTES:
+            yield number + 1, joined(held)
+            held, size = [], 0
+    if held:
+        yield outflow.pieces, joined(held)

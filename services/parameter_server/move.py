@@ -1,0 +1,205 @@
+"""One reshard as one server takes part in it, phase by phase.
+
+What a phase asks for is done once, however often it is asked; see docs/decisions/0023.
+"""
+
+import time
+from collections.abc import Callable
+from typing import final
+
+from gradmesh.protos.coordinator.v1 import reshard_pb2
+from gradmesh.protos.sharding import ShardMap, buckets_of
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.mesh.servers import map_of
+from gradmesh.sdk.process import fault
+from gradmesh.sdk.transport.channel import Channel
+from gradmesh.services.parameter_server.gate import Kind
+from gradmesh.services.parameter_server.handover import Handover, pages, whole_tables
+from gradmesh.services.parameter_server.store import Store
+
+COPYING = reshard_pb2.RESHARD_PHASE_COPYING
+STOPPING = reshard_pb2.RESHARD_PHASE_STOPPING
+DRAINING = reshard_pb2.RESHARD_PHASE_DRAINING
+SENDING = reshard_pb2.RESHARD_PHASE_SENDING
+ADOPTING = reshard_pb2.RESHARD_PHASE_ADOPTING
+
+# Rows that change meanwhile are copied again so often, while there are more than so many.
+_ROUNDS = 4
+_FEW_ROWS = 4096
+# How long contexts outside a run may take to bring their gradients.
+_GRACE_S = 1.0
+_POLL_S = 0.005
+_SHUT_S = 5.0
+_PREPARE_S = 0.2
+
+
+@final
+class Move:
+    """A server's part in one reshard.
+
+    Args:
+        store: Of the server.
+        mesh: Of the server.
+        state: The reshard.
+        tell: Called now and then while rows are copied; raises if that is in vain.
+
+    Attributes:
+        number: Of the reshard.
+        report: What the coordinator is to know.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        mesh: Mesh,
+        state: reshard_pb2.Reshard,
+        tell: Callable[[], object],
+    ) -> None:
+        self._store = store
+        self._mesh = mesh
+        self._tell = tell
+        self.number = state.number
+        self.report = reshard_pb2.ReportMoveRequest(
+            name=mesh.name, incarnation=mesh.incarnation, reshard=state.number
+        )
+        self._then = map_of(state.map)
+        self._now: ShardMap | None = None
+        self._handover: Handover | None = None
+
+    @property
+    def done(self) -> int:
+        """The last phase that this server has done its part of."""
+        return self.report.done
+
+    def do(self, state: reshard_pb2.Reshard) -> None:
+        """Do this server's part of a phase.
+
+        Raises:
+            GradmeshError: It cannot be done.
+        """
+        phase = state.phase
+        fault.point(f"move-{phase_name(phase)}", state.number)
+        if phase == COPYING and self.done < COPYING:
+            self._copy()
+        elif phase == STOPPING and self.done < STOPPING:
+            self._stop()
+        elif phase == DRAINING:
+            self._drain(state)
+        elif phase == SENDING and self.done < SENDING:
+            self._send(state)
+        elif phase >= ADOPTING and self.done < ADOPTING:
+            self._adopt(state)
+
+    @property
+    def _holds(self) -> bool:
+        """Whether this server is in the current map."""
+        return self._now is not None and self._mesh.name in self._now.names
+
+    def _copy(self) -> None:
+        """Send all rows that will be elsewhere, then those that changed meanwhile."""
+        name = self._mesh.name
+        self._now = now = self._mesh.servers.refresh(self._mesh.deadline())
+        owned, held = self._then.owned_by(name), now.owned_by(name)
+        self._store.resharding.begin(
+            self.number,
+            owned,
+            owned & held,
+            is_new=not self._holds,
+            epoch=self._then.epoch,
+        )
+        if self._holds:
+            self._handover = Handover(self.number, name, now, self._then, self._dial)
+            self._copy_all(self._handover)
+            for _ in range(_ROUNDS):
+                if self._copy_changed(self._handover) <= _FEW_ROWS:
+                    break
+        self.report.done = COPYING
+
+    def _dial(self, address: str, name: str) -> Channel:
+        return self._mesh.servers.dial(address, name)
+
+    def _copy_all(self, handover: Handover) -> None:
+        for table in self._store.tables():
+            if not table.counts_uses:
+                table.changes.outflow.follow()
+        buckets = int(handover.leaving.sum())
+        for name, block, share in whole_tables(self._store, handover.leaving, counting=False):
+            handover.send(name, block)
+            self.report.buckets_moved = int(buckets * share)
+            self._tell()
+        self.report.buckets_moved = buckets
+
+    def _copy_changed(self, handover: Handover) -> int:
+        """Send the rows that changed since they were sent; return how many that were."""
+        count = 0
+        for table in self._store.tables():
+            outflow = table.changes.outflow
+            if table.counts_uses:
+                continue
+            if not outflow.is_followed:
+                # Made since: none of its rows has been sent.
+                outflow.follow()
+                for _, block in pages(table, handover.leaving):
+                    handover.send(table.name, block)
+            changed = outflow.take_changed()
+            leaving = changed[handover.leaving[buckets_of(changed)]]
+            for begin in range(0, leaving.size, _FEW_ROWS):
+                handover.send(table.name, outflow.rows_of(leaving[begin : begin + _FEW_ROWS]))
+            count += leaving.size
+        return count
+
+    def _stop(self) -> None:
+        """Let nothing new begin."""
+        if self._handover is not None:
+            # Other servers may have copied for long: the less is left for the end.
+            self._copy_changed(self._handover)
+            self._store.resharding.check_room()
+            self._store.gate.shut(Kind.BEGINS, _SHUT_S)
+            self.report.begun_steps, self.report.origin = self._store.steps.stop()
+        self.report.done = STOPPING
+
+    def _drain(self, state: reshard_pb2.Reshard) -> None:
+        """Let what has begun come to an end."""
+        ended = True
+        if self._handover is not None and state.HasField("step"):
+            ended, self.report.generation = self._store.steps.hold_at(state.step, _PREPARE_S)
+        self.report.done = DRAINING if ended else STOPPING
+
+    def _send(self, state: reshard_pb2.Reshard) -> None:
+        """Send what is left when nothing changes any more."""
+        handover = self._handover
+        if handover is not None:
+            store = self._store
+            patience = time.monotonic() + _GRACE_S
+            while store.contexts.expecting() and time.monotonic() < patience:
+                time.sleep(_POLL_S)
+            store.gate.shut(Kind.CHANGES, _SHUT_S)
+            if state.HasField("step"):
+                store.steps.finish(state.step)
+            self._copy_changed(handover)
+            for name, block, _ in whole_tables(store, handover.leaving, counting=True):
+                handover.send(name, block)
+            handover.send_marks(store)
+            store.resharding.check_room()
+            # Once the new map is there, others change what was sent.
+            store.gate.shut(Kind.READS, _SHUT_S)
+        self.report.done = SENDING
+
+    def _adopt(self, state: reshard_pb2.Reshard) -> None:
+        """Take the tables of the new map, and let everybody in again."""
+        shards = self._mesh.servers.refresh(self._mesh.deadline())
+        self._store.resharding.adopt(shards.epoch, alone=len(shards.names) == 1)
+        self.report.done = ADOPTING
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what the reshard held; may be called twice."""
+        self._store.steps.go_on()
+        self._store.gate.open()
+        if self._handover is not None:
+            self._handover.close()
+
+
+def phase_name(phase: int) -> str:
+    """Return a phase as faults and logs name it."""
+    return reshard_pb2.ReshardPhase.Name(phase).rpartition("_")[2].lower()

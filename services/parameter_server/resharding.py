@@ -1,0 +1,269 @@
+"""A server's part in a reshard: rows that come, and the moment when its tables are others.
+
+What comes is written to the log and kept beside the tables. Whether the reshard is through or given
+up, the coordinator decides; both are one record, and a restart finds the server before or after it.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.protos.errors import InvalidRequest, ReshardAborted, ShardNotReady
+from gradmesh.protos.frame import Array
+from gradmesh.sdk.process import fault
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.contexts import Contexts
+from gradmesh.services.parameter_server.copies import Copies
+from gradmesh.services.parameter_server.epochs import Epochs
+from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.record import (
+    AnyRecord,
+    MarksStaged,
+    MoveBegun,
+    MoveDropped,
+    Resharded,
+    RowsStaged,
+    RunState,
+    TableStaged,
+)
+from gradmesh.services.parameter_server.run import Run
+from gradmesh.services.parameter_server.shelf import Shelf
+from gradmesh.services.parameter_server.staging import Staging, fill
+from gradmesh.services.parameter_server.stamps import Stamps
+from gradmesh.services.parameter_server.steps import Steps
+from gradmesh.services.parameter_server.writer import Writer
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class Resharding:
+    """The part of a store that a reshard needs.
+
+    Args:
+        shelf: The tables.
+        steps: The run.
+        contexts: What contexts have read.
+        stamps: What changed since when.
+        writer: Remembers pushes.
+        copies: Snapshots that wait for a step.
+        epochs: Told of the map to come.
+        log: Where it is written; None for nowhere.
+
+    Attributes:
+        staging: What has come so far; None outside of a reshard.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        steps: Steps,
+        contexts: Contexts,
+        stamps: Stamps,
+        writer: Writer,
+        copies: Copies,
+        epochs: Epochs,
+        log: Log | None,
+    ) -> None:
+        self._shelf = shelf
+        self._steps = steps
+        self._contexts = contexts
+        self._stamps = stamps
+        self._writer = writer
+        self._copies = copies
+        self._epochs = epochs
+        self._log = log
+        # Makes what comes one after the other; taken before all other locks.
+        self._lock = threading.RLock()
+        self.staging: Staging | None = None
+        # The newest reshard that this server was part of, and that is over.
+        self._over = 0
+
+    @property
+    def is_staging(self) -> bool:
+        """Whether a reshard is under way here."""
+        return self.staging is not None
+
+    @property
+    def number(self) -> int:
+        """Number of the reshard that is under way here; 0 for none."""
+        return 0 if self.staging is None else self.staging.begun.number
+
+    def begin(
+        self,
+        number: int,
+        owned: NDArray[np.bool_],
+        kept: NDArray[np.bool_],
+        *,
+        is_new: bool,
+        epoch: int,
+    ) -> None:
+        """Take part in a reshard; the same again changes nothing.
+
+        Args:
+            number: Of the reshard.
+            owned: Which buckets will be here.
+            kept: Which of them are here already.
+            is_new: Whether this server holds no shard so far.
+            epoch: Of the map to come.
+
+        Raises:
+            ReshardAborted: Tables are being restored; their rows are nobody's yet.
+        """
+        if self._copies.restores.under_way():
+            raise ReshardAborted("tables are being restored; scale again when that is over")
+        if self.number == number:
+            self._epochs.expect(epoch)
+            return
+        begun = MoveBegun(number, np.packbits(owned).tobytes(), np.packbits(kept).tobytes(), is_new)
+        with self._lock, in_turn(self._log):
+            self._note(begun)
+            self.start(begun)
+        self._epochs.expect(epoch)
+
+    def start(self, begun: MoveBegun) -> None:
+        """Begin without a record; nobody is served before the map to come is known."""
+        self._epochs.expect(0)
+        self.staging = Staging(begun, self._shelf.new_budget(), self._shelf.build)
+
+    def _own(self, number: int) -> Staging:
+        if number <= self._over:
+            raise ReshardAborted(f"reshard {number} is over here; scale again", reshard=number)
+        if self.staging is None or self.staging.begun.number != number:
+            raise ShardNotReady(
+                f"this server has not heard of reshard {number} yet; ask again", reshard=number
+            )
+        return self.staging
+
+    def stage_rows(
+        self, number: int, name: str, arrays: dict[str, Array], deadline: Deadline
+    ) -> None:
+        """Keep rows that will be here.
+
+        Raises:
+            ReshardAborted: The reshard is over.
+            ShardNotReady: This server has not heard of it yet.
+            StoreFull: They do not fit.
+            InvalidRequest: They are no rows of the table.
+        """
+        self._own(number)
+        fault.point("stage-rows", number)
+        if "rows" not in arrays and "buckets" not in arrays:
+            raise InvalidRequest(f"table {name!r}: {sorted(arrays)} are no rows to stage")
+        spec = self._shelf.spec_of(name, deadline)
+        with self._lock, in_turn(self._log):
+            staging = self._own(number)
+            is_new = name not in staging.tables
+            table = staging.table(spec)
+            fill(table, arrays)
+            if is_new:
+                self._note(TableStaged(spec.SerializeToString(deterministic=True)))
+            self._note(RowsStaged(name, list(arrays)), list(arrays.values()))
+
+    def stage_marks(self, number: int, marks: MarksStaged, deadline: Deadline) -> None:
+        """Keep what goes with the rows of a server; when this returns, all is in the log.
+
+        Raises:
+            ReshardAborted: The reshard is over.
+            ShardNotReady: This server has not heard of it yet.
+            StoreFull: A table does not fit.
+        """
+        self._own(number)
+        specs = [self._shelf.spec_of(name, deadline) for name in marks.steps]
+        with self._lock, in_turn(self._log):
+            staging = self._own(number)
+            for spec in specs:
+                if spec.name not in staging.tables:
+                    staging.table(spec)
+                    self._note(TableStaged(spec.SerializeToString(deterministic=True)))
+            staging.check_room(self._shelf.all())
+            staging.marks[marks.source] = marks
+            last = self._note(marks)
+        self._writer.wait(last)
+
+    def check_room(self) -> None:
+        """Return if what comes, and what is here and stays, will fit.
+
+        Raises:
+            StoreFull: It will not.
+        """
+        with self._lock:
+            if self.staging is not None:
+                self.staging.check_room(self._shelf.all())
+
+    def drop(self) -> None:
+        """Give the reshard up: what came is forgotten."""
+        for table in self._shelf.all():
+            table.changes.outflow.stop()
+        if self.staging is not None:
+            with self._lock, in_turn(self._log):
+                self._note(MoveDropped(self.number))
+                self.forget()
+
+    def forget(self) -> None:
+        """Give it up without a record."""
+        self._over = max(self._over, self.number)
+        self.staging = None
+        self._epochs.expect(None)
+
+    def adopt(self, epoch: int, *, alone: bool) -> None:
+        """Make the tables those of the new map, and let everybody see them.
+
+        Args:
+            epoch: Of the map.
+            alone: Whether it has no other server.
+        """
+        if self.staging is not None:
+            # In this order, as whoever changes rows takes them.
+            changed, pushes = self._steps.changed, self._writer.pushes
+            with self._lock, changed, pushes.paused(), in_turn(self._log):
+                record = Resharded(self.number)
+                self.finish()
+                self._note(record)
+                fault.point("resharded", record.number)
+                self._writer.flush()
+                self._steps.alone = alone
+        self._epochs.advance(epoch)
+        _log.info("resharded", extra={"epoch": epoch, "tables": len(self._shelf.all())})
+
+    def finish(self) -> None:
+        """Take the tables to come, without a record."""
+        staging = self.staging
+        assert staging is not None
+        with staging.over_budget():
+            for old in self._shelf.all():
+                staging.take_over(old)
+                self._stamps.forget(old.name)
+        staging.note_steps()
+        for marks in staging.marks.values():
+            self._writer.pushes.merge(marks.pushes)
+        if staging.begun.is_new:
+            self._steps.run = _newest_run([marks.run for marks in staging.marks.values()])
+        self._contexts.forget_all()
+        self._copies.snapshots.drop_armed()
+        self._shelf.replace(staging.tables, staging.made, staging.budget)
+        self.forget()
+
+    def _note(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> int:
+        return 0 if self._log is None else self._log.append(record, arrays)
+
+
+def _newest_run(held: Sequence[RunState]) -> Run:
+    """Return the run that other servers hold; one that never began if they hold none in common."""
+    if len({(run.origin, run.generation, run.steps) for run in held}) != 1:
+        return Run()
+    run = held[0]
+    found = Run(
+        run.generation,
+        run.world_size,
+        origin=run.origin,
+        steps=run.steps,
+        staleness=run.staleness,
+    )
+    if run.staleness is not None:
+        found.own_steps = list(run.own_steps)
+    return found

@@ -1,0 +1,126 @@
+"""Tables as they will be when a reshard is through: what other servers have sent so far."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.protos.coordinator.v1 import table_pb2
+from gradmesh.protos.frame import Array
+from gradmesh.protos.sharding import BUCKETS
+from gradmesh.services.parameter_server.log.record import MarksStaged, MoveBegun, TableMade
+from gradmesh.services.parameter_server.table import Budget, TableShard
+
+# What a table keeps for buckets travels with rows, and is set by itself.
+_OF_BUCKETS = ("buckets", "clocks", "counters", "uses")
+
+
+@final
+class Staging:
+    """One server's part in a reshard. Its calls are made one at a time.
+
+    Args:
+        begun: What the reshard makes of this server.
+        budget: Memory for its tables to come.
+        build: Makes a table without rows.
+
+    Attributes:
+        begun: As given.
+        budget: As given.
+        tables: The tables to come, by name.
+        made: What they are.
+        marks: What goes with the rows, by the server that sent it.
+    """
+
+    def __init__(
+        self,
+        begun: MoveBegun,
+        budget: Budget,
+        build: Callable[[TableMade, Budget], TableShard],
+    ) -> None:
+        self.begun = begun
+        self.budget = budget
+        self._build = build
+        self.tables: dict[str, TableShard] = {}
+        self.made: dict[str, TableMade] = {}
+        self.marks: dict[str, MarksStaged] = {}
+
+    def table(self, spec: table_pb2.TableSpec) -> TableShard:
+        """Return a table to come, made at first use.
+
+        Raises:
+            StoreFull: It does not fit.
+        """
+        if spec.name not in self.tables:
+            made = TableMade(spec.SerializeToString(deterministic=True), self.begun.owned)
+            self.tables[spec.name] = self._build(made, self.budget)
+            self.made[spec.name] = made
+        return self.tables[spec.name]
+
+    def check_room(self, held: Sequence[TableShard]) -> None:
+        """Return if the rows that this server keeps will fit beside those that came.
+
+        Raises:
+            StoreFull: They will not.
+        """
+        kept = int(bits(self.begun.kept).sum())
+        for old in held if kept else ():
+            table = self.table(old.spec)  # memory of fixed rows is taken with it
+            if table.kind == "hash" and not table.spec.hot_bytes:
+                rows = old.row_count * kept // max(1, old.buckets)
+                self.budget.check(table.name, int(rows * table.expected_row_bytes))
+
+    @contextlib.contextmanager
+    def over_budget(self) -> Iterator[None]:
+        """Let rows be taken over that were found to fit: it is too late for a refusal."""
+        limit, self.budget.max_bytes = self.budget.max_bytes, 1 << 62
+        try:
+            yield
+        finally:
+            self.budget.max_bytes = limit
+
+    def take_over(self, old: TableShard) -> None:
+        """Copy the rows that this server keeps; nothing changes them meanwhile."""
+        kept = bits(self.begun.kept)
+        if not kept.any():
+            return
+        table, outflow = self.table(old.spec), old.changes.outflow
+        table.steps = max(table.steps, old.steps)
+        for number in range(outflow.pieces):
+            self._fill(table, outflow.piece(number, kept))
+        self._fill(table, outflow.memory(kept))
+
+    @staticmethod
+    def _fill(table: TableShard, block: dict[str, Array]) -> None:
+        if block:
+            fill(table, block)
+
+    def note_steps(self) -> None:
+        """Have the tables to come count as many steps as those that their rows come from."""
+        for marks in self.marks.values():
+            for name, steps in marks.steps.items():
+                if name in self.tables:
+                    self.tables[name].steps = max(self.tables[name].steps, steps)
+
+
+def fill(table: TableShard, block: dict[str, Array]) -> None:
+    """Set rows of a table, and what it keeps for buckets.
+
+    Raises:
+        InvalidRequest: The arrays do not fit.
+        StaleShardMap: Rows are of buckets that the table does not hold.
+        StoreFull: The rows do not fit.
+    """
+    rows = {name: array for name, array in block.items() if name not in _OF_BUCKETS}
+    memory = {name: array for name, array in block.items() if name in _OF_BUCKETS}
+    if rows:
+        table.restore(rows)
+    if memory:
+        table.restore(memory)
+
+
+def bits(packed: bytes) -> NDArray[np.bool_]:
+    """Return for each bucket whether its bit is set."""
+    return np.unpackbits(np.frombuffer(packed, np.uint8), count=BUCKETS).astype(np.bool_)

@@ -1,0 +1,264 @@
+"""The number of parameter servers changes under clients outside a run, or does not change."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from gradmesh.engine import optim
+from gradmesh.protos.coordinator.v1 import reshard_pb2
+from gradmesh.protos.errors import (
+    InvalidRequest,
+    LookupNotFound,
+    ReshardAborted,
+    ReshardUnderWay,
+    SnapshotLost,
+)
+from gradmesh.sdk import autograd
+from gradmesh.sdk.checkpoint.snapshot import Snapshot
+from gradmesh.sdk.mesh.scaling import scale
+from gradmesh.sdk.nn import RemoteEmbedding
+from gradmesh.sdk.serving.reader import TableReader
+from tests.integration.resharded import IDS, ROWS, Trainer, grow, ones_table
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+class Busy:
+    """Does something again and again in a thread until told to stop."""
+
+    def __init__(self, pool, do):
+        self._stopping = threading.Event()
+        self.count = 0
+        self._do = do
+        self._job = pool.submit(self._run)
+
+    def _run(self):
+        while not self._stopping.is_set():
+            self._do()
+            self.count += 1
+
+    def stop(self):
+        self._stopping.set()
+        self._job.result(30)
+        return self.count
+
+
+def test_pushes_count_once_and_lookups_go_on(make_cluster, pool):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=1)
+    table = ones_table(cluster.connect(timeout_s=30.0))
+    seen = [np.zeros((ROWS, 2), np.float32)]
+
+    def push():
+        table.push(IDS, np.full((ROWS, 2), -1.0, np.float32))
+
+    def look():
+        found = reader.lookup("counts", IDS)
+        # No row goes back: nobody reads where it was before.
+        assert (found >= seen[0]).all()
+        seen[0] = found
+
+    push()
+    with TableReader(cluster.address) as reader, cluster.connect() as mesh:
+        busy = [Busy(pool, push), Busy(pool, look)]
+        grow(cluster, "ps-1", "ps-2", "ps-3")
+        for count in (4, 2, 3, 1):
+            scale(mesh, count, timeout_s=30.0)
+        pushes, looks = [one.stop() for one in busy]
+
+    assert looks > 0
+    assert (table.lookup(IDS) == pushes + 1).all()
+
+
+def test_contexts_outside_a_run_go_on(make_cluster, pool):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=2)
+    mesh = cluster.connect(timeout_s=30.0)
+    table = ones_table(mesh)
+    layer = RemoteEmbedding(table)
+
+    def step():
+        with autograd.context(mesh) as ctx:
+            autograd.backward(ctx, [layer(IDS).sum()])
+            autograd.apply(ctx)
+
+    step()
+    with cluster.connect() as other:
+        busy = Busy(pool, step)
+        grow(cluster, "ps-2")
+        scale(other, 3, timeout_s=30.0)
+        scale(other, 1, timeout_s=30.0)
+        steps = busy.stop()
+
+    assert (table.lookup(IDS) == -(steps + 1)).all()
+
+
+def test_a_context_that_takes_too_long_has_to_begin_again(make_cluster):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=1)
+    mesh = cluster.connect()
+    table = ones_table(mesh)
+    layer = RemoteEmbedding(table)
+    with autograd.context(mesh) as ctx:
+        loss = layer(IDS).sum()
+        grow(cluster, "ps-1")
+        with cluster.connect() as other:
+            scale(other, 2, timeout_s=30.0)
+        with pytest.raises(LookupNotFound):
+            autograd.backward(ctx, [loss])
+
+    assert (table.lookup(IDS) == 0).all()
+
+
+def test_a_checkpoint_begun_before_is_of_before(make_cluster):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=2)
+    mesh = cluster.connect()
+    table = ones_table(mesh)
+    push = np.full((ROWS, 2), -1.0, np.float32)
+    table.push(IDS, push)
+    options = {"freeze_s": 5.0, "call_s": 5.0}
+    with Snapshot(mesh.servers, ["counts"], **options) as snapshot:
+        grow(cluster, "ps-2")
+        with cluster.connect() as other:
+            scale(other, 3, timeout_s=30.0)
+        table.push(IDS, push)
+        blocks = [
+            block
+            for shard in range(2)
+            for block in snapshot.pages(shard, "counts", mesh.deadline())
+        ]
+
+    ids = np.concatenate([block["ids"] for block in blocks])
+    rows = np.concatenate([block["rows"] for block in blocks])
+    assert sorted(ids.tolist()) == IDS.tolist()
+    assert (rows == 1).all()
+    assert (table.lookup(IDS) == 2).all()
+
+
+def test_a_checkpoint_armed_before_is_refused_after(make_cluster):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=2)
+    mesh = cluster.connect()
+    ones_table(mesh).lookup(IDS)
+    options = {"freeze_s": 5.0, "call_s": 5.0, "step": 5}
+    with Snapshot(mesh.servers, ["counts"], **options) as snapshot:
+        grow(cluster, "ps-2")
+        with cluster.connect() as other:
+            scale(other, 3, timeout_s=30.0)
+        with pytest.raises(SnapshotLost, match="rows have moved"):
+            snapshot.wait(mesh.deadline())
+
+
+def test_what_does_not_fit_is_given_up(make_cluster):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=2, max_store_bytes=1 << 20)
+    mesh = cluster.connect()
+    # Half of it fits into the memory of a server, all of it does not.
+    table = mesh.table("big", rows=40_000, dim=8, optimizer=optim.SGD(lr=1.0))
+    before = table.lookup(IDS)
+
+    with pytest.raises(ReshardAborted, match="raise max_store_bytes"):
+        scale(mesh, 1, timeout_s=30.0)
+
+    assert cluster.coordinator.machine.shards.map.epoch == 1
+    assert (table.lookup(IDS) == before).all()
+    table.push(IDS, np.ones((ROWS, 8), np.float32))
+    assert (table.lookup(IDS) == before - 1).all()
+
+
+def test_hash_rows_that_do_not_fit_are_given_up(make_cluster):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=2, max_store_bytes=1 << 21)
+    mesh = cluster.connect()
+    table = mesh.table("big", dim=8, optimizer=optim.SGD(lr=1.0))
+    many = np.arange(45_000)
+    table.lookup(many)
+
+    with pytest.raises(ReshardAborted, match="raise max_store_bytes"):
+        scale(mesh, 1, timeout_s=30.0)
+
+    assert cluster.coordinator.machine.shards.map.epoch == 1
+    assert table.lookup(many).shape == (45_000, 8)
+
+
+def test_servers_that_do_not_come_are_not_waited_for_forever(make_cluster):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=1)
+    mesh = cluster.connect()
+
+    with pytest.raises(ReshardAborted, match=r"fewer than 2 .* within 0.3 s; start the others"):
+        scale(mesh, 2, wait_s=0.3)
+
+    assert cluster.coordinator.machine.shards.map.epoch == 1
+
+
+def test_another_number_meanwhile_is_refused(make_cluster):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=1)
+    mesh = cluster.connect()
+    mesh.coordinator.scale_parameter_servers(3, 30.0, mesh.deadline())
+
+    with pytest.raises(ReshardUnderWay, match="to 3 already, not to 2"):
+        scale(mesh, 2)
+    with pytest.raises(InvalidRequest):
+        scale(mesh, 0)
+
+    grow(cluster, "ps-1", "ps-2")
+    assert scale(mesh, 3, timeout_s=30.0).number == 1
+
+
+def test_a_table_that_is_reset_while_it_moves_ends_the_reshard(make_cluster):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=1, trainers=1)
+    trainer = Trainer(cluster, "trainer-0")
+    trainer.place = trainer.mesh.join_trainers(10)
+    (store,) = cluster.stores
+    trainer.mesh.start_run(trainer.place, trainer.tables)
+    trainer.train(range(3), lambda step: None)
+    held = threading.Event()
+    outflow = store.shelf["dense"].changes.outflow
+    take = outflow.take_changed
+
+    def reset_first():
+        store.shelf["dense"].reset()
+        held.set()
+        return take()
+
+    outflow.take_changed = reset_first
+    grow(cluster, "ps-1")
+    with pytest.raises(ReshardAborted, match="was reset or restored while its rows moved"):
+        scale(trainer.mesh, 2, timeout_s=30.0)
+    assert held.is_set()
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        *[pytest.param(p, marks=pytest.mark.slow) for p in ("copying", "stopping", "draining")],
+        "sending",
+        "adopting",
+    ],
+)
+def test_a_coordinator_that_restarts_goes_on(make_cluster, tmp_path, phase):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=2, state_dir=tmp_path)
+    table = ones_table(cluster.connect(timeout_s=30.0))
+    table.push(IDS, np.full((ROWS, 2), -1.0, np.float32))
+    number = getattr(reshard_pb2, f"RESHARD_PHASE_{phase.upper()}")
+    reshards = cluster.coordinator.machine.scaling.reshards
+    stopping = threading.Event()
+    enter = reshards._enter
+
+    def stop_here(entered, *rest):
+        enter(entered, *rest)
+        if entered == number:
+            stopping.set()
+
+    reshards._enter = stop_here
+    grow(cluster, "ps-2")
+    with cluster.connect(timeout_s=30.0) as mesh:
+        mesh.coordinator.scale_parameter_servers(3, 30.0, mesh.deadline())
+        assert stopping.wait(20)
+        cluster.stop_coordinator()
+        cluster.start_coordinator()
+        done = scale(mesh, 3, timeout_s=30.0)
+
+    assert len(cluster.coordinator.machine.shards.map.shards) == 3
+    assert done.phase == reshard_pb2.RESHARD_PHASE_DONE
+    assert (table.lookup(IDS) == 1).all()

@@ -1,0 +1,98 @@
+"""Who is kept out of a gate, and for how long."""
+
+import threading
+
+import pytest
+
+from gradmesh.protos.errors import DeadlineExceeded, Draining, ShardNotReady
+from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.gate import Gate, Kind, kind_of_lookup
+
+KINDS = (Kind.BEGINS, Kind.CHANGES, Kind.READS)
+
+
+@pytest.fixture
+def gate():
+    return Gate("ps-0", max_waiters=2)
+
+
+def enters(gate, kind, timeout_s=0.11):
+    try:
+        with gate.passing(kind, Deadline.after(timeout_s)):
+            return True
+    except ShardNotReady:
+        return False
+
+
+@pytest.mark.parametrize("shut", [Kind.NOTHING, *KINDS])
+def test_all_up_to_a_kind_are_kept_out(gate, shut):
+    gate.shut(shut, 1.0)
+
+    assert [enters(gate, kind) for kind in KINDS] == [kind > shut for kind in KINDS]
+
+    gate.open()
+    assert all(enters(gate, kind) for kind in KINDS)
+
+
+def test_whoever_waits_comes_in_when_it_opens(gate):
+    gate.shut(Kind.CHANGES, 1.0)
+    entered = threading.Event()
+
+    def change():
+        with gate.passing(Kind.CHANGES, Deadline.after(20)):
+            entered.set()
+
+    waiting = threading.Thread(target=change)
+    waiting.start()
+    assert not entered.wait(0.05)
+    gate.open()
+    assert entered.wait(10)
+    waiting.join(10)
+
+
+def test_it_is_shut_when_those_inside_are_out(gate):
+    with gate.passing(Kind.CHANGES, Deadline.after(1)):
+        with pytest.raises(DeadlineExceeded, match="did not come to an end"):
+            gate.shut(Kind.CHANGES, 0.05)
+        # Those that only read need not be out for that.
+        assert not enters(gate, Kind.CHANGES)
+    with gate.passing(Kind.READS, Deadline.after(1)):
+        gate.shut(Kind.CHANGES, 1.0)
+
+
+def test_no_more_wait_than_threads_can_be_spared(gate):
+    gate.shut(Kind.READS, 1.0)
+    waiting = [threading.Thread(target=enters, args=(gate, Kind.READS, 20)) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    while gate._waiters < 2:
+        threading.Event().wait(0.01)
+
+    assert not enters(gate, Kind.READS, 20)
+
+    gate.open()
+    for thread in waiting:
+        thread.join(10)
+
+
+def test_a_server_that_leaves_lets_nobody_wait(gate):
+    gate.shut(Kind.READS, 1.0)
+    gate.close()
+
+    with pytest.raises(Draining), gate.passing(Kind.READS, Deadline.after(20)):
+        pass
+
+
+class Counting:
+    counts_uses = True
+
+
+class Plain:
+    counts_uses = False
+
+
+def test_what_a_lookup_does():
+    assert kind_of_lookup([Plain()], begins=False, peek=False) is Kind.READS
+    assert kind_of_lookup([Plain(), Counting()], begins=False, peek=False) is Kind.CHANGES
+    assert kind_of_lookup([Counting()], begins=False, peek=True) is Kind.READS
+    assert kind_of_lookup([Counting()], begins=True, peek=False) is Kind.BEGINS
