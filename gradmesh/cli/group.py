@@ -25,7 +25,7 @@ _COMMANDS = {
     "contexts": "List the open contexts of distributed autograd by worker.",
     "table": "List, inspect, save and restore tables.",
     "checkpoint": "Save, list, inspect and restore checkpoints of runs.",
-    "scale": "Change the number of a cluster's trainers.",
+    "scale": "Change the number of parameter servers or trainers; a run goes on with them.",
     "down": "End the cluster that `up` started.",
     "coordinator": "Run a coordinator in the foreground.",
     "parameter-server": "Run a parameter server in the foreground.",

@@ -17,11 +17,15 @@ from gradmesh.sdk.process.errors import ConfigError, Problem
 from gradmesh.sdk.process.security import SecurityConfig
 
 
-def with_mesh(default_timeout_s: float) -> Callable[[Callable[..., int]], Command]:
+def with_mesh(
+    default_timeout_s: float, *, with_processes: bool = False
+) -> Callable[[Callable[..., int]], Command]:
     """Give a command a connected `mesh` and `timeout_s`.
 
     Args:
         default_timeout_s: Seconds that the whole command may take.
+        with_processes: Whether to give it `launcher`, too: who runs the mesh, or None if that was
+            named by its coordinator.
     """
 
     def decorate(function: Callable[..., int]) -> Command:
@@ -35,6 +39,8 @@ def with_mesh(default_timeout_s: float) -> Callable[[Callable[..., int]], Comman
             **parameters: Any,
         ) -> int:
             address = checked(coordinator) if coordinator else launcher.status().address
+            if with_processes:
+                parameters["launcher"] = None if coordinator else launcher
             security = sections[SecurityConfig]
             with connect(address, security=security, timeout_s=min(timeout_s, 30.0)) as mesh:
                 return function(mesh=mesh, timeout_s=timeout_s, **parameters)

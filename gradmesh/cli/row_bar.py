@@ -1,4 +1,4 @@
-"""How far rows have come, on standard error: a bar on a terminal, nothing in a pipe."""
+"""How far rows or buckets have come, on standard error: a bar on a terminal, nothing in a pipe."""
 
 from types import TracebackType
 from typing import Self, final
@@ -13,15 +13,16 @@ class RowBar:
 
     Args:
         title: What goes on.
+        unit: What is counted.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, unit: str = "rows") -> None:
         console = Console(stderr=True, highlight=False)
         self._progress = Progress(
             TextColumn(title),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("rows"),
+            TextColumn(unit),
             TimeElapsedColumn(),
             console=console,
             transient=True,

@@ -1,21 +1,79 @@
-"""`gradmesh scale`."""
+"""`gradmesh scale parameter-servers|trainers`."""
 
-from typing import cast, get_args
+import time
 
 import click
 
 from gradmesh.cli.launcher_option import with_launcher
-from gradmesh.launch.launcher import Launcher, Role
+from gradmesh.cli.mesh_option import with_mesh
+from gradmesh.cli.row_bar import RowBar
+from gradmesh.launch.launcher import Launcher
+from gradmesh.protos.coordinator.v1 import reshard_pb2
+from gradmesh.protos.errors import ReshardAborted
+from gradmesh.protos.sharding import BUCKETS
+from gradmesh.sdk.mesh import scaling
+from gradmesh.sdk.mesh.mesh import Mesh
+
+_LONG_S = 3600.0
 
 
-@click.command()
-@click.argument("size", metavar="ROLE=COUNT")
+@click.group()
+def scale() -> None:
+    """Change the number of a cluster's processes; a run goes on with them."""
+
+
+@scale.command("trainers")
+@click.argument("count", type=click.IntRange(min=0))
 @with_launcher
-def scale(launcher: Launcher, size: str) -> int:
-    """Change the number of processes of a role, such as trainer=4; the run goes on with them."""
-    role, _, count = size.partition("=")
-    if role not in get_args(Role) or not count.isdecimal():
-        raise click.BadParameter(f"expected {'|'.join(get_args(Role))}=NUMBER, got {size!r}")
-    launcher.scale(cast(Role, role), int(count))
-    click.echo(f"{role} processes: {count}")
+def trainers(launcher: Launcher, count: int) -> int:
+    """Have COUNT trainers run the job, where the cluster was started with `gradmesh up`."""
+    launcher.scale("trainer", count)
+    click.echo(f"{count} trainers")
+    return 0
+
+
+@scale.command("parameter-servers")
+@click.argument("count", type=int)
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    help="Seconds to wait for servers to be added.  [default: 60]",
+)
+@with_mesh(_LONG_S, with_processes=True)
+def parameter_servers(
+    mesh: Mesh, timeout_s: float, launcher: Launcher | None, count: int, wait_s: float
+) -> int:
+    """Have COUNT parameter servers hold the tables; whoever trains goes on.
+
+    Servers are started and ended where `gradmesh up` has started the cluster. For one that is named
+    by --coordinator, start those to be added yourself; those without buckets end by themselves.
+    Ctrl-C leaves the change to be completed, or given up, without this command.
+    """
+    before = len(mesh.servers.refresh(mesh.deadline()).names)
+    begun = time.monotonic()
+    try:
+        with RowBar("moving", "buckets") as bar:
+
+            def watch(reshard: reshard_pb2.Reshard) -> None:
+                # Not before the coordinator has agreed to it.
+                if launcher is not None and reshard.phase == reshard_pb2.RESHARD_PHASE_WAITING:
+                    launcher.scale("parameter-server", count)
+                bar(reshard.buckets_moved, reshard.buckets)
+
+            done = scaling.scale(mesh, count, wait_s=wait_s, watch=watch, timeout_s=timeout_s)
+    except ReshardAborted:
+        if launcher is not None:
+            launcher.scale("parameter-server", before)
+        raise
+    except KeyboardInterrupt:
+        click.echo("the change goes on by itself; the same command again shows it", err=True)
+        raise
+    if launcher is not None:
+        launcher.scale("parameter-server", count)
+    step = f", after step {done.step}" if done.HasField("step") else ""
+    click.echo(
+        f"{count} parameter servers: {done.buckets} of {BUCKETS} buckets moved{step}, in "
+        f"{time.monotonic() - begun:.1f} s"
+    )
     return 0

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from gradmesh.launch.errors import ClusterFailed
-from gradmesh.launch.plan import ClusterPlan, reachable_address
+from gradmesh.launch.plan import SERVER_ROLE, ClusterPlan, reachable_address
 from gradmesh.launch.policy import RestartPolicy
 from gradmesh.launch.readable import readable
+from gradmesh.launch.scaler import Scaler
 from gradmesh.launch.state import StateFolder
 from gradmesh.launch.supervisor import Outcome, Supervisor
 
@@ -80,6 +81,7 @@ class LocalCluster:
         self._start_timeout_s = start_timeout_s
         self._folder: StateFolder | None = None
         self._supervisor: Supervisor | None = None
+        self._scaler: Scaler | None = None
         self._announced = False
 
     @property
@@ -132,6 +134,7 @@ class LocalCluster:
         self._folder = folder
         self._supervisor = self._new_supervisor(folder)
         self._supervisor.start()
+        self._scaler = Scaler(self._supervisor, self._plan, folder)
         return self._supervisor
 
     @property
@@ -149,6 +152,8 @@ class LocalCluster:
         Returns:
             How the cluster ended, or None if it was never started.
         """
+        if self._scaler is not None:
+            self._scaler.close()
         self.request_stop()
         outcome = self.wait()
         if self._folder is not None:
@@ -219,7 +224,7 @@ class LocalCluster:
                     "pid": os.getpid(),
                     "ready": ready,
                     "address": reachable_address(self.folder),
-                    "parameter_servers": self._plan.parameter_servers,
+                    "parameter_servers": sum(p["role"] == SERVER_ROLE for p in processes),
                     "trainers": self._plan.trainers,
                     "children": processes,
                 }

@@ -12,6 +12,7 @@ from gradmesh.launch.foreground import stay
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, ProcessView, Role
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.log_files import LogFiles
+from gradmesh.launch.plan import SERVER_ROLE
 from gradmesh.launch.sections import CLUSTER_SECTIONS
 from gradmesh.launch.state import StateFolder
 from gradmesh.sdk.process.setting import settings
@@ -90,9 +91,12 @@ class LocalLauncher(Launcher):
         return files.follow(lambda: not self._folder.in_use(), tail)
 
     def scale(self, role: Role, count: int) -> None:
-        """Refuse: the supervisor keeps the number it was started with."""
+        """Have the supervisor run as many parameter servers; it keeps all others as they are."""
         self.status()
-        raise CannotScale(role, "a local cluster keeps its size; start it anew with another one")
+        if role != SERVER_ROLE:
+            why = "a local cluster keeps as many as it began with; start it anew with others"
+            raise CannotScale(role, why)
+        self._folder.want_servers(count)
 
     def down(self, timeout_s: float) -> bool:
         """Ask the supervisor to end; kill it after the timeout."""

@@ -13,6 +13,8 @@ from gradmesh.launch.state import StateFolder
 from gradmesh.sdk.process.address import join, split
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 
+SERVER_ROLE = "parameter-server"
+
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -46,12 +48,14 @@ class ClusterPlan:
 
     def specs(self, folder: StateFolder) -> list[ChildSpec]:
         """Return the children in the order of their start."""
-        servers = [
-            self._worker(folder, "parameter-server", rank) for rank in range(self.parameter_servers)
-        ]
+        servers = [self.server(folder, rank) for rank in range(self.parameter_servers)]
         trainers = [self._worker(folder, "trainer", rank) for rank in range(self.trainers)]
         workers = [self._worker(folder, "worker", rank) for rank in range(self.workers)]
         return [self._coordinator(folder), *servers, *trainers, *workers]
+
+    def server(self, folder: StateFolder, number: int) -> ChildSpec:
+        """Return a parameter server, of the first ones or added later."""
+        return self._worker(folder, SERVER_ROLE, number)
 
     def _coordinator(self, folder: StateFolder) -> ChildSpec:
         def argv() -> Sequence[str]:

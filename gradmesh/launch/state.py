@@ -5,6 +5,7 @@
 <state>/coordinator.address   written by the coordinator once it serves
 <state>/coordinator/          what the coordinator keeps over its own restart
 <state>/parameter-servers/    the log of each parameter server
+<state>/servers.wanted        how many parameter servers there shall be, once they were scaled
 <state>/logs/<name>.log       output of each process
 """
 
@@ -38,6 +39,7 @@ class StateFolder:
         self.parameter_servers = self.path / "parameter-servers"
         self.address_file = self.path / "coordinator.address"
         self._record_file = self.path / "cluster.json"
+        self._wanted_file = self.path / "servers.wanted"
         self._lock_file = self.path / "lock"
         self._lock: IO[bytes] | None = None
 
@@ -109,6 +111,19 @@ class StateFolder:
         except OSError:
             return None
 
+    def want_servers(self, count: int) -> None:
+        """Have the supervisor run so many parameter servers."""
+        draft = self._wanted_file.with_name(".servers.wanted")
+        draft.write_text(f"{count}\n", encoding="utf-8")
+        draft.replace(self._wanted_file)
+
+    def wanted_servers(self) -> int | None:
+        """Return how many parameter servers were asked for last; None if nobody has."""
+        try:
+            return int(self._wanted_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
     def log_file(self, name: str) -> Path:
         """Return the log file of a process."""
         return self.logs / f"{name}.log"
@@ -123,7 +138,7 @@ class StateFolder:
             return ()
 
     def _clean(self) -> None:
-        for file in (self._record_file, self.address_file):
+        for file in (self._record_file, self.address_file, self._wanted_file):
             file.unlink(missing_ok=True)
         for folder in (self.coordinator, self.parameter_servers):
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,14 +8,15 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from gradmesh.launch.child import Child, ChildSpec
 from gradmesh.launch.policy import RestartPolicy
 from gradmesh.launch.state import start_ticks
+from gradmesh.sdk.process.lifecycle import NOT_NEEDED
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ _BAD_CONFIG = 2
 _GAVE_UP = 4
 _POLL_S = 0.05
 _KILL_S = 10.0
+# How long a child that is not needed any more may take to end by itself.
+_RETIRE_S = 10.0
 
 
 @final
@@ -54,6 +57,21 @@ class _Slot:
     restarts: int = 0
     done: bool = False
     ready: bool = False
+    # From when on it is told to end, if it has not by itself; not restarted whenever it ends.
+    retires_at: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Children to start, and names of those that are not needed any more."""
+
+    specs: Sequence[ChildSpec]
+    names: Collection[str]
+
+
+# A child that ended, a change of who there shall be, or the end of all.
+_Event: TypeAlias = Child | _Change | None
 
 
 @final
@@ -92,7 +110,7 @@ class Supervisor:
         self._grace_s = grace_s
         self._ready_s = ready_s
         # None asks for the end; SimpleQueue because signal handlers put it there.
-        self._events: queue.SimpleQueue[Child | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._killing = False
         self._outcome: Outcome | None = None
         self._ended = threading.Event()
@@ -105,6 +123,15 @@ class Supervisor:
     def request_stop(self) -> None:
         """Ask for an orderly end; returns at once. Safe in signal handlers and threads."""
         self._events.put(None)
+
+    def change(self, specs: Sequence[ChildSpec], retired: Collection[str]) -> None:
+        """Start more children, and expect others to end; returns at once.
+
+        Args:
+            specs: Started beside those of their role.
+            retired: Names of children that end by themselves; after a while they are told to.
+        """
+        self._events.put(_Change(specs, retired))
 
     def kill(self) -> None:
         """End all children at once. Safe in signal handlers and threads."""
@@ -152,6 +179,9 @@ class Supervisor:
         now = time.monotonic()
         wake_s = 3600.0
         for slot in self._slots:
+            if slot.retires_at is not None:
+                wake_s = min(wake_s, self._retire(slot, now))
+                continue
             if slot.child is None and not slot.done:
                 if slot.due <= now:
                     self._start(slot)
@@ -195,14 +225,41 @@ class Supervisor:
         if event is None:
             self._outcome = Outcome(0, "stopped on request")
             return
-        slot = next(slot for slot in self._slots if slot.child is event)
-        self._bury(slot, event)
+        if isinstance(event, _Change):
+            self._apply(event)
+        else:
+            self._bury(next(slot for slot in self._slots if slot.child is event), event)
         self._on_change(self.describe())
+
+    def _apply(self, change: _Change) -> None:
+        """Make room for new children, and let others go."""
+        slots = list(self._slots)
+        for spec in change.specs:
+            last = max((i for i, s in enumerate(slots) if s.spec.role == spec.role), default=-1)
+            slots.insert(last + 1, _Slot(spec))
+        for slot in slots:
+            if slot.spec.name in change.names and slot.retires_at is None:
+                slot.retires_at = time.monotonic() + _RETIRE_S
+        # One that does not run has nothing to end.
+        self._slots = [s for s in slots if s.retires_at is None or s.child is not None]
+
+    def _retire(self, slot: _Slot, now: float) -> float:
+        """Tell a child to end if it has not by itself; return the seconds until the next look."""
+        assert slot.retires_at is not None
+        if now >= slot.retires_at and slot.child is not None:
+            slot.child.terminate()
+            slot.retires_at = now + self._grace_s
+        return slot.retires_at - now
 
     def _bury(self, slot: _Slot, child: Child) -> None:
         """Decide what follows from the end of a child."""
         slot.child = None
         name, code = slot.spec.name, child.exit_code
+        is_needed = slot.spec.finite or code != NOT_NEEDED
+        if slot.retires_at is not None or not is_needed:
+            self._slots = [other for other in self._slots if other is not slot]
+            _log.info("not needed any more", extra={"child": name})
+            return
         if slot.spec.finite and code == 0:
             slot.done = True
             _log.info("done", extra={"child": name})

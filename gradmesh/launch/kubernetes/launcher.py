@@ -149,14 +149,17 @@ class KubernetesLauncher(Launcher):
         return LogReader(self._api, self.name, names).lines(follow=follow, tail=tail)
 
     def scale(self, role: Role, count: int) -> None:
-        """Change the number of trainers; all others are what tables and ranks depend on."""
+        """Change the number of trainers or parameter servers.
+
+        Rows move to more servers, or from those that go, by `gradmesh scale parameter-servers`.
+        """
         pods = self.pods()
+        if role == "parameter-server":
+            servers = pods.sets[role]["metadata"]["name"]
+            self._api.patch("StatefulSet", servers, {"spec": {"replicas": count}})
+            return
         if role != "trainer":
-            raise CannotScale(
-                role,
-                "the rows are divided among the parameter servers when a cluster begins; write "
-                "a checkpoint, and restore it on a cluster of another size",
-            )
+            raise CannotScale(role, "there is one coordinator, and no worker, in such a cluster")
         if not pods.jobs:
             raise CannotScale(role, "this cluster has no Job of trainers")
         if count < 1:

@@ -169,3 +169,39 @@ def test_command_that_cannot_be_run_ends_the_cluster(supervise: Supervise, tmp_p
     assert outcome is not None
     assert (outcome.exit_code, outcome.child) == (4, "a")
     assert "cannot be started" in outcome.reason
+
+
+def test_children_are_added_beside_those_of_their_role(
+    spec: Make, supervise: Supervise, until: Until
+) -> None:
+    supervisor = supervise([spec("a-0", role="a"), spec("b-0", role="b")])
+    until(lambda: supervisor.all_ready)
+
+    supervisor.change([spec("a-1", role="a")], ())
+
+    names = ["a-0", "a-1", "b-0"]
+    until(lambda: [child["name"] for child in supervisor.describe()] == names)
+    until(lambda: all(child["state"] == "running" for child in supervisor.describe()))
+
+
+def test_a_child_that_is_not_needed_is_not_restarted(
+    spec: Make, supervise: Supervise, until: Until
+) -> None:
+    supervisor = supervise([spec("steady"), spec("emptied", "raise SystemExit(5)")])
+
+    until(lambda: [child["name"] for child in supervisor.describe()] == ["steady"])
+
+    assert supervisor.describe()[0]["restarts"] == 0
+
+
+def test_a_child_that_retires_and_stays_is_told_to_end(
+    spec: Make, supervise: Supervise, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradmesh.launch.supervisor._RETIRE_S", 0.1)
+    supervisor = supervise([spec("steady"), spec("spare")])
+    until(lambda: supervisor.all_ready)
+    until(lambda: all(child["state"] == "running" for child in supervisor.describe()))
+
+    supervisor.change((), {"spare", "nobody"})
+
+    until(lambda: [child["name"] for child in supervisor.describe()] == ["steady"])
