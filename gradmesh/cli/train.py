@@ -39,10 +39,26 @@ def train(
     cluster_name: str | None,
     kubernetes: KubernetesOptions,
 ) -> int:
-    """Train a job from a file, from start to finish, on a cluster of its own.
+    r"""Train a job from a file, from start to finish, on a cluster of its own.
 
     The file has a table [data] that says what to read, [model] what to train, [job] how, and
-    [coordinator] how many trainers and parameter_servers. Every setting is a flag, too.
+    [coordinator] how many trainers and parameter_servers. Every setting is a flag, too, named after
+    its key: job.batch_size is --batch-size, data.train --data-train, model.name --model-name.
+
+    \b
+        [coordinator]
+        trainers = 2
+        parameter_servers = 2
+        [data]
+        format = "criteo"
+        train = ["train.txt"]
+        holdout = 0.1
+        rows = [1000000]
+        [model]
+        name = "dlrm"
+        [job]
+        epochs = 1
+        eval_every = 1000
 
     Metrics, the report (report.json, report.html) and the trained model go to the folder
     job.output, which is the file's name without its ending if not set. With --on kubernetes the

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
+from gradmesh.engine.backend import Generator
+from gradmesh.engine.nn import Module
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
@@ -16,6 +18,8 @@ from gradmesh.sdk.status import ClusterStatus, fetch
 from gradmesh.trainer.data.source import build_vocabulary
 from gradmesh.trainer.job.assignment import JOB_SECTIONS, Assignment, assignment_of
 from gradmesh.trainer.job.history import read_history
+from gradmesh.trainer.models import build_model
+from gradmesh.trainer.models.config import MODEL_NAMES
 
 _POLL_S = 0.25
 _ASK_S = 2.0
@@ -154,17 +158,21 @@ def read_assignment(file: Path | None, settings: Mapping[str, Any]) -> Assignmen
 
 
 def prepare(assignment: Assignment) -> None:
-    """Make the vocabulary if the job wants one and it is missing, and look at the data.
+    """Make the vocabulary if the job wants one and it is missing; look at the data and the model.
 
-    What is wrong with them is then said at once, and once.
+    What is wrong with them is then said at once, and once. A model of the user's own is for the
+    trainers to import.
 
     Raises:
         DataError: The data cannot be read.
+        ConfigError: The model does not fit them.
     """
     data = assignment.data
     if data.ids == "vocabulary" and data.vocabulary is not None and not data.vocabulary.exists():
         build_vocabulary(data).save(data.vocabulary)
-    assignment.source()
+    fields = assignment.source().fields
+    if assignment.model.name in MODEL_NAMES:
+        build_model(assignment.model, fields, Module(), Generator(assignment.job.seed))
 
 
 def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -158,6 +158,8 @@ def test_the_same_in_python():
 def test_python_says_what_is_wrong_at_once(tmp_path):
     with pytest.raises(ConfigError, match=r"job.steps: expected at least 1"):
         gm.train({"job": {"steps": 0}})
+    with pytest.raises(ConfigError, match=r"model.item_features: .* each must be one of 0 … 7"):
+        gm.train({"model": {"name": "two-tower", "item_features": [99]}})
     with pytest.raises(DataError, match="no file matches"):
         gm.train({"data": {"format": "criteo", "train": [str(tmp_path / "gone")]}})
 

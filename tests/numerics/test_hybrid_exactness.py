@@ -112,12 +112,27 @@ def test_trainers_and_servers_equal_one_process(start_cluster, trainers, servers
     assert together(cluster, assignment, trainers) == alone(initial, assignment, trainers)
 
 
+@pytest.mark.parametrize("prefetch_depth", [0, 1])
 @pytest.mark.parametrize("lane", ["shm", "tcp", "grpc"])
-def test_every_lane_gives_the_same_bits(start_cluster, lane):
+def test_every_lane_gives_the_same_bits(start_cluster, lane, prefetch_depth):
+    assignment = variant(prefetch_depth=prefetch_depth)
     cluster = start_cluster(2, 2)
-    initial = initial_rows(cluster, BASE)
+    initial = initial_rows(cluster, assignment)
 
-    assert together(cluster, BASE, 2, lane) == alone(initial, BASE, 2)
+    assert together(cluster, assignment, 2, lane) == alone(initial, assignment, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefetch_depth", [0, 2])
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("trainers", [1, 2, 4])
+@pytest.mark.parametrize("lane", ["shm", "tcp", "grpc"])
+def test_every_size_on_every_lane(start_cluster, lane, trainers, servers, prefetch_depth):
+    assignment = variant(prefetch_depth=prefetch_depth)
+    cluster = start_cluster(servers, trainers)
+    initial = initial_rows(cluster, assignment)
+
+    assert together(cluster, assignment, trainers, lane) == alone(initial, assignment, trainers)
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
