@@ -1,9 +1,7 @@
 """The part of a distributed backward pass that runs on this thread."""
 
-import contextlib
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from gradmesh.engine.autograd import GradientError
 
@@ -19,14 +17,24 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-@contextlib.contextmanager
-def working_for(part: "Part") -> Iterator[None]:
-    """Let tensors from elsewhere give their gradients to a part, on this thread."""
-    before, _thread.part = _thread.part, part
-    try:
-        yield
-    finally:
-        _thread.part = before
+@final
+class working_for:  # noqa: N801
+    """Let tensors from elsewhere give their gradients to a part, on this thread, inside a block.
+
+    Args:
+        part: The part.
+    """
+
+    __slots__ = ("_before", "_part")
+
+    def __init__(self, part: "Part") -> None:
+        self._part = part
+
+    def __enter__(self) -> None:
+        self._before, _thread.part = _thread.part, self._part
+
+    def __exit__(self, *exc: object) -> None:
+        _thread.part = self._before
 
 
 def active_part(ctx: "Context", what: str) -> "Part":

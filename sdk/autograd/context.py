@@ -202,11 +202,13 @@ class Context:
             return  # the servers forgot it when they applied it
         if sys.is_finalizing():
             return  # gRPC's threads are gone: no answer would come
-        request = owner_pb2.ReleaseContextRequest(context=self.id)
         try:
             if shared or not tables.whole:
                 # A lookup failed, or others made some; any server may keep something.
                 tables.add_all_servers()
+            if not tables.channels:
+                return
+            request = owner_pb2.ReleaseContextRequest(context=self.id)
             calls = [(channel, request) for channel in tables.channels.values()]
             # Waited for: gRPC cancels a call that nobody holds.
             call_all(METHODS["ReleaseContext"], calls, Deadline.after(_RELEASE_S))

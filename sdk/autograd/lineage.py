@@ -9,7 +9,7 @@ knows whatever it named in a note of its own, with everything behind that. Repea
 two workers therefore cost a few bytes each, however long the chain behind them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeAlias, final
 
 from gradmesh.protos import limits
@@ -48,11 +48,16 @@ class Lineage:
         return self._workers[name]
 
     def note(
-        self, count: int, made_from: Iterable[MessageId], receiver: str
-    ) -> autograd_pb2.Lineage:
-        """Add a message of this process; return what travels with it.
+        self,
+        into: autograd_pb2.Lineage,
+        count: int,
+        made_from: Collection[MessageId],
+        receiver: str,
+    ) -> None:
+        """Add a message of this process.
 
         Args:
+            into: Gets what travels with it.
             count: Our own count of the message.
             made_from: The messages that its tensors were made from.
             receiver: Who gets it.
@@ -61,14 +66,18 @@ class Lineage:
             InvalidRequest: The context has grown too large.
         """
         message = (self._worker, count)
-        self._made_from[message] = tuple(sorted(made_from))
+        self._made_from[message] = tuple(sorted(made_from) if len(made_from) > 1 else made_from)
         if len(self._made_from) > limits.MAX_LINEAGE:
             raise InvalidRequest(
                 f"a context of more than {limits.MAX_LINEAGE} messages with gradients; "
                 "open a new context for each step",
                 max_lineage=limits.MAX_LINEAGE,
             )
-        known = self._known.get(receiver, set())
+        into.workers.append(self._workers[self._worker])
+        if not made_from:
+            into.messages.extend((0, count, 0))
+            return
+        known = self._known.get(receiver, ())
         places: dict[str, int] = {self._worker: 0}
         records: list[int] = []
         stack, seen = [message], {message}
@@ -81,9 +90,8 @@ class Lineage:
                 if parent not in seen and parent not in known and parent[0] != receiver:
                     seen.add(parent)
                     stack.append(parent)
-        return autograd_pb2.Lineage(
-            workers=[self._workers[name] for name in places], messages=records
-        )
+        into.workers.extend([self._workers[name] for name in places if places[name]])
+        into.messages.extend(records)
 
     def learn(self, lineage: autograd_pb2.Lineage, sender: str) -> None:
         """Take in what came with a message.

@@ -3,7 +3,6 @@
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from gradmesh.engine.autograd import Entry, Received, Tensor, receive
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from gradmesh.sdk.autograd.context import Context
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@final
 class Sent:
     """A message that left this process.
 
@@ -27,9 +26,12 @@ class Sent:
         entry: Where its gradients enter the graph.
     """
 
-    count: int
-    receiver: str
-    entry: Entry
+    __slots__ = ("count", "entry", "receiver")
+
+    def __init__(self, count: int, receiver: str, entry: Entry) -> None:
+        self.count = count
+        self.receiver = receiver
+        self.entry = entry
 
     def describe(self, worker: str) -> str:
         """Name the message for people."""
@@ -104,7 +106,7 @@ class Messages:
                 return note
             self._count = note.message = self._count + 1
             made_from = self._behind(tensors)
-            note.lineage.CopyFrom(self._lineage.note(self._count, made_from, receiver))
+            self._lineage.note(note.lineage, self._count, made_from, receiver)
             self.sent[self._count] = Sent(self._count, receiver, Entry(tensors))
         return note
 

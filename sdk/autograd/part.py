@@ -58,7 +58,9 @@ class Part:
         self.ctx = ctx
         self.head = head
         self.deadline = deadline
-        self.changed = threading.Condition()  # guards all below but _engine, which the worker has
+        # Guards all below but _engine, which the worker has. Taken by itself it is quicker.
+        self._lock = threading.Lock()
+        self.changed = threading.Condition(self._lock)
         self.error: BaseException | None = None
         self.over = False
         self.finished: dict[str, pb.FinishedPart] = {}
@@ -90,7 +92,7 @@ class Part:
 
     def has_seen(self, count: int) -> bool:
         """Tell whether the gradients of a message have come before."""
-        with self.changed:
+        with self._lock:
             return count in self._seen
 
     def put(
@@ -107,7 +109,7 @@ class Part:
         Raises:
             BackwardAborted: The pass was given up.
         """
-        with self.changed:
+        with self._lock:
             if self.error is not None:
                 raise self._aborted()
             for part in finished:
@@ -142,7 +144,7 @@ class Part:
         else:
             mine = [s.messages for s in plan.sends if s.worker.name == self.ctx.worker]
             sent = [messages.find(count) for counts in mine for count in counts]
-        with self.changed:
+        with self._lock:
             self._plan = plan
             self._expected = {one.count: one for one in sent}
         entries = [one.entry for one in sent]
@@ -169,14 +171,14 @@ class Part:
             self.work()
         finally:
             self._asking = None
-        with self.changed:
+        with self._lock:
             self._answers[count] = self._returned
             self.changed.notify_all()
         return self._returned
 
     def former_answer(self, count: int) -> list[Returned]:
         """Return what was answered to a call that is repeated, once it is known."""
-        with self.changed:
+        with self._lock:
             known = lambda: count in self._answers or not self._busy  # noqa: E731
             self.changed.wait_for(known, self.deadline.remaining_s())
             return self._answers.get(count, [])
@@ -189,7 +191,7 @@ class Part:
         """
         engine = self.begin(self._plan)
         while True:
-            with self.changed:
+            with self._lock:
                 if self.error is not None:
                     raise self._aborted()
                 inbox, self._inbox = self._inbox, []
@@ -201,7 +203,7 @@ class Part:
             self._collect()
             if engine.left == 0 and not self.over:
                 self._end(engine)
-            with self.changed:
+            with self._lock:
                 if self.error is not None:
                     raise self._aborted()
                 if self.over or not self._inbox:
@@ -212,7 +214,7 @@ class Part:
         """Do what waits for the end of the part."""
         with bound(self.ctx):
             self._under_way.finish()
-        with self.changed:
+        with self._lock:
             if self.error is not None:
                 raise self._aborted()
             self.over = True
@@ -230,7 +232,7 @@ class Part:
             self.ctx.map.clear()
             self.ctx.map.update(held)
             raise
-        with self.changed:
+        with self._lock:
             self.over = True
 
     def send_back(self, message: "ReceivedMessage", grads: list[Any]) -> None:
@@ -262,7 +264,7 @@ class Part:
         self._outbox.send(message.sender, METHODS["SendGradients"], Frame(request, arrays))
 
     def _put_here(self, count: int, grads: Sequence[Any]) -> None:
-        with self.changed:
+        with self._lock:
             if count not in self._seen:
                 self._seen.add(count)
                 self._inbox.append((count, grads))
@@ -275,7 +277,7 @@ class Part:
 
     def take_finished(self) -> list[pb.FinishedPart]:
         """Return what is to be told on: parts of others that are over, and this one, once."""
-        with self.changed:
+        with self._lock:
             found, self.finished = list(self.finished.values()), {}
             if not self._told:
                 self._told = True
@@ -285,7 +287,7 @@ class Part:
 
     def has_news(self) -> bool:
         """Tell whether this part is over and something of it, or of others, was not told on."""
-        with self.changed:
+        with self._lock:
             return self.over and (not self._told or bool(self.finished))
 
     def add_call(self, call: Pending, brought: tuple[str, int]) -> None:
@@ -324,7 +326,7 @@ class Part:
 
     def hear(self, finished: Iterable[pb.FinishedPart]) -> None:
         """Take note of parts that are over."""
-        with self.changed:
+        with self._lock:
             for part in finished:
                 self.finished[part.worker] = part
             self.changed.notify_all()
@@ -335,7 +337,7 @@ class Part:
 
     def fail(self, error: BaseException) -> None:
         """Wake the worker that began the pass: another part failed."""
-        with self.changed:
+        with self._lock:
             if self.error is None:
                 self.error = error
                 self._outbox.cancel()
@@ -343,7 +345,7 @@ class Part:
 
     def give_up(self, error: BaseException) -> list[str]:
         """End the part and take back what it added; return what it was waiting for."""
-        with self.changed:
+        with self._lock:
             if self.error is not None:
                 return []
             self.error = error
@@ -364,7 +366,7 @@ class Part:
 
     def clean_up(self) -> None:
         """Take back what a part that was given up has added, by the thread that worked for it."""
-        with self.changed:
+        with self._lock:
             self._busy = False
         if self._engine is not None:
             self._engine.undo()

@@ -1,5 +1,6 @@
 """The lookups of a context: rows of tables are tensors from elsewhere like any other."""
 
+import functools
 import hashlib
 import threading
 from collections.abc import Iterable
@@ -145,6 +146,7 @@ def step_of(ctx: "Context") -> int:
     return 0 if ctx.mark is None else ctx.mark.step
 
 
+@functools.lru_cache(1024)
 def salt(worker: str) -> int:
     """Return what keeps a worker's numbers apart from those of others, in the upper half."""
     digest = hashlib.blake2b(worker.encode(), digest_size=4).digest()

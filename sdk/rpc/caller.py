@@ -55,6 +55,7 @@ class Caller:
         self.name = info.name
         self.info = info
         self.me = Worker(info.name, info.incarnation)
+        self._proto = self.me.proto()
         self.functions = functions
         self.peers = peers
         self.outstanding = outstanding
@@ -112,7 +113,7 @@ class Caller:
         """
         deadline = self.deadline(timeout_s)
         worker = to if type(to) is str else self.peers.find(to, deadline).name
-        lending = Lending(self.exchange, self._worker(worker))
+        lending = Lending(self.exchange, self.peers.known(worker))
         call = self.outstanding.begin(
             worker,
             function,
@@ -122,7 +123,7 @@ class Caller:
         )
         request = pb.CallRequest(
             function=function,
-            caller=self.me.proto(),
+            caller=self._proto,
             call_id=call.call_id,
             depth=current.depth.get(),
         )
@@ -171,11 +172,6 @@ class Caller:
         call.sent(channel.start(METHODS[rpc], request, call.deadline))
         self._harvest.sown(call)
 
-    def _worker(self, name: str) -> Worker:
-        """Return a worker as far as it is known."""
-        info = self.peers._known(name)
-        return Worker(name, info.incarnation if info is not None else 0)
-
     def _read(self, reply: Reply, worker: str, deadline: Deadline) -> Any:
         """Return the result in an answer.
 
@@ -217,7 +213,7 @@ class Caller:
             used = Used(Worker(owner.name, owner.incarnation), key, fork)
             rref, created = RRef._of_user(self, used), used.confirmed
         request = pb.CreateRefRequest(
-            function=function, caller=self.me.proto(), depth=current.depth.get()
+            function=function, caller=self._proto, depth=current.depth.get()
         )
         request.ref.CopyFrom(_ref(Worker(owner.name, owner.incarnation), key, fork))
         creation = self._create(request, owner, args, kwargs, deadline, target, created)
@@ -282,7 +278,7 @@ class Caller:
             lambda reply: self._read(reply, worker, deadline),
             _Over(None, used),
         )
-        request = pb.FetchRefRequest(ref=used.proto(), caller=self.me.proto(), call_id=call.call_id)
+        request = pb.FetchRefRequest(ref=used.proto(), caller=self._proto, call_id=call.call_id)
         try:
             self._note(request, Outgoing(), worker)
             self._send(call, "FetchRef", request)
@@ -302,9 +298,7 @@ class Caller:
 
         over = _Over(None, used)
         call = self.outstanding.begin(used.owner.name, "the class of a value", deadline, read, over)
-        request = pb.DescribeRefRequest(
-            ref=used.proto(), caller=self.me.proto(), call_id=call.call_id
-        )
+        request = pb.DescribeRefRequest(ref=used.proto(), caller=self._proto, call_id=call.call_id)
         try:
             self._send(call, "DescribeRef", request)
         except BaseException:

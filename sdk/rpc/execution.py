@@ -74,7 +74,8 @@ class Execution:
         self._answers = answers
         self._inline = threading.Semaphore(inline)
         self._agent = agent
-        self._changed = threading.Condition()  # guards active and served
+        self._lock = threading.Lock()  # guards active and served
+        self._changed = threading.Condition(self._lock)
         self.active = 0
         self.served = 0
 
@@ -219,7 +220,7 @@ class Execution:
         note = message.autograd if message.HasField("autograd") else None
         sender = message.caller.name
         before = current.here.set(self._agent), current.depth.set(message.depth + 1)
-        with self._changed:
+        with self._lock:
             self.active += 1
             self.served += 1
         try:
@@ -228,7 +229,7 @@ class Execution:
                     recorder().incoming(note, incoming.tensors, sender)
                 return self._invoke(function, name, args, kwargs, message)
         finally:
-            with self._changed:
+            with self._lock:
                 self.active -= 1
                 if not self.active:
                     self._changed.notify_all()
@@ -297,7 +298,7 @@ class Execution:
 
     def wait_idle(self, deadline: Deadline) -> bool:
         """Wait until no function runs."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: not self.active, deadline.remaining_s())
 
     def error(self, error: BaseException, name: str) -> pb.RemoteError:

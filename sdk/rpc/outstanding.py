@@ -120,9 +120,9 @@ class RpcCall(Generic[T]):
             self._end(False)
 
     def _end(self, answered: bool) -> None:
-        self._outstanding.forget(self)
         over, self._over = self._over, None
         if over is not None:
+            self._outstanding.forget(self)
             over(answered)
 
     def _respond(self) -> None:
@@ -226,7 +226,8 @@ class Outstanding:
         self._peers = peers
         self.run = threads.run
         self.suspect = peers.suspect
-        self._changed = threading.Condition()  # guards all below
+        self._lock = threading.Lock()  # guards all below
+        self._changed = threading.Condition(self._lock)
         self._count = 0
         self._calls: dict[int, RpcCall[Any]] = {}
         self._deferred: dict[int, RpcCall[Any]] = {}
@@ -242,7 +243,7 @@ class Outstanding:
         over: Callable[[bool], None],
     ) -> RpcCall[T]:
         """Note a call that is about to be made."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise Unreachable("rpc was shut down; no call can be made", worker=worker)
             self._count += 1
@@ -252,7 +253,7 @@ class Outstanding:
 
     def forget(self, call: RpcCall[Any]) -> None:
         """Hear that a call has ended."""
-        with self._changed:
+        with self._lock:
             self._calls.pop(call.call_id, None)
             if self._deferred:
                 self._deferred.pop(call.call_id, None)
@@ -269,7 +270,7 @@ class Outstanding:
 
     def watch(self, call: RpcCall[Any]) -> None:
         """Look after a call whose answer comes later."""
-        with self._changed:
+        with self._lock:
             if call.call_id not in self._calls:
                 return
             self._deferred[call.call_id] = call
@@ -281,7 +282,7 @@ class Outstanding:
     def _watch(self) -> None:
         missed: set[int] = set()
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: self._deferred or self._closed)
                 if self._closed:
                     return
@@ -327,7 +328,7 @@ class Outstanding:
 
     def wait_idle(self, deadline: Deadline) -> bool:
         """Wait until every call was answered."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: not self._calls, deadline.remaining_s())
 
     @property
@@ -340,7 +341,7 @@ class Outstanding:
 
     def close(self) -> None:
         """Fail whatever is left; may be called twice."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             left = list(self._calls.values())
             self._changed.notify_all()

@@ -40,6 +40,7 @@ class Peers:
         self._lock = threading.Lock()  # guards all below
         self._coordinator: KnowsMembers | None = None
         self._members: dict[str, membership_pb2.Member] = {}
+        self._workers: dict[str, Worker] = {}
         self._channels: dict[str, Channel] = {}
         self._once: set[Worker] = set()
         self._suspects: set[str] = set()
@@ -61,6 +62,9 @@ class Peers:
         members = {one.member.name: one.member for one in status.members}
         with self._lock:
             self._members = members
+            self._workers = {
+                name: Worker(name, m.incarnation) for name, m in members.items() if m.address
+            }
             self._suspects.clear()
             self._once |= {Worker(m.name, m.incarnation) for m in members.values()}
             for name, channel in list(self._channels.items()):
@@ -105,6 +109,10 @@ class Peers:
                 f"a worker is named by its name, rank or WorkerInfo, not by {to!r}"
             )
         return None if member is None or not member.address else info_of(member)
+
+    def known(self, name: str) -> Worker:
+        """Return a worker as far as it is known, without asking anybody."""
+        return self._workers.get(name) or Worker(name, 0)
 
     def infos(self, deadline: Deadline) -> list[WorkerInfo]:
         """Return everybody who can be called, by name."""

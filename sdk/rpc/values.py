@@ -48,14 +48,19 @@ class Outgoing:
         Raises:
             InvalidRequest: It cannot be sent.
         """
+        if type(obj) is Tensor:
+            return self._tensor(obj, self.arrays)
         return to_value(obj, self.arrays, self._other)
+
+    def _tensor(self, tensor: Tensor, arrays: list[Array]) -> pb.Value:
+        self.tensors.append(tensor)
+        index = _append(arrays, tensor.data)
+        sent = pb.TensorValue(array_index=index, requires_grad=tensor.requires_grad)
+        return pb.Value(tensor_value=sent)
 
     def _other(self, obj: object, arrays: list[Array]) -> pb.Value | None:
         if isinstance(obj, Tensor):
-            self.tensors.append(obj)
-            index = _append(arrays, obj.data)
-            tensor = pb.TensorValue(array_index=index, requires_grad=obj.requires_grad)
-            return pb.Value(tensor_value=tensor)
+            return self._tensor(obj, arrays)
         if isinstance(obj, RowGrad):
             rows = pb.RowsValue(
                 ids_index=_append(arrays, obj.ids),
@@ -104,6 +109,8 @@ class Incoming:
         Raises:
             InvalidFrame: The value makes no sense.
         """
+        if value.HasField("tensor_value"):
+            return self._tensor(value.tensor_value)
         return from_value(value, self._arrays, self._other)
 
     def read_all(

@@ -12,6 +12,12 @@ from gradmesh.protos.errors import InvalidFrame, InvalidRequest, WorkerLost
 from gradmesh.sdk.autograd.lineage import Lineage
 
 
+def noted(lineage, *message):
+    into = autograd_pb2.Lineage()
+    lineage.note(into, *message)
+    return into
+
+
 class Workers:
     """Several workers that send each other messages."""
 
@@ -21,7 +27,7 @@ class Workers:
 
     def send(self, sender, receiver, *made_from):
         count = next(self.counts[sender])
-        note = self.lineages[sender].note(count, made_from, receiver)
+        note = noted(self.lineages[sender], count, made_from, receiver)
         again = autograd_pb2.Lineage.FromString(note.SerializeToString())
         self.lineages[receiver].learn(again, sender)
         return (sender, count), note
@@ -89,10 +95,10 @@ def test_everybody_knows_all_that_is_behind_what_reached_them(data):
 
 def test_a_worker_that_restarted_is_noticed():
     lineage = Lineage("a", 1)
-    lineage.learn(Lineage("b", 5).note(1, [], "a"), "b")
+    lineage.learn(noted(Lineage("b", 5), 1, [], "a"), "b")
 
     with pytest.raises(WorkerLost, match="b has restarted"):
-        lineage.learn(Lineage("b", 6).note(1, [], "a"), "b")
+        lineage.learn(noted(Lineage("b", 6), 1, [], "a"), "b")
 
 
 @pytest.mark.parametrize("messages", [[0], [0, 1], [0, 1, 9], [4, 1, 0], [0, 1, 1, 7, 1]])
@@ -106,7 +112,7 @@ def test_what_makes_no_sense_is_refused(messages):
 
 
 def test_a_lineage_of_somebody_else_is_refused():
-    note = Lineage("b", 1).note(1, [], "a")
+    note = noted(Lineage("b", 1), 1, [], "a")
 
     with pytest.raises(InvalidFrame, match="from 'c'"):
         Lineage("a", 1).learn(note, "c")
