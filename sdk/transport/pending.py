@@ -279,7 +279,8 @@ class Pending:
     def _exhausted(self, error: GradmeshError, pause_s: float) -> bool:
         if self._deadline.remaining_s() <= pause_s:
             return True
-        waited_s = time.monotonic() - self._begun
+        # With the pause, or patience would last longer than it says by the longest of them.
+        waited_s = time.monotonic() - self._begun + pause_s
         return isinstance(error, Unreachable) and waited_s > self._channel.patience_s
 
     def _where(self) -> str:

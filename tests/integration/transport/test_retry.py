@@ -157,7 +157,7 @@ def test_patience_ends_before_the_deadline(serve: Any, dial: Any, fault_proxy: A
     with pytest.raises(errors.Unreachable):
         start(dial(proxy.address, patience_s=0.3), "Describe", 30).result()
 
-    assert 0.3 < time.monotonic() - begun < 10
+    assert 0.1 < time.monotonic() - begun < 10
 
 
 def test_pauses_grow_up_to_a_limit() -> None:
