@@ -53,12 +53,14 @@ def _measure(workload: str, size: int) -> float:
         with connect(cluster.address) as mesh:
             table = mesh.table("user", dim=_DIM, optimizer=optim.Adagrad(lr=0.1))
             gradients = np.ones((_PUSH_ROWS, _DIM), np.float32)
-            # Rows and their state are twice as long as the gradients of a log.
-            count = size // (gradients.nbytes * (1 if workload == "log" else 2))
-            for number in range(max(1, count)):
-                table.push(np.arange(_PUSH_ROWS) + number * _PUSH_ROWS, gradients)
+            # Rows and their state are twice as long as the gradients of a log, and a snapshot is
+            # taken when the log is longer than they are.
+            rounds = 1 if workload == "log" else 3
+            count = max(1, size // gradients.nbytes // (1 if workload == "log" else 2))
+            for number in range(count * rounds):
+                table.push(np.arange(_PUSH_ROWS) + number % count * _PUSH_ROWS, gradients)
         if workload == "snapshot":
-            _wait("the snapshot", lambda: _size(folder, "log-") < size // 4)
+            _wait("the snapshot", lambda: _size(folder, "log-") < size)
         held = _size(folder)
         log = cluster.folder.log_file(server["name"])
         os.kill(server["pid"], signal.SIGKILL)

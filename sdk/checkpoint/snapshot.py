@@ -150,6 +150,7 @@ class Snapshot:
             step=step,
             base=self._base,
             shard_epoch=self.shards.epoch,
+            owner=self._servers.owner,
         )
         try:
             return self._ask_all("BeginSnapshot", request, deadline)

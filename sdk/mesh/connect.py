@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 
 from gradmesh.protos import limits
+from gradmesh.protos.common.v1 import worker_pb2
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.naming import check_name
@@ -101,5 +102,6 @@ def connect(
         connect_server,
         max_frame_bytes=max_frame_bytes,
         metrics=table_metrics,
+        owner=worker_pb2.WorkerId(name=member.name, incarnation=member.incarnation),
     )
     return Mesh(channel, client, lease, servers, timeout_s)

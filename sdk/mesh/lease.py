@@ -26,10 +26,10 @@ _LONGEST_CALL_S = 2.0
 
 
 class OpenContexts(Protocol):
-    """Contexts of distributed autograd on this process."""
+    """Contexts of distributed autograd on this process, or whatever else belongs to others."""
 
     def openers(self) -> dict[tuple[str, int], int]:
-        """Return how many are open, by name and incarnation of the process that opened them."""
+        """Return how many contexts are open, by name and incarnation of who opened them."""
 
     def drop_worker(self, name: str, incarnation: int) -> int:
         """End those of a process that is gone; return how many."""
@@ -135,7 +135,7 @@ class Lease:
         """
         openers = Counter[tuple[str, int]]()
         for held in self._contexts:
-            openers.update(held.openers())
+            openers.update(held.openers())  # those without contexts stay in it, with 0
         try:
             news = self._coordinator.renew_lease(
                 self.member.name, self.member.incarnation, deadline, openers, wait_s, self._known()
@@ -172,7 +172,7 @@ class Lease:
         dropped = sum(held.drop_worker(name, incarnation) for held in self._contexts)
         if dropped:
             _log.warning(
-                "contexts of a lost worker dropped", extra={"worker": name, "contexts": dropped}
+                "what a lost worker held was dropped", extra={"worker": name, "count": dropped}
             )
 
     def close(self, timeout_s: float = 2.0) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, final
 import numpy as np
 
 from gradmesh.protos import limits
-from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.common.v1 import context_pb2, worker_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import (
     DeadlineExceeded,
@@ -53,6 +53,7 @@ class ParameterServers:
         connect: Makes a channel from (address, name).
         max_frame_bytes: Largest message; requests that would exceed it are cut.
         metrics: Where lookups and pushes are counted.
+        owner: This process, to which belongs what it makes the servers keep.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class ParameterServers:
         *,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         metrics: TableMetrics | None = None,
+        owner: worker_pb2.WorkerId | None = None,
     ) -> None:
+        self.owner = owner
         self._coordinator = coordinator
         self._connect = connect
         self.max_frame_bytes = max_frame_bytes

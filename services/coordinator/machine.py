@@ -324,6 +324,8 @@ class Machine:
                 open_contexts=sum(lease.contexts.values()),
             )
             for (name, incarnation), count in sorted(lease.contexts.items()):
+                if not count:
+                    continue  # it holds something else there
                 opened = entry.contexts.add(count=count)
                 opened.opener.name, opened.opener.incarnation = name, incarnation
             progress = self.board.progress(lease.member.name)

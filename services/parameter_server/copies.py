@@ -16,7 +16,7 @@ from gradmesh.services.parameter_server.log.record import (
 )
 from gradmesh.services.parameter_server.restores import Restores
 from gradmesh.services.parameter_server.run import Run
-from gradmesh.services.parameter_server.snapshots import Snapshots
+from gradmesh.services.parameter_server.snapshots import Owner, Snapshots
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
 
@@ -63,7 +63,13 @@ class Copies:
         return self._find(name, deadline)
 
     def begin_snapshot(
-        self, name: str, tables: Sequence[str], step: int | None, base: str, deadline: Deadline
+        self,
+        name: str,
+        tables: Sequence[str],
+        step: int | None,
+        base: str,
+        deadline: Deadline,
+        owner: Owner = ("", 0),
     ) -> pb.BeginSnapshotResponse:
         """Freeze tables together, now or when the run has applied so many steps.
 
@@ -73,7 +79,7 @@ class Copies:
         """
         held = [self._open_table(table, deadline) for table in tables]
         with self._changed:
-            found = self.snapshots.begin(name, held, step, base, self._steps.run)
+            found = self.snapshots.begin(name, held, step, base, self._steps.run, owner)
         found.open_contexts = self._contexts.open_count()
         return found
 

@@ -122,6 +122,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         # Before anybody is served: what the former process was part of is over.
         store.fence(mesh.generation)
         mesh.watch_contexts(store.contexts)
+        mesh.watch_contexts(store.copies.snapshots)
         directory.join(mesh)
         agent.join(mesh)
         station.join(mesh)

@@ -149,7 +149,12 @@ class ParameterServerServicer:
         if request.shard_epoch:
             self._store.epochs.check(request.shard_epoch, call.deadline)
         return self._store.copies.begin_snapshot(
-            request.snapshot, request.tables, step, request.base, call.deadline
+            request.snapshot,
+            request.tables,
+            step,
+            request.base,
+            call.deadline,
+            owner=(request.owner.name, request.owner.incarnation),
         )
 
     def read_snapshot(

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from gradmesh.sdk.process import fault
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.table import TableShard
 from gradmesh.services.parameter_server.table.cut import Block
+
+Owner: TypeAlias = tuple[str, int]
+"""Name and incarnation of the process that asked for a snapshot; no name where it does not say."""
 
 # What a response carries, unless the caller wants less.
 _PAGE_BYTES = 4 << 20
@@ -79,6 +82,7 @@ class _Session:
     step: int | None
     generation: int
     used_at: float
+    owner: Owner
     frozen: bool = False
     applied_steps: int = 0
 
@@ -102,9 +106,17 @@ class Snapshots:
         self._sessions: dict[str, _Session] = {}
 
     def begin(
-        self, name: str, tables: Sequence[TableShard], step: int | None, base: str, run: Run
+        self,
+        name: str,
+        tables: Sequence[TableShard],
+        step: int | None,
+        base: str,
+        run: Run,
+        owner: Owner = ("", 0),
     ) -> pb.BeginSnapshotResponse:
         """Freeze tables now, or when the run reaches a step; the same again only reports.
+
+        Those that a former process of the owner's name has left are let go.
 
         Raises:
             ShardNotReady: Another snapshot of a table is under way.
@@ -114,8 +126,9 @@ class Snapshots:
             raise InvalidRequest("a snapshot needs a name and tables; set both")
         session = self._find(name)
         if session is None or not session.frozen:
+            self._release(lambda held: held[0] == owner[0] and held[1] < owner[1])
             readers = {table.spec.name: _Reader(table) for table in tables}
-            session = _Session(readers, base, step, run.generation, self._clock())
+            session = _Session(readers, base, step, run.generation, self._clock(), owner)
             for table in tables:
                 table.changes.check(name, base)
             if step is None:
@@ -208,6 +221,22 @@ class Snapshots:
             reader.table.changes.thaw(name, stored)
         with self._lock:
             self._sessions.pop(name, None)
+
+    def openers(self) -> dict[Owner, int]:
+        """Return who has snapshots here; they are no contexts, so that none is counted."""
+        with self._lock:
+            return {session.owner: 0 for session in self._sessions.values() if session.owner[0]}
+
+    def drop_worker(self, name: str, incarnation: int) -> int:
+        """Let the snapshots of a process go that is gone; return how many."""
+        return self._release(lambda held: held == (name, incarnation))
+
+    def _release(self, is_gone: Callable[[Owner], bool]) -> int:
+        with self._lock:
+            gone = [n for n, session in self._sessions.items() if is_gone(session.owner)]
+        for name in gone:
+            self.end(name, stored=False)
+        return len(gone)
 
     def release_idle(self, idle_s: float) -> int:
         """Let those go that nobody has read for so long; return how many."""

@@ -70,6 +70,7 @@ def visitor(cluster: LocalCluster, count: int, how: str = "new") -> Iterator[Any
 @pytest.fixture
 def contexts(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> Any:
     def listed() -> list[tuple[bool, dict[str, int]]]:
+        capsys.readouterr()  # what others have shown
         code = main(["contexts", "--json", "--coordinator", cluster.address])
         shown = capsys.readouterr().out
         assert code == 0

@@ -30,6 +30,10 @@ from gradmesh.trainer.job.dense import DenseState
 _log = logging.getLogger(__name__)
 
 _REPORT_S = 2.0
+# How long the training may wait for the servers to take notice of a checkpoint, and for how long
+# nothing is tried after that was in vain: somebody else makes a copy of the tables.
+_ARM_S = 5.0
+_PAUSE_S = 10.0
 
 
 @final
@@ -55,6 +59,7 @@ class Checkpoints:
         self._settings = settings
         self._clock = clock
         self._last_at = clock()
+        self._pause_until = clock()
         self._answered = mesh.checkpoint_request
         self._steps = config.steps
         where = config.checkpoint_path
@@ -84,9 +89,10 @@ class Checkpoints:
             return
         if not self._is_due(step + 1):
             return
-        if step + 1 == self._steps:
+        is_last = step + 1 == self._steps
+        if is_last:
             self.finish()  # the last one is never left out
-        if self.is_writing:
+        if self.is_writing or (self._clock() < self._pause_until and not is_last):
             return
         kept = self._newest if self._chain < self._config.checkpoint_chain else None
         self._disarm()
@@ -96,6 +102,7 @@ class Checkpoints:
             self._armed = step + 1, self._arm(step + 1, None), None
         except GradmeshError as error:
             # The step is worth more; whatever is wrong shows there, too.
+            self._pause_until = self._clock() + _PAUSE_S
             _log.warning("no checkpoint", extra={"step": step + 1, "error": error.message})
 
     def _refuse_requests(self) -> None:
@@ -122,7 +129,8 @@ class Checkpoints:
             self._mesh.servers,
             [spec.name for spec in self._specs],
             base="" if kept is None else kept.manifest.id,
-            freeze_s=self._mesh.timeout_s,
+            # The other trainers wait meanwhile.
+            freeze_s=min(_ARM_S, self._config.collective_timeout_s / 4),
             call_s=self._mesh.timeout_s,
             step=step,
         )

@@ -1,5 +1,6 @@
 from gradmesh.protos.common.v1 import array_pb2 as _array_pb2
 from gradmesh.protos.common.v1 import context_pb2 as _context_pb2
+from gradmesh.protos.common.v1 import worker_pb2 as _worker_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2 as _table_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -212,18 +213,20 @@ class InspectTableResponse(_message.Message):
     def __init__(self, spec: _Optional[_Union[_table_pb2.TableSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., steps: _Optional[int] = ..., expected_row_bytes: _Optional[float] = ..., actual_row_bytes: _Optional[float] = ..., file_bytes: _Optional[int] = ..., lookups: _Optional[int] = ..., ids: _Optional[int] = ..., hit_rate: _Optional[float] = ..., admitted: _Optional[int] = ..., refused: _Optional[int] = ..., evicted: _Optional[int] = ..., dropped: _Optional[int] = ..., staleness: _Optional[float] = ...) -> None: ...
 
 class BeginSnapshotRequest(_message.Message):
-    __slots__ = ("snapshot", "tables", "step", "base", "shard_epoch")
+    __slots__ = ("snapshot", "tables", "step", "base", "shard_epoch", "owner")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     tables: _containers.RepeatedScalarFieldContainer[str]
     step: int
     base: str
     shard_epoch: int
-    def __init__(self, snapshot: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., base: _Optional[str] = ..., shard_epoch: _Optional[int] = ...) -> None: ...
+    owner: _worker_pb2.WorkerId
+    def __init__(self, snapshot: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., step: _Optional[int] = ..., base: _Optional[str] = ..., shard_epoch: _Optional[int] = ..., owner: _Optional[_Union[_worker_pb2.WorkerId, _Mapping]] = ...) -> None: ...
 
 class BeginSnapshotResponse(_message.Message):
     __slots__ = ("frozen", "generation", "applied_steps", "tables", "open_contexts")

@@ -261,7 +261,7 @@ def test_result_of_an_unnameable_job_changes_nothing(formed):
 def test_open_contexts_are_known_by_worker_and_owner(formed, say):
     formed.register(say.register("ps-0"), 0)
 
-    formed.renew(sign_of("ps-0", w=2, v=1), 1)
+    formed.renew(sign_of("ps-0", w=2, v=1, x=0), 1)
     entry = next(m for m in formed.status(2).members if m.member.name == "ps-0")
 
     assert entry.open_contexts == 3

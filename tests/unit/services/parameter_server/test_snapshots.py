@@ -100,3 +100,28 @@ def test_idle_snapshot_is_let_go_but_one_that_was_read_waits(table):
 def test_snapshot_of_nothing_is_refused(table, name):
     with pytest.raises(InvalidRequest):
         Snapshots().begin(name, [table] if not name else [], None, "", Run())
+
+
+def test_a_process_that_comes_back_need_not_wait_for_what_it_left(table):
+    snapshots = Snapshots()
+    snapshots.begin("one", [table], None, "", Run(), owner=("trainer-0", 1))
+
+    with pytest.raises(ShardNotReady, match="another checkpoint"):
+        snapshots.begin("two", [table], None, "", Run(), owner=("trainer-1", 5))
+    found = snapshots.begin("three", [table], None, "", Run(), owner=("trainer-0", 2))
+
+    assert found.frozen
+    with pytest.raises(SnapshotLost):
+        snapshots.read("one", "user", 0, 1000)
+
+
+def test_snapshots_of_a_process_that_is_gone_are_let_go(table):
+    snapshots = Snapshots()
+    snapshots.begin("one", [table], None, "", Run(), owner=("trainer-0", 1))
+    read_all(snapshots)
+
+    assert snapshots.openers() == {("trainer-0", 1): 0}
+    assert snapshots.drop_worker("trainer-0", 2) == 0
+    assert snapshots.drop_worker("trainer-0", 1) == 1
+    assert snapshots.openers() == {}
+    assert snapshots.begin("two", [table], None, "", Run(), owner=("trainer-1", 5)).frozen
