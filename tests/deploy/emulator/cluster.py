@@ -56,6 +56,16 @@ class EmulatedCluster:
         ]
         return max(found, key=lambda pod: int(pod["metadata"]["resourceVersion"]))
 
+    def is_replaced(self, old: Object) -> bool:
+        """Tell whether another pod of the same name runs in place of one."""
+        name, uid = old["metadata"]["name"], old["metadata"]["uid"]
+        return any(
+            pod["metadata"]["name"] == name
+            and pod["metadata"]["uid"] != uid
+            and pod["status"]["phase"] == "Running"
+            for pod in self.objects.list("pods")
+        )
+
     def _on_delete(self, resource: Resource, made: Object, policy: str) -> bool:
         """End pods before their objects go; return whether an object goes at once."""
         meta = made["metadata"]

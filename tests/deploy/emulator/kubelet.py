@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import re
+import secrets
 import subprocess
 import sys
 import threading
@@ -41,13 +42,15 @@ class Kubelet:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._addresses: dict[str, str] = {}
         self._numbers = itertools.count(1)
-        self._block = os.getpid() % 200 + 20
+        # Test runs beside one another must not meet.
+        self._block = f"{secrets.randbelow(200) + 20}.{secrets.randbelow(250) + 1}"
         self._threads: list[threading.Thread] = []
+        self._closed = False
 
     def address(self, host: str) -> str:
         """Return the address of a pod or service by its host name; it stays."""
         if host not in self._addresses:
-            self._addresses[host] = f"127.{self._block}.0.{next(self._numbers)}"
+            self._addresses[host] = f"127.{self._block}.{next(self._numbers)}"
         return self._addresses[host]
 
     def address_of(self, pod: Object) -> str:
@@ -77,6 +80,7 @@ class Kubelet:
         self._processes[pod["metadata"]["uid"]].kill()
 
     def close(self) -> None:
+        self._closed = True
         for process in self._processes.values():
             process.kill()
         for thread in self._threads:
@@ -121,7 +125,7 @@ class Kubelet:
             if self._is_deleted(pod):
                 self._objects.remove("pods", meta["namespace"], meta["name"])
                 return
-            if not always:
+            if not always or self._closed:
                 return
             restarts += 1
             time.sleep(0.2)
@@ -135,12 +139,14 @@ class Kubelet:
             # Kernels are compiled in the tree already.
             if name != "NUMBA_CACHE_DIR"
         }
+        environment["GRADMESH_PROCESS_LIFELINE"] = "true"
         with self._log_file(pod).open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "gradmesh", *container["args"]],
                 env=environment,
                 cwd=place.scratch,
-                stdin=subprocess.DEVNULL,
+                # A lifeline: whatever happens to the test, no process is left.
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
             )
@@ -154,6 +160,8 @@ class Kubelet:
             self._status(pod, "Running", [state])
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
+        if process.stdin is not None:
+            process.stdin.close()
         return process.returncode
 
     def _local(self, value: str, pod: Object, place: "Volumes") -> str:
