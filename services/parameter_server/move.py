@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import final
 
 from gradmesh.protos.coordinator.v1 import reshard_pb2
+from gradmesh.protos.errors import ReshardAborted
 from gradmesh.protos.sharding import ShardMap, buckets_of
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.mesh.servers import map_of
@@ -99,6 +100,10 @@ class Move:
         """Send all rows that will be elsewhere, then those that changed meanwhile."""
         name = self._mesh.name
         self._now = now = self._mesh.servers.refresh(self._mesh.deadline())
+        if now.epoch + 1 != self._then.epoch:
+            raise ReshardAborted(
+                f"shard map {now.epoch} is current, {self._then.epoch} was planned; scale again"
+            )
         owned, held = self._then.owned_by(name), now.owned_by(name)
         self._store.resharding.begin(
             self.number,

@@ -220,7 +220,7 @@ class Resharding:
         if self.staging is not None:
             # In this order, as whoever changes rows takes them.
             changed, pushes = self._steps.changed, self._writer.pushes
-            with self._lock, changed, pushes.paused(), in_turn(self._log):
+            with self._lock, self._shelf.paused(), changed, pushes.paused(), in_turn(self._log):
                 record = Resharded(self.number)
                 self.finish()
                 self._note(record)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import final
 
@@ -92,12 +93,13 @@ class Shelf:
         if found is not None:
             return found
         spec = self._describe(name, deadline)
-        shards = self._shard_map(None, deadline)
+        self._shard_map(None, deadline)  # not while others wait for it
         if not self._making.acquire(timeout=deadline.remaining_s()):
             raise ShardNotReady(f"{self._name} is busy making other tables", table=name)
         try:
-            # Only here are tables added, so the look is good for the whole block.
-            return self._tables.get(name) or self._make(spec, shards)
+            # Only here are tables added, so the look is good for the whole block; and so is the
+            # map, for buckets do not change hands meanwhile.
+            return self._tables.get(name) or self._make(spec, self._shard_map(None, deadline))
         finally:
             self._making.release()
 
@@ -140,9 +142,15 @@ class Shelf:
     def replace(
         self, tables: Mapping[str, TableShard], made: Mapping[str, TableMade], budget: Budget
     ) -> None:
-        """Take tables in place of all that are here, with the memory that they were given."""
-        with self._making:
-            self._tables, self.made, self._budget = dict(tables), dict(made), budget
+        """Take tables in place of all that are here, with the memory that they were given.
+
+        Called while `paused`, or while nobody else uses the store.
+        """
+        self._tables, self.made, self._budget = dict(tables), dict(made), budget
+
+    def paused(self) -> AbstractContextManager[object]:
+        """Return what lets no table be made while it is held; taken before the log's turn."""
+        return self._making
 
     def build(self, record: TableMade, budget: Budget) -> TableShard:
         """Return a table that a record describes, without rows, that nobody knows yet."""

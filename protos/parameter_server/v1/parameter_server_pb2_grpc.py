@@ -192,7 +192,8 @@ class ParameterServerServiceServicer(object):
         have prepared it: a rank that every server has answered says so with its next mark, which is of
         a later step, or by CommitStep. In a run with staleness each rank's step is applied at once.
         Repeatable: a context, and a rank's place in a step, count once.
-        Fails with ABORTED (STALE_GENERATION), UNAVAILABLE (STEP_PENDING) while gradients are missing,
+        Fails with ABORTED (STALE_GENERATION; STALE_SHARD_MAP for a step that begins when buckets have
+        changed hands), UNAVAILABLE (STEP_PENDING) while gradients are missing,
         FAILED_PRECONDITION (CONTEXT_RELEASED, LOOKUP_NOT_FOUND), RESOURCE_EXHAUSTED (STORE_FULL) when
         the log's disk is full.
         """
