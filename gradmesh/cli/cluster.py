@@ -28,8 +28,9 @@ def given_by_flag(sections: Sections) -> dict[str, Any]:
 
 
 def for_children(sections: Sections) -> dict[str, Any]:
-    """Return the settings that the supervisor hands to its children as flags."""
-    values = given_by_flag(sections)
+    """Return the settings that a launcher hands to the processes, wherever they run."""
+    given = ("flag", "environment")
+    values = _values(sections, (k for k, s in sections.sources.items() if s.startswith(given)))
     # Whatever their source, the supervisor must know these two to lay out the cluster.
     values["metrics.listen"] = sections[MetricsConfig].listen
     values["process.drain_s"] = sections[LifecycleConfig].drain_s

@@ -78,7 +78,7 @@ def with_kubernetes(function: Callable[..., int]) -> Command:
         click.option(
             "--image",
             envvar="GRADMESH_IMAGE",
-            help="Image that pods run.  [env: GRADMESH_IMAGE; default: that of this version]",
+            help="Image that containers run.  [env: GRADMESH_IMAGE; default: that of this version]",
         ),
         click.option(
             "--kubeconfig",

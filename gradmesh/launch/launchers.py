@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.launcher import Launcher
 
-Place: TypeAlias = Literal["local", "kubernetes"]
+Place: TypeAlias = Literal["local", "docker", "kubernetes"]
 
 
 def launcher(on: Place, *, state: Path, name: str, kubernetes: KubernetesOptions) -> Launcher:
@@ -16,12 +16,16 @@ def launcher(on: Place, *, state: Path, name: str, kubernetes: KubernetesOptions
         on: Where the cluster runs.
         state: State folder of a local cluster.
         name: Name of a cluster elsewhere.
-        kubernetes: Which Kubernetes, and where in it.
+        kubernetes: Which Kubernetes, and where in it; its image is that of containers, too.
 
     Raises:
-        KubernetesMissing: Its client is not installed.
-        KubernetesUnreachable: None is configured.
+        DockerMissing, KubernetesMissing: Its client is not installed.
+        DockerUnreachable, KubernetesUnreachable: It does not answer, or none is configured.
     """
+    if on == "docker":
+        from gradmesh.launch.docker.launcher import DockerLauncher
+
+        return DockerLauncher(name, kubernetes.image)
     if on == "kubernetes":
         from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
-from gradmesh.launch.command import flags
 from gradmesh.launch.detach import start_detached
 from gradmesh.launch.ending import end_cluster
 from gradmesh.launch.errors import CannotScale, NoCluster
@@ -13,10 +12,8 @@ from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, Proc
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.log_files import LogFiles
 from gradmesh.launch.plan import SERVER_ROLE
-from gradmesh.launch.sections import CLUSTER_SECTIONS
 from gradmesh.launch.state import StateFolder
-from gradmesh.sdk.process.setting import settings
-from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.launch.variables import variables
 
 
 @final
@@ -32,19 +29,16 @@ class LocalLauncher(Launcher):
 
     def up(self, request: ClusterRequest) -> str:
         """Start a supervisor in a session of its own."""
-        counts = {
+        given = {
+            **request.settings,
             "coordinator.parameter_servers": request.parameter_servers,
             "coordinator.trainers": request.trainers,
+            "coordinator.listen": request.listen,
         }
-        arguments = [
-            *flags({**request.settings, **counts}, CLUSTER_SECTIONS),
-            *("--workers", str(request.workers)),
-            *(("--exit-when-done",) if request.until_done else ()),
-        ]
-        # It has no flag, since it means something else to each process.
-        listen = next(s for s in settings(CoordinatorConfig) if s.name == "listen")
-        environment = {listen.variable: request.listen}
-        return start_detached(self._folder, arguments, request.config, environment)
+        arguments = ["--workers", str(request.workers)]
+        if request.until_done:
+            arguments.append("--exit-when-done")
+        return start_detached(self._folder, arguments, request.config, variables(given))
 
     def run(
         self, request: ClusterRequest, on_line: Callable[[str, str], None], drain_s: float

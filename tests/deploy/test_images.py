@@ -62,5 +62,13 @@ def test_the_context_holds_the_rooms_and_nothing_else() -> None:
     rooms = [path.name for path in (ROOT / "gradmesh").iterdir() if path.is_symlink()]
 
     assert sorted(kept) == sorted(
-        ["LICENSE", "README.md", "deploy/docker", "gradmesh", "pyproject.toml", *rooms]
+        [
+            "LICENSE",
+            "README.md",
+            "deploy/base",
+            "deploy/docker",
+            "gradmesh",
+            "pyproject.toml",
+            *rooms,
+        ]
     )

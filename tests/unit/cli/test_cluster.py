@@ -9,7 +9,7 @@ from gradmesh.launch.sections import CLUSTER_SECTIONS
 from gradmesh.sdk.process.config import load
 
 
-def test_children_get_what_only_the_command_line_knows() -> None:
+def test_children_get_what_only_this_process_knows() -> None:
     loaded = load(
         CLUSTER_SECTIONS,
         flags={"job.steps": "7", "log.level": "debug"},
@@ -19,6 +19,7 @@ def test_children_get_what_only_the_command_line_knows() -> None:
     assert given_by_flag(loaded) == {"job.steps": 7, "log.level": "debug"}
     assert for_children(loaded) == {
         "job.steps": 7,
+        "job.seed": 3,
         "log.level": "debug",
         "metrics.listen": "off",
         "process.drain_s": 4.0,

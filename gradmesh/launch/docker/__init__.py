@@ -1,0 +1,1 @@
+"""Clusters as containers of one engine; `gradmesh up --on docker`."""

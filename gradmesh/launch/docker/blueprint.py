@@ -1,0 +1,139 @@
+"""What each container of a cluster is made with: its variables, volumes and policy."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from gradmesh.launch.docker.engine import Engine
+from gradmesh.launch.launcher import ClusterRequest
+from gradmesh.launch.variables import variables
+from gradmesh.protos.version import VERSION
+
+IMAGE = f"gradmesh:{VERSION}"
+COORDINATOR_PORT = 7070
+_STATE = "/var/lib/gradmesh/state"
+_JOB = "/etc/gradmesh/job"
+_PORTS = {"parameter-server": 7071, "trainer": 7072, "worker": 7073}
+# As often as a local cluster would; the slate is wiped when a container has lived for ten seconds.
+_MOST_RESTARTS = 8
+# Of this machine, or the launcher's to say.
+_NOT_SENT = ("process.lifeline", "metrics.listen", "log.format")
+_SECRETS = "/etc/gradmesh/security"
+
+
+@final
+class Blueprint:
+    """Makes the arguments of containers.
+
+    Args:
+        engine: Where they will run.
+        image: What they run.
+        request: Size and settings of the cluster.
+    """
+
+    def __init__(self, engine: Engine, image: str, request: ClusterRequest) -> None:
+        self._engine = engine
+        self._image = image
+        self._request = request
+
+    def processes(self) -> list[tuple[str, str]]:
+        """Return role and name of each process in the order of their start."""
+        sizes = {
+            "parameter-server": self._request.parameter_servers,
+            "trainer": self._request.trainers,
+            "worker": self._request.workers,
+        }
+        rest = [(role, f"{role}-{rank}") for role, size in sizes.items() for rank in range(size)]
+        return [("coordinator", "coordinator"), *rest]
+
+    def container(self, role: str, process: str, port: int = 0) -> dict[str, Any]:
+        """Return the arguments of a container.
+
+        Args:
+            role: Of the process.
+            process: Its name, by which the others reach it.
+            port: Where this machine reaches it; 0 for nowhere.
+        """
+        name, client = self._engine.name, self._engine.client
+        aliases = client.api.create_endpoint_config(aliases=[process])
+        return {
+            "image": self._image,
+            "command": [role],
+            "name": f"{name}-{process}",
+            "hostname": process,
+            "labels": self._engine.labels(role, process),
+            "environment": self._environment(role, process),
+            "volumes": self._volumes(role, process),
+            "ports": {f"{COORDINATOR_PORT}/tcp": ("127.0.0.1", port)} if port else {},
+            "network": name,
+            "networking_config": {name: aliases},
+            "restart_policy": self._policy(role),
+            "init": True,
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+            "detach": True,
+        }
+
+    def _environment(self, role: str, process: str) -> dict[str, str]:
+        request = self._request
+        given = {k: v for k, v in request.settings.items() if not k.startswith(_NOT_SENT)}
+        given |= {key: inside for key, _, inside in self._secrets()}
+        own: dict[str, Any] = {"log.format": "json", "metrics.listen": "0.0.0.0:9090"}
+        if role == "coordinator":
+            own |= {
+                "coordinator.listen": f"0.0.0.0:{COORDINATOR_PORT}",
+                "coordinator.state_dir": _STATE,
+                "coordinator.parameter_servers": request.parameter_servers,
+                "coordinator.trainers": request.trainers or given.get("coordinator.trainers", 0),
+            }
+        else:
+            section, port = role.replace("-", "_"), _PORTS[role]
+            own |= {
+                f"{section}.name": process,
+                f"{section}.listen": f"0.0.0.0:{port}",
+                f"{section}.advertise": f"{process}:{port}",
+                f"{section}.coordinator": f"coordinator:{COORDINATOR_PORT}",
+                # The engine starts a container again only when its process is gone.
+                f"{section}.replace": True,
+            }
+        if role == "parameter-server":
+            own["parameter_server.state_dir"] = _STATE
+        if role == "worker":
+            own["worker.rank"] = int(process.rpartition("-")[2])
+        return {**variables({**given, **own}), **self._threads(role), **self._config()}
+
+    def _threads(self, role: str) -> Mapping[str, str]:
+        # BLAS threads that outnumber the cores spend their time waiting for each other.
+        if role != "trainer":
+            return {}
+        share = int(self._engine.client.info()["NCPU"]) // max(1, self._request.trainers)
+        return {"OMP_NUM_THREADS": str(max(1, share))}
+
+    def _config(self) -> Mapping[str, str]:
+        if self._request.config is None:
+            return {}
+        return {"GRADMESH_CONFIG": f"{_JOB}/{self._request.config.name}", "PYTHONPATH": _JOB}
+
+    def _volumes(self, role: str, process: str) -> dict[str, dict[str, str]]:
+        volumes = {}
+        if role in ("coordinator", "parameter-server"):
+            volumes[self._engine.make_volume(process)] = {"bind": _STATE, "mode": "rw"}
+        for _, file, inside in self._secrets():
+            volumes[str(file)] = {"bind": inside, "mode": "ro"}
+        if self._request.config is not None:
+            folder: Path = self._request.config.absolute().parent
+            volumes[str(folder)] = {"bind": _JOB, "mode": "ro"}
+        return volumes
+
+    def _secrets(self) -> list[tuple[str, Path, str]]:
+        """Return setting, file of this machine and path in the container of each secret."""
+        return [
+            (key, Path(value).absolute(), f"{_SECRETS}/{key.partition('.')[2]}")
+            for key, value in self._request.settings.items()
+            if key.startswith("security.") and key.endswith("_file") and value is not None
+        ]
+
+    def _policy(self, role: str) -> dict[str, Any]:
+        if role == "trainer":
+            return {"Name": "on-failure", "MaximumRetryCount": _MOST_RESTARTS}
+        return {"Name": "unless-stopped"}

@@ -1,0 +1,223 @@
+"""The launcher of containers: a cluster is what carries its name as a label in one engine."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import final
+
+from gradmesh.launch.docker.blueprint import COORDINATOR_PORT, IMAGE, Blueprint
+from gradmesh.launch.docker.engine import ORDER, PROCESS, ROLE, Container, Engine, refusals
+from gradmesh.launch.docker.errors import ImageMissing
+from gradmesh.launch.docker.reader import LogReader
+from gradmesh.launch.docker.sizing import change_trainers
+from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
+from gradmesh.launch.foreground import stay
+from gradmesh.launch.launcher import (
+    ClusterRequest,
+    ClusterView,
+    Launcher,
+    ProcessState,
+    ProcessView,
+    Role,
+)
+from gradmesh.launch.readable import readable
+from gradmesh.launch.watched import Watched
+from gradmesh.sdk.process.address import split
+
+_POLL_S = 0.1
+_TAIL = 20
+_KILLED = 137
+_BAD_CONFIG = 2
+_ASK = ["python", "-IS", "/opt/gradmesh/healthcheck.py"]
+
+
+@final
+class DockerLauncher(Launcher):
+    """Runs a cluster as containers of one engine.
+
+    Args:
+        name: Of the cluster.
+        image: What containers run; that of this version by default.
+        ready_s: Seconds that the coordinator may take to serve.
+    """
+
+    def __init__(self, name: str, image: str | None = None, ready_s: float = 60.0) -> None:
+        self._engine = Engine(name)
+        self._image = image or IMAGE
+        self._ready_s = ready_s
+
+    def up(self, request: ClusterRequest) -> str:
+        """Make and start all containers, the coordinator first."""
+        if self._engine.containers():
+            raise ClusterExists(self._place(), self._options())
+        self._check_image()
+        blueprint = Blueprint(self._engine, self._image, request)
+        try:
+            self._engine.make_network()
+            for role, process in blueprint.processes():
+                port = _free_port(request.listen) if role == "coordinator" else 0
+                self._start(blueprint.container(role, process, port))
+                if role == "coordinator":
+                    self._wait_until_ready(process)
+        except BaseException:
+            self._remove(0)
+            raise
+        return self.status().address
+
+    def run(
+        self, request: ClusterRequest, on_line: Callable[[str, str], None], drain_s: float
+    ) -> int:
+        """Start the containers, show their logs, and remove them at the end."""
+        self.up(request)
+        watched = Watched(self, request.until_done)
+        reader = threading.Thread(target=self._show, args=(on_line,), name="logs", daemon=True)
+        try:
+            reader.start()
+            outcome, code = stay(watched, drain_s)
+            tail = self._tail(outcome.child) if outcome.child else ()
+        finally:
+            self._remove(0 if watched.killed else drain_s)
+            reader.join(10.0)
+        if outcome.exit_code:
+            raise ClusterFailed(outcome.reason, outcome.exit_code, tail)
+        return code
+
+    def status(self) -> ClusterView:
+        """Look at the containers."""
+        containers = self._found()
+        ports = containers[0].attrs["HostConfig"]["PortBindings"][f"{COORDINATOR_PORT}/tcp"]
+        return ClusterView(
+            address=f"127.0.0.1:{ports[0]['HostPort']}",
+            processes=[_view(container) for container in containers],
+        )
+
+    def logs(
+        self, names: Sequence[str] = (), *, follow: bool = False, tail: int | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Read what the engine keeps of each container."""
+        self._found()
+        reader = LogReader(self._engine, names)
+        return reader.follow(tail) if follow else iter(reader.written(tail))
+
+    def scale(self, role: Role, count: int) -> None:
+        """Change the number of trainers."""
+        containers = self._found()
+        if role != "trainer":
+            reason = "only trainers come and go here; start the cluster anew with another number"
+            raise CannotScale(role, reason)
+        if count < 1:
+            raise CannotScale(role, "one at least must train; `gradmesh down` ends all")
+        if not any(c.labels[ROLE] == "trainer" for c in containers):
+            raise CannotScale(role, "this cluster was started without trainers")
+        change_trainers(self._engine, containers, count)
+        self._wait_until_ready("coordinator")
+
+    def down(self, timeout_s: float) -> bool:
+        """Stop trainers and workers, then servers, then the coordinator; remove it all."""
+        self._found()
+        return self._remove(timeout_s)
+
+    def _found(self) -> list[Container]:
+        containers = self._engine.containers()
+        if not containers or containers[0].labels[ROLE] != "coordinator":
+            raise NoCluster(self._place(), self._options())
+        return containers
+
+    def _check_image(self) -> None:
+        import docker
+
+        try:
+            self._engine.client.images.get(self._image)
+        except docker.errors.ImageNotFound:
+            raise ImageMissing(self._image) from None
+
+    def _start(self, arguments: dict[str, object]) -> None:
+        with refusals(f"start {arguments['name']}"):
+            self._engine.client.containers.create(**arguments).start()
+
+    def _wait_until_ready(self, process: str) -> None:
+        """Wait until a process does its work, asking within its container."""
+        deadline = time.monotonic() + self._ready_s
+        while True:
+            (container,) = (c for c in self._engine.containers() if c.labels[PROCESS] == process)
+            state = container.attrs["State"]
+            if state["Running"] and not state["Restarting"]:
+                import docker
+
+                try:
+                    if container.exec_run(_ASK).exit_code == 0:
+                        return
+                except docker.errors.APIError:
+                    # It has ended since we looked.
+                    continue
+            ended = state["Status"] in ("exited", "restarting")
+            refused = ended and state["ExitCode"] == _BAD_CONFIG
+            if refused or time.monotonic() > deadline:
+                why = "refused its configuration" if refused else "did not serve in time"
+                code = _BAD_CONFIG if refused else 4
+                raise ClusterFailed(f"{process} {why}; see its log", code, self._tail(process))
+            time.sleep(_POLL_S)
+
+    def _tail(self, process: str) -> tuple[str, ...]:
+        lines = LogReader(self._engine, [process]).written(_TAIL)
+        return tuple(readable(line) for _, line in lines)
+
+    def _show(self, on_line: Callable[[str, str], None]) -> None:
+        for name, line in LogReader(self._engine).follow(None):
+            on_line(name, line)
+
+    def _remove(self, timeout_s: float) -> bool:
+        """Stop role by role and remove; return whether nobody had to be killed."""
+        deadline = time.monotonic() + timeout_s
+        in_order = True
+        for roles in (("trainer", "worker"), ORDER[1:2], ORDER[:1]):
+            group = [c for c in self._engine.containers() if c.labels[ROLE] in roles]
+            if group:
+                left_s = max(0.0, deadline - time.monotonic())
+                with ThreadPoolExecutor(len(group)) as pool:
+                    in_order &= all(pool.map(lambda one: stop(one, left_s), group))  # noqa: B023
+        self._engine.remove_rest()
+        return in_order
+
+    def _place(self) -> str:
+        return f"the container engine under the name {self._engine.name}"
+
+    def _options(self) -> str:
+        return f"--on docker --name {self._engine.name}"
+
+
+def stop(container: Container, timeout_s: float) -> bool:
+    """Stop and remove a container; return whether its process drained."""
+    with refusals(f"stop {container.name}"):
+        was_running = container.attrs["State"]["Running"]
+        container.stop(timeout=int(timeout_s))
+        container.reload()
+        drained = container.attrs["State"]["ExitCode"] != _KILLED
+        container.remove(force=True)
+    return drained or not was_running
+
+
+def _free_port(listen: str) -> int:
+    """Return the port that was asked for, or a free one: the engine's choice would not last."""
+    port = split(listen)[1]
+    if port:
+        return port
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def _view(container: Container) -> ProcessView:
+    state = container.attrs["State"]
+    shown: ProcessState = "running" if state["Status"] == "running" else "waiting"
+    if state["Status"] in ("exited", "dead"):
+        done = state["ExitCode"] == 0 and container.labels[ROLE] == "trainer"
+        shown = "done" if done else "failed"
+    return ProcessView(
+        name=container.labels[PROCESS],
+        role=container.labels[ROLE],
+        state=shown,
+        restarts=container.attrs["RestartCount"],
+        place=f"container {container.name}",
+    )
