@@ -52,23 +52,26 @@ class TestDocker(LauncherSuite):
         assert left(name_of(tmp_path)) == []
 
 
-def test_trainers_come_and_go(tmp_path: Path) -> None:
+def test_trainers_and_servers_come_and_go(tmp_path: Path) -> None:
     launcher = DockerLauncher(name_of(tmp_path), IMAGE)
     endless = {"job.steps": 1_000_000, "job.batch_size": 32}
     address = launcher.up(ClusterRequest(parameter_servers=1, trainers=1, settings=endless))
     try:
         until(lambda: steps(address, 1))
+        moved = gradmesh(tmp_path, "scale", "parameter-servers", "2")
         launcher.scale("trainer", 2)
         until(lambda: steps(address, 2))
         launcher.scale("trainer", 1)
         until(lambda: steps(address, 1))
         names = [process.name for process in launcher.status().processes]
-        with pytest.raises(CannotScale, match="only trainers"):
-            launcher.scale("parameter-server", 2)
+        with pytest.raises(CannotScale, match="without any"):
+            launcher.scale("worker", 2)
     finally:
         in_order = launcher.down(DOWN_S)
 
-    assert names == ["coordinator", "parameter-server-0", "trainer-0"]
+    assert moved.returncode == 0, moved.stderr
+    assert "2 parameter servers" in moved.stdout
+    assert names == ["coordinator", "parameter-server-0", "parameter-server-1", "trainer-0"]
     assert in_order
     assert left(name_of(tmp_path)) == []
 
@@ -127,7 +130,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def gradmesh(folder: Path, command: str, *more: str) -> "subprocess.CompletedProcess[Any]":
     where = ("--on", "docker", "--name", name_of(folder))
     return subprocess.run(
-        [sys.executable, "-m", "gradmesh", command, *where, *more],
+        [sys.executable, "-m", "gradmesh", command, *more, *where],
         capture_output=True,
         text=True,
         timeout=200,

@@ -69,10 +69,21 @@ class Engine:
 
     def make_volume(self, process: str) -> str:
         """Make the volume of a process, which outlives its container; return its name."""
-        name = f"{self.name}-{process}"
+        name = self.volume_name(process)
         with refusals("make a volume"):
             self.client.volumes.create(name, labels={CLUSTER: self.name})
         return name
+
+    def volume_name(self, process: str) -> str:
+        """Return the name of a process's volume."""
+        return f"{self.name}-{process}"
+
+    def remove_volume(self, process: str) -> None:
+        """Remove the volume of a process that is gone, if it had one."""
+        with refusals("remove a volume"):
+            for volume in self.client.volumes.list(filters={"name": self.volume_name(process)}):
+                if volume.name == self.volume_name(process):
+                    volume.remove(force=True)
 
     def remove_rest(self) -> None:
         """Remove what containers have left: volumes and the network."""

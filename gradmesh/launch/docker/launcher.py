@@ -11,7 +11,7 @@ from gradmesh.launch.docker.blueprint import COORDINATOR_PORT, IMAGE, Blueprint
 from gradmesh.launch.docker.engine import ORDER, PROCESS, ROLE, Container, Engine, refusals
 from gradmesh.launch.docker.errors import ImageMissing
 from gradmesh.launch.docker.reader import LogReader
-from gradmesh.launch.docker.sizing import change_trainers
+from gradmesh.launch.docker.sizing import change_servers, change_trainers
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
 from gradmesh.launch.foreground import stay
 from gradmesh.launch.launcher import (
@@ -102,17 +102,19 @@ class DockerLauncher(Launcher):
         return reader.follow(tail) if follow else iter(reader.written(tail))
 
     def scale(self, role: Role, count: int) -> None:
-        """Change the number of trainers."""
+        """Change the number of trainers, or start and end parameter servers for a reshard."""
         containers = self._found()
-        if role != "trainer":
-            reason = "only trainers come and go here; start the cluster anew with another number"
-            raise CannotScale(role, reason)
         if count < 1:
-            raise CannotScale(role, "one at least must train; `gradmesh down` ends all")
-        if not any(c.labels[ROLE] == "trainer" for c in containers):
-            raise CannotScale(role, "this cluster was started without trainers")
-        change_trainers(self._engine, containers, count)
-        self._wait_until_ready("coordinator")
+            raise CannotScale(role, "one at least must stay; `gradmesh down` ends all")
+        if not any(c.labels[ROLE] == role for c in containers):
+            raise CannotScale(role, "the cluster was started without any")
+        if role == "parameter-server":
+            change_servers(self._engine, containers, count)
+        elif role == "trainer":
+            change_trainers(self._engine, containers, count)
+            self._wait_until_ready("coordinator")
+        else:
+            raise CannotScale(role, "only trainers and parameter servers come and go here")
 
     def down(self, timeout_s: float) -> bool:
         """Stop trainers and workers, then servers, then the coordinator; remove it all."""

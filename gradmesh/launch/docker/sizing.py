@@ -1,5 +1,6 @@
-"""More trainers or fewer, in containers that are made as the others were."""
+"""More processes of a role or fewer, in containers that are made as the others were."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,14 +16,34 @@ def change_trainers(engine: Engine, containers: Sequence[Container], count: int)
     The coordinator learns the number from its variables, so its container is made anew; its state
     is in its volume, and the others find it where it was.
     """
-    trainers = [c for c in containers if c.labels[ROLE] == "trainer"]
     with refusals("change the number of trainers"):
-        for leaving in trainers[count:]:
-            leaving.stop(timeout=_STOP_S)
-            leaving.remove(force=True)
+        _shrink(engine, containers, "trainer", count)
         _renew(engine, containers[0], f"{_COUNT}={count}")
-        for rank in range(len(trainers), count):
-            _start_like(engine, trainers[0], f"trainer-{rank}")
+        _grow(engine, containers, "trainer", count)
+
+
+def change_servers(engine: Engine, containers: Sequence[Container], count: int) -> None:
+    """Have as many parameter servers; what they hold is between them and the coordinator."""
+    with refusals("change the number of parameter servers"):
+        _shrink(engine, containers, "parameter-server", count)
+        _grow(engine, containers, "parameter-server", count)
+
+
+def _shrink(engine: Engine, containers: Sequence[Container], role: str, count: int) -> None:
+    for leaving in _of(containers, role)[count:]:
+        leaving.stop(timeout=_STOP_S)
+        leaving.remove(force=True)
+        engine.remove_volume(leaving.labels[PROCESS])
+
+
+def _grow(engine: Engine, containers: Sequence[Container], role: str, count: int) -> None:
+    present = _of(containers, role)
+    for rank in range(len(present), count):
+        _start_like(engine, present[0], f"{role}-{rank}")
+
+
+def _of(containers: Sequence[Container], role: str) -> list[Container]:
+    return [container for container in containers if container.labels[ROLE] == role]
 
 
 def _renew(engine: Engine, coordinator: Container, variable: str) -> None:
@@ -31,26 +52,29 @@ def _renew(engine: Engine, coordinator: Container, variable: str) -> None:
     others = [v for v in made["Env"] if not v.startswith(variable.partition("=")[0] + "=")]
     made["Env"] = [*others, variable]
     coordinator.remove(force=True)
-    _create(engine, coordinator, made, coordinator.labels[PROCESS])
+    _create(engine, made, coordinator.attrs["HostConfig"], coordinator.labels[PROCESS])
 
 
 def _start_like(engine: Engine, model: Container, process: str) -> None:
-    made, former = dict(model.attrs["Config"]), model.labels[PROCESS]
-    own = (f"GRADMESH_TRAINER_NAME={former}", f"GRADMESH_TRAINER_ADVERTISE={former}:")
+    """Start a process of the role of another one: the same but for its name and its volume."""
+    made, host = copy.deepcopy((model.attrs["Config"], model.attrs["HostConfig"]))
+    former, role = model.labels[PROCESS], model.labels[ROLE]
+    prefix = f"GRADMESH_{role.replace('-', '_').upper()}_"
+    own = (f"{prefix}NAME=", f"{prefix}ADVERTISE=")
     made["Env"] = [v.replace(former, process) if v.startswith(own) else v for v in made["Env"]]
-    made["Labels"] = {**made["Labels"], **engine.labels("trainer", process)}
+    made["Labels"] |= engine.labels(role, process)
     made["Hostname"] = process
-    _create(engine, model, made, process)
+    volume = f"{engine.volume_name(former)}:"
+    for place, bind in enumerate(host["Binds"] or ()):
+        if bind.startswith(volume):
+            host["Binds"][place] = f"{engine.make_volume(process)}:{bind.removeprefix(volume)}"
+    _create(engine, made, host, process)
 
 
-def _create(engine: Engine, model: Container, made: dict[str, Any], process: str) -> None:
-    """Create and start a container from the description of another one."""
+def _create(engine: Engine, made: dict[str, Any], host: dict[str, Any], process: str) -> None:
     api = engine.client.api
     aliases = api.create_endpoint_config(aliases=[process])
-    config = {
-        **made,
-        "HostConfig": model.attrs["HostConfig"],
-        "NetworkingConfig": api.create_networking_config({engine.name: aliases}),
-    }
+    network = api.create_networking_config({engine.name: aliases})
+    config = {**made, "HostConfig": host, "NetworkingConfig": network}
     created = api.create_container_from_config(config, f"{engine.name}-{process}")
     api.start(created["Id"])
