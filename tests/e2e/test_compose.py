@@ -68,6 +68,26 @@ def test_tables_can_be_read_from_inside(undisturbed: tuple[Compose, Path]) -> No
     assert "feature-0" in compose.run(*ask, "coordinator:7070")
 
 
+def test_rows_outlive_the_containers(undisturbed: tuple[Compose, Path]) -> None:
+    compose, _ = undisturbed
+    before = rows_of("feature-0", compose)
+    compose.run("down", "-t", "20")
+    compose.run("up", "-d", "--no-build", "parameter-server-0", "parameter-server-1")
+    servers = [compose.containers(f"parameter-server-{rank}")[0] for rank in (0, 1)]
+    until(lambda: all(compose.state(s)["Health"]["Status"] == "healthy" for s in servers), 60)
+
+    assert rows_of("feature-0", compose) == before
+
+
+def rows_of(table: str, compose: Compose) -> str:
+    """Return a digest of a table's rows, written out and read within the cluster."""
+    file = f"/tmp/{table}.safetensors"
+    export = f"gradmesh table export {table} {file} --coordinator coordinator:7070 >/dev/null"
+    return compose.run(
+        "exec", "-T", "coordinator", "sh", "-c", f"{export} && sha256sum {file}"
+    ).split()[0]
+
+
 def test_killed_processes_come_back_and_the_result_has_the_same_bits(
     undisturbed: tuple[Compose, Path], tmp_path: Path
 ) -> None:
