@@ -32,6 +32,7 @@ class Handover:
         now: The current map.
         then: The map to come.
         dial: Makes a channel from (address, name).
+        keep: Takes table and rows that stay here.
     """
 
     def __init__(
@@ -41,19 +42,23 @@ class Handover:
         now: ShardMap,
         then: ShardMap,
         dial: Callable[[str, str], Channel],
+        keep: Callable[[str, Block], object],
     ) -> None:
+        self._keep = keep
         self._number = number
         self._name = name
         self._then = then
         self._dial = dial
-        held = now.owned_by(name)
-        self.leaving: NDArray[np.bool_] = held & ~then.owned_by(name)
+        self.held: NDArray[np.bool_] = now.owned_by(name)
+        """For each bucket whether it is here now."""
+        self.leaving: NDArray[np.bool_] = self.held & ~then.owned_by(name)
         """For each bucket whether it goes from here to another server."""
+        self._own = list(then.names).index(name) if name in then.names else -1
         self._targets = sorted(set(then.bucket_shards[self.leaving].tolist()))
         self._channels: dict[int, Channel] = {}
 
     def send(self, table: str, block: Mapping[str, Array]) -> None:
-        """Send rows, or what is kept for buckets, to where they will be.
+        """Send rows, or what is kept for buckets, to where they will be; here, too.
 
         Raises:
             GradmeshError: A server refused, or could not be reached.
@@ -62,13 +67,18 @@ class Handover:
             return
         buckets = block["buckets"] if "buckets" in block else buckets_of(block["ids"])
         owners = self._then.bucket_shards[buckets]
-        for shard in self._targets:
+        for shard in (self._own, *self._targets):
             chosen = owners == shard
-            if chosen.any():
-                self._stage(shard, table, {name: array[chosen] for name, array in block.items()})
+            if not chosen.any():
+                continue
+            part = {name: array[chosen] for name, array in block.items()}
+            if shard == self._own:
+                self._keep(table, part)
+            else:
+                self._stage(shard, table, part)
 
-    def _stage(self, shard: int, table: str, block: Mapping[str, Array]) -> None:
-        for part in slices(dict(block), _PAGE_BYTES):
+    def _stage(self, shard: int, table: str, block: Block) -> None:
+        for part in slices(block, _PAGE_BYTES):
             request = pb.StageRowsRequest(reshard=self._number, table=table, names=list(part))
             self._call(shard, "StageRows", Frame(request, list(part.values())))
 

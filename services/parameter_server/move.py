@@ -9,7 +9,7 @@ from typing import final
 
 from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import ReshardAborted
-from gradmesh.protos.sharding import ShardMap, buckets_of
+from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.mesh.servers import map_of
 from gradmesh.sdk.process import fault
@@ -97,7 +97,7 @@ class Move:
         return self._now is not None and self._mesh.name in self._now.names
 
     def _copy(self) -> None:
-        """Send all rows that will be elsewhere, then those that changed meanwhile."""
+        """Send all rows to where they will be, then those that changed meanwhile."""
         name = self._mesh.name
         self._now = now = self._mesh.servers.refresh(self._mesh.deadline())
         if now.epoch + 1 != self._then.epoch:
@@ -113,7 +113,8 @@ class Move:
             epoch=self._then.epoch,
         )
         if self._holds:
-            self._handover = Handover(self.number, name, now, self._then, self._dial)
+            keep = self._store.resharding.keep
+            self._handover = Handover(self.number, name, now, self._then, self._dial, keep)
             self._copy_all(self._handover)
             for _ in range(_ROUNDS):
                 if self._copy_changed(self._handover) <= _FEW_ROWS:
@@ -128,7 +129,7 @@ class Move:
             if not table.counts_uses:
                 table.changes.outflow.follow()
         buckets = int(handover.leaving.sum())
-        for name, block, share in whole_tables(self._store, handover.leaving, counting=False):
+        for name, block, share in whole_tables(self._store, handover.held, counting=False):
             handover.send(name, block)
             self.report.buckets_moved = int(buckets * share)
             self._tell()
@@ -144,13 +145,12 @@ class Move:
             if not outflow.is_followed:
                 # Made since: none of its rows has been sent.
                 outflow.follow()
-                for _, block in pages(table, handover.leaving):
+                for _, block in pages(table, handover.held):
                     handover.send(table.name, block)
             changed = outflow.take_changed()
-            leaving = changed[handover.leaving[buckets_of(changed)]]
-            for begin in range(0, leaving.size, _FEW_ROWS):
-                handover.send(table.name, outflow.rows_of(leaving[begin : begin + _FEW_ROWS]))
-            count += leaving.size
+            for begin in range(0, changed.size, _FEW_ROWS):
+                handover.send(table.name, outflow.rows_of(changed[begin : begin + _FEW_ROWS]))
+            count += changed.size
         return count
 
     def _stop(self) -> None:
@@ -185,7 +185,7 @@ class Move:
             for name, block, _ in whole_tables(store, handover.leaving, counting=True):
                 handover.send(name, block)
             handover.send_marks(store)
-            store.resharding.check_room()
+            store.resharding.check_room(kept=True)
             # Once the new map is there, others change what was sent.
             store.gate.shut(Kind.READS, _SHUT_S)
         self.report.done = SENDING

@@ -185,8 +185,21 @@ class Resharding:
             last = self._note(marks)
         self._writer.wait(last)
 
-    def check_room(self) -> None:
+    def keep(self, name: str, arrays: dict[str, Array]) -> None:
+        """Copy rows that stay here; without a record, for they are in the log already.
+
+        Raises:
+            StoreFull: They do not fit.
+        """
+        with self._lock:
+            if self.staging is not None:
+                fill(self.staging.table(self._shelf[name].spec), arrays)
+
+    def check_room(self, *, kept: bool = False) -> None:
         """Return if what comes, and what is here and stays, will fit.
+
+        Args:
+            kept: Whether `keep` was given the last of what stays, but for tables that count uses.
 
         Raises:
             StoreFull: It will not.
@@ -194,6 +207,7 @@ class Resharding:
         with self._lock:
             if self.staging is not None:
                 self.staging.check_room(self._shelf.all())
+                self.staging.has_kept = kept
 
     def drop(self) -> None:
         """Give the reshard up: what came is forgotten."""

@@ -32,6 +32,8 @@ class Staging:
         tables: The tables to come, by name.
         made: What they are.
         marks: What goes with the rows, by the server that sent it.
+        has_kept: Whether rows that stay are in the tables to come already, but for tables that
+            count uses.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Staging:
         self.tables: dict[str, TableShard] = {}
         self.made: dict[str, TableMade] = {}
         self.marks: dict[str, MarksStaged] = {}
+        self.has_kept = False
 
     def table(self, spec: table_pb2.TableSpec) -> TableShard:
         """Return a table to come, made at first use.
@@ -60,17 +63,20 @@ class Staging:
         return self.tables[spec.name]
 
     def check_room(self, held: Sequence[TableShard]) -> None:
-        """Return if the rows that this server keeps will fit beside those that came.
+        """Return if rows that stay and have not been copied will fit beside those that have come.
 
         Raises:
             StoreFull: They will not.
         """
         kept = int(bits(self.begun.kept).sum())
+        others = 0
         for old in held if kept else ():
             table = self.table(old.spec)  # memory of fixed rows is taken with it
-            if table.kind == "hash" and not table.spec.hot_bytes:
+            if old.counts_uses and not table.spec.hot_bytes:
                 rows = old.row_count * kept // max(1, old.buckets)
-                self.budget.check(table.name, int(rows * table.expected_row_bytes))
+                need = int(rows * table.expected_row_bytes)
+                self.budget.check(table.name, need, others)
+                others += need
 
     @contextlib.contextmanager
     def over_budget(self) -> Iterator[None]:
@@ -82,12 +88,14 @@ class Staging:
             self.budget.max_bytes = limit
 
     def take_over(self, old: TableShard) -> None:
-        """Copy the rows that this server keeps; nothing changes them meanwhile."""
+        """Copy the rows that stay, unless that was done; nothing changes them meanwhile."""
         kept = bits(self.begun.kept)
         if not kept.any():
             return
         table, outflow = self.table(old.spec), old.changes.outflow
         table.steps = max(table.steps, old.steps)
+        if self.has_kept and not old.counts_uses:
+            return
         for number in range(outflow.pieces):
             self._fill(table, outflow.piece(number, kept))
         self._fill(table, outflow.memory(kept))

@@ -76,8 +76,11 @@ def test_trainers_come_and_go_and_every_right_is_needed(
     launched.scale("trainer", 2)
 
     wait_until(lambda: training_on(tmp_path) == ["trainer-0", "trainer-1"], 60)
-    with pytest.raises(CannotScale, match="parameter-server processes: the rows are divided"):
-        launched.scale("parameter-server", 2)
+    which = ("--namespace", "team", "--name", "one")
+    moved = run(tmp_path, "scale", "parameter-servers", "2", *which)
+    assert (moved.returncode, moved.stdout[:22]) == (0, "2 parameter servers: 2"), moved.stderr
+    with pytest.raises(CannotScale, match="worker processes: there is one coordinator"):
+        launched.scale("worker", 2)
     assert next(launched.logs(["trainer-1"], follow=True, tail=1))[0] == "trainer-1"
     assert launched.down(50)
     assert left_over(emulated) == []
