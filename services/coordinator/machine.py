@@ -183,7 +183,9 @@ class Machine:
         return self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)
 
     def _refresh_shards(self, now: float | None) -> None:
-        if self.shards.refresh(self._servers()):
+        # Nobody takes the place of one that may still be there, and only has not been heard yet.
+        known = self.members.known_of_role(membership_pb2.ROLE_PARAMETER_SERVER)
+        if self.shards.refresh(known):
             self._journal.set_fact("shard_map", self.shards.map.SerializeToString())
             if self.shards.map.epoch > 1:
                 # A server that came back holds other rows than the run has seen. With the first

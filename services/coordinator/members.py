@@ -186,6 +186,11 @@ class Members:
         """Return the members with a role, by name."""
         return [held.member for held in self.leases() if held.member.role == role]
 
+    def known_of_role(self, role: pb.Role) -> list[pb.Member]:
+        """Return the members with a role, with those that a former coordinator knew."""
+        former = [member for member in self._former.values() if member.role == role]
+        return [*self.of_role(role), *former]
+
     def leases(self) -> list[Lease]:
         """Return all members with their last sign of life, by name."""
         return sorted(self._leases.values(), key=lambda held: natural_key(held.member.name))

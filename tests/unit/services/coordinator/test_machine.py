@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2
+from gradmesh.protos.coordinator.v1 import membership_pb2, reshard_pb2, status_pb2
 from gradmesh.protos.errors import (
     InvalidRequest,
     JobDone,
@@ -139,6 +139,38 @@ def test_a_table_that_the_journal_did_not_take_does_not_exist(journal, say):
         machine.create_table(say.table())
 
     assert machine.catalogue.all() == []
+
+
+def test_a_spare_server_waits_for_one_that_a_restarted_coordinator_has_not_heard(journal, say):
+    machine = make(journal)
+    for i in range(3):
+        machine.register(say.register(f"ps-{i}"), 0)
+
+    again = make(journal)
+    again.register(say.register("ps-2"), 1)
+    again.register(say.register("ps-0"), 1)
+
+    assert [shard.name for shard in again.shards.map.shards] == ["ps-0", "ps-1"]
+    with pytest.raises(ShardNotReady):
+        again.shard_map()
+
+
+def test_a_scaled_number_outlives_a_restart_but_not_another_setting(journal, say):
+    machine = make(journal, parameter_servers=1)
+    for i in range(2):
+        machine.register(say.register(f"ps-{i}"), 0)
+    machine.scale(reshard_pb2.ScaleParameterServersRequest(parameter_servers=2), 0)
+    for done in range(2, 7):
+        for i in range(2):
+            report = reshard_pb2.ReportMoveRequest(
+                name=f"ps-{i}", incarnation=1, reshard=1, done=done
+            )
+            machine.report_move(report, 1)
+
+    assert machine.scaling.number == 0
+    assert len(machine.shard_map().shards) == 2
+    assert make(journal, parameter_servers=1).shards.count == 2
+    assert make(journal, parameter_servers=3).shards.count == 3
 
 
 def test_a_restart_keeps_places_tables_and_map(formed, journal, say):
