@@ -63,10 +63,15 @@ def line(
     for percentile in PERCENTILES:
         seconds = measured.seconds(percentile)
         rate = report.batch_size / seconds
-        cells.append(f"  p{percentile:02d}: {seconds:>7.3f}s {rate:>6.0f}/s")
+        cells.append(f"  p{percentile:02d}: {seconds:>7.3f}s {_rate(rate):>6}/s")
     name = f"{len(measured.ranks):>4} {device} -- {label}:"
     tail = "" if hidden is None else f"  ({hidden:.0%} of communication hidden)"
     return f"{name:<{_PAD}}" + "".join(cells) + tail
+
+
+def _rate(rate: float) -> str:
+    """Return examples a second; big models on a CPU make few."""
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2f}"
 
 
 def write(file: Path, header: Mapping[str, Any], reports: Sequence[ModelReport]) -> None:
@@ -139,5 +144,5 @@ def _compare_models(base: ModelReport, test: ModelReport) -> Iterator[str]:
             before, now = old.seconds(percentile), new.seconds(percentile)
             delta = -100 * (now - before) / before
             rate = test.batch_size / now
-            cells.append(f"  p{percentile:02d}: {now:>8.3f}s {rate:>7.0f}/s {delta:>+8.1f}%")
+            cells.append(f"  p{percentile:02d}: {now:>8.3f}s {_rate(rate):>7}/s {delta:>+8.1f}%")
         yield f"{len(new.ranks):>4} ranks" + "".join(cells)

@@ -7,9 +7,17 @@ gradients travel, on every backend.
 """
 
 import contextlib
+import hashlib
+import importlib.util
 import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,31 +125,31 @@ def delay(model, names):
 
 
 def train_together(ranks, case):
-    size = len(ranks)
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(lambda group: train(group, case), ranks, timeout=50))
 
-    def run(group):
-        model = Net(case["sparse"], case["spare"], case["norm"])
-        if case["in_backward"]:
-            apply_optimizer_in_backward(SGD, model.parameters(), {"lr": LR})
-        ddp = DistributedDataParallel(
-            model, process_group=group, **case["options"], **delay(model, case["delayed"])
-        )
-        optimizer = SGD(model.parameters(), lr=LR)
-        if case["hook"] == "optimizer":
-            hook = comm_hooks.hook_then_optimizer(comm_hooks.allreduce_hook, optimizer)
-            ddp.register_comm_hook(None, hook)
-        elif case["hook"]:
-            ddp.register_comm_hook(None, comm_hooks.allreduce_hook)
-        if case["fused"]:
-            ddp.register_fused_optim(SGD, lr=LR)
-        counts = counts_of(size, case)
-        with ddp.join(case["divisor"] == "all", enable=len(set(counts)) > 1):
-            for step in range(counts[group.rank]):
-                take_step(ddp, optimizer, group, step, case)
-        return [p.data.tobytes() for p in model.parameters()]
 
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(run, ranks, timeout=50))
+def train(group, case):
+    """Train as one rank; return the bytes of the parameters."""
+    model = Net(case["sparse"], case["spare"], case["norm"])
+    if case["in_backward"]:
+        apply_optimizer_in_backward(SGD, model.parameters(), {"lr": LR})
+    ddp = DistributedDataParallel(
+        model, process_group=group, **case["options"], **delay(model, case["delayed"])
+    )
+    optimizer = SGD(model.parameters(), lr=LR)
+    if case["hook"] == "optimizer":
+        hook = comm_hooks.hook_then_optimizer(comm_hooks.allreduce_hook, optimizer)
+        ddp.register_comm_hook(None, hook)
+    elif case["hook"]:
+        ddp.register_comm_hook(None, comm_hooks.allreduce_hook)
+    if case["fused"]:
+        ddp.register_fused_optim(SGD, lr=LR)
+    counts = counts_of(group.size, case)
+    with ddp.join(case["divisor"] == "all", enable=len(set(counts)) > 1):
+        for step in range(counts[group.rank]):
+            take_step(ddp, optimizer, group, step, case)
+    return [p.data.tobytes() for p in model.parameters()]
 
 
 def take_step(ddp, optimizer, group, step, case):
@@ -311,3 +319,41 @@ def test_every_backend_equals_one_process_bit_for_bit(groups, backend, size, cas
     alone = train_alone(size, case)
     for rank, together in enumerate(train_together(groups(backend, size), case)):
         assert together == alone, rank
+
+
+MPI_CASES = [
+    "big-copy-plain-micro1-dense",
+    "small-view-find-changes-micro3-rows",
+    "list-copy-static-micro1-rows",
+    "small-copy-skip-micro1-dense",
+    "hook-small-view-each-rows",
+    "join-small-copy-find-active-rows-0-2",
+    "context-view-find-each-rows",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_mpi_equals_one_process_bit_for_bit(tmp_path):
+    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if importlib.util.find_spec("mpi4py") is None or mpiexec is None:
+        pytest.skip("mpi4py and mpiexec are not installed: make parity-setup")
+    script = Path(__file__).with_name("mpi_process.py")
+
+    done = subprocess.run(
+        [mpiexec, "-n", "3", sys.executable, script, tmp_path, *MPI_CASES],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    cases = {case.id: case.values[0] for case in table()}
+    expected = {name: digest(train_alone(3, cases[name])) for name in MPI_CASES}
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [expected] * 3
+
+
+def digest(parameters):
+    """Return a short text that stands for all bits."""
+    return hashlib.sha256(b"".join(parameters)).hexdigest()
