@@ -45,6 +45,9 @@ def _weight() -> Any:
 
 def _begin(port: int, rank: int) -> None:
     import torch
+
+    # Imported for its effect: it turns on warnings of what it is made from, at every step.
+    import torch.distributed.optim
     from torch.distributed import rpc
 
     warnings.simplefilter("ignore")
