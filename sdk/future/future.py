@@ -59,13 +59,16 @@ class Future(Generic[T]):
         "_source",
         "_turn",
         "_value",
+        "_waited",
     )
 
     def __init__(self, source: Source[T] | None = None) -> None:
         self._source = source
         self._turn = threading.Lock()  # held by the one that waits for the source
-        self._over = threading.Event()
-        self._lock = threading.Lock()  # guards _callbacks, _asked and settling
+        self._over = False
+        self._lock = threading.Lock()  # guards _callbacks, _asked, _waited and settling
+        # Made by the first who waits without a source: most futures never need it.
+        self._waited: threading.Event | None = None
         self._callbacks: list[Callable[[], object]] = []
         self._asked = False
         self._value: T | None = None
@@ -95,7 +98,7 @@ class Future(Generic[T]):
             RuntimeError: It is not.
             Exception: What went wrong.
         """
-        if not self._over.is_set():
+        if not self._over:
             raise RuntimeError("the future is not done yet; wait for it")
         return self.result()
 
@@ -105,22 +108,32 @@ class Future(Generic[T]):
         Raises:
             DeadlineExceeded: The end is not there yet; ask again.
         """
-        if self._over.is_set():
+        if self._over:
             return self._error
         if timeout_s is None and self._source is not None:
             self._resolve()
         else:
             limit_s = LONGEST_WAIT_S if timeout_s is None else timeout_s
             self._ask()
-            if not self._over.wait(limit_s):
+            if not self._await(limit_s):
                 raise DeadlineExceeded(f"no answer within {limit_s:g} s; it is still under way")
         return self._error
 
+    def _await(self, limit_s: float) -> bool:
+        """Wait until the future is settled by somebody else; return whether it is."""
+        with self._lock:
+            if self._over:
+                return True
+            if self._waited is None:
+                self._waited = threading.Event()
+            waited = self._waited
+        return waited.wait(limit_s)
+
     def done(self) -> bool:
         """Tell whether `result` returns or raises at once."""
-        if not self._over.is_set():
+        if not self._over:
             self._ask()
-        return self._over.is_set()
+        return self._over
 
     def add_done_callback(self, function: "Callable[[Future[T]], object]") -> None:
         """Call `function(self)` at the end, on another thread; at once if the end has come.
@@ -139,7 +152,7 @@ class Future(Generic[T]):
                 _log.exception("a callback failed")
 
         with self._lock:
-            waiting = not self._over.is_set()
+            waiting = not self._over
             if waiting:
                 self._callbacks.append(call)
         if waiting:
@@ -211,11 +224,13 @@ class Future(Generic[T]):
     ) -> list[Callable[[], object]] | None:
         """Note the end; return the callbacks that are to be called, or None if it was noted."""
         with self._lock:
-            if self._over.is_set():
+            if self._over:
                 return None
             self._value, self._error = value, error
-            self._over.set()
+            self._over = True
             callbacks, self._callbacks = self._callbacks, []
+            if self._waited is not None:
+                self._waited.set()
         return callbacks
 
     def _ask(self) -> None:
@@ -232,7 +247,7 @@ class Future(Generic[T]):
             source.abandon()
 
     def __repr__(self) -> str:
-        state = "under way" if not self._over.is_set() else "failed" if self._error else "done"
+        state = "under way" if not self._over else "failed" if self._error else "done"
         return f"Future({state})"
 
 
