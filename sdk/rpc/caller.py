@@ -71,7 +71,8 @@ class Caller:
             timeout_s: Seconds; None or -1 for the default, 0 for no limit.
         """
         if timeout_s is None or timeout_s == -1:
-            timeout_s = self.timeout_s
+            timeout_s = self.timeout_s  # checked when it was set
+            return Deadline.after(timeout_s or NO_LIMIT_S)
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s < 0:
             raise InvalidRequest(f"a timeout is a number of seconds, 0 or more, not {timeout_s!r}")
         return Deadline.after(timeout_s or NO_LIMIT_S)

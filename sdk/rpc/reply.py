@@ -77,6 +77,14 @@ def reply_of(body: Any) -> Reply:
     arrays: list[Array] = []
     if isinstance(body, Frame):
         body, arrays = body.message, body.arrays
+    if type(body) is pb.CallResponse:
+        return Reply(
+            body.result if body.HasField("result") else None,
+            arrays,
+            body.autograd if body.HasField("autograd") else None,
+            body.error if body.HasField("error") else None,
+            deferred=body.deferred,
+        )
     if isinstance(body, pb.CreateRefResponse):
         return Reply(deferred=body.deferred)
     error = body.error if body.HasField("error") else None

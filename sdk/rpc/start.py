@@ -136,7 +136,8 @@ def init(
         inline=max(1, threads // 2),
     )
     agent.strict_refs = strict_refs
-    agent.caller.deadline(None)  # a bad default is better refused now
+    # A bad default is better refused now.
+    agent.caller.deadline(-2 if timeout_s in (None, -1) else timeout_s)
     if install:
         current.install(agent)
     # Calls are recorded process-wide, so it is the process's own worker that takes part.
