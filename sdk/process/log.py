@@ -92,7 +92,10 @@ class PrettyFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line, with the traceback below it if it has one."""
-        return pretty_line(fields_of(record, self._role, self), colour=self._colour)
+        fields = fields_of(record, self._role, self)
+        # It would fill the screen of whoever starts five processes; JSON lines have it.
+        fields.pop("config", None)
+        return pretty_line(fields, colour=self._colour)
 
 
 def fields_of(record: logging.LogRecord, role: str, formatter: logging.Formatter) -> dict[str, Any]:

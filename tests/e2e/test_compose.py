@@ -43,10 +43,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Comp
 
 def test_it_trains_and_ends_with_a_report(undisturbed: tuple[Compose, Path]) -> None:
     compose, output = undisturbed
-    figures = json.loads((output / "report.json").read_text())["figures"]
+    report = json.loads((output / "report.json").read_text())
+    figures = report["figures"]
     shown = "\n".join(compose.lines("report"))
 
     assert figures["steps"] == STEPS
+    # One that docker-compose.yml does not name comes from .env, too.
+    assert report["settings"]["job"]["table_optimizer"] == "sgd"
     assert figures["best_auc"] - 0.03 < figures["auc"] < figures["best_auc"]
     assert "AUC, held out" in shown
     assert f"{figures['auc']:.4f}" in shown

@@ -101,3 +101,15 @@ def test_json_fields_render_as_a_pretty_line() -> None:
     }
 
     assert pretty_line(fields, colour=False, role=False) == "03:04:05 info    m k=1"
+
+
+def test_the_effective_configuration_is_for_programs() -> None:
+    shown = {}
+    for form in ("pretty", "json"):
+        stream = io.StringIO()
+        set_up_logging(LogConfig(format=form), "trainer-0", stream)
+        logging.getLogger("x").info("starting", extra={"config": {"job": {"steps": 1}}, "pid": 7})
+        shown[form] = stream.getvalue()
+
+    assert shown["pretty"].endswith("trainer-0 starting pid=7\n")
+    assert json.loads(shown["json"])["config"] == {"job": {"steps": 1}}
