@@ -106,14 +106,17 @@ def _float32() -> Any:
 
 
 def _in_turns(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """Return the median seconds of each call, made one after the other: noise hits all alike."""
+    """Return the median processor seconds of each call, made one after the other.
+
+    Processor time, since a call takes longer than the time that a busy system gives a thread.
+    """
     samples: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
     until = time.perf_counter() + seconds
     while len(samples[0]) < 5 or time.perf_counter() < until:
         for held, call in zip(samples, calls, strict=True):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             call()
-            held.append(time.perf_counter() - begin)
+            held.append(time.thread_time() - begin)
     return [float(np.median(held)) for held in samples]

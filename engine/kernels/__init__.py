@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
     from gradmesh.engine.kernels.route import route_ids as route_ids
+    from gradmesh.engine.kernels.route import route_one as route_one
     from gradmesh.engine.kernels.rows import check_index as check_index
     from gradmesh.engine.kernels.rows import coalesce as coalesce
     from gradmesh.engine.kernels.rows import copy_in as copy_in
@@ -62,6 +63,7 @@ _HOMES = {
     "init_uniform": "initializer",
     "interleave": "bag",
     "route_ids": "route",
+    "route_one": "route",
     "scatter_add": "rows",
     "scatter_sgd": "rows",
     "unique_inverse": "unique",
@@ -106,6 +108,7 @@ __all__ = [
     "norm",
     "rank_bits",
     "route_ids",
+    "route_one",
     "scatter_add",
     "scatter_sgd",
     "sketch",

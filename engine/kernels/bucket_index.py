@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.kernels.compile import inline, jit
+from gradmesh.engine.kernels.prefetch import fetch_row
 from gradmesh.engine.kernels.unique import spread
 
 KEEP, LRU, LFU, TTL = 0, 1, 2, 3
@@ -29,7 +30,8 @@ regions left behind since `dead` was read."""
 DONE, NO_SLOT, NO_CLASS, NO_ROOM_FOR_DEAD = 0, 1, 2, 3
 """Why `insert` returned."""
 
-_BLOCK = 256
+# Ids whose entries are fetched at once.
+_BLOCK = 128
 _LOW = np.uint64(0xFFFFFFFF)
 _MASK = 0xFFFFFFFF
 _HALF = np.uint64(32)
@@ -63,20 +65,52 @@ def first_foreign(ids: Any, local: Any) -> Any:
 
 
 @inline
-def _homes(ids: Any, begin: Any, end: Any, local: Any, heads: Any, entries: Any, out: Any) -> Any:
-    """Put the places at which the search for ids[begin:end] starts into out, and fetch them.
+def _fetch_homes(
+    ids: Any, begin: Any, end: Any, local: Any, heads: Any, entries: Any, way: Any
+) -> None:
+    """Note where the search for ids[begin:end] starts, and fetch that into the cache.
 
-    Apart from the search, whose branches cannot be foreseen, the processor has many misses under
-    way at once. The sum is returned so that the reads are not left out.
+    A row of `way` says of an id where to look, and where its bucket begins and ends.
     """
     for i in range(begin, end):
         hashed = spread(ids[i])
         bucket = np.int64(local[np.int64(hashed >> _TOP)])
-        out[i - begin] = heads[bucket, BEGIN] + _home(hashed, heads[bucket, CAPACITY])
-    fetched = 0
-    for i in range(end - begin):
-        fetched += entries[out[i], 1]
-    return fetched
+        first, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
+        place = first + _home(hashed, capacity)
+        way[i - begin, 0], way[i - begin, 1], way[i - begin, 2] = place, first, first + capacity
+        fetch_row(entries, place)
+        # Half of the searches go on; they may cross into the next line.
+        fetch_row(entries, place + 2)
+
+
+@inline
+def _settle(ids: Any, begin: Any, end: Any, entries: Any, way: Any, left: Any, values: Any) -> None:
+    """Move on to the entries of ids[begin:end], or to the empty ones where a search ends.
+
+    What stands there beside the id goes to `values`. One look at all of them, then another at
+    those that are left, and so on: whether an entry is the right one cannot be foreseen, so that
+    no branch may depend on it.
+    """
+    count = 0
+    for k in range(end - begin):
+        place = np.uint64(way[k, 0])
+        value = entries[place, 1]
+        values[k] = value
+        left[count] = k
+        count += 1 - int((entries[place, 0] == ids[begin + k]) | (value == 0))
+    while count > 0:
+        again = 0
+        for m in range(count):
+            k = left[m]
+            following = way[k, 0] + 1
+            following = way[k, 1] if following == way[k, 2] else following
+            way[k, 0] = following
+            place = np.uint64(following)
+            value = entries[place, 1]
+            values[k] = value
+            left[again] = k
+            again += 1 - int((entries[place, 0] == ids[begin + k]) | (value == 0))
+        count = again
 
 
 @inline
@@ -97,23 +131,21 @@ def _search(key: Any, place: Any, local: Any, heads: Any, entries: Any) -> Any:
 def find(ids: Any, local: Any, heads: Any, entries: Any, oldest: Any, out: Any) -> Any:
     """Put the slot of each id into out, -1 where there is none; return how many there are not.
 
-    The second number returned means nothing. Entries whose mark is below `oldest` count as absent.
+    Entries whose mark is below `oldest` count as absent.
     """
-    homes = np.empty(_BLOCK, np.int64)
+    way = np.empty((_BLOCK, 3), np.int64)
+    left, values = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     missing = 0
-    fetched = 0
     for begin in range(0, ids.shape[0], _BLOCK):
         end = min(begin + _BLOCK, ids.shape[0])
-        fetched += _homes(ids, begin, end, local, heads, entries, homes)
+        _fetch_homes(ids, begin, end, local, heads, entries, way)
+        _settle(ids, begin, end, entries, way, left, values)
         for i in range(begin, end):
-            place = _search(ids[i], homes[i - begin], local, heads, entries)
-            value = entries[place, 1]
-            if value == 0 or (oldest > 0 and ((value >> 32) & _MASK) < oldest):
-                out[i] = -1
-                missing += 1
-            else:
-                out[i] = (value & _MASK) - 1
-    return missing, fetched
+            value = values[i - begin]
+            absent = (value == 0) | (((value >> 32) & _MASK) < oldest)
+            out[i] = -1 if absent else (value & _MASK) - 1
+            missing += int(absent)
+    return missing
 
 
 @jit
@@ -131,18 +163,19 @@ def use(
 ) -> Any:
     """Do as `find` and mark each entry as used; return how many are missing, how many expired.
 
-    The places in ids of expired entries are listed, and their marks are left alone. The third
-    number returned means nothing.
+    The places in ids of expired entries are listed, and their marks are left alone.
     """
-    homes = np.empty(_BLOCK, np.int64)
+    way = np.empty((_BLOCK, 3), np.int64)
+    left, values = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     missing = 0
     stale = 0
-    fetched = 0
     for begin in range(0, ids.shape[0], _BLOCK):
         end = min(begin + _BLOCK, ids.shape[0])
-        fetched += _homes(ids, begin, end, local, heads, entries, homes)
+        _fetch_homes(ids, begin, end, local, heads, entries, way)
+        _settle(ids, begin, end, entries, way, left, values)
         for i in range(begin, end):
-            place = _search(ids[i], homes[i - begin], local, heads, entries)
+            place = way[i - begin, 0]
+            # Read again: an id may stand twice, and the first one has marked it.
             value = entries[place, 1]
             slot = value & _MASK
             out[i] = slot - 1
@@ -156,7 +189,7 @@ def use(
                 continue
             bucket = np.int64(local[np.int64(spread(ids[i]) >> _TOP)])
             entries[place, 1] = (_marked(policy, mark, now, clocks, bucket) << 32) | slot
-    return missing, stale, fetched
+    return missing, stale
 
 
 @jit

@@ -158,3 +158,50 @@ def route_ids(
     if found < 0:
         return -1 - found, distinct, inverse, layout, totals
     return -1, distinct[:found], inverse, layout, totals
+
+
+@jit
+def _route_one(ids: Any, first: Any, last: Any, slots: Any, inverse: Any, distinct: Any) -> Any:
+    """Do as `_route` for one table, one owner and one matrix."""
+    mask = np.uint64(slots.shape[0] - 1)
+    slots[:] = -1
+    found = 0
+    for i in range(ids.shape[0]):
+        key = ids[i]
+        if key < first or key > last:
+            return -1 - i
+        h = spread(key) & mask
+        while slots[h] >= 0 and distinct[slots[h]] != key:
+            h = (h + np.uint64(1)) & mask
+        if slots[h] < 0:
+            slots[h] = found
+            distinct[found] = key
+            found += 1
+        inverse[i] = slots[h]
+    return found
+
+
+def route_one(ids: Any, first: int, last: int) -> tuple[int, Any, Any]:
+    """Return the distinct ids of one table whose rows have one owner.
+
+    Args:
+        ids: int64 [n].
+        first: The least id of the table.
+        last: The greatest.
+
+    Returns:
+        -1, or the place of the first id that is no row of the table: the rest means nothing then;
+        distinct, int64 [m], in order of first appearance;
+        inverse, int64 [n], where each id stands among them.
+    """
+    count = len(ids)
+    if count == 1:
+        wrong = -1 if first <= ids.item(0) <= last else 0
+        return wrong, ids.copy(), np.zeros(1, np.int64)
+    slots = np.empty(1 << max(4, (4 * count - 1).bit_length()), np.int32)
+    inverse = np.empty(count, np.int64)
+    distinct = np.empty(count, np.int64)
+    found = _route_one(ids, first, last, slots, inverse, distinct)
+    if found < 0:
+        return -1 - found, distinct, inverse
+    return -1, distinct if found == count else distinct[:found], inverse

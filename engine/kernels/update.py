@@ -12,14 +12,19 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.kernels.compile import inline, jit
+from gradmesh.engine.kernels.prefetch import fetch_row
 
 _LANES = 16
+# Rows that are fetched into the cache before their turn comes.
+_AHEAD = 8
 
 
 @jit
 def sgd(weights: Any, index: Any, grads: Any, lr: Any, decay: Any) -> None:
     """Subtract lr * (grad + decay * weight)."""
     for i in range(index.shape[0]):
+        if i + _AHEAD < index.shape[0]:
+            fetch_row(weights, index[i + _AHEAD])
         w = weights[index[i]]
         g = grads[i]
         for j in range(w.shape[0]):

@@ -49,6 +49,7 @@ def _tables(ids: Any, sent: Any, matrix: Any) -> None:
     nothing = np.zeros(1, np.int64)
     starts, bounds = np.array([0, 3]), np.array([[0], [9]])
     route.route_ids(ids, starts, bounds, np.zeros(4096, np.int32), 1, nothing, nothing, 1)
+    route.route_one(ids, 0, 9)
     rows.coalesce(inverse, sent, len(distinct))
     rows.gather(matrix, ids)
     rows.gather(matrix, inverse)

@@ -9,12 +9,17 @@ from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.autograd.ops import take_rows
 from gradmesh.engine.nn import Module
 from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.nn.row_source import RowSource
 from gradmesh.sdk.table.lookup import PendingLookup
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.deadline import Deadline
+
+# From so many ids on, a request that only reads goes in so many shares.
+_BIG_IDS = 16_384
+_SHARES = 3
 
 
 @final
@@ -44,6 +49,10 @@ class RemoteEmbedding(Module):
             )
         self.dim = self.tables[0].dim
         self._source = RowSource(self._set, prefetch_depth)
+        each = -(-len(self.tables) // _SHARES)
+        self._shares = [
+            (at, TableSet(self.tables[at : at + each])) for at in range(0, len(self.tables), each)
+        ]
 
     def forward(self, ids: Any) -> Tensor:
         """Return the rows.
@@ -61,13 +70,36 @@ class RemoteEmbedding(Module):
         array = as_ids(ids, self._set.names[0])
         wanted = self._want(array)
         if array.ndim == 2 and self._source.is_for_reading():
-            deadline = Deadline.after(self._set.timeout_s)
-            return Tensor(PendingLookup(self._set, wanted, deadline).gather_columns())
+            return Tensor(self._read(wanted, len(array)))
         (rows,), inverse = self._source.fetch(wanted)
         if array.ndim == 2:
             inverse = inverse.reshape(len(self.tables), -1).T
         result: Tensor = take_rows(rows, inverse)
         return result
+
+    def _read(self, wanted: WantedIds, batch: int) -> Array:
+        """Return rows outside any context, [batch, tables, dim].
+
+        A big request goes in several: while the servers gather the rows of some tables, those of
+        others are asked for, or put where they belong.
+        """
+        deadline = Deadline.after(self._set.timeout_s)
+        shares = self._shares if wanted.ids.size >= _BIG_IDS else [(0, self._set)]
+        out = np.empty((batch, len(self.tables), self.dim), self.tables[0].dtype)
+        pending: list[tuple[int, PendingLookup]] = []
+        try:
+            for at, tables in shares:
+                end = at + len(tables.tables)
+                ids = wanted.ids[at * batch : end * batch]
+                some = WantedIds(ids, wanted.starts[at : end + 1] - at * batch)
+                pending.append((at, PendingLookup(tables, some, deadline)))
+            for at, lookup in pending:
+                lookup.gather_columns(out, at)
+        except BaseException:
+            for _, lookup in pending:
+                lookup.cancel()
+            raise
+        return out
 
     def prefetch(self, ids: Any) -> bool:
         """Ask for the rows of the next batch, to be there when `forward` wants them.

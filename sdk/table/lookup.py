@@ -164,12 +164,16 @@ class PendingLookup:
         """
         return self._finish(self._gather)
 
-    def gather_columns(self) -> Array:
-        """Wait for the rows as `finish` does; return them side by side, [n, tables, dim].
+    def gather_columns(self, out: Array, at: int) -> None:
+        """Wait for the rows as `finish` does; put them side by side.
 
         For tables of one dim and type, of each of which as many ids are wanted.
+
+        Args:
+            out: [n, columns, dim] of that type, C-contiguous.
+            at: Which column the rows of the first table go to.
         """
-        return self._finish(self._gather_columns)
+        self._finish(lambda sent, calls: (None, self._gather_columns(sent, calls, out, at)))
 
     def _finish(self, read: Callable[[Lookup, Calls], tuple[T, int]]) -> T:
         servers = self._tables.servers
@@ -203,25 +207,29 @@ class PendingLookup:
             return lookup.rows[0].take(inverse, 0, None, "clip"), size
         call = calls.only()
         (rows,) = self._rows_of(parts[0], call.borrow())
-        # The places are our own: none lies outside.
-        found = rows.take(inverse, 0, None, "clip")
+        # Where no id comes twice they stand as they were asked for. The places are our own: none
+        # lies outside.
+        whole = len(rows) == inverse.size
+        found = rows.copy() if whole else rows.take(inverse, 0, None, "clip")
         size = rows.nbytes
         call.release()
         return found, size
 
-    def _gather_columns(self, sent: Lookup, calls: Calls) -> tuple[Array, int]:
+    def _gather_columns(self, sent: Lookup, calls: Calls, out: Array, at: int) -> int:
+        """Put the rows of each id into out; return the size of the distinct ones."""
         parts, inverse = sent.route.parts, sent.route.inverse
         count = len(self._tables.names)
         columns = inverse.reshape(count, -1)
         if len(parts) != 1 or not columns.size:
             lookup, size = self._assemble(sent, calls)
-            return lookup.rows[0].take(columns.T, 0, None, "clip"), size
+            out[:, at : at + count] = lookup.rows[0].take(columns.T, 0, None, "clip")
+            return size
         call = calls.only()
         arrays = self._rows_of(parts[0], call.borrow())
-        found = gather_columns(arrays, [piece.begin for piece in parts[0].pieces], columns)
+        gather_columns(arrays, [piece.begin for piece in parts[0].pieces], columns, out, at)
         size = sum(rows.nbytes for rows in arrays)
         call.release()
-        return found, size
+        return size
 
     def _rows_of(self, part: Part, reply: Any) -> list[Array]:
         """Return the rows of an answer, table by table.

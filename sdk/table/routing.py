@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.engine.kernels import route_ids
+from gradmesh.engine.kernels import route_ids, route_one
 from gradmesh.protos import limits
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
@@ -99,6 +99,8 @@ def route(
         IdOutOfRange: An id is no row of its table.
     """
     count = len(shards.names)
+    if count == 1 and tables.only is not None:
+        return _route_one(tables, tables.only, wanted, max_bytes)
     group_count = len(tables.groups)
     wrong, distinct, inverse, layout, counted = route_ids(
         wanted.ids,
@@ -133,6 +135,24 @@ def route(
             cut = _cut(pieces, row_bytes, max_bytes)
             parts += [Part(shard, number, some) for number, some in enumerate(cut)]
     return Route(parts, inverse, totals, distinct)
+
+
+def _route_one(
+    tables: TableSet, bounds: tuple[int, int], wanted: WantedIds, max_bytes: int
+) -> Route:
+    """Route ids of one table to one server, as most small requests are."""
+    wrong, distinct, inverse = route_one(wanted.ids, *bounds)
+    if wrong >= 0:
+        raise tables.refuse(wanted, wrong)
+    size = distinct.size
+    if not size:
+        return Route([], inverse, [0], distinct)
+    pieces = [Piece(0, 0, 0, distinct)]
+    if _HEAD_BYTES + _TABLE_BYTES + size * (8 + tables.row_bytes[0]) <= max_bytes:
+        return Route([Part(0, 0, pieces)], inverse, [size], distinct)
+    cut = _cut(pieces, tables.row_bytes, max_bytes)
+    parts = [Part(0, number, some) for number, some in enumerate(cut)]
+    return Route(parts, inverse, [size], distinct)
 
 
 def _cut(pieces: list[Piece], row_bytes: list[int], max_bytes: int) -> list[list[Piece]]:

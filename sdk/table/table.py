@@ -1,10 +1,12 @@
 """One embedding table on the parameter servers."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import numpy_dtype
@@ -218,4 +220,10 @@ class Table:
 
 
 def _want(shaped: Ids) -> WantedIds:
-    return WantedIds(shaped.reshape(-1), np.array((0, shaped.size), np.int64))
+    return WantedIds(shaped.reshape(-1), _starts(shaped.size))
+
+
+# Most requests are as long as others before them.
+@lru_cache(maxsize=256)
+def _starts(size: int) -> NDArray[np.int64]:
+    return np.array((0, size), np.int64)

@@ -67,6 +67,10 @@ class TableSet:
         self.bounds = np.array(
             [[t.first_id for t in self.tables], [t.last_id for t in self.tables]], np.int64
         )
+        # The bounds of a table that is alone, as plain numbers.
+        self.only: tuple[int, int] | None = None
+        if len(self.tables) == 1:
+            self.only = self.tables[0].first_id, self.tables[0].last_id
         self.heads = Heads(self.names, self.wire)
 
     def refuse(self, wanted: WantedIds, place: int) -> IdOutOfRange:

@@ -63,6 +63,27 @@ def test_several_tables_of_different_rows_in_one_layer(cluster):
     np.testing.assert_array_equal(big.lookup([5, 999, 0])[:, 0], [-3, -1, 1])
 
 
+def test_a_big_read_goes_in_shares_and_gives_the_same_rows(cluster):
+    mesh = cluster.connect()
+    tables = [make_table(mesh, f"t{number}", rows=50 + number) for number in range(5)]
+    rng = np.random.default_rng(0)
+    for table in tables:
+        ids = np.arange(50)
+        table.push(ids, rng.standard_normal((50, 3)).astype(np.float32))
+    ids = rng.integers(0, 50, (4000, 5))
+
+    found = RemoteEmbedding(tables)(ids)
+
+    for column, table in enumerate(tables):
+        np.testing.assert_array_equal(found.data[:, column], table.lookup(ids[:, column]))
+    ids[-1, -1] = 54
+    with pytest.raises(IndexError, match="'t4': id 54"):
+        RemoteEmbedding(tables)(ids)
+    # What was under way for the other tables is given up; the next read is not disturbed.
+    ids[-1, -1] = 53
+    assert RemoteEmbedding(tables)(ids).shape == (4000, 5, 3)
+
+
 def test_an_id_beyond_its_own_table_names_that_table(cluster):
     mesh = cluster.connect()
     layer = RemoteEmbedding([make_table(mesh, "small", rows=3), make_table(mesh, "big", rows=10)])

@@ -13,11 +13,20 @@ from numba import types
 
 from gradmesh.engine.kernels.compile import jit
 
-LOOK_NS: Final = 200_000
-"""How long somebody eager looks before it sleeps."""
+MOST_NS: Final = 300_000
+"""Longest that anybody looks before it sleeps."""
 
-# Receives that sleep at once after one that looked in vain; as many as this at most.
-_MOST_SKIPPED = 256
+# A look lasts this much longer than twice the usual wait.
+_SPARE_NS: Final = 20_000
+# How much the last wait counts for what is usual, and the longest that counts as such.
+_WEIGHT: Final = 0.125
+_LONG_NS: Final = 1_000_000
+# Whoever does not look for so long while it looks was put off its core: others want it.
+_STOPPED_NS: Final = 15_000
+# Waits that sleep at once after a look in vain: so many times more than after the last one, and
+# never more than the most. Half as many after each look that was not in vain.
+_DEARER: Final = 4
+_MOST_SKIPPED: Final = 64
 
 _MONOTONIC: Final = 1
 _DONTWAIT: Final = int(socket.MSG_DONTWAIT)
@@ -33,7 +42,7 @@ _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.
 @jit
 def _look(fd: Any, address: Any, size: Any, nanoseconds: Any, clock: Any) -> Any:
     """Receive into memory without sleeping; return how many bytes came, below 0 for none."""
-    until = 0
+    begun = last = 0
     while True:
         for _ in range(_BURST):
             got = _recv(fd, address, size, _DONTWAIT)
@@ -41,10 +50,11 @@ def _look(fd: Any, address: Any, size: Any, nanoseconds: Any, clock: Any) -> Any
                 return got
         _clock_gettime(_MONOTONIC, clock.ctypes.data)
         now = clock[0] * 1_000_000_000 + clock[1]
-        if until == 0:
-            until = now + nanoseconds
-        elif now > until:
+        if last == 0:
+            begun = last = now
+        if now - begun > nanoseconds or now - last > _STOPPED_NS:
             return -1
+        last = now
 
 
 # One thread of a process looks at a time: more would only take cores from those who work.
@@ -55,14 +65,15 @@ _looking = threading.Lock()
 class Eagerness:
     """Whether to look now, and the looking.
 
-    Looking keeps a core from others, perhaps from the very process that is waited for: so after
-    looking in vain the next few waits sleep at once, twice as many each time.
+    Looking keeps a core from others, perhaps from the very process that is waited for. So it lasts
+    little longer than such a wait usually does, and after looking in vain, because the wait was
+    longer or somebody else wanted the core, the next ones sleep at once.
 
     Args:
         size: Most bytes that are received at once.
     """
 
-    __slots__ = ("_address", "_buffer", "_clock", "_penalty", "_size", "_skip")
+    __slots__ = ("_address", "_buffer", "_clock", "_penalty", "_size", "_skip", "_usual_ns")
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -71,20 +82,26 @@ class Eagerness:
         self._clock = np.zeros(2, np.int64)
         self._skip = 0
         self._penalty = 1
+        self._usual_ns = 50_000.0
 
     def look(self, fd: int) -> bytes | None:
         """Return what came while looking, nothing at the end of the stream; None to go to sleep."""
         if self._skip:
             self._skip -= 1
             return None
-        if not _looking.acquire(blocking=False):
+        limit_ns = 2 * self._usual_ns + _SPARE_NS
+        if self._usual_ns > MOST_NS or not _looking.acquire(blocking=False):
             return None
         try:
-            got = _look(fd, self._address, self._size, LOOK_NS, self._clock)
+            got = _look(fd, self._address, self._size, min(limit_ns, MOST_NS), self._clock)
         finally:
             _looking.release()
         if got < 0:
-            self._skip = self._penalty = min(2 * self._penalty, _MOST_SKIPPED)
+            self._skip = self._penalty = min(_DEARER * self._penalty, _MOST_SKIPPED)
             return None
-        self._penalty = 1
+        self._penalty = max(1, self._penalty // 2)
         return self._buffer[:got].tobytes()
+
+    def note(self, nanoseconds: int) -> None:
+        """Take notice of how long a wait was, looked through or slept through."""
+        self._usual_ns += _WEIGHT * (min(nanoseconds, _LONG_NS) - self._usual_ns)

@@ -130,11 +130,14 @@ class PlainStream(SocketStream):
 
     def receive_bytes(self, limit: int, deadline: float) -> bytes:
         """Read some bytes, at least one and at most `limit`."""
-        if self.eager is not None:
-            found = self._look(self.eager)
-            if found is not None:
-                return found
-        data: bytes = self._read(self.sock.recv, limit, deadline)
+        eager = self.eager
+        if eager is None:
+            return bytes(self._read(self.sock.recv, limit, deadline))
+        begun = time.monotonic_ns()
+        data = self._look(eager)
+        if data is None:
+            data = bytes(self._read(self.sock.recv, limit, deadline))
+        eager.note(time.monotonic_ns() - begun)
         return data
 
     def _look(self, eager: "Eagerness") -> bytes | None:

@@ -162,12 +162,12 @@ class HashIndex(Index):
     def _use(self, handles: Handles, step: int, oldest: int) -> tuple[Slots, int, Slots]:
         slots = np.empty(handles.size, np.int64)
         if self._limits.policy == kernel.KEEP:
-            missing, _ = kernel.find(
+            missing = kernel.find(
                 handles, self._place.local, self._heads, self._entries.array, 0, slots
             )
             return slots, int(missing), slots[:0]
         expired = np.empty(handles.size if oldest else 0, np.int64)
-        missing, stale, _ = kernel.use(
+        missing, stale = kernel.use(
             handles,
             self._place.local,
             self._heads,

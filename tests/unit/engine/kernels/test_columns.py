@@ -28,3 +28,20 @@ def test_no_memory_outside_the_matrices_is_read(bad):
 
     with pytest.raises(IndexError):
         gather_columns(matrices, [0, 0], np.array([[0, 1], [bad, 0]]))
+
+
+def test_columns_go_where_they_are_wanted():
+    matrices = [np.full((2, 3), number, np.float32) for number in (1, 2)]
+    out = np.zeros((4, 5, 3), np.float32)
+
+    gather_columns(matrices, [0, 0], np.zeros((2, 4), np.int64), out, 2)
+
+    assert out[:, :, 0].tolist() == [[0, 0, 1, 2, 0]] * 4
+
+
+@pytest.mark.parametrize(("rows", "at"), [(4, 2), (4, -1), (3, 0), (5, 0)])
+def test_no_memory_outside_the_columns_is_written(rows, at):
+    matrices = [np.zeros((2, 3), np.float32)] * 2
+
+    with pytest.raises(IndexError):
+        gather_columns(matrices, [0, 0], np.zeros((2, 4), np.int64), np.empty((rows, 3, 3)), at)

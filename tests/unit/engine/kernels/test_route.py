@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradmesh.engine.kernels import route_ids
+from gradmesh.engine.kernels import route_ids, route_one
 from gradmesh.protos.sharding import buckets_of, even_buckets
 
 TABLES = {
@@ -70,3 +70,25 @@ def test_the_first_id_outside_its_table_is_found():
         assert wrong(firsts, lasts, owners) == 4
         assert wrong(firsts, lasts - 1, owners) == 1
         assert wrong(firsts - 1, lasts, owners) == -1
+
+
+@pytest.mark.parametrize("ids", [[], [7], [3, 3, 1], [2**62, -5, 2**62], list(range(300)) * 2])
+def test_one_table_of_one_owner_is_routed_as_by_the_long_way(ids):
+    given = np.array(ids, np.int64)
+    bounds = np.array([[-(2**63)], [2**63 - 1]])
+    nothing, starts = np.zeros(1, np.int64), np.array([0, given.size])
+    buckets = np.zeros(4096, np.int32)
+    long_way = route_ids(given, starts, bounds, buckets, 1, nothing, nothing, 1)
+
+    wrong, distinct, inverse = route_one(given, -(2**63), 2**63 - 1)
+
+    assert wrong == long_way[0] == -1
+    np.testing.assert_array_equal(distinct, long_way[1])
+    np.testing.assert_array_equal(inverse, long_way[2])
+    # Whoever asked may change its ids while the request is under way.
+    assert not np.shares_memory(distinct, given)
+
+
+@pytest.mark.parametrize(("ids", "place"), [([10], 0), ([-1], 0), ([9, 0, 10], 2), ([0, -1], 1)])
+def test_the_first_id_outside_one_table_is_found(ids, place):
+    assert route_one(np.array(ids, np.int64), 0, 9)[0] == place
