@@ -92,6 +92,12 @@ def container_of(workload: Object) -> Object:
     return made
 
 
+def all_containers_of(workload: Object) -> list[Object]:
+    """Return what runs in a workload's pods, that which runs first included."""
+    spec = pod_of(workload)["spec"]
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
 def environment(workload: Object, objects: list[Object]) -> dict[str, str]:
     """Return the variables of a workload's container; what the cluster fills in stays as $(…)."""
     container = container_of(workload)

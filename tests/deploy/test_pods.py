@@ -7,6 +7,7 @@ import pytest
 from tests.deploy.manifests import (
     ALL,
     Object,
+    all_containers_of,
     component,
     container_of,
     environment,
@@ -35,15 +36,16 @@ def test_there_is_one_of_each(folder: Path) -> None:
 def test_pods_have_no_rights_they_do_not_need(folder: Path) -> None:
     for workload in workloads(render(folder)):
         spec = pod_of(workload)["spec"]
-        security, own = spec["securityContext"], container_of(workload)["securityContext"]
+        security = spec["securityContext"]
         assert security["runAsNonRoot"] is True
         assert security["runAsUser"] == security["runAsGroup"] == security["fsGroup"] == 10001
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert own == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        for one in all_containers_of(workload):
+            assert one["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
         assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & spec.keys()
         assert all("hostPath" not in volume for volume in spec["volumes"])
         assert spec["enableServiceLinks"] is False

@@ -12,7 +12,7 @@ from tests.deploy.manifests import (
     COMPONENTS,
     DEPLOY,
     OVERLAYS,
-    container_of,
+    all_containers_of,
     needs_kubectl,
     of_kind,
     render,
@@ -70,7 +70,7 @@ def test_all_have_names_labels_and_a_namespace(folder: Path) -> None:
 
 @by_name
 def test_images_have_the_version_as_their_tag(folder: Path) -> None:
-    images = {container_of(workload)["image"] for workload in workloads(render(folder))}
+    images = {one["image"] for w in workloads(render(folder)) for one in all_containers_of(w)}
 
     assert images <= {f"gradmesh:{VERSION}", f"gradmesh-cuda:{VERSION}"}
     assert f"gradmesh:{VERSION}" in images

@@ -101,8 +101,10 @@ class Manifests:
     def _fill_in(self, workload: Object) -> None:
         spec = workload["spec"]
         role = workload["metadata"]["labels"][COMPONENT]
-        (container,) = spec["template"]["spec"]["containers"]
-        container["image"] = self._image
+        pod = spec["template"]["spec"]
+        (container,) = pod["containers"]
+        for one in (container, *pod.get("initContainers", ())):
+            one["image"] = self._image
         request = self._request
         if role == "coordinator":
             set_counts(container, request.parameter_servers, request.trainers)
@@ -111,7 +113,7 @@ class Manifests:
         else:
             spec["completions"] = spec["parallelism"] = request.trainers
         if self._files is not None:
-            self._mount(spec["template"]["spec"], container)
+            self._mount(pod, container)
 
     def _mount(self, pod: Object, container: Object) -> None:
         assert self._files is not None

@@ -4,6 +4,7 @@ import hashlib
 import json
 import secrets
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gradmesh.protos.version import VERSION
 from tests.deploy.emulator.kubelet import Kubelet
 from tests.deploy.emulator.resources import CORE, Resource
 from tests.deploy.emulator.server import ApiServer
+from tests.deploy.emulator.store import Objects
 from tests.deploy.manifests import Object
 
 _PODS = next(one for one in CORE if one.kind == "Pod")
@@ -22,10 +24,16 @@ _BAD_CONFIG = 2
 class EmulatedCluster:
     """Runs what is applied to it; closed at the end."""
 
-    def __init__(self, folder: Path, namespace: str = "default", **options: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        namespace: str = "default",
+        node: Callable[[Objects, Path, set[str]], Kubelet] = Kubelet,
+        **options: Any,
+    ) -> None:
         self.api = ApiServer(**options)
         self.objects = self.api.objects
-        self.node = Kubelet(self.objects, folder, {f"gradmesh:{VERSION}"})
+        self.node = node(self.objects, folder, {f"gradmesh:{VERSION}"})
         self.api.log_of = self.node.log_of
         self.api.address_of = self.node.address_of
         self.objects.on_delete = self._on_delete

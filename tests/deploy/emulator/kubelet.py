@@ -16,9 +16,9 @@ import threading
 import time
 import urllib.request
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tests.deploy.emulator.store import Objects
 from tests.deploy.manifests import Object
@@ -131,25 +131,10 @@ class Kubelet:
             time.sleep(0.2)
 
     def _run_container(self, pod: Object, container: Object, restarts: int) -> int:
-        place = Volumes(pod, container, self._objects, self._folder)
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        environment |= {
-            name: self._local(value, pod, place)
-            for name, value in _environment(pod, container, self._objects).items()
-            # Kernels are compiled in the tree already.
-            if name != "NUMBA_CACHE_DIR"
-        }
-        environment["GRADMESH_PROCESS_LIFELINE"] = "true"
+        place = Volumes(pod, self._objects, self._folder)
+        values = _environment(pod, container, self._objects)
         with self._log_file(pod).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "gradmesh", *container["args"]],
-                env=environment,
-                cwd=place.scratch,
-                # A lifeline: whatever happens to the test, no process is left.
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
+            process = self.launch(pod, container, values, place, log)
         self._processes[pod["metadata"]["uid"]] = process
         probe = container["readinessProbe"]["httpGet"]
         (port,) = (p["containerPort"] for p in container["ports"] if p["name"] == probe["port"])
@@ -164,7 +149,34 @@ class Kubelet:
             process.stdin.close()
         return process.returncode
 
-    def _local(self, value: str, pod: Object, place: "Volumes") -> str:
+    def launch(
+        self,
+        pod: Object,
+        container: Object,
+        values: dict[str, str],
+        place: "Volumes",
+        log: BinaryIO,
+    ) -> "subprocess.Popen[bytes]":
+        """Start a container; what it is here is a process."""
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        environment |= {
+            name: self._local(value, pod, place.paths(container))
+            for name, value in values.items()
+            # Kernels are compiled in the tree already.
+            if name != "NUMBA_CACHE_DIR"
+        }
+        environment["GRADMESH_PROCESS_LIFELINE"] = "true"
+        return subprocess.Popen(
+            [sys.executable, "-m", "gradmesh", *container["args"]],
+            env=environment,
+            cwd=place.scratch,
+            # A lifeline: whatever happens to the test, no process is left.
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+        )
+
+    def _local(self, value: str, pod: Object, paths: Mapping[str, Path]) -> str:
         """Return a value with the addresses and paths that are meant."""
         value = value.replace("0.0.0.0", self.address_of(pod))
         value = re.sub(
@@ -173,7 +185,10 @@ class Kubelet:
         for service in self._objects.list("services", pod["metadata"]["namespace"]):
             name = service["metadata"]["name"]
             value = re.sub(rf"^{re.escape(name)}:", f"{self.address(name + '-0')}:", value)
-        return place.local(value)
+        for inside, here in sorted(paths.items(), reverse=True):
+            if value == inside or value.startswith(inside + "/"):
+                return str(here) + value.removeprefix(inside)
+        return value
 
     def _is_deleted(self, pod: Object) -> bool:
         meta = pod["metadata"]
@@ -208,29 +223,25 @@ class Kubelet:
 class Volumes:
     """A pod's volumes as folders of this machine."""
 
-    def __init__(self, pod: Object, container: Object, objects: Objects, folder: Path) -> None:
-        self._paths: dict[str, Path] = {}
+    def __init__(self, pod: Object, objects: Objects, folder: Path) -> None:
         meta = pod["metadata"]
         self.scratch = folder / meta["uid"]
-        kinds = {volume["name"]: volume for volume in pod["spec"].get("volumes", ())}
-        for mount in container.get("volumeMounts", ()):
-            volume = kinds[mount["name"]]
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        self._folders: dict[str, Path] = {}
+        for volume in pod["spec"].get("volumes", ()):
             if "persistentVolumeClaim" in volume:
                 place = folder / "claims" / volume["persistentVolumeClaim"]["claimName"]
             else:
-                place = self.scratch / mount["name"]
+                place = self.scratch / volume["name"]
             place.mkdir(parents=True, exist_ok=True)
             if "configMap" in volume:
                 _write(place, volume["configMap"], objects, meta["namespace"])
-            self._paths[mount["mountPath"]] = place
-        self.scratch.mkdir(parents=True, exist_ok=True)
+            self._folders[volume["name"]] = place
 
-    def local(self, value: str) -> str:
-        """Return a path within a volume as one of this machine."""
-        for inside, here in sorted(self._paths.items(), reverse=True):
-            if value == inside or value.startswith(inside + "/"):
-                return str(here) + value.removeprefix(inside)
-        return value
+    def paths(self, container: Object) -> dict[str, Path]:
+        """Return the folders that a container sees, by where it sees them."""
+        mounts = container.get("volumeMounts", ())
+        return {mount["mountPath"]: self._folders[mount["name"]] for mount in mounts}
 
 
 def _write(place: Path, source: Object, objects: Objects, namespace: str) -> None:
