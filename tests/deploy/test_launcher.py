@@ -1,6 +1,7 @@
 """The launcher of Kubernetes against the emulated cluster, as users with the documented rights."""
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from gradmesh.launch.kubernetes.errors import (
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.kubernetes.manifests import IMAGE, Manifests
 from gradmesh.launch.launcher import ClusterRequest, Launcher
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.status import fetch
 from tests.conformance.launcher_suite import LauncherSuite
 from tests.deploy.emulator.cluster import EmulatedCluster
 from tests.deploy.emulator.resources import CORE, Resource
@@ -48,6 +51,7 @@ TRAINING = ClusterRequest(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 @pytest.mark.usefixtures("emulated")
 class TestKubernetes(LauncherSuite):
     def make(self, folder: Path) -> Launcher:
@@ -65,17 +69,17 @@ def training_on(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_trainers_come_and_go_and_every_right_is_needed(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     launched = launcher(tmp_path)
     launched.up(TRAINING)
-    wait_until(lambda: training_on(tmp_path) == ["trainer-0"], 60)
+    wait_until(lambda: training_on(tmp_path) == ["trainer-0"], 100)
 
     launched.scale("trainer", 2)
 
-    wait_until(lambda: training_on(tmp_path) == ["trainer-0", "trainer-1"], 60)
+    wait_until(lambda: training_on(tmp_path) == ["trainer-0", "trainer-1"], 100)
     which = ("--namespace", "team", "--name", "one")
     moved = run(tmp_path, "scale", "parameter-servers", "2", *which)
     assert (moved.returncode, moved.stdout[:22]) == (0, "2 parameter servers: 2"), moved.stderr
@@ -253,3 +257,22 @@ def test_without_a_cluster_or_the_client_it_says_what_to_do(
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(KubernetesMissing, match=r"pip install 'gradmesh\[kubernetes\]'"):
         Api(KubernetesOptions())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_lost_connection_is_no_news(emulated: EmulatedCluster, tmp_path: Path) -> None:
+    """Whoever asks the coordinator and leaves must not see the client's threads fail."""
+    launched = launcher(tmp_path)
+    address = launched.up(ClusterRequest(parameter_servers=1, trainers=0))
+    try:
+        host, port = address.split(":")
+        for _ in range(5):
+            with socket.create_connection((host, int(port)), 10) as asking:
+                # The beginning of HTTP/2, which gRPC answers; nobody reads the answer.
+                asking.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+        assert fetch(address, SecurityConfig(), 20.0).version
+    finally:
+        launched.down(60)
+    # An exception of a thread would fail the test.
+    assert left_over(emulated) == []

@@ -71,7 +71,7 @@ def done(emulated: EmulatedCluster) -> bool:
     return bool(conditions)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_lost_pods_come_back_and_change_no_bit(emulated: EmulatedCluster, tmp_path: Path) -> None:
     admin = tmp_path / "kubeconfig-admin"
 
@@ -83,7 +83,7 @@ def test_lost_pods_come_back_and_change_no_bit(emulated: EmulatedCluster, tmp_pa
     def gone_on(steps: int = 10) -> None:
         """Wait until training goes on after whatever has happened."""
         nonlocal furthest
-        wait_until(lambda: step_of(tmp_path) >= furthest + steps, 90)
+        wait_until(lambda: step_of(tmp_path) >= furthest + steps, 150)
         furthest = step_of(tmp_path)
         assert furthest < STEPS - 100, "too quick to be disturbed; make the job longer"
 

@@ -25,7 +25,7 @@ def run(folder: Path, *arguments: str, user: str = "operator") -> subprocess.Com
         command(folder, *arguments, user=user),
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=150,
         cwd=folder,
     )
 

@@ -71,21 +71,38 @@ class Forward:
                 return
             with contextlib.closing(far):
                 back = threading.Thread(
-                    target=_pump, args=(far, near), name="forward-back", daemon=True
+                    target=_receive, args=(far, near), name="forward-back", daemon=True
                 )
                 back.start()
-                _pump(near, far)
+                _send(near, far)
                 back.join()
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    """Carry bytes one way until one end is closed; the other way ends with it."""
+def _send(near: socket.socket, far: socket.socket) -> None:
+    """Carry what comes from near until it ends, and say so."""
     with contextlib.suppress(OSError):
-        while data := source.recv(_CHUNK):
-            target.sendall(data)
-    for end in (source, target):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+        while data := near.recv(_CHUNK):
+            far.sendall(data)
+    with contextlib.suppress(OSError):
+        far.shutdown(socket.SHUT_WR)
+
+
+def _receive(far: socket.socket, near: socket.socket) -> None:
+    """Carry what comes from far until it ends.
+
+    To the end also when nobody wants it any more: the client's thread behind it would fail.
+    """
+    is_wanted = True
+    with contextlib.suppress(OSError):
+        while data := far.recv(_CHUNK):
+            try:
+                if is_wanted:
+                    near.sendall(data)
+            except OSError:
+                is_wanted = False
+                far.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(OSError):
+        near.shutdown(socket.SHUT_RDWR)
 
 
 _open: dict[tuple[str, str, str], Forward] = {}
