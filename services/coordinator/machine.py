@@ -352,6 +352,8 @@ class Machine:
                 f"{len(self.rounds.joined)} of {self.rounds.world_size} trainers have joined "
                 f"generation {self.rounds.current}"
             )
+        if under_way := self.scaling.describe():
+            found.append(under_way)
         checkpoint = self.board.checkpoint(now)
         if checkpoint is not None and checkpoint.error:
             found.append(f"the newest checkpoint failed: {checkpoint.error}")

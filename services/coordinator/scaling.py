@@ -86,6 +86,16 @@ class Scaling:
             self._keep()
         return given_up
 
+    def describe(self) -> str:
+        """Return what is under way, for whoever looks; empty if nothing is."""
+        if not self.number:
+            return ""
+        state = self.reshards.shown()
+        return (
+            f"parameter servers are being scaled to {state.parameter_servers}: {_phase(state)}, "
+            f"{state.buckets_moved} of {state.buckets} buckets moved"
+        )
+
     def participants(self) -> set[str]:
         """Return the servers that a reshard under way cannot do without."""
         return self.reshards.participants(self.shards.map)
@@ -98,10 +108,9 @@ class Scaling:
             facts["shard_map"] = self.shards.map.SerializeToString()
             facts["scaled"] = json.dumps([self._configured, self.shards.count]).encode()
         self._journal.set_facts(facts)
-        phase = reshard_pb2.ReshardPhase.Name(state.phase).rpartition("_")[2].lower()
         extra = {
             "reshard": state.number,
-            "phase": phase,
+            "phase": _phase(state),
             "parameter_servers": state.parameter_servers,
         }
         if state.error:
@@ -121,3 +130,7 @@ class Scaling:
         assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
         assert self._journal.fact("reshard") == self.reshards.remember()
         self.reshards.check_invariants(self.shards.map)
+
+
+def _phase(state: reshard_pb2.Reshard) -> str:
+    return reshard_pb2.ReshardPhase.Name(state.phase).rpartition("_")[2].lower()

@@ -160,6 +160,7 @@ def test_a_scaled_number_outlives_a_restart_but_not_another_setting(journal, say
     for i in range(2):
         machine.register(say.register(f"ps-{i}"), 0)
     machine.scale(reshard_pb2.ScaleParameterServersRequest(parameter_servers=2), 0)
+    warnings = machine.status(0).warnings
     for done in range(2, 7):
         for i in range(2):
             report = reshard_pb2.ReportMoveRequest(
@@ -167,6 +168,8 @@ def test_a_scaled_number_outlives_a_restart_but_not_another_setting(journal, say
             )
             machine.report_move(report, 1)
 
+    assert "parameter servers are being scaled to 2: copying, 0 of 2048 buckets moved" in warnings
+    assert not any("scaled" in warning for warning in machine.status(2).warnings)
     assert machine.scaling.number == 0
     assert len(machine.shard_map().shards) == 2
     assert make(journal, parameter_servers=1).shards.count == 2
