@@ -215,9 +215,15 @@ class CoordinatorServicer:
                 fault.point(f"reshard-{_name(found.phase)}", found.number)
                 self._changed.notify_all()
             until = Deadline.after(min(_NEWS_S, call.deadline.remaining_s() - _MARGIN_S))
-            while found.version == request.version and not until.passed and not self._closed:
-                self._changed.wait(until.remaining_s())
-                found = self._machine.scaling.reshards.shown()
+            self._listeners += 1
+            try:
+                while not self._closed and self._listeners <= self._max_waiters // 2:
+                    if until.passed or found.version != request.version:
+                        break
+                    self._changed.wait(until.remaining_s())
+                    found = self._machine.scaling.reshards.shown()
+            finally:
+                self._listeners -= 1
             return reshard_pb2.ReportMoveResponse(reshard=found)
 
     def take_shard(

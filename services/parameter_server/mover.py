@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _TELL_S = 0.3
+_PAUSE_S = 0.02
 _CALL_S = 5.0
 _OVER = (
     reshard_pb2.RESHARD_PHASE_UNSPECIFIED,
@@ -126,7 +127,11 @@ class Mover:
     def _report(self, report: reshard_pb2.ReportMoveRequest, version: int) -> reshard_pb2.Reshard:
         report.version = version
         self._told_at = time.monotonic()
-        return self._mesh.coordinator.report_move(report, self._mesh.deadline(_CALL_S))
+        state = self._mesh.coordinator.report_move(report, self._mesh.deadline(_CALL_S))
+        if state.version == version and time.monotonic() - self._told_at < _PAUSE_S:
+            # Too many wait there already.
+            self._closed.wait(_PAUSE_S)
+        return state
 
     def _tell(self) -> None:
         """Tell how far copying is; called now and then."""
