@@ -14,8 +14,10 @@ from gradmesh.launch.training import result_of
 
 _SHOWN = ("auc", "best_auc", "samples", "samples_per_s", "bytes_moved", "seconds")
 
-# What this job learns most with: it was looked for on seed 0 and holds on others.
-_TABLES = {
+# What this job learns most with, by the validation data of seeds 1 to 5. What is shown is measured
+# on the test data of seed 0.
+_FOUND = {
+    "job.learning_rate": 0.008,
     "job.table_optimizer": "sgd",
     "job.table_learning_rate": 50.0,
     "job.table_schedule": "linear",
@@ -41,7 +43,7 @@ def demo(
         parameter_servers=parameter_servers,
         trainers=trainers,
         state=state,
-        settings={"job.steps": steps, "job.seed": seed, **_TABLES},
+        settings={"job.steps": steps, "job.seed": seed, **_FOUND},
         policy=RestartPolicy(most_in_a_row=2),
     )
     begun = time.monotonic()
