@@ -46,7 +46,8 @@ def up(
     )
     if detach:
         address = launcher.up(request)
-        click.echo(f"the cluster is up, coordinator at {address}; `gradmesh down` ends it")
+        where = f", coordinator at {address}" if launcher.address_lasts else ""
+        click.echo(f"the cluster is up{where}; `gradmesh down` ends it")
         return 0
     return launcher.run(request, _screen(sections[LogConfig]).write, drain_s(sections))
 

@@ -8,7 +8,7 @@ import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 Role: TypeAlias = Literal["coordinator", "parameter-server", "trainer", "worker"]
 ProcessState: TypeAlias = Literal["waiting", "running", "done", "failed"]
@@ -82,6 +82,9 @@ class ClusterView:
 
 class Launcher(abc.ABC):
     """Runs one cluster somewhere; `tests/conformance/test_launcher.py` holds all to the same."""
+
+    address_lasts: ClassVar[bool] = True
+    """Whether an address that it gives is good beyond this process."""
 
     @abc.abstractmethod
     def up(self, request: ClusterRequest) -> str:

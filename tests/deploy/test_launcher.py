@@ -276,3 +276,33 @@ def test_a_lost_connection_is_no_news(emulated: EmulatedCluster, tmp_path: Path)
         launched.down(60)
     # An exception of a thread would fail the test.
     assert left_over(emulated) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_up_stays_until_the_work_is_done_and_removes_everything(
+    emulated: EmulatedCluster, tmp_path: Path
+) -> None:
+    small = ("--steps", "20", "--batch-size", "16", "--data-rows", "50,20", "--log-every", "5")
+    where = ("--namespace", "team", "--name", "one")
+
+    done = run(tmp_path, "up", "--exit-when-done", *small, *where)
+
+    assert done.returncode == 0, done.stderr
+    assert '"message": "trained", "step": 20' in done.stderr
+    assert left_over(emulated) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_detached_cluster_does_not_name_an_address_that_ends_with_the_command(
+    emulated: EmulatedCluster, tmp_path: Path
+) -> None:
+    where = ("--namespace", "team", "--name", "one")
+
+    begun = run(tmp_path, "up", "--detach", "--trainers", "0", *where)
+    ended = run(tmp_path, "down", *where)
+
+    assert begun.stdout == "the cluster is up; `gradmesh down` ends it\n", begun.stderr
+    assert (ended.returncode, ended.stdout) == (0, "the cluster has ended\n"), ended.stderr
+    assert left_over(emulated) == []

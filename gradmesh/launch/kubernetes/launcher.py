@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import final
+from typing import ClassVar, final
 
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
 from gradmesh.launch.foreground import stay
@@ -50,6 +50,9 @@ class KubernetesLauncher(Launcher):
         options: Which Kubernetes, and where in it.
         ready_s: Seconds that a coordinator may take to serve, the pull of its image included.
     """
+
+    # A port that this process forwards.
+    address_lasts: ClassVar[bool] = False
 
     def __init__(self, name: str, options: KubernetesOptions, ready_s: float = 600.0) -> None:
         self.name = name

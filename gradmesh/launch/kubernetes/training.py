@@ -71,7 +71,7 @@ class RemoteTraining:
     def __init__(self, launcher: KubernetesLauncher, security: SecurityConfig) -> None:
         self._launcher = launcher
         self._security = security
-        self.history: list[dict[str, Any]] = []
+        self.history = History()
         self.figures: dict[str, float] = {}
 
     def watch(
@@ -103,27 +103,42 @@ class RemoteTraining:
             if done:
                 # The log ends with the pod.
                 reader.join(_ASK_S)
-                self.figures = dict(status.result) or self.figures
+                self.figures = dict(status.result) or self.history.figures
                 return
             time.sleep(_POLL_S)
 
     def write(self, output: Path, assignment: Assignment) -> None:
         """Write metrics and report into a folder of this machine."""
         output.mkdir(parents=True, exist_ok=True)
-        lines = "".join(json.dumps(line) + "\n" for line in self.history)
+        lines = "".join(json.dumps(line) + "\n" for line in self.history.lines)
         (output / METRICS_FILE).write_text(lines, encoding="utf-8")
-        write_report(output, assignment.as_dict(), self.figures, self.history)
+        write_report(output, assignment.as_dict(), self.figures, self.history.lines)
 
     def _read(self) -> None:
         """Make the history of what the first trainer logs."""
         try:
             for _, line in self._launcher.logs([_FIRST], follow=True):
-                self._note(line)
+                self.history.note(line)
         except (OSError, RuntimeError):
             # Without its log a job has figures, and no curves.
             return
 
-    def _note(self, line: str) -> None:
+
+@final
+class History:
+    """What a trainer's log says of its job.
+
+    Attributes:
+        lines: As metrics.jsonl has them.
+        figures: The result, once it is there.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.figures: dict[str, float] = {}
+
+    def note(self, line: str) -> None:
+        """Take notice of a line of the log."""
         try:
             said: Mapping[str, Any] = json.loads(line)
             message, step = said["message"], said.get("step")
@@ -131,13 +146,13 @@ class RemoteTraining:
             return
         if message == "done" and "figures" in said:
             self.figures = dict(said["figures"])
-            self.history.append({"kind": "result", "time": _time(said), **self.figures})
+            self.lines.append({"kind": "result", "time": _time(said), **self.figures})
         elif message in _KINDS and isinstance(step, int):
             # After a fault the last reports come again.
-            self.history = [old for old in self.history if _is_before(old, _KINDS[message], step)]
+            self.lines = [old for old in self.lines if _is_before(old, _KINDS[message], step)]
             values = {key: value for key, value in said.items() if key not in _HEAD}
             entry = {"kind": _KINDS[message], "step": step, "time": _time(said), **values}
-            self.history.append(entry)
+            self.lines.append(entry)
 
 
 def _is_before(old: Mapping[str, Any], kind: str, step: int) -> bool:
