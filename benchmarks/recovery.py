@@ -53,14 +53,18 @@ def _measure(workload: str, size: int) -> float:
         with connect(cluster.address) as mesh:
             table = mesh.table("user", dim=_DIM, optimizer=optim.Adagrad(lr=0.1))
             gradients = np.ones((_PUSH_ROWS, _DIM), np.float32)
-            # Rows and their state are twice as long as the gradients of a log, and a snapshot is
-            # taken when the log is longer than they are.
-            rounds = 1 if workload == "log" else 3
+            # Rows and their state are twice as long as the gradients of a log.
             count = max(1, size // gradients.nbytes // (1 if workload == "log" else 2))
-            for number in range(count * rounds):
-                table.push(np.arange(_PUSH_ROWS) + number % count * _PUSH_ROWS, gradients)
-        if workload == "snapshot":
-            _wait("the snapshot", lambda: _size(folder, "log-") < size)
+
+            def push_all() -> None:
+                for number in range(count):
+                    table.push(np.arange(_PUSH_ROWS) + number * _PUSH_ROWS, gradients)
+
+            push_all()
+            while workload == "snapshot" and not any(folder.glob("snapshot-*[0-9]")):
+                # One is taken when the log is longer than the tables are.
+                push_all()
+                time.sleep(0.2)
         held = _size(folder)
         log = cluster.folder.log_file(server["name"])
         os.kill(server["pid"], signal.SIGKILL)

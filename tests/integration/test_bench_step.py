@@ -4,12 +4,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gradmesh.benchmarks import recovery as recoveries
 from gradmesh.benchmarks.step import WORKLOADS
-from gradmesh.cli.bench import checkpoint, durability, step
+from gradmesh.cli.bench import checkpoint, durability, recovery, step
 
 
 def test_the_workloads_offered_are_those_there_are() -> None:
     assert step.WORKLOADS == durability.WORKLOADS == checkpoint.WORKLOADS == WORKLOADS
+    assert recovery.WORKLOADS == recoveries.WORKLOADS
 
 
 @pytest.mark.slow
@@ -48,3 +50,18 @@ def test_checkpoints_are_written_while_steps_are_measured(tmp_path: Path) -> Non
     whole, stall = json.loads(file.read_text())
     assert [whole["workload"], stall["workload"]] == ["small-checkpoint", "small-stall"]
     assert 0 < stall["ours"] < whole["ours"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_killed_server_is_timed_from_its_log_and_from_a_snapshot(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+
+    done = CliRunner().invoke(
+        recovery.recovery, ["--megabytes", "8", "--json", str(file)], standalone_mode=False
+    )
+
+    assert done.exception is None
+    rows = json.loads(file.read_text())
+    assert [row["workload"] for row in rows] == ["log", "snapshot"]
+    assert all(row["ours"] > 0 for row in rows)
