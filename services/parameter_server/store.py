@@ -223,7 +223,8 @@ class Store:
                 Part(table.name, table.slots_of(wanted), table.steps)
                 for table, wanted in zip(tables, ids, strict=True)
             ]
-            if not ahead and not peek:
+            # A table alone makes all of its rows or none.
+            if not ahead and not peek and len(parts) > 1:
                 self.shelf.check_room([(self.shelf[part.table], part.slots) for part in parts])
             # What is read ahead is used when its step comes.
             rows = [
