@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest, ReshardAborted, ShardNotReady
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.process import fault
@@ -32,7 +33,7 @@ from gradmesh.services.parameter_server.log.record import (
 )
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.shelf import Shelf
-from gradmesh.services.parameter_server.staging import Staging, fill
+from gradmesh.services.parameter_server.staging import Staging, bits, fill
 from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.writer import Writer
@@ -157,11 +158,8 @@ class Resharding:
         spec = self._shelf.spec_of(name, deadline)
         with self._lock, in_turn(self._log):
             staging = self._own(number)
-            is_new = name not in staging.tables
-            table = staging.table(spec)
-            fill(table, arrays)
-            if is_new:
-                self._note(TableStaged(spec.SerializeToString(deterministic=True)))
+            fill(staging.table(spec), arrays)
+            self._note_table(staging, spec)
             self._note(RowsStaged(name, list(arrays)), list(arrays.values()))
 
     def stage_marks(self, number: int, marks: MarksStaged, deadline: Deadline) -> None:
@@ -177,13 +175,18 @@ class Resharding:
         with self._lock, in_turn(self._log):
             staging = self._own(number)
             for spec in specs:
-                if spec.name not in staging.tables:
-                    staging.table(spec)
-                    self._note(TableStaged(spec.SerializeToString(deterministic=True)))
+                staging.table(spec)
+                self._note_table(staging, spec)
             staging.check_room(self._shelf.all())
             staging.marks[marks.source] = marks
             last = self._note(marks)
         self._writer.wait(last)
+
+    def _note_table(self, staging: Staging, spec: table_pb2.TableSpec) -> None:
+        """Write of a table to come, before the first record that needs it."""
+        if spec.name not in staging.noted:
+            staging.noted.add(spec.name)
+            self._note(TableStaged(spec.SerializeToString(deterministic=True)))
 
     def keep(self, name: str, arrays: dict[str, Array]) -> None:
         """Copy rows that stay here; without a record, for they are in the log already.
@@ -255,7 +258,10 @@ class Resharding:
         staging.note_steps()
         for marks in staging.marks.values():
             self._writer.pushes.merge(marks.pushes)
-        if staging.begun.is_new:
+        if not bits(staging.begun.owned).any():
+            # Whoever has no rows must not claim to hold the run.
+            self._steps.run = Run()
+        elif staging.begun.is_new:
             self._steps.run = _newest_run([marks.run for marks in staging.marks.values()])
         self._contexts.forget_all()
         self._copies.snapshots.drop_armed()

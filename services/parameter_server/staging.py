@@ -32,6 +32,7 @@ class Staging:
         tables: The tables to come, by name.
         made: What they are.
         marks: What goes with the rows, by the server that sent it.
+        noted: Tables whose beginning is in the log.
         has_kept: Whether rows that stay are in the tables to come already, but for tables that
             count uses.
     """
@@ -48,6 +49,7 @@ class Staging:
         self.tables: dict[str, TableShard] = {}
         self.made: dict[str, TableMade] = {}
         self.marks: dict[str, MarksStaged] = {}
+        self.noted: set[str] = set()
         self.has_kept = False
 
     def table(self, spec: table_pb2.TableSpec) -> TableShard:

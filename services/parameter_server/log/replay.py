@@ -116,7 +116,9 @@ class Replay:
             self._shelf[name].steps = steps
 
     def _stage_table(self, record: kinds.TableStaged, arrays: Sequence[Array]) -> None:
-        self._staging().table(table_pb2.TableSpec.FromString(record.spec))
+        spec = table_pb2.TableSpec.FromString(record.spec)
+        self._staging().table(spec)
+        self._staging().noted.add(spec.name)
 
     def _stage_rows(self, record: kinds.RowsStaged, arrays: Sequence[Array]) -> None:
         table = self._staging().tables[record.table]

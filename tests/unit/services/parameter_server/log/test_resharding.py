@@ -84,12 +84,23 @@ def test_buckets_go(begin, restart):
         server.store.shelf["hash"].slots_of(np.arange(60))
 
 
+def copy_own_half(server):
+    """Copy what stays beside everything else, as a server does while it trains."""
+    resharding = server.store.resharding
+    for name, block, _ in whole_tables(server.store, HALF, counting=False):
+        if block:
+            resharding.keep(name, dict(block))
+    resharding.check_room(kept=True)
+
+
+@pytest.mark.parametrize("copy", [lambda server: None, copy_own_half], ids=["late", "early"])
 @pytest.mark.parametrize("restart", [lambda server: None, Server.open], ids=["live", "restarted"])
-def test_buckets_come_back(begin, restart):
+def test_buckets_come_back(begin, restart, copy):
     whole, server = begin("whole"), begin("half")
     expected = contents(whole.store)
     lose_half(server)
     server.store.resharding.begin(2, ALL, HALF, is_new=False, epoch=3)
+    copy(server)
     stage_other_half(server, whole)
 
     restart(server)
@@ -134,6 +145,20 @@ def test_what_was_given_up_leaves_nothing(begin, restart):
     assert contents(server.store) == before
     with pytest.raises(ReshardAborted, match="reshard 2 is over"):
         stage_other_half(server, whole)
+
+
+def test_a_server_without_buckets_does_not_claim_the_run(begin):
+    server = begin("one")
+    deadline = server._make.deadline()
+    server.store.start_run(1, 1, ["dense"], deadline, keep_rows=True)
+    server.store.resharding.begin(2, ~ALL, ~ALL, is_new=False, epoch=3)
+    server.store.resharding.adopt(3, alone=False)
+    live = server.store.steps.run.origin, server.store.tables()
+
+    server.open()
+
+    assert live == (0, [])
+    assert (server.store.steps.run.origin, server.store.tables()) == (0, [])
 
 
 def test_a_stale_server_that_comes_back_brings_no_old_rows(begin):
