@@ -1,5 +1,7 @@
 """Parameters, references and tables of other workers, named as in upstream."""
 
+import uuid
+
 import numpy as np
 import pytest
 
@@ -152,7 +154,7 @@ def test_two_trainers_step_one_owner(world):
 def test_tables_and_workers_in_one_backward(world):
     mesh = world.agent.mesh
     table = mesh.table(
-        "mixed",
+        f"mixed-{uuid.uuid4().hex[:8]}",
         rows=20,
         dim=3,
         optimizer=gm.optim.SGD(lr=1.0),
