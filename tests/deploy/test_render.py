@@ -72,7 +72,7 @@ def test_all_have_names_labels_and_a_namespace(folder: Path) -> None:
 def test_images_have_the_version_as_their_tag(folder: Path) -> None:
     images = {one["image"] for w in workloads(render(folder)) for one in all_containers_of(w)}
 
-    assert images <= {f"gradmesh:{VERSION}", f"gradmesh-cuda:{VERSION}"}
+    assert images <= {f"gradmesh:{VERSION}", f"gradmesh:{VERSION}-cuda"}
     assert f"gradmesh:{VERSION}" in images
 
 

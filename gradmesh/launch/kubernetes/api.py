@@ -8,7 +8,8 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -73,6 +74,7 @@ class Api:
     def __init__(self, options: KubernetesOptions) -> None:
         self.namespace = options.namespace
         self._configuration = _configuration(options)
+        self._client: Any = None
         self.server: str = self._configuration.host
 
     def create(self, made: Object) -> Object:
@@ -131,8 +133,8 @@ class Api:
             return
         yield from _lines(response)
 
-    def forward(self, pod: str, port: int) -> socket.socket:
-        """Return a connection to a port of a pod.
+    def forward(self, pod: str, port: int) -> tuple[socket.socket, Callable[[], object]]:
+        """Return a connection to a port of a pod, and what frees it once its socket is closed.
 
         Raises:
             KubernetesUnreachable: There is none.
@@ -142,6 +144,7 @@ class Api:
 
         # It changes its client while it connects, so each has its own.
         core = client.CoreV1Api(client.ApiClient(self._configuration))
+        before = set(threading.enumerate())
         try:
             made = portforward(
                 core.connect_get_namespaced_pod_portforward,
@@ -155,11 +158,26 @@ class Api:
             ) from None
         # The socket within: what wraps it knows less.
         connection: socket.socket = made.socket(port)._socket
-        return connection
+        # The client's thread that carries the bytes; it has no other name, and when the pod ends
+        # the connection it leaves its own end open.
+        carriers = [
+            thread
+            for thread in set(threading.enumerate()) - before
+            if thread.name.startswith("Kubernetes port forward")
+        ]
+
+        def free() -> None:
+            for thread in carriers:
+                thread.join(_CALL_S[0])
+            made.websocket.shutdown()
+
+        return connection, free
 
     def _call(self, action: str, kind: str, verb: str, *where: str, **extra: Any) -> Object:
         response = self._response(action, kind, verb, *where, **extra)
         answer: Object = json.loads(response.data)
+        # Nobody closes a launcher, so it keeps no connections.
+        self._client.rest_client.pool_manager.clear()
         return answer
 
     def _response(
@@ -177,7 +195,9 @@ class Api:
         from urllib3.exceptions import HTTPError
 
         group, name = _KINDS[kind]
-        api = getattr(client, group)(client.ApiClient(self._configuration))
+        if self._client is None:
+            self._client = client.ApiClient(self._configuration)
+        api = getattr(client, group)(self._client)
         method = getattr(api, f"{verb}_namespaced_{name}{suffix}")
         try:
             response = method(

@@ -64,12 +64,14 @@ class Forward:
                 pod = self._pod()
                 if pod is None:
                     return
-                far = self._api.forward(pod, self._port)
+                far, free = self._api.forward(pod, self._port)
             except (RuntimeError, OSError) as error:
                 # Whoever connected sees that the connection ended, and tries again.
                 _log.debug("cannot forward", extra={"error": str(error)})
                 return
-            with contextlib.closing(far):
+            with contextlib.ExitStack() as undo:
+                undo.callback(free)
+                undo.callback(far.close)
                 back = threading.Thread(
                     target=_receive, args=(far, near), name="forward-back", daemon=True
                 )

@@ -235,7 +235,11 @@ class Volumes:
                 place = self.scratch / volume["name"]
             place.mkdir(parents=True, exist_ok=True)
             if "configMap" in volume:
-                _write(place, volume["configMap"], objects, meta["namespace"])
+                source = objects.get("configmaps", meta["namespace"], volume["configMap"]["name"])
+                _write(place, source, volume["configMap"])
+            if "secret" in volume:
+                name = volume["secret"]["secretName"]
+                _write(place, objects.get("secrets", meta["namespace"], name), volume["secret"])
             self._folders[volume["name"]] = place
 
     def paths(self, container: Object) -> dict[str, Path]:
@@ -244,10 +248,12 @@ class Volumes:
         return {mount["mountPath"]: self._folders[mount["name"]] for mount in mounts}
 
 
-def _write(place: Path, source: Object, objects: Objects, namespace: str) -> None:
-    made = objects.get("configmaps", namespace, source["name"])
-    data = {key: text.encode() for key, text in made.get("data", {}).items()}
-    data |= {key: b64decode(text) for key, text in made.get("binaryData", {}).items()}
+def _write(place: Path, made: Object, source: Object) -> None:
+    is_secret = made["kind"] == "Secret"
+    texts = {} if is_secret else made.get("data", {})
+    encoded = made.get("data" if is_secret else "binaryData", {})
+    data = {key: text.encode() for key, text in texts.items()}
+    data |= {key: b64decode(text) for key, text in encoded.items()}
     paths = {item["key"]: item["path"] for item in source.get("items", ())} or {k: k for k in data}
     for key, path in paths.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ CORE = (
     Resource("", "v1", "Service", "services"),
     Resource("", "v1", "ServiceAccount", "serviceaccounts"),
     Resource("", "v1", "ConfigMap", "configmaps"),
+    Resource("", "v1", "Secret", "secrets"),
     Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     Resource(
         "apps",

@@ -1,0 +1,103 @@
+"""The component `tls` with real certificates: roles and mutual TLS as the manifests have them."""
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gradmesh.launch.kubernetes.api import KubernetesOptions
+from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
+from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.status import ClusterStatus, fetch
+from tests.deploy.emulator.cluster import EmulatedCluster
+from tests.deploy.emulator.resources import CORE
+from tests.deploy.emulator.server import wait_until
+from tests.deploy.manifests import COMBINATIONS, Object, needs_kubectl, of_kind, render
+from tests.deploy.test_kubectl import kubectl
+
+pytestmark = [needs_kubectl, pytest.mark.slow]
+
+SECRETS = next(one for one in CORE if one.kind == "Secret")
+NAMESPACES = next(one for one in CORE if one.kind == "Namespace")
+
+
+def issue(authority: trustme.CA, certificate: Object, cluster: EmulatedCluster) -> dict[str, bytes]:
+    """Do what cert-manager does: files for the names of a Certificate.
+
+    Pods have other addresses here than names, so these are added.
+    """
+    spec, role = certificate["spec"], certificate["metadata"]["name"].removeprefix("gradmesh-")
+    hosts = [f"gradmesh-{role}-{i}" for i in range(2)]
+    addresses = [cluster.node.address(host) for host in hosts]
+    names = [*spec["dnsNames"], *spec.get("ipAddresses", ()), *addresses]
+    made = authority.issue_cert(*names)
+    return {
+        "tls.crt": b"".join(blob.bytes() for blob in made.cert_chain_pems),
+        "tls.key": made.private_key_pem.bytes(),
+        "ca.crt": authority.cert_pem.bytes(),
+    }
+
+
+@pytest.mark.timeout(400)
+def test_mutual_tls_with_roles_trains_and_lets_nobody_else_in(
+    emulated: EmulatedCluster, tmp_path: Path
+) -> None:
+    folder = next(one for one in COMBINATIONS if one.name == "secure")
+    admin = tmp_path / "kubeconfig-admin"
+    (namespace,) = of_kind(render(folder), "Namespace")
+    emulated.objects.create(NAMESPACES, "", namespace)
+    authority = trustme.CA()
+    files: dict[str, dict[str, bytes]] = {"gradmesh-token": {"token": b"a-token-of-this-cluster"}}
+    for certificate in of_kind(render(folder), "Certificate"):
+        if not certificate["spec"].get("isCA"):
+            files[certificate["spec"]["secretName"]] = issue(authority, certificate, emulated)
+    for name, data in files.items():
+        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name},
+            "data": encoded,
+        }
+        emulated.objects.create(SECRETS, "gradmesh", secret)
+        (tmp_path / name).mkdir()
+        for key, value in data.items():
+            (tmp_path / name / key).write_bytes(value)
+
+    small = tmp_path / "small"
+    small.mkdir()
+    (small / "kustomization.yaml").write_text(
+        f"resources: ['{os.path.relpath(folder, small)}']\n"
+        "configMapGenerator:\n  - name: gradmesh-job\n    namespace: gradmesh\n"
+        "    behavior: merge\n    literals: [GRADMESH_JOB_STEPS=40, GRADMESH_JOB_BATCH_SIZE=16, "
+        "'GRADMESH_DATA_ROWS=50,20', GRADMESH_JOB_LOG_EVERY=5]\n"
+        "    options: {disableNameSuffixHash: true}\n"
+    )
+    applied = kubectl(admin, "apply", "-k", str(small))
+    assert applied.returncode == 0, applied.stderr
+
+    def ask(who: str | None, token: bool = True) -> ClusterStatus | None:
+        own = tmp_path / f"gradmesh-{who}-tls"
+        security = SecurityConfig(
+            tls_authority_file=tmp_path / "gradmesh-client-tls/ca.crt",
+            tls_certificate_file=own / "tls.crt" if who else None,
+            tls_key_file=own / "tls.key" if who else None,
+            token_file=tmp_path / "gradmesh-token/token" if token else None,
+        )
+        there = KubernetesLauncher("gradmesh", KubernetesOptions(kubeconfig=admin))
+        try:
+            return fetch(there.status().address, security, 3.0)
+        except GradmeshError:
+            return None
+
+    def result() -> object:
+        status = ask("client")
+        return status is not None and status.result
+
+    wait_until(result, 150)
+    assert ask("admin") is not None
+    assert ask(None) is None, "without a certificate"
+    assert ask("client", token=False) is None, "without the token"
