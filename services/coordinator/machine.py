@@ -66,6 +66,9 @@ class Machine:
         self.catalogue = Catalogue(journal.tables())
         self.jobs = FinishedJobs(journal.fact("jobs"))
         self.board = Board(self.jobs.newest)
+        if known := journal.fact("result"):
+            result = status_pb2.ReportResultRequest.FromString(known)
+            self.board.finish(result.generation, dict(result.figures))
         self.data_sets = DataSets()
         for name, position in journal.data_sets():
             self.data_sets.restore(name, position)
@@ -295,6 +298,7 @@ class Machine:
         if request.job:
             self.jobs.finish(request.job, figures)
             self._journal.set_fact("jobs", self.jobs.remember())
+        self._journal.set_fact("result", request.SerializeToString(deterministic=True))
         self.board.finish(request.generation, figures)
 
     def request_checkpoint(self) -> int:

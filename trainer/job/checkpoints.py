@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, final
 
 from gradmesh.protos.coordinator.v1 import status_pb2, table_pb2
@@ -34,6 +35,9 @@ _REPORT_S = 2.0
 # nothing is tried after that was in vain: somebody else makes a copy of the tables.
 _ARM_S = 5.0
 _PAUSE_S = 10.0
+# How long the last checkpoint is tried again, and how often, when a server was lost meanwhile.
+_LAST_S = 60.0
+_POLL_S = 0.5
 
 
 @final
@@ -153,34 +157,30 @@ class Checkpoints:
         request = self._answered = self._mesh.checkpoint_request
         run = RunArrays(world_size, held.batches, self._settings, held.arrays)
         self._thread = threading.Thread(
-            target=self._write, args=(snapshot, kept, run, request), name="checkpoint", daemon=True
+            target=self._write,
+            args=(snapshot, kept, run, request, step),
+            name="checkpoint",
+            daemon=True,
         )
         self._thread.start()
 
-    def _write(self, snapshot: Snapshot, kept: Kept | None, run: RunArrays, request: int) -> None:
+    def _write(
+        self, snapshot: Snapshot, kept: Kept | None, run: RunArrays, request: int, step: int
+    ) -> None:
         place = self._place
         assert place is not None
         begun, deadline = time.monotonic(), Deadline.after(self._config.checkpoint_timeout_s)
         try:
-            with snapshot:
-                snapshot.wait(deadline)
-                fault.point("checkpoint", snapshot.step)
-                path = place.free_path(snapshot.step)
-                manifest = write(
-                    snapshot,
-                    self._specs,
-                    path,
-                    Meter(snapshot.rows, None, deadline),
-                    former=None if kept is None else kept.manifest,
-                    base=None if kept is None else kept.path,
-                    run=run,
-                )
-            shown = place.publish(path)
+            path, manifest, shown = self._write_once(snapshot, kept, run, deadline)
         except (GradmeshError, OSError) as error:
-            self._newest, self._chain = None, 0
             _log.warning("no checkpoint", extra={"error": str(error)})
-            self._report(status_pb2.Checkpoint(request=request, error=str(error)))
-            return
+            kept = None
+            again = self._write_again(step, run, deadline) if step == self._steps else None
+            if again is None:
+                self._newest, self._chain = None, 0
+                self._report(status_pb2.Checkpoint(request=request, error=str(error)))
+                return
+            path, manifest, shown = again
         self._newest = Kept(path, manifest)
         self._chain = 0 if kept is None else self._chain + 1
         seconds = time.monotonic() - begun
@@ -193,6 +193,45 @@ class Checkpoints:
             place.prune(self._config.checkpoint_keep, self._config.checkpoint_keep_s)
         except (GradmeshError, OSError) as error:
             _log.warning("old checkpoints not removed", extra={"error": str(error)})
+
+    def _write_once(
+        self, snapshot: Snapshot, kept: Kept | None, run: RunArrays, deadline: Deadline
+    ) -> tuple[Path, Manifest, str]:
+        """Return where a checkpoint was written, what is in it, and what to call the place."""
+        place = self._place
+        assert place is not None
+        with snapshot:
+            snapshot.wait(deadline)
+            fault.point("checkpoint", snapshot.step)
+            path = place.free_path(snapshot.step)
+            manifest = write(
+                snapshot,
+                self._specs,
+                path,
+                Meter(snapshot.rows, None, deadline),
+                former=None if kept is None else kept.manifest,
+                base=None if kept is None else kept.path,
+                run=run,
+            )
+        return path, manifest, place.publish(path)
+
+    def _write_again(
+        self, step: int, run: RunArrays, deadline: Deadline
+    ) -> tuple[Path, Manifest, str] | None:
+        """Write the last checkpoint of a job after it failed: no step changes the rows any more."""
+        patience = Deadline.after(min(_LAST_S, deadline.remaining_s()))
+        names, call_s = [spec.name for spec in self._specs], self._mesh.timeout_s
+        while not patience.passed:
+            try:
+                snapshot = Snapshot(self._mesh.servers, names, freeze_s=call_s, call_s=call_s)
+                if snapshot.step != step:
+                    snapshot.close()
+                    return None  # somebody else trains
+                return self._write_once(snapshot, None, run, deadline)
+            except (GradmeshError, OSError) as error:
+                _log.warning("no checkpoint yet", extra={"error": str(error)})
+                time.sleep(_POLL_S)
+        return None
 
     def _report(self, checkpoint: status_pb2.Checkpoint) -> None:
         mesh = self._mesh

@@ -334,3 +334,12 @@ def test_a_member_that_was_silent_for_too_long_comes_back_with_its_contexts(form
 
     assert [one.name for one in lost] == ["client-0"]
     assert not formed.renew(sign_of("ps-0", **{"client-0": 1}), 12).gone
+
+
+def test_a_result_that_was_acknowledged_survives_a_restart(formed, journal):
+    formed.finish(status_pb2.ReportResultRequest(generation=1, figures={"auc": 0.5}))
+
+    status = make(journal).status(0)
+
+    assert dict(status.result) == {"auc": 0.5}
+    assert status.result_generation == 1
