@@ -12,7 +12,9 @@ from gradmesh.cli.launcher_option import with_launcher
 from gradmesh.cli.mesh_option import checked
 from gradmesh.cli.options import configured
 from gradmesh.launch.launcher import Launcher, ProcessView
+from gradmesh.sdk.process.address import listening
 from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.process.errors import ConfigError, Problem
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 
@@ -23,6 +25,11 @@ from gradmesh.sdk.status import ClusterStatus, fetch
 @click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
 @click.option(
     "--every-s", type=click.FloatRange(min=0.1), default=1.0, help="With --watch.  [default: 1]"
+)
+@click.option(
+    "--serve",
+    metavar="ADDRESS",
+    help="Show it as a page at this address, and as /status.json, until interrupted.",
 )
 @click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, help="[default: 5]")
 @with_launcher
@@ -35,9 +42,12 @@ def status(
     as_json: bool,
     watch: bool,
     every_s: float,
+    serve: str | None,
     timeout_s: float,
 ) -> int:
     """Show the members and the progress of a cluster."""
+    if serve is not None and (watch or as_json):
+        raise click.UsageError("--serve goes with neither --watch nor --json")
     while True:
         processes: Sequence[ProcessView] = ()
         if coordinator is None:
@@ -45,6 +55,8 @@ def status(
             address, processes = view.address, view.processes
         else:
             address = checked(coordinator)
+        if serve is not None:
+            return _serve(serve, address, sections[SecurityConfig], timeout_s)
         cluster = fetch(address, sections[SecurityConfig], timeout_s)
         if as_json:
             shown = {
@@ -61,6 +73,19 @@ def status(
         if not watch:
             return 0
         time.sleep(every_s)
+
+
+def _serve(listen: str, address: str, security: SecurityConfig, timeout_s: float) -> int:
+    from gradmesh.cli.status_page import StatusPage
+
+    try:
+        listening(listen)
+    except ValueError as error:
+        raise ConfigError([Problem("--serve", str(error), "flag")]) from None
+    page = StatusPage(listen, lambda: fetch(address, security, timeout_s))
+    click.echo(f"status of {address} at http://{page.address}/", err=True)
+    page.serve()
+    return 0
 
 
 def _show(address: str, cluster: ClusterStatus, processes: Sequence[ProcessView]) -> None:

@@ -15,7 +15,14 @@ from gradmesh.sdk.process.config import RESERVED
 from gradmesh.sdk.process.setting import settings
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("coordinator", "parameter-server-0", "parameter-server-1", "trainer", "report")
+OURS = (
+    "coordinator",
+    "parameter-server-0",
+    "parameter-server-1",
+    "trainer",
+    "report",
+    "status-page",
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +106,7 @@ def test_prometheus_asks_every_service(services: dict[str, Any]) -> None:
     (asked,) = config["scrape_configs"][0]["dns_sd_configs"]
     image = services["prometheus"]["image"]
 
-    assert sorted(asked["names"]) == sorted(set(OURS) - {"report"})
+    assert sorted(asked["names"]) == sorted(set(OURS) - {"report", "status-page"})
     assert asked["port"] == 9090
     assert services["prometheus"]["profiles"] == ["monitoring"]
     assert re.search(r":v\d+\.\d+\.\d+\}$", image)
