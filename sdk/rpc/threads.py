@@ -2,7 +2,8 @@
 
 A pool of fixed size deadlocks when its tasks wait for tasks that have no thread. Here a task that
 others wait for gets a thread at once, and only tasks that nobody waits for stand in line. Threads
-that had nothing to do for a while end.
+that had nothing to do for a while end: the one that was busy last is woken first, so that those a
+burst has left over stay idle however steady the calls after it are.
 """
 
 import logging
@@ -36,12 +37,14 @@ class Threads:
         self._patient = patient
         self._most = most
         self._idle_s = idle_s
-        self._changed = threading.Condition()  # guards all below
+        # Guards all below. Reentrant: the garbage collector may call us in the middle of something.
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
         self._urgent: deque[Task] = deque()
         self._line: deque[Task] = deque()
         self._standing = 0  # tasks from the line that run now
         self._threads = 0
-        self._idle = 0
+        self._idle: list[threading.Condition] = []  # of threads that wait; the last is woken first
         self._closed = False
 
     def run(self, task: Task) -> None:
@@ -50,8 +53,8 @@ class Threads:
         Raises:
             Overloaded: There are too many threads already.
         """
-        with self._changed:
-            if len(self._urgent) >= self._idle and self._threads >= self._most:
+        with self._lock:
+            if not self._idle and self._threads >= self._most:
                 raise Overloaded(
                     f"{self._most} calls run at once already; wait for some, or start more workers",
                     threads=self._most,
@@ -61,15 +64,15 @@ class Threads:
 
     def stand_in_line(self, task: Task) -> None:
         """Run a task when fewer than `patient` of its kind run."""
-        with self._changed:
+        with self._lock:
             self._line.append(task)
             if self._standing < self._patient:
                 self._wake()
 
     def _wake(self) -> None:
         """Have one more thread look for a task; the lock is held."""
-        if self._idle >= len(self._urgent) + bool(self._line):
-            self._changed.notify()
+        if self._idle:
+            self._idle.pop().notify()
         elif self._threads < self._most:
             self._threads += 1
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
@@ -83,18 +86,25 @@ class Threads:
             return self._line.popleft(), True
         return None
 
+    def _woken(self, mine: threading.Condition) -> bool:
+        """Wait; return whether there may be a task, and not that it took too long."""
+        self._idle.append(mine)
+        if mine.wait(self._idle_s) or mine not in self._idle:
+            return True
+        self._idle.remove(mine)
+        return False
+
     def _work(self) -> None:
+        mine = threading.Condition(self._lock)
         while True:
-            with self._changed:
+            with self._lock:
                 found = self._next()
                 while found is None:
-                    self._idle += 1
-                    woken = not self._closed and self._changed.wait(self._idle_s)
-                    self._idle -= 1
+                    woken = not self._closed and self._woken(mine)
                     found = self._next()
                     if found is None and not woken:
                         self._threads -= 1
-                        self._changed.notify_all()
+                        self._ended.notify_all()
                         return
             task, stood = found
             try:
@@ -103,17 +113,18 @@ class Threads:
                 _log.exception("a task failed")
             del task, found  # what they hold is not ours to keep while we wait
             if stood:
-                with self._changed:
+                with self._lock:
                     self._standing -= 1
 
     def figures(self) -> tuple[int, int]:
         """Return how many threads there are, and how many of them have nothing to do."""
-        with self._changed:
-            return self._threads, self._idle
+        with self._lock:
+            return self._threads, len(self._idle)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Let the threads end when their tasks have; wait for them a little."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._threads == 0, timeout_s)
+            while self._idle:
+                self._idle.pop().notify()
+            self._ended.wait_for(lambda: self._threads == 0, timeout_s)

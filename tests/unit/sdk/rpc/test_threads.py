@@ -81,6 +81,23 @@ def test_idle_threads_end_and_are_reused_before(
     eventually(lambda: threads.figures()[0] == 0)
 
 
+def test_threads_that_a_burst_left_over_end_though_calls_go_on(
+    make: Callable[..., Threads], eventually: Callable[..., None]
+) -> None:
+    threads, meeting = make(idle_s=0.5), threading.Barrier(21)
+    for _ in range(20):
+        threads.run(lambda: meeting.wait(10))
+    meeting.wait(10)
+
+    def one_more_call_and_few_threads() -> bool:
+        done = threading.Event()
+        threads.run(done.set)
+        assert done.wait(10)
+        return threads.figures()[0] <= 2
+
+    eventually(one_more_call_and_few_threads)
+
+
 def test_a_task_that_fails_takes_nobody_with_it(make: Callable[..., Threads]) -> None:
     threads, done = make(), threading.Event()
 
