@@ -28,9 +28,12 @@ def shared_world() -> Iterator[World]:
 
 
 @pytest.fixture
-def world(shared_world: World) -> Iterator[World]:
+def world(shared_world: World, request: pytest.FixtureRequest) -> Iterator[World]:
     """Four workers that keep no context before the test and none after it."""
     yield shared_world
+    # pytest keeps what fixtures gave, references among it, until the module's teardown is over,
+    # too; the last round would count those of its last test.
+    request.node.funcargs.clear()
     shared_world.wait_clean()
 
 
