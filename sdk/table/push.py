@@ -1,8 +1,10 @@
 """Sending gradients outside contexts, each exactly once.
 
-What goes to one server in one message is a part with a number of its own. A part that was not
-confirmed is sent again under its number, wherever its rows are by then, so that a server that has
-it already does nothing; a confirmed part is never sent again.
+What goes to one server in one message is a part with a number of its own, and a confirmed part is
+never sent again. A part that a server refused for its map took no effect: it is cut anew, into
+parts with numbers of their own. Of a part whose server could not be reached nobody knows; it is
+sent again under its number, wherever its rows are by then, so that a server that has it already
+does nothing.
 """
 
 from collections.abc import Callable
@@ -36,6 +38,8 @@ class _Part(NamedTuple):
     message: _Message
     shards: ShardMap
     sender: tuple[str, int, int]
+    doubtful: bool = False
+    """Whether it may have taken effect, though nobody said so."""
 
 
 @final
@@ -65,6 +69,7 @@ class PendingPush:
         lasting: bool,
     ) -> None:
         self._table = table
+        self._next_push = next_push
         self._deadline = deadline
         table.servers.settle(deadline)
         shards = table.servers.shard_map(deadline)
@@ -99,28 +104,38 @@ class PendingPush:
             for piece in part.pieces
         ]
 
-    def _send(self, shards: ShardMap) -> list[tuple[_Part, list[Pending | GradmeshError]]]:
-        return [(part, self._send_part(part, shards)) for part in self._left]
+    def _send(self, shards: ShardMap) -> list[tuple[_Part, Pending | GradmeshError]]:
+        return [
+            (piece, self._start(piece))
+            for part in self._left
+            for piece in self._pieces(part, shards)
+        ]
 
-    def _send_part(self, part: _Part, shards: ShardMap) -> list[Pending | GradmeshError]:
-        """Send one part; to several servers if its rows have come apart since it was cut."""
-        servers, wire = self._table.servers, self._table.wire.grads
-        head = self._table.heads.push(shards.epoch, *part.sender)
-        started: list[Pending | GradmeshError] = []
-        pieces = [part.message]
-        if shards is not part.shards and part.message.ids.size:
-            ids = part.message.ids
-            wanted = WantedIds(ids, np.array([0, ids.size], np.int64))
-            pieces = self._cut(wanted, part.message.rows, shards, lasting=True)
-        for piece in pieces:
-            try:
-                channel = servers.channel(shards, piece.shard)
-                grads = [piece.rows] if wire == EXACT else pack(piece.rows, wire)
-                request = Frame(head, [piece.ids, *grads])
-                started.append(channel.start(METHODS["Push"], request, self._deadline))
-            except (StaleShardMap, Unreachable) as error:
-                started.append(error)
-        return started
+    def _pieces(self, part: _Part, shards: ShardMap) -> list[_Part]:
+        """Return a part as a map has it: its rows may have come apart since it was cut."""
+        if part.shards is shards:
+            return [part]
+        ids = part.message.ids
+        if not ids.size:
+            # Only to count the step; where there is no such server any more, nobody has to.
+            is_there = part.message.shard < len(shards.names)
+            return [part._replace(shards=shards)] if is_there else []
+        wanted = WantedIds(ids, np.array([0, ids.size], np.int64))
+        messages = self._cut(wanted, part.message.rows, shards, lasting=True)
+        if part.doubtful:
+            return [_Part(message, shards, part.sender, doubtful=True) for message in messages]
+        return [_Part(message, shards, self._next_push()) for message in messages]
+
+    def _start(self, part: _Part) -> Pending | GradmeshError:
+        message, wire = part.message, self._table.wire.grads
+        try:
+            channel = self._table.servers.channel(part.shards, message.shard)
+            grads = [message.rows] if wire == EXACT else pack(message.rows, wire)
+            head = self._table.heads.push(part.shards.epoch, *part.sender)
+            request = Frame(head, [message.ids, *grads])
+            return channel.start(METHODS["Push"], request, self._deadline)
+        except (StaleShardMap, Unreachable) as error:
+            return error
 
     def finish(self) -> None:
         """Wait until all is applied; servers that moved are found again, until the deadline.
@@ -135,11 +150,12 @@ class PendingPush:
         sent, self._sent = self._sent or self._send(shards), []
         failures: list[GradmeshError] = []
         left: list[_Part] = []
-        for part, calls in sent:
-            failed = [error for call in calls if (error := _failure(call)) is not None]
-            failures += failed
-            if failed:
-                left.append(part)
+        for part, call in sent:
+            error = _failure(call)
+            if error is not None:
+                failures.append(error)
+                refused = isinstance(error, StaleShardMap)
+                left.append(part if refused else part._replace(doubtful=True))
         self._left = left
         if failures:
             final_ones = [e for e in failures if not isinstance(e, StaleShardMap | Unreachable)]

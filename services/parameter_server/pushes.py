@@ -48,6 +48,20 @@ class Pushes:
             InvalidRequest: The sender is none, or the push is too old.
         """
         worker, incarnation, number = sender
+        with self._lock:
+            if self.has(sender):
+                return False
+            effect()
+            self._add(self._seen.touch(worker), incarnation, number)
+            return True
+
+    def has(self, sender: tuple[str, int, int]) -> bool:
+        """Tell whether a push took effect, here or on a server whose rows came here.
+
+        Raises:
+            InvalidRequest: The sender is none, or the push is too old.
+        """
+        worker, incarnation, number = sender
         if not worker or not incarnation or not number:
             raise InvalidRequest("the push has no worker, incarnation or sequence; set all three")
         with self._lock:
@@ -55,7 +69,7 @@ class Pushes:
             if incarnation < seen.incarnation or (
                 incarnation == seen.incarnation and number in seen.numbers
             ):
-                return False
+                return True
             if incarnation == seen.incarnation and number <= seen.floor:
                 raise InvalidRequest(
                     f"push {number} of {worker!r} is older than its newest {_WINDOW // 2}; whether "
@@ -63,9 +77,7 @@ class Pushes:
                     worker=worker,
                     sequence=number,
                 )
-            effect()
-            self._add(seen, incarnation, number)
-            return True
+            return False
 
     def remember(self, sender: tuple[str, int, int]) -> None:
         """Take notice of a push that took effect before this process began."""

@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.errors import InvalidRequest, StaleShardMap
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import arrays_per_table, pack, unpack, unpack_all
@@ -134,9 +134,15 @@ class ParameterServerServicer:
             ]
             arrays = [array for pair in pairs for array in pair]
         sender = (message.worker, message.incarnation, message.sequence)
-        applied = self._store.push(
-            sender, message.tables, arrays, message.shard_epoch, call.deadline
-        )
+        try:
+            applied = self._store.push(
+                sender, message.tables, arrays, message.shard_epoch, call.deadline
+            )
+        except StaleShardMap:
+            # Senders take it for a promise that nothing was applied, and choose a new number.
+            if not self._store.writer.pushes.has(sender):
+                raise
+            applied = False
         return pb.PushResponse(applied=applied)
 
     def inspect_table(self, request: pb.InspectTableRequest, call: Call) -> pb.InspectTableResponse:

@@ -14,7 +14,10 @@ from gradmesh.protos.errors import (
     ReshardAborted,
     ReshardUnderWay,
     SnapshotLost,
+    StaleShardMap,
 )
+from gradmesh.protos.frame import Frame
+from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk import autograd
 from gradmesh.sdk.checkpoint.snapshot import Snapshot
 from gradmesh.sdk.mesh.scaling import scale
@@ -73,6 +76,28 @@ def test_pushes_count_once_and_lookups_go_on(make_cluster, pool):
 
     assert looks > 0
     assert (table.lookup(IDS) == pushes + 1).all()
+
+
+def test_a_push_by_an_old_map_is_known_or_was_never_applied(make_cluster, raw):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=1)
+    mesh = cluster.connect(timeout_s=30.0)
+    ones_table(mesh).lookup(IDS)
+    epoch = mesh.servers.shard_map(mesh.deadline()).epoch
+
+    def push(sequence):
+        message = parameter_server_pb2.PushRequest(
+            worker="raw", incarnation=1, sequence=sequence, shard_epoch=epoch, tables=["counts"]
+        )
+        request = Frame(message, [np.array([1]), np.ones((1, 2), np.float32)])
+        return raw(cluster.servers[0].server.address, "Push", request, 5.0).applied
+
+    first = push(1)
+    grow(cluster, "ps-1")
+    scale(mesh, 2, timeout_s=30.0)
+
+    assert (first, push(1)) == (True, False)
+    with pytest.raises(StaleShardMap):
+        push(2)
 
 
 def test_contexts_outside_a_run_go_on(make_cluster, pool):
