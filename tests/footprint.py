@@ -28,6 +28,9 @@ _OF_A_FIXED_POOL = re.compile(r"(rpc|backward)_[1-9]\d*")
 @gm.remote(name="tests.footprint")
 def footprint() -> dict[str, int]:
     """Return what this worker holds."""
+    # Workers that a test made have ended. The next round makes them anew under the same names, and
+    # a call to one that was only known at its old address would find nobody there.
+    gm.rpc.get_worker_infos()
     gc.collect()
     info = gm.rpc.debug_info()
     with open("/proc/self/statm") as file:
