@@ -10,8 +10,12 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import gradmesh as gm
+
+if TYPE_CHECKING:
+    import pytest
 
 ROUNDS = int(os.environ.get("TEST_ROUNDS", "1"))
 """How often each module runs."""
@@ -52,6 +56,14 @@ def _counts(thread: str) -> bool:
     """Tell whether one more thread of a name is something left behind."""
     # Connections of lanes, a thread each, stay for the next burst; channels bound their number.
     return not thread.startswith("lane-") and not _OF_A_FIXED_POOL.fullmatch(thread)
+
+
+def let_go(request: "pytest.FixtureRequest") -> None:
+    """Forget what fixtures gave to a test that is over, references among it.
+
+    pytest keeps it until its module's teardown is over, too, and the last round would count it.
+    """
+    request.node.funcargs.clear()
 
 
 class Rounds:

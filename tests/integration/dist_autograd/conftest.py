@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.footprint import ROUNDS, Rounds
+from tests.footprint import ROUNDS, Rounds, let_go
 from tests.integration.dist_autograd.world import World
 
 _running: list[Rounds] = []
@@ -31,9 +31,7 @@ def shared_world() -> Iterator[World]:
 def world(shared_world: World, request: pytest.FixtureRequest) -> Iterator[World]:
     """Four workers that keep no context before the test and none after it."""
     yield shared_world
-    # pytest keeps what fixtures gave, references among it, until the module's teardown is over,
-    # too; the last round would count those of its last test.
-    request.node.funcargs.clear()
+    let_go(request)
     shared_world.wait_clean()
 
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE))
 
 import rpc_later as rpc_later  # noqa: E402
 
-from tests.footprint import ROUNDS, Rounds  # noqa: E402
+from tests.footprint import ROUNDS, Rounds, let_go  # noqa: E402
 
 WORKERS = [f"worker-{rank}" for rank in range(4)]
 
@@ -72,11 +72,12 @@ def one_round(rounds: Rounds) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def through(driver: Agent) -> Iterator[None]:
+def through(driver: Agent, request: pytest.FixtureRequest) -> Iterator[None]:
     """Calls of a test go through the driver, and leave nothing behind."""
     token = current.here.set(driver)
     yield
     current.here.reset(token)
+    let_go(request)
     gc.collect()
     assert driver.outstanding.wait_idle(driver.caller.deadline(20))
 
