@@ -67,15 +67,18 @@ class Owners:
             Its room, and whether the caller is the one to make it.
 
         Raises:
-            RefNotFound: It was made and deleted: this is a late repetition.
+            RefNotFound: It was deleted: this is late, or a late repetition.
         """
         with self._lock:
             kept = self._kept.get(key)
             if kept is None:
-                if key in self._gone:
+                kept = self._awaited.get(key) or Kept(key)
+                if fork not in self._gone_forks:
+                    kept.forks[fork] = holder
+                # Whoever asked for it may have let go of it before this came.
+                if key in self._gone or not kept.forks:
                     raise self._not_found(key)
-                kept = self._awaited.pop(key, None) or Kept(key)
-                kept.forks[fork] = holder
+                self._awaited.pop(key, None)
                 self._kept[key] = kept
             first, kept.begun = not kept.begun, True
             return kept, first

@@ -68,6 +68,27 @@ def test_a_fork_that_was_deleted_does_not_come_back(owners: Owners) -> None:
     assert len(owners) == 0
 
 
+def test_a_creation_that_comes_after_its_deletion_leaves_nothing(owners: Owners) -> None:
+    owners.delete(KEY, FORK)
+
+    with pytest.raises(RefNotFound, match="it was deleted"):
+        owners.begin(KEY, FORK, USER)
+
+    assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
+
+
+def test_a_creation_that_comes_after_its_deletion_is_made_for_others(owners: Owners) -> None:
+    child = Key("user", 2, 9)
+    owners.fork(KEY, child, OTHER)
+    owners.delete(KEY, FORK)
+
+    _, first = owners.begin(KEY, FORK, USER)
+
+    assert first
+    owners.delete(KEY, child)
+    assert len(owners) == 0
+
+
 def test_what_the_gone_left_is_collected(owners: Owners) -> None:
     owners.begin(KEY, FORK, USER)
     owners.fork(KEY, Key("user", 2, 5), OTHER)
