@@ -40,6 +40,7 @@ def run(
     on_row: Callable[[Row], object] = lambda row: None,
     only: Sequence[Load] | None = None,
     batch_rows: int = BATCH_ROWS,
+    durability: str = "off",
 ) -> list[Row]:
     """Measure every workload on every lane.
 
@@ -51,11 +52,13 @@ def run(
         on_row: Called with each row as it is known.
         only: The workloads; all by default.
         batch_rows: Rows of each of the 26 tables of the batch.
+        durability: Of our server; off does what the peer does, which keeps nothing.
     """
     with ExitStack() as stack:
         os.environ[BATCH_ROWS_VARIABLE] = str(batch_rows)
         stack.callback(os.environ.pop, BATCH_ROWS_VARIABLE)
-        cluster = stack.enter_context(LocalCluster(parameter_servers=1))
+        settings = {"parameter_server.durability": durability}
+        cluster = stack.enter_context(LocalCluster(parameter_servers=1, settings=settings))
         home = "gradmesh.benchmarks"
         ours = stack.enter_context(
             worker.start(f"{home}.lookup_ours", cluster.address, ",".join(lanes))

@@ -50,6 +50,7 @@ def run(
     lane: str,
     seconds: float,
     on_row: Callable[[PairRow], object] = lambda row: None,
+    durability: str = "off",
 ) -> list[PairRow]:
     """Measure both workloads with one client and server, and with several.
 
@@ -58,9 +59,10 @@ def run(
         lane: Which way the calls take.
         seconds: About how long a measurement takes.
         on_row: Called with each row as it is known.
+        durability: Of the servers.
     """
     names = [(workload, count) for workload in ("pull", "push") for count in COUNTS]
-    speeds = [_speeds(number, lane, names, seconds) for number in (1, pairs)]
+    speeds = [_speeds(number, lane, names, seconds, durability) for number in (1, pairs)]
     rows = []
     for (workload, count), one, many in zip(names, *speeds, strict=True):
         row = PairRow(
@@ -77,11 +79,12 @@ def run(
 
 
 def _speeds(
-    number: int, lane: str, names: Sequence[tuple[str, int]], seconds: float
+    number: int, lane: str, names: Sequence[tuple[str, int]], seconds: float, durability: str
 ) -> list[float]:
     """Return the rows a second of each workload."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(parameter_servers=number))
+        settings = {"parameter_server.durability": durability}
+        cluster = stack.enter_context(LocalCluster(parameter_servers=number, settings=settings))
         clients = [
             stack.enter_context(
                 worker.start("gradmesh.benchmarks.lookup_ours", cluster.address, lane)

@@ -34,6 +34,12 @@ import click
     type=click.IntRange(min=2),
     help="Measure so many clients and servers at once against one of each, instead of a peer.",
 )
+@click.option(
+    "--durability",
+    type=click.Choice(["off", "os", "fsync"]),
+    default="off",
+    help="What our server writes of pushes; the peer writes nothing.  [default: off]",
+)
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
 @click.option(
     "--seconds",
@@ -47,6 +53,7 @@ def lookup(
     names: str | None,
     batch_rows: int,
     pairs: int | None,
+    durability: str,
     file: Path | None,
     seconds: float,
 ) -> int:
@@ -62,7 +69,7 @@ def lookup(
     known = {load.name: load for load in benchmark.loads()}
     wanted = chosen("lane", lanes, benchmark.LANES)
     if pairs is not None:
-        return _measure_pairs(pairs, wanted, file, seconds)
+        return _measure_pairs(pairs, wanted, durability, file, seconds)
     only = [known[name] for name in chosen("workload", names or ",".join(known), tuple(known))]
     click.echo(HEADING)
     rows = benchmark.run(
@@ -72,13 +79,16 @@ def lookup(
         on_row=lambda row: click.echo(show_line(row)),
         only=only,
         batch_rows=batch_rows,
+        durability=durability,
     )
     if file is not None:
         write_json(rows, file)
     return 0
 
 
-def _measure_pairs(pairs: int, lanes: list[str], file: Path | None, seconds: float) -> int:
+def _measure_pairs(
+    pairs: int, lanes: list[str], durability: str, file: Path | None, seconds: float
+) -> int:
     from gradmesh.benchmarks import pairs as benchmark
 
     heading = f"{'workload':<24}{'rows/s, one pair':>18}{'rows/s, all':>14}"
@@ -90,6 +100,7 @@ def _measure_pairs(pairs: int, lanes: list[str], file: Path | None, seconds: flo
             pairs,
             lane,
             seconds,
+            durability=durability,
             on_row=lambda row: click.echo(
                 f"{row.workload:<24}{1 / row.peer:>18,.0f}{row.rows_s:>14,.0f}{row.ratio:>8.2f}"
                 f"{row.cores:>7}"

@@ -17,12 +17,12 @@ MOST_NS: Final = 300_000
 """Longest that anybody looks before it sleeps."""
 
 # A look lasts this much longer than twice the usual wait.
-_SPARE_NS: Final = 20_000
+_SPARE_NS: Final = 50_000
 # How much the last wait counts for what is usual, and the longest that counts as such.
 _WEIGHT: Final = 0.125
 _LONG_NS: Final = 1_000_000
 # Whoever does not look for so long while it looks was put off its core: others want it.
-_STOPPED_NS: Final = 15_000
+_STOPPED_NS: Final = 100_000
 # Waits that sleep at once after a look in vain: so many times more than after the last one, and
 # never more than the most. Half as many after each look that was not in vain.
 _DEARER: Final = 4
