@@ -131,8 +131,7 @@ class Agent:
         if self.closed:
             return
         self._end_others()
-        if self._server is not None:
-            self._server.drain(grace_s)
+        self._end_server(grace_s)
         if self.mesh is not None:
             self.mesh.close()
         self.close()
@@ -140,6 +139,7 @@ class Agent:
     def close(self) -> None:
         """End everything at once; calls under way fail. May be called twice."""
         self._end_others()
+        self._end_server(0.0)
         self.caller.closed = True
         current.uninstall(self)
         self.gathers.close()
@@ -148,6 +148,11 @@ class Agent:
         self.outstanding.close()
         self.peers.close()
         self.threads.close()
+
+    def _end_server(self, grace_s: float) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.drain(grace_s)
 
     def _end_others(self) -> None:
         while self._before_close:

@@ -146,6 +146,18 @@ def test_nothing_of_an_agent_is_left(make_agent: Callable[..., Agent], eventuall
     eventually(lambda: set(threading.enumerate()) <= before, 20)
 
 
+def test_nothing_of_an_agent_that_ends_at_once_is_left(
+    make_agent: Callable[..., Agent], eventually: Any
+) -> None:
+    before = set(threading.enumerate())
+    agent = make_agent("cut-short")
+    assert agent.mesh is not None
+    agent.close()
+    agent.mesh.close()
+
+    eventually(lambda: set(threading.enumerate()) <= before, 20)
+
+
 @pytest.fixture
 def name() -> str:
     return f"doomed-{uuid.uuid4().hex[:8]}"
