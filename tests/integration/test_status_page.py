@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,6 +49,11 @@ def test_page_and_json_show_the_members_and_then_that_they_are_gone() -> None:
     with ExitStack() as running, ExitStack() as page_open:
         cluster = running.enter_context(gm.LocalCluster(parameter_servers=2))
         url = page_open.enter_context(served(cluster.address))
+        # A cluster is up when its coordinator serves; the servers join soon after.
+        patience = time.monotonic() + 30
+        while len(json.loads(get(url + "status.json")[1])["members"]) < 2:
+            assert time.monotonic() < patience
+            time.sleep(0.05)
         code, page = get(url)
         assert code == 200
         assert "parameter-server-0" in page
