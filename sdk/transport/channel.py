@@ -5,7 +5,6 @@ calls take a lane where there is one.
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any, final
 
 import grpc
@@ -19,6 +18,7 @@ from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.client import Lanes
+from gradmesh.sdk.transport.lane.direct import DirectCall
 from gradmesh.sdk.transport.lane.exchange import EXCHANGE, VERSION_METADATA
 from gradmesh.sdk.transport.lane.host import OPEN_LANE
 from gradmesh.sdk.transport.metrics import RpcMetrics
@@ -131,11 +131,10 @@ class Channel:
             raise from_call(failure, where) from None
         return parse(data, pb.OpenLaneResponse)
 
-    def _exchange(self, messages: Iterator[bytes]) -> Any:
+    def _exchange(self) -> DirectCall:
         """Begin a stream of hot calls."""
         try:
-            call: Any = self._channel.stream_stream(EXCHANGE.path)
-            return call(messages, metadata=(*self.metadata, VERSION_METADATA))
+            return DirectCall(self._channel, EXCHANGE.path, (*self.metadata, VERSION_METADATA))
         except ValueError:
             raise self._is_closed() from None
 

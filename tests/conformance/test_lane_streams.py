@@ -77,6 +77,7 @@ def test_closed_channels_leave_no_stream(lane_mesh: Any) -> None:
     wait_until(lambda: threading.active_count() <= watches + 8)
 
 
+@pytest.mark.slow
 def test_callers_beyond_the_limit_make_a_call_each(lane_mesh: Any) -> None:
     mesh = lane_mesh("grpc")
     server = mesh.serve(TransportConfig(max_lanes=2))
@@ -174,3 +175,14 @@ def test_a_closed_channel_says_so(lane_mesh: Any) -> None:
 
     with pytest.raises(Unreachable, match="is closed"):
         mesh.lookup(np.arange(3))
+
+
+def test_a_grpc_without_direct_calls_makes_a_call_each(
+    lane_mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = lane_mesh("grpc")
+    monkeypatch.setattr("gradmesh.sdk.transport.lane.direct._core", None)
+
+    mesh.lookup(np.arange(3), channel=mesh.connect())
+
+    assert mesh.echo.borrowed == [False]

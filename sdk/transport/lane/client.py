@@ -8,8 +8,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, final
+from collections.abc import Callable
+from typing import final
 
 from gradmesh.protos.errors import GradmeshError, LaneUnavailable
 from gradmesh.protos.lane import VERSION
@@ -17,6 +17,7 @@ from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import LaneChoice
+from gradmesh.sdk.transport.lane.direct import DirectCall
 from gradmesh.sdk.transport.lane.exchange import ClientStream, Watch
 from gradmesh.sdk.transport.lane.handshake import HELLO_S, greet, host_identity
 from gradmesh.sdk.transport.lane.link import Link, TcpLink
@@ -50,7 +51,7 @@ class Lanes:
         worker: Its name, for the log.
         choice: Which kinds to ask for.
         negotiate: Calls OpenLane, within the given seconds.
-        exchange: Calls Exchange with messages to send; returns the call, an iterator of answers.
+        exchange: Begins the rpc Exchange.
         security: Certificates.
         max_frame_bytes: Largest frame either way.
     """
@@ -61,7 +62,7 @@ class Lanes:
         worker: str,
         choice: LaneChoice,
         negotiate: Callable[[pb.OpenLaneRequest, float], pb.OpenLaneResponse],
-        exchange: Callable[[Iterator[bytes]], Any],
+        exchange: Callable[[], DirectCall],
         security: SecurityConfig,
         max_frame_bytes: int,
     ) -> None:
@@ -197,7 +198,7 @@ class Lanes:
         return link
 
     def _open_stream(self, timeout_s: float) -> Link:
-        stream = ClientStream(self._exchange, self._watch)
+        stream = ClientStream(self._exchange(), self._watch)
         try:
             stream.open(time.monotonic() + timeout_s)
         except BaseException:

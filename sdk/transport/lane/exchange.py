@@ -4,12 +4,11 @@ gRPC takes a third less time for a message on a stream than for a call of its ow
 deadline for one message, so a watch ends the streams whose answer is late.
 """
 
-import queue
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import grpc
 
@@ -17,6 +16,7 @@ from gradmesh.protos.lane import VERSION
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.transport.lane.chunks import data_of, to_messages
+from gradmesh.sdk.transport.lane.direct import DirectCall
 from gradmesh.sdk.transport.lane.stream import LaneBroken, Stream
 
 EXCHANGE = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])["Exchange"]
@@ -25,6 +25,7 @@ EXCHANGE = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])["Exchange"
 VERSION_METADATA = ("gradmesh-lane-version", str(VERSION))
 """What both ends say when a stream is opened."""
 
+_T = TypeVar("_T")
 _NOTHING = memoryview(b"")
 
 
@@ -125,17 +126,15 @@ class ClientStream(MessageStream):
     """The end that asks.
 
     Args:
-        start: Begins the rpc, given an iterator of messages to send.
+        call: The rpc, begun.
         watch: Ends it when an answer is late.
     """
 
-    def __init__(self, start: Callable[[Iterator[bytes]], Any], watch: Watch) -> None:
+    def __init__(self, call: DirectCall, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
         self._expired = False
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        # Yields messages until None comes.
-        self._call = start(iter(self._outbox.get, None))
+        self._call = call
 
     def open(self, deadline: float) -> None:
         """Wait until the server has taken the stream.
@@ -144,34 +143,34 @@ class ClientStream(MessageStream):
             TimeoutError: It did not in time.
             LaneBroken: It does not want to.
         """
-        self._watch.begin(self, deadline)
-        try:
-            said = self._call.initial_metadata()
-        finally:
-            self._watch.end(self)
-        if VERSION_METADATA not in [(key, value) for key, value in said or ()]:
-            if self._expired:
-                raise TimeoutError("no answer in time")
-            raise LaneBroken(f"no stream: {_why(self._call)}")
+        said = self._within(deadline, self._call.initial_metadata)
+        if VERSION_METADATA not in [(key, value) for key, value in said]:
+            raise LaneBroken(f"no stream: {self._call.end}")
 
     def send(self, parts: Sequence[Any], deadline: float) -> None:
         """Hand all parts over to gRPC."""
         if time.monotonic() >= deadline:
             raise TimeoutError("the deadline passed")
-        for message in to_messages(parts):
-            self._outbox.put(message)
+        messages = to_messages(parts)
+        if isinstance(messages, tuple):
+            self._within(deadline, self._call.ask, *messages)
+        else:
+            self._within(deadline, self._call.send, messages)
 
     def _next(self, deadline: float) -> bytes:
+        return self._within(deadline, self._call.receive)
+
+    def _within(self, deadline: float, action: Callable[..., _T], *args: Any) -> _T:
+        """Do something that ends with the stream, by the deadline at the latest."""
         self._watch.begin(self, deadline)
         try:
-            message: bytes = next(self._call)
-        except (grpc.RpcError, StopIteration) as error:
+            return action(*args)
+        except LaneBroken:
             if self._expired:
                 raise TimeoutError("no answer in time") from None
-            raise LaneBroken(_why(error)) from None
+            raise
         finally:
             self._watch.end(self)
-        return message
 
     def expire(self) -> None:
         """End the stream because its answer is late."""
@@ -184,13 +183,7 @@ class ClientStream(MessageStream):
 
     def close(self) -> None:
         """End the stream, also under a thread that waits for an answer."""
-        self._outbox.put(None)
         self._call.cancel()
-
-    def __del__(self) -> None:
-        # gRPC's thread that sends would wait for ever.
-        if hasattr(self, "_outbox"):
-            self._outbox.put(None)
 
 
 @final
