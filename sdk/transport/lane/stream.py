@@ -97,7 +97,7 @@ class PlainStream(SocketStream):
     def __init__(self, sock: socket.socket, eager: "Eagerness | None" = None) -> None:
         super().__init__(sock)
         self.eager = eager
-        self._looks = False
+        self._looks = self._closed = False
         sock.settimeout(None)
         self._limits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
         self._limit(socket.SO_RCVTIMEO, _SLICE_S)
@@ -120,6 +120,7 @@ class PlainStream(SocketStream):
     def close(self) -> None:
         """Close the connection, also under a thread that reads from it; may be called twice."""
         self._shut(socket.SHUT_RDWR)
+        self._closed = True
         # Who looks ends at once and closes it then: its number must not become another's before.
         if not self._looks:
             self.sock.close()
@@ -148,6 +149,8 @@ class PlainStream(SocketStream):
             found = eager.look(self.sock.fileno())
         finally:
             self._looks = False
+            if self._closed:
+                self.sock.close()
         if found == b"":
             raise LaneBroken("the peer closed the connection")
         return found

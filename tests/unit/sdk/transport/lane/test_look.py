@@ -137,3 +137,34 @@ def test_closing_under_a_look_leaves_the_descriptor_to_it(
     thread.join()
     stream.close()
     assert ours.fileno() == -1
+
+
+def test_a_stream_that_is_closed_under_a_look_is_closed_after_it() -> None:
+    here, there = socket.socketpair()
+    looks, goes_on = threading.Event(), threading.Event()
+
+    class Looking:
+        def look(self, fd: int) -> bytes:
+            looks.set()
+            goes_on.wait(10)
+            return b""  # as at the end of a connection
+
+        def note(self, nanoseconds: int) -> None:
+            raise AssertionError("nothing came")
+
+    stream = PlainStream(here, Looking())  # type: ignore[arg-type]
+
+    def read() -> None:
+        with pytest.raises(LaneBroken):
+            stream.receive_bytes(10, time.monotonic() + 10)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert looks.wait(10)
+    stream.close()
+    assert here.fileno() >= 0
+    goes_on.set()
+    reader.join(10)
+
+    assert here.fileno() < 0
+    there.close()
