@@ -87,6 +87,7 @@ class Agent:
         self.mesh = mesh
         self.world = tuple(world)
         self.peers.join(mesh.coordinator)
+        mesh.watch_contexts(self.exchange.owners)
         self.control.start()
         self.collector.start()
         self.joined = True

@@ -7,6 +7,7 @@ taken off; for short functions it is even quicker to wait a moment for one.
 
 import select
 import socket
+import weakref
 from collections import defaultdict
 from typing import Any, final
 
@@ -27,14 +28,15 @@ class Harvest:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[str, list[RpcCall[Any]]] = defaultdict(list)
+        # Weak, for what a call brought is not ours to keep.
+        self._calls: dict[str, list[weakref.ref[RpcCall[Any]]]] = defaultdict(list)
         self._skip: dict[str, int] = defaultdict(int)
         self._penalty: dict[str, int] = defaultdict(lambda: 1)
 
     def sown(self, call: RpcCall[Any]) -> None:
         """Note a call that was sent."""
         if call.doorbell is not None:
-            self._calls[call.worker].append(call)
+            self._calls[call.worker].append(weakref.ref(call))
 
     def make_room(self, worker: str) -> None:
         """Take answers off, if all connections to a worker seem to be taken."""
@@ -42,12 +44,14 @@ class Harvest:
         if calls is None or len(calls) < _CONNECTIONS:
             return
         bells: dict[socket.socket, RpcCall[Any]] = {
-            bell: call for call in calls if (bell := call.doorbell) is not None
+            bell: call
+            for known in calls
+            if (call := known()) is not None and (bell := call.doorbell) is not None
         }
         if len(bells) >= _CONNECTIONS:
             for bell in self._ringing(worker, list(bells)):
                 bells.pop(bell).take()
-        self._calls[worker] = list(bells.values())
+        self._calls[worker] = [weakref.ref(call) for call in bells.values()]
 
     def _ringing(self, worker: str, bells: list[socket.socket]) -> list[socket.socket]:
         """Return the connections with an answer; waits a moment where that is worth it."""

@@ -48,6 +48,7 @@ class RpcCall(Generic[T]):
     """
 
     __slots__ = (
+        "__weakref__",
         "_arrived",
         "_error",
         "_lock",

@@ -136,7 +136,7 @@ class Borrowing:
                 channel = exchange.peers.channel(ref.owner, deadline)
                 call = channel.start(METHODS["ForkRef"], request, deadline)
             except BaseException as error:
-                used.confirmed.set_exception(error)
+                used.fail(error)
                 raise
             self._calls.append((call, used, parent))
         return rref
@@ -177,7 +177,7 @@ class Borrowing:
                 call.result()
             except Exception as error:
                 failure = failure or error
-                used.confirmed.set_exception(error)
+                used.fail(error)
             else:
                 used.confirmed.set_result(None)
                 self._exchange.control.accept(parent, used.fork)

@@ -14,7 +14,9 @@ from gradmesh.protos.errors import RefNotFound
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.rref.ids import Key, Keys, Worker
 
-_TOMBSTONES = 65_536
+# Only what comes late or again meets one, seconds after the deletion; of more than 5 MB of them a
+# worker that makes many references would have no use.
+_TOMBSTONES = 16_384
 # A value that somebody asked for before its creation came, and whose creation never does.
 _AWAITED_S = 600.0
 
@@ -168,6 +170,19 @@ class Owners:
                 if lost and not kept.forks:
                     self._drop(key)
         return count
+
+    def openers(self) -> dict[tuple[str, int], int]:
+        """Return who has references, for the coordinator to say who of them is gone.
+
+        It knows of members, too, that came and went before this worker heard of them. None of them
+        counts as having opened a context by it.
+        """
+        others = self.holders() - {self._me}
+        return {(other.name, other.incarnation): 0 for other in others if other.incarnation}
+
+    def drop_worker(self, name: str, incarnation: int) -> int:
+        """Forget the references of a process that is gone; return how many."""
+        return self.collect(lambda holder: holder == (name, incarnation))
 
     def holders(self) -> set[Worker]:
         """Return everybody who has a reference."""

@@ -4,6 +4,7 @@ A reference is pending until its owner has heard of it. It is deleted there once
 any more, by a message that is sent again until it arrives, or its owner is known to be gone.
 """
 
+import copy
 import threading
 import time
 import weakref
@@ -58,7 +59,7 @@ class Creation:
             if error is None:
                 self._created.set_result(None)
             else:
-                self._created.set_exception(error)
+                self._created.set_exception(_without_frames(error))
 
 
 @final
@@ -85,6 +86,10 @@ class Used:
         self.confirmed: Future[None] = Future()
         self.deleted = False
         self.creation: Creation | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Take notice that the owner never will know it."""
+        self.confirmed.set_exception(_without_frames(error))
 
     def proto(self) -> value_pb2.RemoteRef:
         """Return the reference as the wire carries it."""
@@ -207,3 +212,15 @@ class Users:
 
     def __len__(self) -> int:
         return len(self._living)
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Return an error like this one that keeps nothing alive.
+
+    The frames it came through use the very reference that it is about: kept with it, they would be
+    its last user for ever.
+    """
+    try:
+        return copy.copy(error)
+    except Exception:  # an exception of somebody's own that cannot be made from its arguments
+        return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,6 +1,9 @@
 """Deadlines: the default, per call, none; of calls, references and proxies."""
 
+import contextlib
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +13,7 @@ from rpc_later import own_future
 
 import gradmesh as gm
 from gradmesh.protos import errors
+from gradmesh.sdk.rpc.agent import Agent
 
 LONG = 1.0
 SHORT = 0.1
@@ -66,6 +70,39 @@ def test_rref_timeout(eventually: Any) -> None:
             rref.to_here()
     with pytest.raises(errors.RefNotFound, match="creation failed"):
         gm.rpc_sync("worker-1", add, (rref, rref))
+
+
+def test_a_reference_whose_creation_failed_goes_with_its_last_user(eventually: Any) -> None:
+    def use() -> weakref.ref[Any]:
+        rref = gm.remote("worker-0", slow_point, (0.5,), timeout_s=0.05)
+        with contextlib.suppress(errors.GradmeshError):
+            rref.to_here(timeout_s=1)
+        return weakref.ref(rref)
+
+    seen = use()
+
+    def is_gone() -> bool:
+        gc.collect()  # the error and the frames that it came through
+        return seen() is None
+
+    eventually(is_gone)
+
+
+def test_what_calls_brought_is_not_kept(driver: Agent, eventually: Any) -> None:
+    def known() -> list[Any]:
+        return list(driver.caller._harvest._calls["worker-0"])
+
+    # Calls of other tests may live on in the errors that pytest keeps of them.
+    before = {id(call) for call in known()}
+    for _ in range(3):
+        gm.rpc_async("worker-0", add, (1, 1)).wait()
+    own = [call for call in known() if id(call) not in before]
+
+    def are_gone() -> bool:
+        gc.collect()
+        return all(call() is None for call in own)
+
+    eventually(are_gone)
 
 
 def test_rref_to_here_timeout() -> None:

@@ -99,6 +99,18 @@ def test_what_the_gone_left_is_collected(owners: Owners) -> None:
     assert len(owners) == 0
 
 
+def test_the_coordinator_is_asked_about_holders_of_known_incarnations(owners: Owners) -> None:
+    owners.begin(KEY, FORK, USER)
+    owners.fork(KEY, Key("user", 2, 5), OTHER)
+    owners.fork(KEY, Key("user", 2, 6), Worker("somebody", 0))
+
+    assert owners.openers() == {tuple(USER): 0, tuple(OTHER): 0}
+    assert owners.drop_worker(*USER) == 1
+    assert owners.drop_worker(*OTHER) == 1
+    assert owners.openers() == {}
+    assert len(owners) == 1
+
+
 def test_a_local_value_may_be_shared_again(owners: Owners) -> None:
     kept, _ = owners.begin(KEY, FORK, USER)
     owners.delete(KEY, FORK)
