@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -81,7 +82,8 @@ class Messages:
     """
 
     def __init__(self, ctx: "Context", worker: str, incarnation: int) -> None:
-        self._ctx = ctx
+        # A cycle would keep its arrays until the collector comes.
+        self._owner = weakref.ref(ctx)
         self._worker = worker
         self._lock = threading.Lock()  # guards all below
         self._lineage = Lineage(worker, incarnation)
@@ -91,6 +93,12 @@ class Messages:
         self.sent: dict[int, Sent] = {}
         self.received: list[Received] = []
         self.peers: set[str] = set()
+
+    @property
+    def _ctx(self) -> "Context":
+        ctx = self._owner()
+        assert ctx is not None  # it has us
+        return ctx
 
     def send(self, tensors: Sequence[Tensor], receiver: str) -> autograd_pb2.AutogradNote:
         """Record a message that is about to leave.

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
@@ -79,20 +80,29 @@ class Lookups:
     """
 
     def __init__(self, ctx: "Context", worker: str) -> None:
-        self._ctx = ctx
+        # A cycle would keep its arrays until the collector comes.
+        self._owner = weakref.ref(ctx)
         self._lock = threading.Lock()  # guards all below
         # Several workers may look rows up in one context; servers tell them apart by number.
         self._base = 0 if worker == ctx.id.worker else salt(worker)
         self._next = 0
+        self._begun = self._answered = 0
         self.made: list[RecordedLookup] = []
         self.channels: dict[str, Channel] = {}
         self._returned: dict[str, set[int]] = {}
+
+    @property
+    def _ctx(self) -> "Context":
+        ctx = self._owner()
+        assert ctx is not None  # it has us
+        return ctx
 
     def reserve(self, count: int) -> int:
         """Take numbers for so many messages of a lookup; return the first."""
         with self._lock:
             first = self._base + self._next + 1
             self._next += max(count, 1)
+            self._begun += 1
             return first
 
     def record(self, lookup: Lookup) -> list[Tensor]:
@@ -102,6 +112,7 @@ class Lookups:
         receive(tensors, recorded)
         servers = self._ctx.mesh.servers
         with self._lock:
+            self._answered += 1
             self.made.append(recorded)
             for shard in lookup.route.shards:
                 channel = servers.channel(lookup.shards, shard)
@@ -133,7 +144,7 @@ class Lookups:
     @property
     def whole(self) -> bool:
         """Whether every lookup that was begun was answered, so that its servers are known."""
-        return self._next == len(self.made)
+        return self._begun == self._answered
 
     def clear(self) -> None:
         """Let the rows go."""

@@ -1,6 +1,8 @@
 """A backward pass over this process and the servers, outside a run."""
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from gradmesh.protos.errors import ContextReleased, InvalidRequest
 from gradmesh.sdk import autograd
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.table.recipe import Initializer
+from gradmesh.sdk.transport.metrics import RpcMetrics
 
 
 def make_table(mesh, name="user", rows=20, dim=3, **options):
@@ -45,6 +48,38 @@ def test_gradients_of_rows_are_applied_on_their_servers(cluster):
     np.testing.assert_array_equal(ctx.gradients()[weight], [3] * 3)
     assert weight.grad is None
     assert open_contexts(cluster) == [0, 0]
+
+
+def test_a_context_that_was_applied_costs_no_further_message(cluster):
+    metrics = RpcMetrics("client")
+    mesh = cluster.connect(metrics=metrics)
+    layer = RemoteEmbedding(make_table(mesh))
+
+    with autograd.context(mesh) as ctx:
+        autograd.backward(ctx, [layer(np.array([1, 2, 1])).sum()])
+        autograd.apply(ctx)
+
+    samples = [sample for metric in metrics.collect() for sample in metric.samples]
+    asked = {sample.labels["rpc"].rpartition("/")[2] for sample in samples}
+    assert {"Lookup", "Backward", "Apply"} <= asked
+    assert "ReleaseContext" not in asked
+    assert open_contexts(cluster) == [0, 0]
+
+
+def test_a_context_goes_with_its_last_user_and_not_with_the_collector(cluster):
+    mesh = cluster.connect()
+    layer = RemoteEmbedding(make_table(mesh))
+    gc.collect()
+    gc.disable()
+    try:
+        with autograd.context(mesh) as ctx:
+            autograd.backward(ctx, [layer(np.array([1, 2, 1])).sum()])
+            autograd.apply(ctx)
+        seen = weakref.ref(ctx)
+        del ctx
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_several_tables_of_different_rows_in_one_layer(cluster):

@@ -71,6 +71,7 @@ def test_a_failure_is_told_again():
     assert sorted(chain.from_iterable(peer.told)) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_answers_is_left_to_itself(monkeypatch):
     monkeypatch.setattr(module, "_ATTEMPTS", 2)
     peer = Peer(failures=2)
