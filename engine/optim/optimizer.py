@@ -104,9 +104,9 @@ class Optimizer(ABC):
                     bound is not None
                     and bound.weight is param.data
                     and bound.rule is rule
-                    and type(grad) is Tensor
+                    and not isinstance(grad, RowGrad)
                 ):
-                    bound.step(grad.data, lr)
+                    bound.step(grad.data if isinstance(grad, Tensor) else grad, lr)
                     param.version[0] += 1
                 else:
                     self._update(rule, lr, param, grad)

@@ -203,6 +203,22 @@ def test_step_takes_gradients_from_a_map() -> None:
     assert p.grad is None
 
 
+def test_steps_of_a_map_and_of_grad_are_the_same_and_planned_once() -> None:
+    made = [ag.Tensor(np.ones(3, np.float32), requires_grad=True) for _ in range(2)]
+    plain, mapped = [optim.Adam([param], lr=0.1) for param in made]
+    plans = []
+
+    for step in range(3):
+        grad = np.full(3, step + 1.0, np.float32)
+        made[0].grad = ag.Tensor(grad)
+        plain.step()
+        mapped.step({made[1]: grad})
+        plans.append(mapped._bounds[made[1]])
+
+    np.testing.assert_array_equal(made[0].data, made[1].data)
+    assert plans[0] is plans[1] is plans[2]
+
+
 def test_row_gradient_updates_only_its_rows() -> None:
     p = nn.Parameter(ag.ones(4, 2))
     p.grad = RowGrad(np.array([1, 1]), np.ones((2, 2), np.float32), 4)
