@@ -21,4 +21,5 @@ HOT: dict[str, int] = {
     "gradmesh.autograd.v1.AutogradService/ReportParts": 17,
     "gradmesh.owner.v1.OwnerService/ReleaseContext": 18,
     "gradmesh.autograd.v1.AutogradService/StepParameters": 19,
+    "gradmesh.parameter_server.v1.ParameterServerService/Refresh": 20,
 }

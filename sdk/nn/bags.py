@@ -41,7 +41,7 @@ class Bags:
                 f"offsets of shape {offsets.shape} for {tables} tables; expected "
                 f"[{tables} * batch + 1], the bags of the first table first"
             )
-        lengths = np.diff(offsets)
+        lengths = offsets[1:] - offsets[:-1]
         if offsets[0] != 0 or offsets[-1] != ids.size or (lengths < 0).any():
             raise InvalidRequest(
                 f"offsets must rise from 0 to the number of ids, {ids.size}; these go from "
@@ -52,7 +52,11 @@ class Bags:
     @property
     def table_starts(self) -> NDArray[np.int64]:
         """Where the ids of each table begin, int64 [tables + 1]."""
-        return np.concatenate([[0], np.cumsum(self.lengths.sum(axis=1))]).astype(np.int64)
+        tables, batch = self.starts.shape
+        found = np.full(tables + 1, self.ids.size, np.int64)
+        if batch:
+            found[:-1] = self.starts[:, 0]
+        return found
 
     def without(self, padding: Sequence[int | None]) -> "Bags":
         """Return the bags without the ids that only fill them up; one such id a table."""
@@ -69,16 +73,19 @@ class Bags:
         lengths = before[self.starts + self.lengths] - starts
         return Bags(self.ids[keep], starts, lengths, np.flatnonzero(keep))
 
-    def by_sample(self, tables: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def by_sample(self, tables: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the order of some tables' ids that brings the bags of a sample together.
 
         A pooled batch then is [batch, tables, dim] without being moved.
+
+        Args:
+            tables: Which, int64 [m].
 
         Returns:
             order, int64 [m], places of these ids, and where each bag begins in it,
             int64 [batch * tables + 1].
         """
-        order, starts = interleave(self.starts, self.lengths, np.array(tables, np.int64))
+        order, starts = interleave(self.starts, self.lengths, tables)
         return order, starts
 
 

@@ -58,6 +58,9 @@ class RemoteEmbeddingBag(Module):
         self.dims = [table.dim for table in self.tables]
         self.padding_idx = _paddings(self.tables, padding_idx)
         self._source = RowSource(self._set, prefetch_depth)
+        # The tables of each group, whose rows come in one matrix.
+        kinds = range(len(self._set.groups))
+        self._members = [np.flatnonzero(self._set.group_of == kind) for kind in kinds]
 
     def forward(self, ids: Any, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
         """Return the pooled rows.
@@ -81,13 +84,15 @@ class RemoteEmbeddingBag(Module):
         weights = self._read_weights(per_sample_weights, given)
         bags = given.without(self.padding_idx)
         groups, inverse = self._source.fetch(self._want(bags))
-        kinds = range(len(groups))
-        members = [np.flatnonzero(self._set.group_of == group).tolist() for group in kinds]
-        pooled = [self._pool(groups[k], inverse, bags, weights, members[k]) for k in kinds]
+        pooled = [
+            self._pool(rows, inverse, bags, weights, members)
+            for rows, members in zip(groups, self._members, strict=True)
+        ]
         if len(pooled) == 1:
             return pooled[0]
         columns: dict[int, Tensor] = {}
-        for some, whole in zip(members, pooled, strict=True):
+        for members, whole in zip(self._members, pooled, strict=True):
+            some = members.tolist()
             parts = split(whole, [self.dims[table] for table in some], 1)
             columns.update(zip(some, parts, strict=True))
         result: Tensor = cat([columns[table] for table in range(len(self.tables))], 1)
@@ -122,7 +127,12 @@ class RemoteEmbeddingBag(Module):
         return WantedIds(bags.ids, bags.table_starts)
 
     def _pool(
-        self, rows: Tensor, inverse: NDArray[Any], bags: Bags, weights: Any, members: list[int]
+        self,
+        rows: Tensor,
+        inverse: NDArray[Any],
+        bags: Bags,
+        weights: Any,
+        members: NDArray[np.int64],
     ) -> Tensor:
         """Pool the bags of the tables of one group, [batch, tables * dim]."""
         order, starts = bags.by_sample(members)
