@@ -1,6 +1,8 @@
 """What a local cluster consists of: the children, their command lines and their order."""
 
 import os
+import tomllib
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,8 @@ class ClusterPlan:
         config: TOML file that all processes read.
         listen: Where the coordinator serves; port 0 takes a free one.
         settings: More settings by `section.key`.
+        job: By this trainers that come back after the end know that it was theirs; settings, file
+            and environment may name another.
     """
 
     parameter_servers: int
@@ -38,6 +42,7 @@ class ClusterPlan:
     config: Path | None = None
     listen: str = "127.0.0.1:0"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         if self.parameter_servers < 1 or self.trainers < 0 or self.workers < 0:
@@ -86,6 +91,7 @@ class ClusterPlan:
 
         def argv() -> Sequence[str]:
             values = {
+                **self._own_job(),
                 **self._shared(),
                 **self._free_metrics_port(),
                 f"{own}.name": name,
@@ -113,6 +119,20 @@ class ClusterPlan:
     def _shared(self) -> dict[str, Any]:
         # The supervisor reads its children's logs, and shows them in the form the user wants.
         return {**self.settings, "log.format": "json"}
+
+    def _own_job(self) -> dict[str, str]:
+        return (
+            {}
+            if "GRADMESH_JOB_ID" in os.environ or self._file_names_job()
+            else {"job.id": self.job}
+        )
+
+    def _file_names_job(self) -> bool:
+        try:
+            named = tomllib.loads(self.config.read_text()) if self.config is not None else {}
+        except (OSError, ValueError):
+            return False  # the children say what is wrong with it
+        return "id" in named.get("job", {})
 
     def _free_metrics_port(self) -> dict[str, str]:
         # One address cannot serve every process: the coordinator has it, the others a free port.

@@ -72,10 +72,12 @@ def train(
     settings: Mapping[str, Any] | None = None,
     seconds: float = 100.0,
     meanwhile: Callable[[LocalCluster], object] = lambda cluster: None,
+    all_fire: bool = True,
 ) -> Outcome:
-    """Train to the end in processes that die where the faults say; all of them must fire.
+    """Train to the end in processes that die where the faults say.
 
-    Something may happen to the cluster meanwhile.
+    Something may happen to the cluster meanwhile. All faults must fire, unless one may keep the
+    place of another from being reached.
     """
     marks = folder / "faults"
     marks.mkdir(parents=True)
@@ -94,7 +96,7 @@ def train(
         restarts = {p["name"]: p["restarts"] for p in cluster.processes()}
         began = began_at(cluster.folder.log_file("parameter-server-0"))
     fired = {mark.name for mark in marks.iterdir()}
-    assert fired == {Fault.parse(fault).mark for fault in faults}
+    assert fired == {Fault.parse(fault).mark for fault in faults} or (fired and not all_fire)
     exact = ("auc", "best_auc", "log_loss", "samples", "dense_crc32")
     return Outcome({name: result[name] for name in exact}, tables, restarts, began)
 

@@ -1,5 +1,6 @@
 """kill -9 in each phase of a reshard: it ends, done or given up, and the run with the same bits."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,15 @@ from gradmesh.launch.local import LocalCluster
 from gradmesh.protos.errors import ReshardAborted
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.scaling import scale
-from tests.faults.scenario import Outcome, assert_same, status_of, train, wait_for
+from tests.faults.scenario import (
+    SERVER_POINTS,
+    TRAINER_POINTS,
+    Outcome,
+    assert_same,
+    status_of,
+    train,
+    wait_for,
+)
 
 STEPS = 600
 SETTINGS = {"job.steps": STEPS}
@@ -21,7 +30,6 @@ POINTS = [
     ("parameter-server-2", "resharded"),
     *[("coordinator", f"reshard-{phase}") for phase in (*PHASES[1:], "done")],
 ]
-QUICK = {("parameter-server-2", "stage-rows")}
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +109,11 @@ def _restarts(cluster: LocalCluster) -> dict[str, int]:
     return {process["name"]: process["restarts"] for process in cluster.processes()}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("worker", "point"),
-    [
-        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow, id="-".join(case))
-        for case in POINTS
-    ],
+    [pytest.param(*case, id="-".join(case)) for case in POINTS],
 )
 def test_kill_in_a_phase_of_a_reshard(
     worker: str, point: str, undisturbed: Outcome, tmp_path: Path
@@ -170,3 +176,31 @@ def test_kill_while_servers_leave(
 
     assert_same(found, undisturbed)
     assert bool(change.error) == (point == "move-sending")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", range(10))
+def test_faults_at_random_phases_of_a_reshard(
+    seed: int, undisturbed: Outcome, tmp_path: Path
+) -> None:
+    """A process dies in the reshard, and another one somewhere in the steps around it."""
+    rng = random.Random(seed)
+    worker, point = rng.choice(POINTS)
+    others = [
+        *[(f"trainer-{rank}", step_point) for rank in (0, 1) for step_point in TRAINER_POINTS],
+        *[("parameter-server-1", step_point) for step_point in SERVER_POINTS],
+    ]
+    other, step_point = rng.choice(others)
+
+    found = train(
+        tmp_path / "run",
+        [f"{worker}:{point}:1", f"{other}:{step_point}:{rng.randrange(5, 200)}"],
+        settings=SETTINGS,
+        seconds=300.0,
+        meanwhile=Change(3),
+        # The second may come first and end the reshard before it is that far.
+        all_fire=False,
+    )
+
+    assert_same(found, undisturbed)

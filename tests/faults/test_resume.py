@@ -58,6 +58,7 @@ def resume(path: Path, copy: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_when_all_trainers_are_gone_the_newest_checkpoint_counts(
     undisturbed: Outcome, tmp_path: Path

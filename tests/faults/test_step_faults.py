@@ -9,6 +9,7 @@ from gradmesh.sdk.checkpoint.manifest import chain_of
 from gradmesh.sdk.checkpoint.shelf import list_checkpoints
 from tests.faults.scenario import (
     COORDINATOR_POINTS,
+    JOB,
     SERVER_POINTS,
     TRAINER_POINTS,
     Outcome,
@@ -43,12 +44,13 @@ PHASES = [
     ("parameter-server-0", "prepared", ":leave"),
     ("parameter-server-1", "committed", ":leave"),
     ("coordinator", "reported", ":leave"),
+    # When all is done, and the others may have gone.
+    ("trainer-0", "finished", ""),
+    ("trainer-1", "finished", ""),
 ]
 QUICK = {
     ("trainer-1", "between-servers"),
-    ("trainer-0", "between-servers"),
     ("parameter-server-0", "prepared"),
-    ("parameter-server-0", "before-prepare"),
 }
 
 
@@ -109,4 +111,36 @@ def test_faults_at_random_phases(seed: int, undisturbed: Outcome, tmp_path: Path
 
 def at(point: str, step: int) -> int:
     """Return when a fault comes: at a step, or where points count generations, in the first."""
+    if point == "finished":
+        return JOB["job.steps"]
     return 1 if point in ("formed", "joined") else step
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("worker", ["trainer-0", "trainer-1"])
+def test_kill_when_all_is_done(worker: str, undisturbed: Outcome, tmp_path: Path) -> None:
+    """Who comes back finds nobody, and nothing to do."""
+    found = train(tmp_path / "run", [f"{worker}:finished:{JOB['job.steps']}"], seconds=50.0)
+
+    assert_same(found, undisturbed)
+    assert found.restarts[worker] == 1
+    assert found.began_at == (0,)
+
+
+@pytest.mark.timeout(200)
+def test_kill_in_the_last_checkpoint(undisturbed: Outcome, tmp_path: Path) -> None:
+    """The others wait for it, so that it can be written again."""
+    checkpoints, last = tmp_path / "checkpoints", JOB["job.steps"]
+
+    found = train(
+        tmp_path / "run",
+        [f"trainer-0:checkpoint-written:{last}"],
+        settings={"job.checkpoint_path": checkpoints},
+        seconds=50.0,
+    )
+
+    assert_same(found, undisturbed)
+    (kept,) = list_checkpoints(checkpoints)
+    assert kept.manifest.step == last
+    chain_of(kept.path)

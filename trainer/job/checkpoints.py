@@ -74,6 +74,9 @@ class Checkpoints:
         self._chain = 0
         self._armed: tuple[int, Snapshot, Kept | None] | None = None
         self._thread: threading.Thread | None = None
+        # The step of the newest checkpoint that this process has written or read.
+        self._stored = 0
+        self._tried_last = False
 
     def begin(self, tables: list[table_pb2.TableSpec], steps: int) -> None:
         """Take notice of a run; what an older one has armed is let go.
@@ -84,6 +87,7 @@ class Checkpoints:
         """
         self._specs = tables
         self._steps = steps
+        self._tried_last = False
         self._disarm()
 
     def before_step(self, step: int) -> None:
@@ -154,34 +158,82 @@ class Checkpoints:
             snapshot.close()
             return
         self._last_at = self._clock()
+        self._start(snapshot, kept, held, world_size, is_last=step == self._steps)
+
+    def complete(self, state: Callable[[], DenseState], world_size: int) -> bool:
+        """Bring the checkpoint of the last step forward for a moment.
+
+        There may be none on its way: a run ends early, or is taken over after its last step.
+
+        Args:
+            state: Returns the dense part; the servers have applied its last step.
+            world_size: Trainers of the run.
+
+        Returns:
+            Whether nothing is left to do: it is there, or cannot be had.
+        """
+        if self._place is None:
+            return True
+        if self._thread is not None:
+            self._thread.join(_POLL_S)
+            if self._thread.is_alive():
+                return False
+        held = state()
+        if self._tried_last or self._stored == held.steps:
+            return True
+        self._tried_last = True
+        self._start(None, None, held, world_size, is_last=True)
+        return False
+
+    def _start(
+        self,
+        snapshot: Snapshot | None,
+        kept: Kept | None,
+        held: DenseState,
+        world_size: int,
+        is_last: bool,
+    ) -> None:
+        """Write a checkpoint in a thread."""
         request = self._answered = self._mesh.checkpoint_request
         run = RunArrays(world_size, held.batches, self._settings, held.arrays)
         self._thread = threading.Thread(
             target=self._write,
-            args=(snapshot, kept, run, request, step),
+            args=(snapshot, kept, run, request, held.steps if is_last else None),
             name="checkpoint",
             daemon=True,
         )
         self._thread.start()
 
     def _write(
-        self, snapshot: Snapshot, kept: Kept | None, run: RunArrays, request: int, step: int
+        self,
+        snapshot: Snapshot | None,
+        kept: Kept | None,
+        run: RunArrays,
+        request: int,
+        last: int | None,
     ) -> None:
+        """Write a checkpoint; that of the last step, which `last` is then, is tried again."""
         place = self._place
         assert place is not None
         begun, deadline = time.monotonic(), Deadline.after(self._config.checkpoint_timeout_s)
-        try:
-            path, manifest, shown = self._write_once(snapshot, kept, run, deadline)
-        except (GradmeshError, OSError) as error:
-            _log.warning("no checkpoint", extra={"error": str(error)})
+        written = None
+        why = "the servers are not at the last step"
+        if snapshot is not None:
+            try:
+                written = self._write_once(snapshot, kept, run, deadline)
+            except (GradmeshError, OSError) as error:
+                why = str(error)
+                _log.warning("no checkpoint", extra={"error": why})
+        if written is None and last is not None:
             kept = None
-            again = self._write_again(step, run, deadline) if step == self._steps else None
-            if again is None:
-                self._newest, self._chain = None, 0
-                self._report(status_pb2.Checkpoint(request=request, error=str(error)))
-                return
-            path, manifest, shown = again
+            written = self._write_again(last, run, deadline)
+        if written is None:
+            self._newest, self._chain = None, 0
+            self._report(status_pb2.Checkpoint(request=request, error=why))
+            return
+        path, manifest, shown = written
         self._newest = Kept(path, manifest)
+        self._stored = manifest.step
         self._chain = 0 if kept is None else self._chain + 1
         seconds = time.monotonic() - begun
         _log.info(
@@ -218,7 +270,7 @@ class Checkpoints:
     def _write_again(
         self, step: int, run: RunArrays, deadline: Deadline
     ) -> tuple[Path, Manifest, str] | None:
-        """Write the last checkpoint of a job after it failed: no step changes the rows any more."""
+        """Write the last checkpoint of a job as the rows are: no step changes them any more."""
         patience = Deadline.after(min(_LAST_S, deadline.remaining_s()))
         names, call_s = [spec.name for spec in self._specs], self._mesh.timeout_s
         while not patience.passed:
@@ -291,6 +343,7 @@ class Checkpoints:
                 f"checkpoint {path / DENSE}: {error}", path=path / DENSE
             ) from error
         self._mesh.restore(path, timeout_s=self._config.checkpoint_timeout_s)
+        self._stored = manifest.step
         _log.info("restored", extra={"path": str(path), "step": manifest.step})
         return DenseState(0, manifest.step, arrays, batches=manifest.run.batches)
 

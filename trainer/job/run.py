@@ -325,12 +325,26 @@ class Run:
         }
         if not self._source.is_endless:
             figures["bad_lines"] = float(sums[1])
+        self._complete_checkpoint()
         if self._membership.rank == 0:
             self._write_output(figures)
             self._mesh.report_result(self._membership, figures, config.id or "")
         # Nobody leaves before the result is in: a lost rank 0 would have to measure again.
         self._group.barrier().wait()
+        fault.point("finished", self.steps)
         return figures
+
+    def _complete_checkpoint(self) -> None:
+        """Let nobody leave before the last checkpoint is written; collective.
+
+        Whoever writes it may be lost, and another can take over only while there are others.
+        """
+        left = np.ones(1, np.int64)
+        while left[0]:
+            writes = self._checkpoints
+            done = writes is None or writes.complete(self.state, self._membership.world_size)
+            left[0] = not done
+            self._group.all_reduce(left).wait()
 
     def _evaluate(self, split: Split) -> dict[str, float]:
         """Measure the model as it is now; collective."""

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,33 @@ def test_others_wait_for_the_coordinators_address_and_get_it(folder: StateFolder
     assert reachable_address(folder) == "127.0.0.1:4711"
     assert flag(server.argv(), "--coordinator") == "127.0.0.1:4711"
     assert flag(trainer.argv(), "--name") == "trainer-0"
+
+
+def test_trainers_of_a_cluster_have_one_job_and_every_cluster_another(folder: StateFolder) -> None:
+    write_address(folder.address_file, "127.0.0.1:1")
+
+    def jobs(**options: Any) -> set[str]:
+        plan = ClusterPlan(parameter_servers=1, trainers=2, **options)
+        return {flag(spec.argv(), "--id") for spec in plan.specs(folder)[2:]}
+
+    (first,), (second,) = jobs(), jobs()
+    assert first != second
+    assert jobs(settings={"job.id": "mine"}) == {"mine"}
+
+
+def test_a_job_that_the_file_or_the_environment_names_keeps_its_name(
+    folder: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_address(folder.address_file, "127.0.0.1:1")
+    config = tmp_path / "job.toml"
+    config.write_text('[job]\nid = "mine"\n')
+
+    named = ClusterPlan(parameter_servers=1, trainers=1, config=config).specs(folder)[2].argv()
+    monkeypatch.setenv("GRADMESH_JOB_ID", "theirs")
+    inherited = ClusterPlan(parameter_servers=1, trainers=1).specs(folder)[2].argv()
+
+    assert "--id" not in named
+    assert "--id" not in inherited
 
 
 def test_settings_reach_the_roles_that_know_them(folder: StateFolder) -> None:
