@@ -333,7 +333,7 @@ def test_arrays_to_predict_need_no_labels(tmp_path):
     assert found == list(range(100))
 
 
-@pytest.mark.parametrize("name", ["big.txt", "big.txt.gz"])
+@pytest.mark.parametrize("name", ["big.txt", pytest.param("big.txt.gz", marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_file(criteo, criteo_lines, name):
     file = criteo(name, lines=criteo_lines(200) * 200)
     stream = Source(config(file, block_kib=64), 0).stream(begin(1), 256)

@@ -1,3 +1,4 @@
+import gc
 import tracemalloc
 from types import SimpleNamespace
 
@@ -52,6 +53,7 @@ def test_figures_are_those_of_all_held_out_batches(model, data):
 
 def test_streaming_keeps_no_scores(model, data):
     def most(batches):
+        gc.collect()
         tracemalloc.start()
         evaluate(
             lambda dense, ids: SimpleNamespace(data=dense[:, 0]),
@@ -68,8 +70,9 @@ def test_streaming_keeps_no_scores(model, data):
     most(2)  # whatever is made once
     few, many = most(20), most(200)
 
-    # A hundred thousand samples have 1.2 MB of scores.
-    assert many - few < 100_000
+    # A hundred thousand samples have 1.2 MB of scores. What other threads of the process do
+    # meanwhile is counted, too.
+    assert many - few < 600_000
 
 
 def test_bad_held_out_lines_count_once_and_have_a_limit(model, data):
