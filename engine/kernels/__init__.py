@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.rows import check_index as check_index
     from gradmesh.engine.kernels.rows import coalesce as coalesce
     from gradmesh.engine.kernels.rows import copy_in as copy_in
+    from gradmesh.engine.kernels.rows import copy_marked as copy_marked
     from gradmesh.engine.kernels.rows import copy_out as copy_out
     from gradmesh.engine.kernels.rows import gather as gather
     from gradmesh.engine.kernels.rows import scatter_add as scatter_add
@@ -54,6 +55,7 @@ _HOMES = {
     "check_index": "rows",
     "coalesce": "rows",
     "copy_in": "rows",
+    "copy_marked": "rows",
     "copy_out": "rows",
     "erf": "special",
     "gather": "rows",
@@ -96,6 +98,7 @@ __all__ = [
     "clock",
     "coalesce",
     "copy_in",
+    "copy_marked",
     "copy_out",
     "erf",
     "fused",

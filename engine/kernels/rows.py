@@ -53,6 +53,15 @@ def _copy_in(table: Any, index: Any, rows: Any) -> None:
             target[j] = rows[i, j]
 
 
+@jit
+def _copy_marked(table: Any, index: Any, marks: Any, out: Any) -> None:
+    for i in range(index.shape[0]):
+        if marks[index[i]]:
+            row = table[index[i]]
+            for j in range(row.shape[0]):
+                out[i, j] = row[j]
+
+
 def _bits(array: Any) -> Any:
     """See 16-bit elements as integers, which numba can copy."""
     return array.view(np.uint16) if array.dtype.itemsize == 2 else array
@@ -61,6 +70,18 @@ def _bits(array: Any) -> Any:
 def copy_out(table: Any, index: Any, out: Any) -> None:
     """Put table[index] into out; rows of out whose index is below 0 stay as they are."""
     _copy_out(_bits(table), index, _bits(out))
+
+
+def copy_marked(table: Any, index: Any, marks: Any, out: Any) -> None:
+    """Put table[index] into out where a row of the table is marked; the rest stays as it is.
+
+    Args:
+        table: [m, dim].
+        index: int64 [n], each in [0, m).
+        marks: bool [m].
+        out: [n, dim] of the table's dtype.
+    """
+    _copy_marked(_bits(table), index, marks, _bits(out))
 
 
 def copy_in(table: Any, index: Any, rows: Any) -> None:

@@ -18,7 +18,7 @@ def stamp(counts: Any, rows: Any, count: Any, bits: Any) -> None:
     """Put a count into the cell of each row.
 
     Args:
-        counts: int64 [2**bits].
+        counts: Unsigned integers [2**bits].
         rows: int64 [n], any numbers.
         count: The count.
         bits: The logarithm of the number of cells.
@@ -32,7 +32,7 @@ def stamped_after(counts: Any, rows: Any, count: Any, bits: Any, out: Any) -> in
     """Put the places of rows whose cells have more than a count into out; return how many.
 
     Args:
-        counts: int64 [2**bits].
+        counts: Unsigned integers [2**bits].
         rows: int64 [n].
         count: The count.
         bits: The logarithm of the number of cells.

@@ -45,9 +45,9 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
             time.sleep(_PAUSE_S)
             ctx.mesh.servers.refresh(deadline)
     fault.point("after-apply", step_of(ctx))
-    ctx.applied = True
     if ctx.mark is not None:
         ctx.mesh.servers.note_step(ctx.mark)
+    ctx.note_applied()
 
 
 def _channels(ctx: Context, deadline: Deadline) -> dict[str, Channel]:

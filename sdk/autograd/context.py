@@ -9,7 +9,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, final
 
 from gradmesh.engine.autograd import Tensor
@@ -74,6 +74,7 @@ class Context:
         self.messages = Messages(self, self.worker, incarnation)
         self.tables = Lookups(self, self.worker)
         self.applied = False
+        self._after: list[Callable[[], None]] = []
         self.released = False
         self.turn = threading.Lock()
         self.passes = 0
@@ -125,6 +126,17 @@ class Context:
     def record(self, lookup: Lookup) -> list[Tensor]:
         """Remember a lookup; return its rows as tensors whose gradients go back to the servers."""
         return self.tables.record(lookup)
+
+    def when_applied(self, begin: Callable[[], None]) -> None:
+        """Have something begun as soon as the context is applied; it must not wait."""
+        self._after.append(begin)
+
+    def note_applied(self) -> None:
+        """Take notice that the servers have the context's step."""
+        self.applied = True
+        after, self._after = self._after, []
+        for begin in after:
+            begin()
 
     def bind(self) -> contextlib.AbstractContextManager[None]:
         """Let this thread work in the context inside a block, as the one that opened it does."""

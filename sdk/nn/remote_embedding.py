@@ -7,12 +7,14 @@ import numpy as np
 
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.autograd.ops import take_rows
+from gradmesh.engine.kernels import gather
 from gradmesh.engine.nn import Module
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.nn.row_source import RowSource
-from gradmesh.sdk.table.lookup import PendingLookup
+from gradmesh.sdk.table.lookup import Lookup, PendingLookup
+from gradmesh.sdk.table.prefetch import LaidOut
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.deadline import Deadline
@@ -48,7 +50,7 @@ class RemoteEmbedding(Module):
                 "RemoteEmbeddingBag takes different ones"
             )
         self.dim = self.tables[0].dim
-        self._source = RowSource(self._set, prefetch_depth)
+        self._source = RowSource(self._set, prefetch_depth, self._lay_out)
         each = -(-len(self.tables) // _SHARES)
         self._shares = [
             (at, TableSet(self.tables[at : at + each])) for at in range(0, len(self.tables), each)
@@ -71,11 +73,22 @@ class RemoteEmbedding(Module):
         wanted = self._want(array)
         if array.ndim == 2 and self._source.is_for_reading():
             return Tensor(self._read(wanted, len(array)))
-        (rows,), inverse = self._source.fetch(wanted)
+        found = self._source.fetch(wanted)
+        places = found.inverse
         if array.ndim == 2:
-            inverse = inverse.reshape(len(self.tables), -1).T
-        result: Tensor = take_rows(rows, inverse)
+            places = self._by_sample(places)
+        taken = found.laid_out and found.laid_out.rows.reshape(*places.shape, self.dim)
+        result: Tensor = take_rows(found.groups[0], places, taken)
         return result
+
+    def _by_sample(self, inverse: Array) -> Array:
+        """Return where the row of each id stands, [batch, tables]."""
+        return inverse.reshape(len(self.tables), -1).T
+
+    def _lay_out(self, found: Lookup) -> LaidOut:
+        """Return the row of each id, sample after sample."""
+        places = self._by_sample(found.route.inverse).reshape(-1)
+        return LaidOut(gather(found.rows[0], places), places)
 
     def _read(self, wanted: WantedIds, batch: int) -> Array:
         """Return rows outside any context, [batch, tables, dim].

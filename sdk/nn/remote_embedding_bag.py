@@ -83,10 +83,10 @@ class RemoteEmbeddingBag(Module):
         given = self._read(ids, offsets)
         weights = self._read_weights(per_sample_weights, given)
         bags = given.without(self.padding_idx)
-        groups, inverse = self._source.fetch(self._want(bags))
+        found = self._source.fetch(self._want(bags))
         pooled = [
-            self._pool(rows, inverse, bags, weights, members)
-            for rows, members in zip(groups, self._members, strict=True)
+            self._pool(rows, found.inverse, bags, weights, members)
+            for rows, members in zip(found.groups, self._members, strict=True)
         ]
         if len(pooled) == 1:
             return pooled[0]

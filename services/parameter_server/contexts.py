@@ -123,6 +123,19 @@ class Contexts:
         with self._lock:
             self._find(id_, create=True).ahead[number] = ahead
 
+    def find_ahead(self, id_: context_pb2.ContextId, number: int) -> Ahead:
+        """Return a lookup made ahead of its step.
+
+        Raises:
+            ContextReleased: The context is over.
+            LookupNotFound: There was no such lookup here.
+        """
+        with self._lock:
+            context = self._find(id_, create=False)
+            if number not in context.ahead:
+                raise _not_found(id_, number)
+            return context.ahead[number]
+
     def adopt(
         self,
         source: context_pb2.ContextId,

@@ -89,16 +89,28 @@ class ParameterServerServicer:
 
     def refresh(self, request: pb.RefreshRequest, call: Call) -> Frame[pb.RefreshResponse]:
         """Bring rows that were looked up ahead up to date."""
-        changed = self._store.refresh(
-            request.ahead_context,
-            request.ahead_lookup,
-            call.deadline,
-            epoch=request.shard_epoch,
-            context=request.context if request.HasField("context") else None,
-            number=request.lookup,
-            mark=request.mark if request.HasField("mark") else None,
-        )
-        return Frame(pb.RefreshResponse(), changed)
+        refresher = self._store.refresher
+        source = request.ahead_context, request.ahead_lookup, call.deadline
+        mark = request.mark if request.HasField("mark") else None
+        epoch, since = request.shard_epoch, request.since
+        context = request.context if request.HasField("context") else None
+        if request.peek:
+            if context is not None:
+                raise InvalidRequest("a peek leaves the lookup where it is; it takes no context")
+            rows, count = refresher.peek(
+                *source, epoch=epoch, mark=mark, since=since, empty=call.empty
+            )
+        else:
+            rows, count = refresher.refresh(
+                *source,
+                epoch=epoch,
+                context=context,
+                number=request.lookup,
+                mark=mark,
+                since=since,
+                empty=call.empty,
+            )
+        return Frame(pb.RefreshResponse(count=count), rows)
 
     def backward(self, request: Frame[pb.BackwardRequest], call: Call) -> pb.BackwardResponse:
         """Bring gradients into a context."""

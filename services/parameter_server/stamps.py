@@ -16,6 +16,9 @@ from gradmesh.engine.kernels import stamps as kernels
 from gradmesh.services.parameter_server.contexts import Slots
 
 _CELL_BITS = 20
+# Small, for a batch has cells all over a table, and most of a cell's cost is the miss.
+_CELL = np.uint16
+_MOST = int(np.iinfo(_CELL).max)
 
 
 @final
@@ -31,14 +34,14 @@ class _TableStamps:
         self.begin = begin
         self._bits = bits
         # Pages that were never written take no memory: a small table's stamps stay small.
-        self._counts = np.zeros(1 << bits, np.int64)
+        self._counts = np.zeros(1 << bits, _CELL)
 
     def set(self, slots: Slots, count: int) -> None:
-        kernels.stamp(self._counts, slots, count, self._bits)
+        kernels.stamp(self._counts, slots, count - self.begin, self._bits)
 
     def after(self, slots: Slots, count: int) -> NDArray[np.int64]:
-        places = np.empty(slots.size, np.int64)
-        return places[: kernels.stamped_after(self._counts, slots, count, self._bits, places)]
+        places, since = np.empty(slots.size, np.int64), count - self.begin
+        return places[: kernels.stamped_after(self._counts, slots, since, self._bits, places)]
 
 
 @final
@@ -47,10 +50,12 @@ class Stamps:
 
     Args:
         cell_bits: The logarithm of how many rows of a table have a cell of their own.
+        most: How many changes after the first a cell can tell apart; then a table begins anew.
     """
 
-    def __init__(self, cell_bits: int = _CELL_BITS) -> None:
+    def __init__(self, cell_bits: int = _CELL_BITS, most: int = _MOST) -> None:
         self._cell_bits = cell_bits
+        self._most = most
         self._lock = threading.Lock()  # guards all below
         self._count = 0
         self._stamps: dict[str, _TableStamps] = {}
@@ -66,12 +71,21 @@ class Stamps:
                     self._stamps[table] = _TableStamps(self._count, self._cell_bits)
             return self._count
 
+    @property
+    def count(self) -> int:
+        """How many changes there were so far."""
+        return self._count
+
     def record(self, table: str, slots: Slots) -> None:
         """Take notice that rows of a table have changed; called after the change."""
         with self._lock:
             self._count += 1
             stamps = self._stamps.get(table)
-            if stamps is not None:
+            if stamps is None:
+                return
+            if self._count - stamps.begin > self._most:
+                self._stamps[table] = _TableStamps(self._count, self._cell_bits)
+            else:
                 stamps.set(slots, self._count)
 
     def forget(self, table: str) -> None:

@@ -189,20 +189,27 @@ class Steps:
             run.prepared = None
 
     def wait_to_begin(
-        self, mark: context_pb2.StepMark, deadline: Deadline, ahead: bool = False
+        self,
+        mark: context_pb2.StepMark,
+        deadline: Deadline,
+        ahead: bool = False,
+        peek: bool = False,
     ) -> None:
         """Return when the rows are those that a step begins with; at once if ahead of it.
+
+        It then has begun, unless somebody only has a look at the rows.
 
         Raises:
             StaleGeneration: The mark is of another generation.
             StepPending: An earlier step did not complete in time.
         """
-        self._wait_until(lambda: ahead or self._may_begin(mark), mark, deadline)
+        self._wait_until(lambda: ahead or self._may_begin(mark, peek), mark, deadline)
 
-    def _may_begin(self, mark: context_pb2.StepMark) -> bool:
+    def _may_begin(self, mark: context_pb2.StepMark, peek: bool) -> bool:
         if self._is_held(mark) or not self.run.may_begin(mark):
             return False
-        self._begun = max(self._begun, mark.step + 1)
+        if not peek:
+            self._begun = max(self._begun, mark.step + 1)
         return True
 
     def _is_held(self, mark: context_pb2.StepMark) -> bool:

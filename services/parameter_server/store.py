@@ -26,6 +26,7 @@ from gradmesh.services.parameter_server.epochs import Epochs
 from gradmesh.services.parameter_server.gate import Gate, Kind, kind_of_lookup
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import RunBegun
+from gradmesh.services.parameter_server.refresher import Refresher
 from gradmesh.services.parameter_server.resharding import Resharding
 from gradmesh.services.parameter_server.run import check_sensible
 from gradmesh.services.parameter_server.shelf import Shelf
@@ -87,6 +88,9 @@ class Store:
             self.contexts,
             writer=self.writer,
             max_waiters=max_waiters,
+        )
+        self.refresher = Refresher(
+            self.shelf, self.steps, self.contexts, self._stamps, self.writer, self.epochs, self.gate
         )
         self.copies = Copies(
             self.steps, self.shelf.find, self.epochs.check, self.contexts, log, self._stamps.forget
@@ -241,46 +245,6 @@ class Store:
             elif context is not None:
                 self.contexts.remember(context, number, parts)
             return rows
-
-    def refresh(
-        self,
-        source: context_pb2.ContextId,
-        source_number: int,
-        deadline: Deadline,
-        *,
-        epoch: int,
-        context: context_pb2.ContextId | None,
-        number: int,
-        mark: context_pb2.StepMark | None,
-    ) -> list[Array]:
-        """Return what changed since a lookup was made ahead, and make it one of its step.
-
-        Returns:
-            For each table of the lookup the places of changed rows in it, and these rows.
-
-        Raises:
-            LookupNotFound: There was no such lookup here.
-            StaleShardMap: The ids were routed with another map.
-            StaleGeneration: The mark is of another generation.
-            StepPending: An earlier step did not complete in time.
-        """
-        self.epochs.check(epoch, deadline)
-        if mark is not None:
-            self.steps.wait_to_begin(mark, deadline)
-        with self.gate.passing(Kind.CHANGES, deadline):
-            self.epochs.recheck(epoch)
-            ahead = self.contexts.adopt(source, source_number, context, number)
-            return [rows for part in ahead.parts for rows in self._changed_rows(part, ahead.count)]
-
-    def _changed_rows(self, part: Part, count: int) -> tuple[Array, Array]:
-        """Return the places of rows that changed after a count, and these rows."""
-        table = self.shelf[part.table]
-        if table.spec.HasField("admission") or table.spec.HasField("eviction"):
-            # Rows come and go there without a step: all are read as if for the first time.
-            return np.arange(part.slots.size), self.writer.read(table, part.slots)
-        table.prepare(part.slots)
-        places = self._stamps.since(count, part.table, part.slots)
-        return places, table.read(part.slots[places], peek=True)
 
     def backward(
         self,

@@ -9,7 +9,6 @@ from gradmesh.engine import optim
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import (
     ContextReleased,
-    DeadlineExceeded,
     IdOutOfRange,
     InvalidRequest,
     LookupNotFound,
@@ -23,69 +22,12 @@ from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.recipe import Initializer
-
-CONTEXT = context_pb2.ContextId(worker="raw", incarnation=1, counter=1)
-
-
-class OneServer:
-    """A mesh of one server with one table of 10 rows of ones, seen from outside."""
-
-    def __init__(self, cluster, raw):
-        self.mesh = cluster.connect()
-        self.table = self.mesh.table(
-            "user",
-            rows=10,
-            dim=2,
-            optimizer=optim.SGD(lr=1.0),
-            initializer=Initializer.constant(1.0),
-        )
-        self.store = cluster.stores[0]
-        self.epoch = self.mesh.servers.shard_map(self.mesh.deadline()).epoch
-        self.table.lookup([0])
-        self._address = cluster.servers[0].server.address
-        self._raw = raw
-
-    def call(self, rpc, request, timeout_s=5.0):
-        return self._raw(self._address, rpc, request, timeout_s)
-
-    def state(self):
-        shard = self.store.table("user", self.mesh.deadline())
-        rows = self.table.lookup(np.arange(10)).tolist()
-        state = [{n: a.tolist() for n, a in state.items()} for _, _, state in shard.blocks()]
-        return rows, state, shard.row_count, shard.steps
-
-    def lookup(self, ids=(1, 2), *, number=1, tables=("user",), context=CONTEXT, **fields):
-        message = pb.LookupRequest(
-            context=context,
-            lookup=number,
-            shard_epoch=fields.pop("epoch", self.epoch),
-            tables=tables,
-            **fields,
-        )
-        frame = Frame(message, [np.array(ids, np.int64)])
-        return self.call("Lookup", frame, timeout_s=1.0).arrays[0]
-
-    def backward(self, grads, *, number=1, context=CONTEXT):
-        self.call("Backward", Frame(pb.BackwardRequest(context=context, lookup=number), grads))
-
-    def push(self, arrays, *, sequence=1, worker="raw", incarnation=1, tables=("user",)):
-        message = pb.PushRequest(
-            worker=worker,
-            incarnation=incarnation,
-            sequence=sequence,
-            shard_epoch=self.epoch,
-            tables=tables,
-        )
-        return self.call("Push", Frame(message, arrays)).applied
+from tests.integration.one_server import CONTEXT, OneServer, ones
 
 
 @pytest.fixture
 def server(make_cluster, raw):
     return OneServer(make_cluster(parameter_servers=1), raw)
-
-
-def ones(count=2, dim=2, dtype=np.float32):
-    return np.ones((count, dim), dtype)
 
 
 def test_every_repeatable_rpc_twice_is_once(server):
@@ -342,59 +284,3 @@ def test_a_table_tells_what_it_holds(server):
     assert (held.rows, held.steps) == (10, 1)
     # A bit a row says whether it was used.
     assert held.bytes == 10 * 2 * 4 + 3
-
-
-OTHER = context_pb2.ContextId(worker="raw", incarnation=1, counter=78)
-AHEAD = context_pb2.ContextId(worker="raw", incarnation=1, counter=77)
-
-
-def refresh(server, *, lookup=1, **fields):
-    fields = {"shard_epoch": server.epoch, "context": CONTEXT, "lookup": 1} | fields
-    request = pb.RefreshRequest(ahead_context=AHEAD, ahead_lookup=lookup, **fields)
-    places, rows = server.call("Refresh", request, timeout_s=1.0).arrays
-    return places.tolist(), rows.tolist()
-
-
-def test_rows_read_ahead_are_refreshed_as_often_as_asked(server):
-    server.lookup((1, 2, 3), context=AHEAD, ahead=True)
-    server.push([np.array([3, 1]), ones(2)])
-
-    answers = [refresh(server) for _ in range(3)]
-    server.backward([ones(3)])
-    server.call("Apply", pb.ApplyRequest(context=CONTEXT))
-
-    assert answers == [([0, 2], [[0, 0], [0, 0]])] * 3
-    assert server.state()[0][1:4] == [[-1, -1], [0, 0], [-1, -1]]
-    assert server.store.contexts.open_count() == 0
-
-
-def test_a_refresh_that_makes_no_sense_changes_nothing(server):
-    server.lookup(context=AHEAD, ahead=True)
-    before = server.state()
-
-    with pytest.raises(LookupNotFound):
-        refresh(server, lookup=2)
-    with pytest.raises(StaleShardMap):
-        refresh(server, shard_epoch=server.epoch + 1)
-    with pytest.raises(StaleGeneration):
-        refresh(server, mark=context_pb2.StepMark(generation=5))
-    with pytest.raises(InvalidRequest, match="takes a context"):
-        server.lookup(context=None, ahead=True)
-
-    assert server.state() == before
-    assert refresh(server) == ([], [])
-
-
-def test_a_lookup_ahead_does_not_wait_and_its_refresh_does(server):
-    run = pb.StartRunRequest(generation=1, world_size=1, tables=["user"])
-    server.call("StartRun", run)
-    mark = context_pb2.StepMark(generation=1, step=1)
-
-    rows = server.lookup(context=AHEAD, ahead=True, mark=mark)
-    with pytest.raises(DeadlineExceeded, match="step 1 needs 1"):
-        refresh(server, mark=mark)
-
-    assert rows.tolist() == [[1, 1], [1, 1]]
-    first = context_pb2.StepMark(generation=1)
-    server.call("Apply", pb.ApplyRequest(context=OTHER, mark=first))
-    assert refresh(server, mark=mark) == ([], [])

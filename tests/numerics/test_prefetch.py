@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gradmesh.engine import optim
+from gradmesh.protos.errors import InvalidFrame
 from gradmesh.sdk import autograd
 from gradmesh.sdk.nn import RemoteEmbedding, RemoteEmbeddingBag
 from gradmesh.sdk.table.lifetime import Admission, Eviction
@@ -134,6 +135,59 @@ def test_rows_that_others_push_are_refreshed(cluster):
     np.testing.assert_array_equal(rows.data, table.lookup(ids))
     metrics = mesh.servers.metrics
     assert (metrics.value("prefetched_rows"), metrics.value("refreshed_rows")) == (ids.size, 3)
+
+
+@pytest.mark.parametrize("make_layer", [RemoteEmbedding, RemoteEmbeddingBag])
+def test_rows_that_others_push_when_the_step_before_is_over_are_refreshed(cluster, make_layer):
+    mesh, other = cluster.connect(), cluster.connect()
+    tables, (_, same) = make_tables(mesh, ["cold", "cold"]), make_tables(other, ["cold", "cold"])
+    layer = make_layer(tables)
+    ids = np.stack([np.arange(0, 100, 7), np.arange(15)], 1)
+    wanted = ids if make_layer is RemoteEmbedding else [column[:, None] for column in ids.T]
+
+    with autograd.context(mesh) as ctx:
+        rows = layer(wanted)
+        assert layer.prefetch(wanted)
+        (ahead,) = layer._source._ahead
+        ahead._ahead.result()
+        autograd.backward(ctx, [rows.sum()])
+        autograd.apply(ctx)
+    ahead._peeked.result()
+    same.push(ids[:3, 0], np.ones((3, 5), np.float32))
+    with autograd.context(mesh) as ctx:
+        rows = layer(wanted)
+        autograd.backward(ctx, [rows.sum()])
+        seen = rows.data.reshape((*ids.shape, 5)).copy()
+        expected = tables[0].lookup(ids.reshape(-1)).reshape(seen.shape)
+
+    np.testing.assert_array_equal(seen, expected)
+    metrics = mesh.servers.metrics
+    assert metrics.value("prefetch_hits") == 1
+    # All of them when the step before was applied, and some once more.
+    assert metrics.value("refreshed_rows") > metrics.value("prefetched_rows")
+
+
+def test_a_look_at_the_changes_that_fails_costs_nothing_but_time(cluster, monkeypatch):
+    mesh = cluster.connect()
+    (table,) = make_tables(mesh, ["cold"])
+    layer = RemoteEmbedding(table)
+    ids = np.arange(0, 500, 7)
+
+    def fail(self, mark, deadline):
+        raise InvalidFrame("the line is bad")
+
+    monkeypatch.setattr("gradmesh.sdk.table.prefetch.Prefetched._peek", fail)
+    with autograd.context(mesh) as ctx:
+        rows = layer(ids)
+        layer.prefetch(ids)
+        layer._source._ahead[0]._ahead.result()
+        autograd.backward(ctx, [rows.sum()])
+        autograd.apply(ctx)
+    with autograd.context(mesh):
+        rows = layer(ids)
+
+    np.testing.assert_array_equal(rows.data, table.lookup(ids))
+    assert mesh.servers.metrics.value("refreshed_rows") == ids.size
 
 
 def test_rows_that_others_set_are_refreshed(cluster, tmp_path):

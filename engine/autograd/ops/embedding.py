@@ -11,18 +11,22 @@ from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.rows import scatter_add
 from gradmesh.engine.autograd.row_grad import RowGrad
-from gradmesh.engine.backend import Array, DtypeError, array_module
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
 
 
 class _TakeRows(Function):
     __slots__ = ("padding", "shape", "sparse")
 
     @staticmethod
-    def forward(ctx: Any, rows: Array, index: Array, padding: int, sparse: bool) -> Array:
+    def forward(
+        ctx: Any, rows: Array, index: Array, padding: int, sparse: bool, taken: Array | None
+    ) -> Array:
         if index.dtype.kind not in "iu":
             raise DtypeError(f"take_rows: an index is of integers, not {index.dtype}")
         ctx.shape, ctx.padding, ctx.sparse = rows.shape, padding, sparse
         ctx.save_for_backward(index)
+        if taken is not None:
+            return taken
         if isinstance(rows, np.ndarray):
             picked = kernels.gather(rows, index.reshape(-1))
         else:
@@ -39,26 +43,30 @@ class _TakeRows(Function):
             kept = flat != ctx.padding
             flat, rows = flat[kept], rows[kept]
         if ctx.sparse:
-            return RowGrad(flat, rows, ctx.shape[0]), None, None, None
+            return RowGrad(flat, rows, ctx.shape[0]), None, None, None, None
         out = array_module(grad).zeros(ctx.shape, dtype=grad.dtype)
         scatter_add(out.reshape(ctx.shape[0], width), flat, rows)
-        return out, None, None, None
+        return out, None, None, None, None
 
 
-def take_rows(rows: Any, index: Any) -> Any:
+def take_rows(rows: Any, index: Any, taken: Array | None = None) -> Any:
     """Return rows[index]; the gradient of a repeated row is summed in order of appearance.
 
     Args:
         rows: [m, dim], for instance the distinct rows that a parameter server sent.
         index: Integer tensor or array [...], each in [0, m), for instance the inverse of a dedupe.
+        taken: rows[index], where somebody has computed it already; only recorded then.
 
     Returns:
         [..., dim].
 
     Raises:
         IndexError: If an index lies outside the rows.
+        ShapeError: What was taken has another shape.
     """
-    return _TakeRows.apply(rows, index, -1, False)
+    if taken is not None and taken.shape != (*index.shape, *rows.shape[1:]):
+        raise ShapeError(f"take_rows: {taken.shape} taken by {index.shape} from {rows.shape}")
+    return _TakeRows.apply(rows, index, -1, False, taken)
 
 
 def embedding(input: Any, weight: Any, padding_idx: int | None = None, sparse: bool = False) -> Any:
@@ -74,4 +82,4 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None, sparse: b
         [..., dim].
     """
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
-    return _TakeRows.apply(weight, input, padding, sparse)
+    return _TakeRows.apply(weight, input, padding, sparse, None)

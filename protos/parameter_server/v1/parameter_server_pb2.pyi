@@ -79,26 +79,32 @@ class LookupResponse(_message.Message):
     def __init__(self, arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class RefreshRequest(_message.Message):
-    __slots__ = ("ahead_context", "ahead_lookup", "context", "lookup", "mark", "shard_epoch")
+    __slots__ = ("ahead_context", "ahead_lookup", "context", "lookup", "mark", "shard_epoch", "peek", "since")
     AHEAD_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     AHEAD_LOOKUP_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PEEK_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     ahead_context: _context_pb2.ContextId
     ahead_lookup: int
     context: _context_pb2.ContextId
     lookup: int
     mark: _context_pb2.StepMark
     shard_epoch: int
-    def __init__(self, ahead_context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., ahead_lookup: _Optional[int] = ..., context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ...) -> None: ...
+    peek: bool
+    since: int
+    def __init__(self, ahead_context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., ahead_lookup: _Optional[int] = ..., context: _Optional[_Union[_context_pb2.ContextId, _Mapping]] = ..., lookup: _Optional[int] = ..., mark: _Optional[_Union[_context_pb2.StepMark, _Mapping]] = ..., shard_epoch: _Optional[int] = ..., peek: bool = ..., since: _Optional[int] = ...) -> None: ...
 
 class RefreshResponse(_message.Message):
-    __slots__ = ("arrays",)
+    __slots__ = ("count", "arrays")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    count: int
     arrays: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    def __init__(self, count: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
 
 class BackwardRequest(_message.Message):
     __slots__ = ("context", "lookup", "wire_grads", "pass_number", "arrays")

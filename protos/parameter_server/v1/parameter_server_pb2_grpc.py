@@ -165,10 +165,10 @@ class ParameterServerServiceServicer(object):
 
     def Refresh(self, request, context):
         """Brings rows that were looked up ahead of their step up to date: sends those that changed since,
-        and moves the ids into the context that will send gradients. With a mark, waits until all
-        earlier steps of the run are applied.
+        and moves the ids into the context that will send gradients. A peek only sends rows. With a
+        mark, waits until all earlier steps of the run are applied.
         Repeatable: the same (context, lookup) may be sent twice; without a context the second one
-        finds nothing, and the rows are looked up anew.
+        finds nothing, and the rows are looked up anew. A peek changes nothing.
         Fails as Lookup does, and with FAILED_PRECONDITION (LOOKUP_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -78,3 +78,13 @@ def test_rows_from_the_wire_may_be_read_only() -> None:
 
     assert unique.tolist() == [4, 1]
     assert kernels.coalesce(inverse, rows, 2).tolist() == [[2, 2], [1, 1]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_marked_rows_are_copied_and_the_rest_stays(dtype: type) -> None:
+    table = np.arange(8, dtype=dtype).reshape(4, 2)
+    out = np.full((5, 2), -1, dtype)
+
+    kernels.copy_marked(table, np.array([3, 0, 3, 2, 1]), np.array([False, True, False, True]), out)
+
+    assert out.tolist() == [[6, 7], [-1, -1], [6, 7], [-1, -1], [2, 3]]

@@ -46,9 +46,10 @@ def test_after_a_reset_everything_has_changed():
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True), max_size=30),
     st.integers(0, 30),
     st.sampled_from([0, 1, 3, 4]),
+    st.sampled_from([1, 7, 1000]),
 )
-def test_no_change_is_missed_however_little_is_remembered(steps, looked_at, cell_bits):
-    stamps = Stamps(cell_bits)
+def test_no_change_is_missed_however_little_is_remembered(steps, looked_at, cell_bits, most):
+    stamps = Stamps(cell_bits, most)
     stamps.watch(["t"])
     changed: set[int] = set()
     count = None
@@ -64,7 +65,18 @@ def test_no_change_is_missed_however_little_is_remembered(steps, looked_at, cell
 
     found = set(stamps.since(count, "t", np.arange(10)).tolist())
     assert found >= changed
-    assert found == changed or cell_bits < 4
+    assert found == changed or cell_bits < 4 or most < len(steps)
+
+
+def test_when_a_cell_is_full_the_table_begins_anew():
+    stamps = Stamps(most=2)
+    counts = [stamps.watch(["t"])]
+    for row in range(4):
+        stamps.record("t", slots(row))
+        counts.append(stamps.watch(["t"]))
+
+    found = [stamps.since(count, "t", np.arange(4)).tolist() for count in counts]
+    assert found == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [3], []]
 
 
 def test_rows_far_apart_share_cells_and_none_is_missed():
