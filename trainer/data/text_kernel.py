@@ -9,7 +9,7 @@ from gradmesh.engine.kernels.compile import jit
 SKIP, LABEL, DENSE, HEXADECIMAL, TOKEN = 0, 1, 2, 3, 4
 """What a column holds; TOKEN is any text, known by its hash."""
 
-FINE, FEW_COLUMNS, MANY_COLUMNS, NO_NUMBER, NO_LABEL, NO_HEXADECIMAL = 0, 1, 2, 3, 4, 5
+FINE, FEW_COLUMNS, MANY_COLUMNS, NO_NUMBER, NO_LABEL, NO_HEXADECIMAL, EMPTY = 0, 1, 2, 3, 4, 5, 6
 
 MISSING = -(2**63)
 """Stands for a categorical value that is not there."""
@@ -32,7 +32,7 @@ def parse_lines(
     starts: Any,
     problems: Any,
 ) -> int:
-    """Parse whole lines; return how many there were, empty ones left out.
+    """Parse whole lines; return how many there were.
 
     Args:
         text: uint8 [n].
@@ -54,9 +54,12 @@ def parse_lines(
         place += 1
         if end > begin and text[end - 1] == _RETURN:
             end -= 1
-        if end == begin:
-            continue
         starts[line] = begin
+        # A lone column may be missing.
+        if end == begin and roles.size > 1:
+            problems[line] = EMPTY
+            line += 1
+            continue
         problems[line] = _parse_line(
             text[begin:end],
             separator,

@@ -28,6 +28,7 @@ _REASONS = {
     text_kernel.MANY_COLUMNS: "there is a column {column}; {count} are expected",
     text_kernel.NO_NUMBER: "column {column} is no number",
     text_kernel.NO_LABEL: "column {column}, the label, is neither 0 nor 1",
+    text_kernel.EMPTY: "the line is empty",
     text_kernel.NO_HEXADECIMAL: "column {column} is no hexadecimal number",
 }
 

@@ -15,7 +15,7 @@ LAYOUT = TextLayout(("label", "dense", "hex", "category"), ",")
 
 
 def test_values_and_gaps():
-    columns, bad = LAYOUT.parse(b"1,2.5,ff,red\r\n0,,,\n\n1,-3e2,0A,7\n")
+    columns, bad = LAYOUT.parse(b"1,2.5,ff,red\r\n0,,,\n1,-3e2,0A,7\n")
 
     assert bad == []
     assert columns.labels.tolist() == [1, 0, 1]
@@ -28,6 +28,8 @@ def test_values_and_gaps():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
+        ("", "the line is empty"),
+        ("\r", "the line is empty"),
         ("1,2", "the line ends after column 2; 4 are expected"),
         ("1,2,3,4,5", "there is a column 5; 4 are expected"),
         ("2,2,3,4", "column 1, the label, is neither 0 nor 1"),
@@ -47,6 +49,13 @@ def test_bad_line_is_left_out_and_named(line, reason):
     assert columns.labels.tolist() == [1, 0]
     assert columns.dense[:, 0].tolist() == [1, 2]
     assert bad == [(8, reason)]
+
+
+def test_a_lone_column_may_be_missing():
+    columns, bad = TextLayout(("category",)).parse(b"7\n\n8\n")
+
+    assert bad == []
+    assert columns.tokens[:, 0].tolist() == [7, MISSING, 8]
 
 
 def test_criteo_has_40_columns_and_39_without_the_label():
