@@ -239,13 +239,15 @@ def make_cluster() -> Iterator[Callable[..., Cluster]]:
         cluster.close()
 
     def left() -> list[str]:
-        more = sorted(thread.name for thread in set(threading.enumerate()) - before)
+        alive = set(threading.enumerate())
+        more = sorted(thread.name for thread in alive - before)
         # In rounds, worker processes that outlive the test may have opened lanes to this one.
         own = [name for name in more if not (ROUNDS > 1 and name.startswith("lane-"))]
         # A channel's thread ends with its last call and another begins with the next: that of the
         # lease of an agent that outlives the test, too.
-        spins = [name for name in own if name.endswith("(_run)")]
-        return own if len(spins) > spins_before + 1 else [n for n in own if n not in spins]
+        spins = sum(thread.name.endswith("(_run)") for thread in alive)
+        spin_too_many = spins > spins_before + 1
+        return [name for name in own if spin_too_many or not name.endswith("(_run)")]
 
     try:
         wait_until(lambda: not left(), timeout_s=20)

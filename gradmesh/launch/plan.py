@@ -132,7 +132,8 @@ class ClusterPlan:
             named = tomllib.loads(self.config.read_text()) if self.config is not None else {}
         except (OSError, ValueError):
             return False  # the children say what is wrong with it
-        return "id" in named.get("job", {})
+        job = named.get("job")
+        return isinstance(job, dict) and "id" in job
 
     def _free_metrics_port(self) -> dict[str, str]:
         # One address cannot serve every process: the coordinator has it, the others a free port.

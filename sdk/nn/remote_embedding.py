@@ -1,5 +1,6 @@
 """Embedding rows from the servers, as a layer of a model."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -50,7 +51,9 @@ class RemoteEmbedding(Module):
                 "RemoteEmbeddingBag takes different ones"
             )
         self.dim = self.tables[0].dim
-        self._source = RowSource(self._set, prefetch_depth, self._lay_out)
+        self._source = RowSource(
+            self._set, prefetch_depth, functools.partial(_lay_out, len(self.tables))
+        )
         each = -(-len(self.tables) // _SHARES)
         self._shares = [
             (at, TableSet(self.tables[at : at + each])) for at in range(0, len(self.tables), each)
@@ -76,19 +79,10 @@ class RemoteEmbedding(Module):
         found = self._source.fetch(wanted)
         places = found.inverse
         if array.ndim == 2:
-            places = self._by_sample(places)
+            places = _by_sample(len(self.tables), places)
         taken = found.laid_out and found.laid_out.rows.reshape(*places.shape, self.dim)
         result: Tensor = take_rows(found.groups[0], places, taken)
         return result
-
-    def _by_sample(self, inverse: Array) -> Array:
-        """Return where the row of each id stands, [batch, tables]."""
-        return inverse.reshape(len(self.tables), -1).T
-
-    def _lay_out(self, found: Lookup) -> LaidOut:
-        """Return the row of each id, sample after sample."""
-        places = self._by_sample(found.route.inverse).reshape(-1)
-        return LaidOut(gather(found.rows[0], places), places)
 
     def _read(self, wanted: WantedIds, batch: int) -> Array:
         """Return rows outside any context, [batch, tables, dim].
@@ -141,3 +135,14 @@ class RemoteEmbedding(Module):
             )
         starts = np.arange(count + 1, dtype=np.int64) * len(ids)
         return WantedIds(ids.T.reshape(-1), starts)
+
+
+def _by_sample(tables: int, inverse: Array) -> Array:
+    """Return where the row of each id stands, [batch, tables]."""
+    return inverse.reshape(tables, -1).T
+
+
+def _lay_out(tables: int, found: Lookup) -> LaidOut:
+    """Return the row of each id, sample after sample."""
+    places = _by_sample(tables, found.route.inverse).reshape(-1)
+    return LaidOut(gather(found.rows[0], places), places)

@@ -15,6 +15,9 @@ from gradmesh.sdk.table.prefetch import Fetched, LaidOut, Prefetched
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.transport.deadline import Deadline
 
+# What is not there soon comes when it is needed: the thread that waits has others to wait for.
+_PEEK_S = 0.5
+
 
 class Rows(NamedTuple):
     """Rows for a layer.
@@ -99,7 +102,8 @@ class RowSource:
     def _peek(self, mark: context_pb2.StepMark | None) -> None:
         """Have the rows of the batch that comes next brought up to date."""
         if self._ahead:
-            self._ahead[0].peek(mark, self._deadline())
+            within_s = min(self._tables.timeout_s, _PEEK_S)
+            self._ahead[0].peek(mark, Deadline.after(within_s))
 
     def discard(self) -> None:
         """Forget what was fetched ahead."""

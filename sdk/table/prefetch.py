@@ -143,8 +143,9 @@ class Prefetched:
             ahead = self._ahead.result()  # which has a deadline of its own
         except GradmeshError:
             return None
-        if self._peeked is not None:
-            self._peeked.exception()  # if it failed, all that changed comes now
+        # If it failed, all that changed comes now.
+        if self._peeked is not None and isinstance(self._peeked.exception(), _GONE):
+            return None
         lookup = ahead.lookup
         parts = lookup.route.parts
         first = purpose.reserve(lookup.route.depth)

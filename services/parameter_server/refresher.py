@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from gradmesh.protos.common.v1 import context_pb2
+from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.transport.call import Empty
 from gradmesh.sdk.transport.deadline import Deadline
@@ -70,6 +71,7 @@ class Refresher:
             As `refresh`, and the count of changes that these rows have seen.
 
         Raises:
+            InvalidRequest: There is no such count.
             LookupNotFound: There was no such lookup here.
             StaleShardMap: The ids were routed with another map.
             StaleGeneration: The mark is of another generation.
@@ -80,9 +82,9 @@ class Refresher:
             self._steps.wait_to_begin(mark, deadline, peek=True)
         with self._gate.passing(Kind.READS, deadline):
             self._epochs.recheck(epoch)
-            ahead = self._contexts.find_ahead(source, source_number)
             # Before the rows are read: what changes in between comes with the refresh.
-            count = self._stamps.count
+            count = self._count_after(since)
+            ahead = self._contexts.find_ahead(source, source_number)
             changed = _Changed()
             for part in ahead.parts:
                 table = self._shelf[part.table]
@@ -121,6 +123,7 @@ class Refresher:
             changes that these rows have seen.
 
         Raises:
+            InvalidRequest: There is no such count.
             LookupNotFound: There was no such lookup here.
             StaleShardMap: The ids were routed with another map.
             StaleGeneration: The mark is of another generation.
@@ -131,12 +134,12 @@ class Refresher:
             self._steps.wait_to_begin(mark, deadline)
         with self._gate.passing(Kind.CHANGES, deadline):
             self._epochs.recheck(epoch)
+            count = self._count_after(since)
             ahead = self._contexts.adopt(source, source_number, context, number)
-            count = self._stamps.count
             tables = [self._shelf[part.table] for part in ahead.parts]
             for table, part in zip(tables, ahead.parts, strict=True):
                 if not _comes_and_goes(table):
-                    table.prepare(part.slots)
+                    self._writer.prepare(table, part.slots)
             if since and since == count and not any(map(_comes_and_goes, tables)):
                 return [], count
             changed = _Changed()
@@ -148,6 +151,17 @@ class Refresher:
                 else:
                     changed.add(table, part.slots, self._places(table, part, since or ahead.count))
             return changed.read(empty), count
+
+    def _count_after(self, since: int) -> int:
+        """Return the count of now.
+
+        Raises:
+            InvalidRequest: A count that was never given out is said to lie before it.
+        """
+        count = self._stamps.count
+        if since > count:
+            raise InvalidRequest(f"since is {since}, and there were {count} changes so far")
+        return count
 
     def _places(self, table: TableShard, part: Part, since: int) -> Array:
         """Return the places of rows that changed after a count; no use of rows counts here."""

@@ -76,6 +76,19 @@ class Writer:
             self._log.append(Used(table.spec.name), [slots])
             return table.read(slots, out)
 
+    def prepare(self, table: TableShard, slots: Slots) -> None:
+        """Make rows; where that changes which other rows there are, in turn and with a record.
+
+        Raises:
+            StoreFull: They do not fit.
+        """
+        if self._log is None or not table.counts_uses:
+            table.prepare(slots)
+            return
+        with self._log.turn:
+            self._log.append(Used(table.spec.name), [slots])
+            table.prepare(slots)
+
     def change(self, record: AnyRecord, gradients: Sequence[Gradient]) -> int:
         """Write a record and change rows by its gradients, outside a run; return its number."""
         with in_turn(self._log):
@@ -143,9 +156,6 @@ class Writer:
         with in_turn(self._log):
             self._shelf.check_room([(self._shelf[g.table], g.slots) for g in gradients])
             for gradient in gradients:
-                table = self._shelf[gradient.table]
-                if self._log is not None and table.counts_uses:
-                    self._log.append(Used(gradient.table), [gradient.slots])
-                table.prepare(gradient.slots)
+                self.prepare(self._shelf[gradient.table], gradient.slots)
             names = [gradient.table for gradient in gradients]
             return self.change(Pushed(sender, names), gradients)

@@ -1,5 +1,6 @@
 """Lanes over streams of gRPC: what is their own, beside what every lane must do."""
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -137,6 +138,33 @@ def test_a_late_answer_ends_its_stream_alone(lane_mesh: Any) -> None:
     mesh.echo.leave.set()
 
     np.testing.assert_array_equal(patient.result().arrays[0], np.arange(3))
+
+
+class Interrupted(Exception):
+    """What a signal handler raises here, as Python's own does at Ctrl-C."""
+
+
+def test_an_interrupted_call_leaves_a_channel_that_works_and_closes(lane_mesh: Any) -> None:
+    mesh = lane_mesh("grpc")
+    mesh.lookup(np.arange(3))
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(3):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Interrupted):
+                mesh.lookup(np.arange(3), table="wait", timeout_s=20)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    mesh.echo.leave.set()
+
+    np.testing.assert_array_equal(mesh.lookup(np.arange(3))[0], np.arange(3))
+    mesh.channel.close()
+    wait_until(lambda: streams(mesh) == 0)
 
 
 def frame(**changed: int) -> bytes:

@@ -114,6 +114,9 @@ def test_a_refresh_that_makes_no_sense_changes_nothing(server):
         peek(server, context=CONTEXT)
     with pytest.raises(LookupNotFound):
         peek(server, ahead_lookup=2)
+    for ask in (peek, refresh):
+        with pytest.raises(InvalidRequest, match="changes so far"):
+            ask(server, since=2**63)
 
     assert server.state() == before
     assert refresh(server) == ([], [])

@@ -11,6 +11,7 @@ from gradmesh.engine import optim
 from gradmesh.protos.errors import InvalidFrame
 from gradmesh.sdk import autograd
 from gradmesh.sdk.nn import RemoteEmbedding, RemoteEmbeddingBag
+from gradmesh.sdk.table import prefetch
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer
@@ -129,6 +130,7 @@ def test_rows_that_others_push_are_refreshed(cluster):
 
     with autograd.context(mesh):
         assert layer.prefetch(ids)
+        layer._source._ahead[0]._ahead.result()
         same.push(ids[:3], np.ones((3, 5), np.float32))
         rows = layer(ids)
 
@@ -188,6 +190,35 @@ def test_a_look_at_the_changes_that_fails_costs_nothing_but_time(cluster, monkey
 
     np.testing.assert_array_equal(rows.data, table.lookup(ids))
     assert mesh.servers.metrics.value("refreshed_rows") == ids.size
+
+
+def test_a_look_that_fails_halfway_leaves_nothing_behind(cluster, monkeypatch):
+    mesh = cluster.connect()
+    (table,) = make_tables(mesh, ["cold"])
+    layer = RemoteEmbedding(table)
+    ids = np.arange(0, 500, 7)
+    replace, calls = prefetch._replace, []
+
+    def replace_or_fail(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise InvalidFrame("the second server sends nonsense")
+        replace(*args)
+
+    monkeypatch.setattr(prefetch, "_replace", replace_or_fail)
+    with autograd.context(mesh) as ctx:
+        rows = layer(ids)
+        layer.prefetch(ids)
+        ahead = layer._source._ahead[0]
+        ahead._ahead.result()
+        autograd.backward(ctx, [rows.sum()])
+        autograd.apply(ctx)
+    assert isinstance(ahead._peeked.exception(), InvalidFrame)
+    with autograd.context(mesh):
+        rows = layer(ids)
+
+    np.testing.assert_array_equal(rows.data, table.lookup(ids))
+    assert len(calls) == 4
 
 
 def test_rows_that_others_set_are_refreshed(cluster, tmp_path):

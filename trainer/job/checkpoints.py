@@ -77,6 +77,7 @@ class Checkpoints:
         # The step of the newest checkpoint that this process has written or read.
         self._stored = 0
         self._tried_last = False
+        self._begun_at = 0.0
 
     def begin(self, tables: list[table_pb2.TableSpec], steps: int) -> None:
         """Take notice of a run; what an older one has armed is let go.
@@ -177,13 +178,21 @@ class Checkpoints:
         if self._thread is not None:
             self._thread.join(_POLL_S)
             if self._thread.is_alive():
-                return False
+                return self._has_stalled()
         held = state()
         if self._tried_last or self._stored == held.steps:
             return True
         self._tried_last = True
         self._start(None, None, held, world_size, is_last=True)
         return False
+
+    def _has_stalled(self) -> bool:
+        """Tell whether a checkpoint has taken so long that nobody should wait for it any more."""
+        longest_s = self._config.checkpoint_timeout_s + _LAST_S
+        stalled = self._clock() - self._begun_at > longest_s
+        if stalled:
+            _log.warning("the last checkpoint is not waited for", extra={"seconds": longest_s})
+        return stalled
 
     def _start(
         self,
@@ -195,6 +204,7 @@ class Checkpoints:
     ) -> None:
         """Write a checkpoint in a thread."""
         request = self._answered = self._mesh.checkpoint_request
+        self._begun_at = self._clock()
         run = RunArrays(world_size, held.batches, self._settings, held.arrays)
         self._thread = threading.Thread(
             target=self._write,

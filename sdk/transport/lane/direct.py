@@ -141,7 +141,14 @@ class DirectCall:
 
     def _take_event(self) -> None:
         """Wait for whatever is over next, and keep what it brought."""
-        event = self._call.next_event()
+        try:
+            event = self._call.next_event()
+        except BaseException as error:
+            # As by Ctrl-C. gRPC has let go of the call; nobody may ask for its events again.
+            self._due = 0
+            self._sending = self._receiving = False
+            self.end = self.end or f"given up: {type(error).__name__}"
+            raise
         self._due -= 1
         kinds = _core.OperationType
         for operation in event.batch_operations:

@@ -98,7 +98,8 @@ class Watch:
             now = time.monotonic()
             waiting = list(self._until.items())
             for stream, deadline in waiting:
-                if deadline <= now:
+                # Unless its call has ended meanwhile, and perhaps another one has begun.
+                if deadline <= now and self._until.get(stream) == deadline:
                     stream.expire()
             with self._changed:
                 later = [deadline for _, deadline in waiting if deadline > now]
