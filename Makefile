@@ -13,7 +13,7 @@ BUILD_ARGS = --build-arg PIP_INDEX_URL --build-arg PIP_EXTRA_INDEX_URL \
   --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup parity-setup test test-all soak check format protos check-protos image e2e bench render clean
+.PHONY: help demo setup parity-setup kernels test test-all soak check format protos check-protos image e2e bench render clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -48,11 +48,15 @@ setup: $(VENV)/.dev  ## virtual environment with the development tools
 demo: $(VENV)/.core  ## a local cluster that trains: 1 coordinator, 2 parameter servers, 2 trainers
 	@$(BIN)/gradmesh demo
 
-test: $(VENV)/.dev  ## the tests, without the slow ones
+test: $(VENV)/.dev kernels  ## the tests, without the slow ones
 	$(BIN)/python -m pytest -q -n 3 -m "not slow and not e2e"
 
-test-all: $(VENV)/.dev  ## all tests that need no container engine
+test-all: $(VENV)/.dev kernels  ## all tests that need no container engine
 	$(BIN)/python -m pytest -q -n 3 -m "not e2e"
+
+# Compiled once; else each of the processes that tests start at the same time would do it.
+kernels: $(VENV)/.dev
+	@$(BIN)/python -c "from gradmesh.engine.kernels.warm import warm_up; warm_up()"
 
 soak: $(VENV)/.dev  ## the suites of rpc and distributed autograd, 20 times in the same processes; looks for what is left
 	TEST_ROUNDS=20 $(BIN)/python -m pytest -q -x -m "not e2e" tests/parity/rpc tests/integration/dist_autograd

@@ -41,7 +41,11 @@ def start(tmp_path):
 
 @pytest.mark.parametrize(
     ("backend", "size", "victim"),
-    [(backend, *who) for backend in ("tcp", "shm") for who in [(2, 0), (2, 1), (3, 0), (3, 1)]]
+    [
+        pytest.param(backend, size, victim, marks=() if size == 3 else pytest.mark.slow)
+        for backend in ("tcp", "shm")
+        for size, victim in [(2, 0), (2, 1), (3, 0), (3, 1)]
+    ]
     + [("tcp+shm", 3, victim) for victim in range(3)],
 )
 def test_killed_rank_is_named_by_all_others(start, backend, size, victim):
@@ -59,7 +63,11 @@ def test_killed_rank_is_named_by_all_others(start, backend, size, victim):
 
 @pytest.mark.parametrize(
     ("backend", "victim"),
-    [("tcp", 0), ("tcp", 2), ("shm", 0), ("shm", 2)] + [("tcp+shm", victim) for victim in range(3)],
+    [
+        pytest.param(backend, victim, marks=() if victim == 2 else pytest.mark.slow)
+        for backend, victims in {"tcp": (0, 2), "shm": (0, 2), "tcp+shm": (0, 1, 2)}.items()
+        for victim in victims
+    ],
 )
 def test_stopped_rank_is_named_within_the_timeout(start, backend, victim):
     processes = start(backend, 3)

@@ -290,7 +290,7 @@ def test_static_graph_takes_nested_passes(world, inputs):
     for rank in range(2):
         alone(inputs(rank, 3, 2, 3)).sum().backward()
     for found, wanted in zip(results[0][1], grads(alone), strict=True):
-        assert np.allclose(found, wanted / 2, rtol=1e-6)
+        assert np.allclose(found, wanted / 2, rtol=1e-5, atol=1e-6)
 
 
 def test_detect_ddp_is_actually_static(world, inputs):
