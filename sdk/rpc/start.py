@@ -1,7 +1,6 @@
 """How a user's own process becomes a worker."""
 
 import gc
-import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -216,23 +215,33 @@ def _await_world(
         InvalidRequest: Another worker has our rank, or another idea of how many there are.
         DeadlineExceeded: Some did not come.
     """
-    for pause_s in itertools.chain(RetryPolicy(max_s=0.3).pauses()):
-        members = agent.peers.refresh(deadline)
+    missing: list[int] | None = None
+    for pause_s in RetryPolicy(max_s=0.3).pauses():
+        try:
+            members = agent.peers.refresh(deadline)
+        except DeadlineExceeded:
+            if missing is None:
+                raise
+            # Time was up while the coordinator was asked once more; who was missing is the news.
+            raise _in_vain(agent.name, missing) from None
         workers = [m for m in members.values() if m.role == membership_pb2.ROLE_WORKER]
         for one in workers:
             _check_other(agent.name, rank, world_size, one)
         world = [m for m in workers if world_size and m.world_size == world_size]
         if len(world) >= (world_size or 0):
             return tuple(sorted(m.name for m in world))
+        missing = sorted(set(range(world_size or 0)) - {m.rank for m in world})
         if deadline.remaining_s() < pause_s:
-            missing = sorted(set(range(world_size or 0)) - {m.rank for m in world})
-            raise DeadlineExceeded(
-                f"{agent.name!r} waited in vain for the workers of rank "
-                f"{', '.join(map(str, missing))}",
-                missing=missing,
-            )
+            raise _in_vain(agent.name, missing)
         time.sleep(pause_s)
     raise AssertionError("pauses never end")
+
+
+def _in_vain(name: str, missing: list[int]) -> DeadlineExceeded:
+    ranks = ", ".join(map(str, missing))
+    return DeadlineExceeded(
+        f"{name!r} waited in vain for the workers of rank {ranks}", missing=missing
+    )
 
 
 def _check_other(
