@@ -143,7 +143,9 @@ class Watch:
         while self._latch.error is None:
             with self._lock:
                 self._settle()
-                self._news.wait(_TICK_S if self._pending else None)
+                # Asked under the lock: `end` notifies once, perhaps before this thread waits.
+                if self._latch.error is None:
+                    self._news.wait(_TICK_S if self._pending else None)
                 head = self._pending[0] if self._pending else None
             if head is None or self._latch.error is not None:
                 continue

@@ -1,0 +1,50 @@
+"""The watch over NCCL's collectives ends when it is asked to, at whatever moment."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from gradmesh.trainer.errors import GroupClosed
+from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.nccl.watch import Watch
+from gradmesh.trainer.process_group.store import FileStore
+
+
+class _Communicator:
+    """Counts how often it was destroyed."""
+
+    destroyed = 0
+
+    def destroy(self) -> None:
+        self.destroyed += 1
+
+
+class _SlowLatch:
+    """A latch whose error, once read on the watch's thread, comes back after `resume` only."""
+
+    def __init__(self) -> None:
+        self._latch = Latch()
+        self.was_read = threading.Event()
+        self.resume = threading.Event()
+
+    @property
+    def error(self) -> Exception | None:
+        read = self._latch.error
+        if threading.current_thread().name == "process-group-nccl-0" and not self.was_read.is_set():
+            self.was_read.set()
+            assert self.resume.wait(30)
+        return read
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._latch, name)
+
+
+def test_an_end_just_before_the_watch_sleeps_is_not_missed(tmp_path: Path) -> None:
+    communicator, latch = _Communicator(), _SlowLatch()
+    watch = Watch(communicator, 0, 1, 10.0, FileStore(tmp_path), latch)  # type: ignore[arg-type]
+    assert latch.was_read.wait(30)
+    watch.end(GroupClosed("closed"))
+    latch.resume.set()
+    watch.join(30)
+    assert communicator.destroyed == 1
+    latch.close()
