@@ -13,7 +13,7 @@ BUILD_ARGS = --build-arg PIP_INDEX_URL --build-arg PIP_EXTRA_INDEX_URL \
   --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup parity-setup kernels test test-all soak check format protos check-protos image e2e bench render clean
+.PHONY: help demo setup parity-setup kernels test test-all soak fuzz-engine fuzz-ddp fuzz-dist check format protos check-protos image e2e bench render clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -49,10 +49,10 @@ demo: $(VENV)/.core  ## a local cluster that trains: 1 coordinator, 2 parameter 
 	@$(BIN)/gradmesh demo
 
 test: $(VENV)/.dev kernels  ## the tests, without the slow ones
-	$(BIN)/python -m pytest -q -n 3 -m "not slow and not e2e"
+	$(BIN)/python -m pytest -q -n 4 --dist=worksteal -m "not slow and not e2e"
 
 test-all: $(VENV)/.dev kernels  ## all tests that need no container engine
-	$(BIN)/python -m pytest -q -n 3 -m "not e2e"
+	$(BIN)/python -m pytest -q -n 4 --dist=worksteal -m "not e2e"
 
 # Compiled once; else each of the processes that tests start at the same time would do it.
 kernels: $(VENV)/.dev
@@ -60,6 +60,15 @@ kernels: $(VENV)/.dev
 
 soak: $(VENV)/.dev  ## the suites of rpc and distributed autograd, 20 times in the same processes; looks for what is left
 	TEST_ROUNDS=20 $(BIN)/python -m pytest -q -x -m "not e2e" tests/parity/rpc tests/integration/dist_autograd
+
+fuzz-engine: $(VENV)/.parity kernels  ## random graphs, optimizers and schedules against torch; FUZZ_SEEDS=A..B, FUZZ_SECONDS=n, FUZZ_PROCESSES=n
+	$(BIN)/python -m tests.parity.fuzz
+
+fuzz-ddp: $(VENV)/.parity  ## random DDP configurations against torch over gloo; FUZZ_SEEDS=A..B, FUZZ_SECONDS=n
+	$(BIN)/python -m tests.parity.fuzz.ddp_run
+
+fuzz-dist: $(VENV)/.dev  ## random graphs over four workers against local autograd; FUZZ_SEEDS=A..B, FUZZ_SECONDS=n
+	$(BIN)/python -m tests.parity.fuzz.dist_run
 
 check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, the shape of the house, docs tables
 	$(BIN)/ruff check .

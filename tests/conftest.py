@@ -1,5 +1,9 @@
 """A whole mesh inside the test's process: coordinator, parameter servers, clients; on port 0."""
 
+import os
+import random
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +19,7 @@ from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import OwnerServicer
+from gradmesh.sdk.process.address import split
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
@@ -24,7 +29,35 @@ from gradmesh.services.parameter_server.directory import Directory
 from gradmesh.services.parameter_server.mover import Mover
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import Store
-from tests.footprint import ROUNDS
+from tests.alone import alone as alone
+from tests.own_threads import OwnThreads, remember_origins
+from tests.skipped import sentence
+
+remember_origins()
+
+# A shell makes its background jobs ignore Ctrl-C; processes that tests interrupt inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run in another order with TEST_ORDER_SEED=N, to find tests that need or disturb others."""
+    if seed := os.environ.get("TEST_ORDER_SEED"):
+        # Fixtures of modules and sessions are made again and again if single tests move, so files
+        # do, and tests within a file.
+        chance = random.Random(int(seed))
+        files = sorted({str(item.path) for item in items})
+        place = dict(zip(files, chance.sample(range(len(files)), len(files)), strict=True))
+        items.sort(key=lambda item: (place[str(item.path)], chance.random()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """End with what was skipped; a line for each reason would hide the rest."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = [str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)]
+    expression = terminalreporter.config.getoption("markexpr")
+    terminalreporter.write_line(sentence(reasons, "not slow" in expression))
+
 
 _COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
 _PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
@@ -160,6 +193,7 @@ class Cluster:
         self.max_frame_bytes = max_frame_bytes
         self._state_dir = state_dir
         self._meshes: list[Mesh] = []
+        self._held: list[socket.socket] = []
         self.servers: list[ServerNode] = []
         self.coordinator = CoordinatorNode(self, "127.0.0.1:0", state_dir, 16)
         self.address = self.coordinator.server.address
@@ -187,10 +221,19 @@ class Cluster:
     def restart_server(self, index: int) -> None:
         """Put a fresh server of the same name in place of another, on another port."""
         self.servers[index].close()
+        self._hold(self.servers[index].server.address)
         self.servers[index] = ServerNode(self, self.servers[index].name)
 
     def stop_coordinator(self) -> None:
         self.coordinator.close()
+        self._hold(self.address)
+
+    def _hold(self, address: str) -> None:
+        """Keep a port that was left from the servers of other tests; nothing listens there."""
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(split(address))
+        self._held.append(held)
 
     def start_coordinator(self) -> None:
         """Start a coordinator at the address of the one that was stopped."""
@@ -202,6 +245,8 @@ class Cluster:
         for node in self.servers:
             node.close()
         self.coordinator.close()
+        for held in self._held:
+            held.close()
 
 
 def wait_until(is_true: Callable[[], object], timeout_s: float = 10.0) -> None:
@@ -225,9 +270,8 @@ def eventually() -> Callable[..., None]:
 
 @pytest.fixture
 def make_cluster() -> Iterator[Callable[..., Cluster]]:
-    """Make meshes; afterwards everything is closed, and no thread is left."""
-    before = set(threading.enumerate())
-    spins_before = sum(thread.name.endswith("(_run)") for thread in before)
+    """Make meshes; afterwards everything is closed, and no thread of the test's is left."""
+    threads = OwnThreads()
     made: list[Cluster] = []
 
     def make(**options: Any) -> Cluster:
@@ -238,21 +282,16 @@ def make_cluster() -> Iterator[Callable[..., Cluster]]:
     for cluster in made:
         cluster.close()
 
-    def left() -> list[str]:
-        alive = set(threading.enumerate())
-        more = sorted(thread.name for thread in alive - before)
-        # In rounds, worker processes that outlive the test may have opened lanes to this one.
-        own = [name for name in more if not (ROUNDS > 1 and name.startswith("lane-"))]
-        # A channel's thread ends with its last call and another begins with the next: that of the
-        # lease of an agent that outlives the test, too.
-        spins = sum(thread.name.endswith("(_run)") for thread in alive)
-        spin_too_many = spins > spins_before + 1
-        return [name for name in own if spin_too_many or not name.endswith("(_run)")]
-
     try:
-        wait_until(lambda: not left(), timeout_s=20)
+        wait_until(lambda: not threads.alive(), timeout_s=20)
     except TimeoutError:
-        raise AssertionError(f"threads that are left: {', '.join(left())}") from None
+        raise AssertionError(f"threads that are left: {', '.join(threads.names())}") from None
+
+
+@pytest.fixture
+def own_threads() -> OwnThreads:
+    """The threads that the test makes."""
+    return OwnThreads()
 
 
 @pytest.fixture

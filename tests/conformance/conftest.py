@@ -35,6 +35,7 @@ from gradmesh.trainer.process_group import (
     ShmProcessGroup,
     TcpProcessGroup,
 )
+from tests.own_threads import OwnThreads
 
 WORLDS = [
     ("local", 1),
@@ -134,6 +135,7 @@ def mpi_worlds() -> Iterator[Callable[[int], Any]]:
 @pytest.fixture
 def meet(mpi_worlds: Callable[[int], Any]) -> Iterator[Callable[..., Ranks]]:
     """Build worlds: meet(backend, size, timeout_s) -> Ranks."""
+    threads = OwnThreads()
     opened: list[Ranks] = []
     pools: list[ThreadPoolExecutor] = []
 
@@ -177,8 +179,7 @@ def meet(mpi_worlds: Callable[[int], Any]) -> Iterator[Callable[..., Ranks]]:
             group.close()
     for pool in pools:
         pool.shutdown()
-    left = [thread.name for thread in threading.enumerate() if "process-group" in thread.name]
-    assert not left
+    assert not [name for name in threads.names() if "process-group" in name]
 
 
 @pytest.fixture
@@ -202,8 +203,13 @@ def gpu_ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture(params=WORLDS, ids=lambda world: f"{world[0]}-w{world[1]}")
-def ranks(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
+def ranks(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, meet: Callable[..., Ranks]
+) -> Ranks:
     """A world of every backend and size."""
+    # A rank that leaves asks whether another had a better reason. This store answers at once, and
+    # 700 tests need not wait for it as long as for one across a network.
+    monkeypatch.setattr("gradmesh.trainer.process_group.nccl.watch._STORE_S", 0.005)
     return meet(*request.param)
 
 
@@ -266,6 +272,7 @@ class LaneMesh:
     """A server and channels to it, all of one lane."""
 
     def __init__(self, lane: str, folder: Path, undo: contextlib.ExitStack) -> None:
+        self.threads = OwnThreads()
         self.lane = lane.partition("+")[0]
         # What the figures call it.
         self.label = {"unary": "grpc", "grpc": "stream"}.get(self.lane, self.lane)
@@ -302,6 +309,11 @@ class LaneMesh:
         )
         self._undo.callback(channel.close)
         return channel
+
+    def connection_threads(self) -> list[str]:
+        """Return the threads that serve connections to it; listeners are not among them."""
+        kinds = ("lane-shm-", "lane-tcp-")
+        return [name for name in self.threads.names() if name.startswith(kinds)]
 
     def lookup(
         self, *arrays: Any, table: str = "t", timeout_s: float = 10, channel: Channel | None = None

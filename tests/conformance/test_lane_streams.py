@@ -1,7 +1,6 @@
 """Lanes over streams of gRPC: what is their own, beside what every lane must do."""
 
 import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +59,7 @@ def test_messages_that_are_no_part_of_a_frame_are_refused(bad: bytes) -> None:
 def test_closed_channels_leave_no_stream(lane_mesh: Any) -> None:
     mesh = lane_mesh("grpc")
     mesh.lookup(np.arange(3))
-    watches = threading.active_count()
+    threads = len(mesh.threads.alive())
 
     for _ in range(5):
         with mesh.connect() as channel:
@@ -75,7 +74,7 @@ def test_closed_channels_leave_no_stream(lane_mesh: Any) -> None:
 
     wait_until(lambda: streams(mesh) == 1)
     # The server's threads of streams stay for the next ones; the clients' are gone.
-    wait_until(lambda: threading.active_count() <= watches + 8)
+    wait_until(lambda: len(mesh.threads.alive()) <= threads + 8)
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """What every lane must do, gRPC among them: the same calls with the same outcome."""
 
+import contextlib
 import gc
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -23,6 +25,7 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.transport.deadline import Deadline
+from tests.conformance.conftest import LANES, LaneMesh
 
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -173,7 +176,8 @@ def test_a_deadline_ends_the_wait_and_the_next_call_works(lanes: Any) -> None:
     with pytest.raises(DeadlineExceeded):
         lanes.lookup(np.arange(3), table="wait", timeout_s=0.3)
 
-    assert time.monotonic() - begun < 3
+    # The server keeps it for 20 s.
+    assert time.monotonic() - begun < 10
     lanes.echo.leave.set()
     np.testing.assert_array_equal(lanes.lookup(np.arange(3))[0], np.arange(3))
 
@@ -185,7 +189,7 @@ def test_a_deadline_longer_than_the_kernels_slice_holds(lanes: Any) -> None:
     with pytest.raises(DeadlineExceeded):
         lanes.lookup(np.arange(3), table="wait", timeout_s=1.3)
 
-    assert 1.2 < time.monotonic() - begun < 4
+    assert 1.2 < time.monotonic() - begun < 10
     lanes.echo.leave.set()
 
 
@@ -261,24 +265,33 @@ def test_a_draining_server_finishes_the_call_under_way(lanes: Any) -> None:
     assert not drained.is_alive()
 
 
-def test_memory_of_big_frames_is_given_back(lanes: Any) -> None:
-    def lanes_memory() -> int:
+def move_big_frames(folder: Path, lane: str) -> tuple[int, list[int]]:
+    """Return what is kept of big frames after a trim, and what a small call gets then."""
+
+    def resident() -> int:
         gc.collect()
         return psutil.Process().memory_info().rss
 
-    lanes.lookup(np.arange(3))
-    array = np.ones(8_000_000)
-    before = lanes_memory()
-    for _ in range(2):
-        assert np.array_equal(lanes.lookup(array)[0], array)
+    with contextlib.ExitStack() as undo:
+        lanes = LaneMesh(lane, folder, undo)
+        lanes.lookup(np.arange(3))
+        array = np.ones(8_000_000)
+        before = resident()
+        for _ in range(2):
+            assert np.array_equal(lanes.lookup(array)[0], array)
+        lanes.channel.lanes._trim()
+        for session in list(lanes.server._lanes._connections.values()):
+            session.link.trim()
+        lanes.server._lanes._trim()
+        return resident() - before, lanes.lookup(np.arange(3))[0].tolist()
 
-    lanes.channel.lanes._trim()
-    for session in list(lanes.server._lanes._connections.values()):
-        session.link.trim()
-    lanes.server._lanes._trim()
 
-    # Both ends are in this process; without the trim each would keep the frame. What gRPC and the
+@pytest.mark.parametrize("lane", LANES)
+def test_memory_of_big_frames_is_given_back(alone: Any, tmp_path: Path, lane: str) -> None:
+    kept, small = alone(move_big_frames, tmp_path, lane)
+
+    # Both ends are in one process; without the trim each would keep the frame. What gRPC and the
     # allocator keep beside is not ours to give.
-    if lanes.lane in ("tcp", "shm"):
-        assert lanes_memory() - before < 64_000_000
-    np.testing.assert_array_equal(lanes.lookup(np.arange(3))[0], np.arange(3))
+    if lane in ("tcp", "tcp+tls", "shm"):
+        assert kept < 64_000_000
+    assert small == [0, 1, 2]

@@ -66,7 +66,7 @@ def test_a_context_that_was_applied_costs_no_further_message(cluster):
     assert open_contexts(cluster) == [0, 0]
 
 
-def test_a_context_goes_with_its_last_user_and_not_with_the_collector(cluster):
+def test_a_context_goes_with_its_last_user_and_not_with_the_collector(cluster, eventually):
     mesh = cluster.connect()
     layer = RemoteEmbedding(make_table(mesh))
     gc.collect()
@@ -77,7 +77,8 @@ def test_a_context_goes_with_its_last_user_and_not_with_the_collector(cluster):
             autograd.apply(ctx)
         seen = weakref.ref(ctx)
         del ctx
-        assert seen() is None
+        # Threads that answered may still be on their way out of the call that brought it.
+        eventually(lambda: seen() is None)
     finally:
         gc.enable()
 

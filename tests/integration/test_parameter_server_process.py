@@ -67,7 +67,7 @@ def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> 
             with pytest.raises(GradmeshError):
                 job.result(timeout=10)
 
-    assert max(took_s) < 4
+    assert max(took_s) < 9  # cut off after 10 s
 
 
 @pytest.mark.timeout(120)

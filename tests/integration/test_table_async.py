@@ -36,7 +36,7 @@ def test_a_lookup_and_a_push_without_waiting(cluster):
     np.testing.assert_allclose(table.lookup(5), before[0, 0] - 10, atol=1e-5)
 
 
-def test_many_lookups_under_way_need_one_thread(cluster):
+def test_many_lookups_under_way_need_one_thread(cluster, own_threads):
     table = make_table(cluster.connect(), initializer=Initializer.normal(1.0))
     everything = table.lookup(np.arange(ROWS))
 
@@ -44,7 +44,7 @@ def test_many_lookups_under_way_need_one_thread(cluster):
     while not all(future.done() for future in futures):
         futures[-1].exception()
 
-    assert sum(thread.name == "futures" for thread in threading.enumerate()) == 1
+    assert own_threads.names().count("futures") == 1
     for i, future in enumerate(futures):
         np.testing.assert_array_equal(future.result(), everything[i : i + 50])
 

@@ -1,7 +1,6 @@
 """A real mesh inside this process: coordinator and parameter servers on free ports."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,6 +19,7 @@ from gradmesh.services.coordinator.servicer import CoordinatorServicer
 from gradmesh.services.parameter_server.directory import Directory
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import Store
+from tests.own_threads import OwnThreads
 
 
 class Cluster:
@@ -72,6 +72,7 @@ class Cluster:
 @pytest.fixture
 def start_cluster() -> Iterator[Callable[[int, int], Cluster]]:
     """Start a mesh: start_cluster(parameter_servers, trainers) -> Cluster."""
+    threads = OwnThreads()
     with contextlib.ExitStack() as undo:
         yield lambda parameter_servers, trainers: Cluster(undo, parameter_servers, trainers)
-    assert not [t.name for t in threading.enumerate() if "process-group" in t.name]
+    assert not [name for name in threads.names() if "process-group" in name]

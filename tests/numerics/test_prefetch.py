@@ -280,6 +280,7 @@ def test_a_server_that_restarted_is_asked_anew(cluster):
 
     with autograd.context(mesh) as ctx:
         layer.prefetch(ids)
+        layer._source._ahead[0]._ahead.result()
         cluster.restart_server(0)
         rows = layer(ids)
         autograd.backward(ctx, [rows.sum()])

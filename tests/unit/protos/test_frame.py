@@ -1,6 +1,6 @@
 """The codec's bytes are protobuf's: each test compares with, or reads by, the generated classes."""
 
-import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +14,7 @@ from gradmesh.protos.errors import InvalidFrame, InvalidRequest
 from gradmesh.protos.frame import Frame, decode, encode, is_bulk
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.wireformat import varint
+from tests.alone import peak_bytes
 
 DTYPES = sorted(WIRE_TO_NUMPY.values(), key=str)
 
@@ -34,6 +35,11 @@ def same(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> bool:
 def elements(dtype: np.dtype[Any], *shape: int) -> np.ndarray[Any, Any]:
     raw = np.random.default_rng(7).integers(0, 256, (*shape, dtype.itemsize), np.uint8)
     return (raw % 2).astype(bool)[..., 0] if dtype.kind == "b" else raw.view(dtype)[..., 0]
+
+
+def refuse(frame: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        decode(frame, pb.LookupRequest)
 
 
 def claim(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
@@ -228,17 +234,11 @@ def test_what_is_no_array_is_limited_both_ways() -> None:
     ids=str,
 )
 def test_claims_that_the_data_does_not_bear_out_are_refused(
-    shape: tuple[int, ...], data: bytes
+    alone: Callable[..., int], shape: tuple[int, ...], data: bytes
 ) -> None:
     frame = claim(array_pb2.ELEMENT_TYPE_FLOAT64, shape, data)
 
-    tracemalloc.start()
-    with pytest.raises(InvalidFrame):
-        decode(frame, pb.LookupRequest)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-
-    assert peak < 100_000
+    assert alone(peak_bytes, refuse, frame) < 100_000
 
 
 @pytest.mark.parametrize("number", [0, 14, 99, -1, 2**31 - 1])
@@ -255,16 +255,12 @@ def test_truth_values_are_0_or_1() -> None:
 
 
 @pytest.mark.parametrize("filler", [b"\x08\x00", b"\x2a\x00", b"\x7a\x80\x01" + b"\x1a\x00" * 64])
-def test_a_swarm_of_tiny_fields_costs_no_more_than_its_size(filler: bytes) -> None:
+def test_a_swarm_of_tiny_fields_costs_no_more_than_its_size(
+    alone: Callable[..., int], filler: bytes
+) -> None:
     data = filler * (2**17 // len(filler))
 
-    tracemalloc.start()
-    with pytest.raises(InvalidFrame):
-        decode(data + b"\x7a", pb.LookupRequest)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-
-    assert peak < 2 * len(data)
+    assert alone(peak_bytes, refuse, data + b"\x7a") < 2 * len(data)
 
 
 def test_bulk_messages_are_known_by_their_arrays() -> None:

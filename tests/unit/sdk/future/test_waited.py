@@ -10,25 +10,23 @@ from gradmesh.sdk.future.waited import Resolver, Waited
 
 
 @pytest.fixture
-def resolver():
-    before = threading.active_count()
+def resolver(own_threads):
     made = Resolver()
     yield made
     made.close()
-    assert threading.active_count() == before
+    assert not own_threads.alive()
 
 
 def fail():
     raise IdOutOfRange("no such row")
 
 
-def test_whoever_asks_waits_without_another_thread(resolver):
-    threads = threading.active_count()
+def test_whoever_asks_waits_without_another_thread(resolver, own_threads):
     future = Future(Waited(lambda: threading.current_thread(), resolver))
 
     assert future.result() is threading.current_thread()
     assert future.done()
-    assert threading.active_count() == threads
+    assert not own_threads.alive()
 
 
 def test_it_is_finished_once(resolver):

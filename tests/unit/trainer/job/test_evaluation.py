@@ -1,5 +1,3 @@
-import gc
-import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +14,7 @@ from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.metric import auc, log_loss
 from gradmesh.trainer.models import DLRM, LocalEmbedding
 from gradmesh.trainer.process_group import LocalProcessGroup
+from tests.alone import peak_bytes
 
 SPEC = ClickSpec(rows=(30, 10), dense_features=3)
 
@@ -51,27 +50,22 @@ def test_figures_are_those_of_all_held_out_batches(model, data):
         evaluate(model, blocks, LocalProcessGroup(), 0, 200)
 
 
-def test_streaming_keeps_no_scores(model, data):
-    def most(batches):
-        gc.collect()
-        tracemalloc.start()
-        evaluate(
-            lambda dense, ids: SimpleNamespace(data=dense[:, 0]),
-            ClickBlocks(data, "test", 500),
-            LocalProcessGroup(),
-            batches,
-            500,
-            streaming=True,
-        )
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return found
+def stream(batches):
+    evaluate(
+        lambda dense, ids: SimpleNamespace(data=dense[:, 0]),
+        ClickBlocks(ClickData(SPEC), "test", 500),
+        LocalProcessGroup(),
+        batches,
+        500,
+        streaming=True,
+    )
 
-    most(2)  # whatever is made once
-    few, many = most(20), most(200)
 
-    # A hundred thousand samples have 1.2 MB of scores. What other threads of the process do
-    # meanwhile is counted, too.
+def test_streaming_keeps_no_scores(alone):
+    alone(stream, 2)  # what is made once
+    few, many = alone(peak_bytes, stream, 20), alone(peak_bytes, stream, 200)
+
+    # A hundred thousand samples have 1.2 MB of scores.
     assert many - few < 600_000
 
 

@@ -21,7 +21,7 @@ def test_it_trims_once_after_the_last_big_frame():
     assert trimmed.acquire(timeout=10)
 
 
-def test_closed_it_does_nothing_and_leaves_no_thread():
+def test_closed_it_does_nothing_and_leaves_no_thread(own_threads, eventually):
     trimmed = threading.Semaphore(0)
     trimmer = Trimmer(trimmed.release, idle_s=0.2)
     trimmer.note()
@@ -30,4 +30,4 @@ def test_closed_it_does_nothing_and_leaves_no_thread():
     trimmer.note()
 
     assert not trimmed.acquire(timeout=0.5)
-    assert "lane-trim" not in [thread.name for thread in threading.enumerate()]
+    eventually(lambda: not own_threads.alive())

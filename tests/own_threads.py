@@ -1,0 +1,47 @@
+"""Which threads a test has made; those of its neighbours in the process are not its own.
+
+Fixtures of a session keep agents in the process. Their threads start others at any time, for a
+renewed lease or for a lane that a worker opens, and none of these is the test's to answer for.
+"""
+
+import threading
+from typing import Any
+
+_start = threading.Thread.start
+
+
+def _start_and_remember(thread: threading.Thread) -> None:
+    starter = threading.current_thread()
+    if starter is not threading.main_thread():
+        _set_origin(thread, _origin(starter))
+    _start(thread)
+
+
+def _set_origin(thread: Any, origin: threading.Thread) -> None:
+    thread._origin_in_tests = origin
+
+
+def _origin(thread: Any) -> threading.Thread:
+    """Return the thread of the main thread's that this one descends from, perhaps itself."""
+    return getattr(thread, "_origin_in_tests", thread)
+
+
+def remember_origins() -> None:
+    """Have every thread remember from now on which one started it."""
+    threading.Thread.start = _start_and_remember  # type: ignore[method-assign]
+
+
+class OwnThreads:
+    """The threads that the main thread starts from now on, and those that they start."""
+
+    def __init__(self) -> None:
+        alive = threading.enumerate()
+        self._foreign = {*alive, *map(_origin, alive)}
+
+    def alive(self) -> list[threading.Thread]:
+        """Return those that have not ended."""
+        return [t for t in threading.enumerate() if _origin(t) not in self._foreign]
+
+    def names(self) -> list[str]:
+        """Return the names of those that have not ended."""
+        return sorted(thread.name for thread in self.alive())
