@@ -34,18 +34,31 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd.creation import zeros as zeros
     from gradmesh.engine.autograd.creation import zeros_like as zeros_like
     from gradmesh.engine.autograd.ops import abs as abs
+    from gradmesh.engine.autograd.ops import argsort as argsort
+    from gradmesh.engine.autograd.ops import bitwise_and as bitwise_and
+    from gradmesh.engine.autograd.ops import bitwise_not as bitwise_not
+    from gradmesh.engine.autograd.ops import bitwise_or as bitwise_or
+    from gradmesh.engine.autograd.ops import bitwise_xor as bitwise_xor
     from gradmesh.engine.autograd.ops import cat as cat
     from gradmesh.engine.autograd.ops import chunk as chunk
     from gradmesh.engine.autograd.ops import clamp as clamp
     from gradmesh.engine.autograd.ops import cos as cos
     from gradmesh.engine.autograd.ops import cumsum as cumsum
+    from gradmesh.engine.autograd.ops import erf as erf
     from gradmesh.engine.autograd.ops import exp as exp
+    from gradmesh.engine.autograd.ops import flip as flip
+    from gradmesh.engine.autograd.ops import floor_divide as floor_divide
     from gradmesh.engine.autograd.ops import gather as gather
     from gradmesh.engine.autograd.ops import log as log
     from gradmesh.engine.autograd.ops import log1p as log1p
     from gradmesh.engine.autograd.ops import log_softmax as log_softmax
+    from gradmesh.engine.autograd.ops import logical_and as logical_and
+    from gradmesh.engine.autograd.ops import logical_not as logical_not
+    from gradmesh.engine.autograd.ops import logical_or as logical_or
+    from gradmesh.engine.autograd.ops import logical_xor as logical_xor
     from gradmesh.engine.autograd.ops import logsumexp as logsumexp
     from gradmesh.engine.autograd.ops import masked_fill as masked_fill
+    from gradmesh.engine.autograd.ops import masked_select as masked_select
     from gradmesh.engine.autograd.ops import max as max
     from gradmesh.engine.autograd.ops import maximum as maximum
     from gradmesh.engine.autograd.ops import mean as mean
@@ -53,10 +66,14 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd.ops import minimum as minimum
     from gradmesh.engine.autograd.ops import permute as permute
     from gradmesh.engine.autograd.ops import pow as pow
+    from gradmesh.engine.autograd.ops import prod as prod
     from gradmesh.engine.autograd.ops import relu as relu
+    from gradmesh.engine.autograd.ops import remainder as remainder
     from gradmesh.engine.autograd.ops import reshape as reshape
+    from gradmesh.engine.autograd.ops import scatter_add as scatter_add
     from gradmesh.engine.autograd.ops import sigmoid as sigmoid
     from gradmesh.engine.autograd.ops import sin as sin
+    from gradmesh.engine.autograd.ops import sort as sort
     from gradmesh.engine.autograd.ops import split as split
     from gradmesh.engine.autograd.ops import sqrt as sqrt
     from gradmesh.engine.autograd.ops import squeeze as squeeze
@@ -64,14 +81,17 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd.ops import std as std
     from gradmesh.engine.autograd.ops import sum as sum
     from gradmesh.engine.autograd.ops import tanh as tanh
+    from gradmesh.engine.autograd.ops import tile as tile
+    from gradmesh.engine.autograd.ops import topk as topk
     from gradmesh.engine.autograd.ops import transpose as transpose
     from gradmesh.engine.autograd.ops import unbind as unbind
     from gradmesh.engine.autograd.ops import unsqueeze as unsqueeze
     from gradmesh.engine.autograd.ops import var as var
     from gradmesh.engine.autograd.ops import where as where
+    from gradmesh.engine.autograd.ops.einsum import einsum as einsum
     from gradmesh.engine.autograd.ops.matmul import matmul as matmul
-    from gradmesh.engine.autograd.ops.selection import norm as norm
     from gradmesh.engine.autograd.ops.softmax import softmax as softmax
+    from gradmesh.engine.autograd.ops.vector_norm import norm as norm
     from gradmesh.engine.backend.dtype import bfloat16 as bfloat16
     from gradmesh.engine.backend.dtype import float16 as float16
     from gradmesh.engine.backend.dtype import float32 as float32
@@ -129,10 +149,15 @@ __all__ = [
     "Tensor",
     "abs",
     "arange",
+    "argsort",
     "as_tensor",
     "async_execution",
     "autograd",
     "bfloat16",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
     "cat",
     "chunk",
     "clamp",
@@ -140,13 +165,17 @@ __all__ = [
     "cos",
     "cumsum",
     "ddp",
+    "einsum",
     "empty",
     "enable_grad",
+    "erf",
     "errors",
     "exp",
+    "flip",
     "float16",
     "float32",
     "float64",
+    "floor_divide",
     "from_numpy",
     "full",
     "futures",
@@ -159,9 +188,14 @@ __all__ = [
     "log",
     "log1p",
     "log_softmax",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
     "logsumexp",
     "manual_seed",
     "masked_fill",
+    "masked_select",
     "matmul",
     "max",
     "maximum",
@@ -177,20 +211,24 @@ __all__ = [
     "permute",
     "pow",
     "process_group",
+    "prod",
     "rand",
     "randint",
     "randn",
     "relu",
+    "remainder",
     "remote",
     "remote_exception",
     "reshape",
     "rpc",
     "rpc_async",
     "rpc_sync",
+    "scatter_add",
     "set_grad_enabled",
     "sigmoid",
     "sin",
     "softmax",
+    "sort",
     "split",
     "sqrt",
     "squeeze",
@@ -199,6 +237,8 @@ __all__ = [
     "sum",
     "tanh",
     "tensor",
+    "tile",
+    "topk",
     "train",
     "transpose",
     "uint8",
@@ -256,9 +296,11 @@ _MATHS = {
         zeros_like
     """,
     "gradmesh.engine.autograd.ops": """
-        abs cat chunk clamp cos cumsum exp gather log log1p log_softmax logsumexp masked_fill matmul
-        max maximum mean min minimum norm permute pow relu reshape sigmoid sin softmax split sqrt
-        squeeze stack std sum tanh transpose unbind unsqueeze var where
+        abs argsort bitwise_and bitwise_not bitwise_or bitwise_xor cat chunk clamp cos cumsum einsum
+        erf exp flip floor_divide gather log log1p log_softmax logical_and logical_not logical_or
+        logical_xor logsumexp masked_fill masked_select matmul max maximum mean min minimum norm
+        permute pow prod relu remainder reshape scatter_add sigmoid sin softmax sort split sqrt
+        squeeze stack std sum tanh tile topk transpose unbind unsqueeze var where
     """,
     "gradmesh.engine.backend.dtype": """
         bfloat16 float16 float32 float64 int16 int32 int64 int8 uint8

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.autograd.tensor import Tensor
-from gradmesh.engine.backend import Array, Generator, as_device, default_generator, to_device
+from gradmesh.engine.backend import (
+    Array,
+    Generator,
+    as_array,
+    as_device,
+    default_generator,
+    to_device,
+)
 from gradmesh.engine.backend.dtype import as_dtype, bool_, float32, int64, is_float
 
 
@@ -23,7 +30,7 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     """
     if isinstance(data, Tensor):
         data = data.data
-    array = data.copy() if hasattr(data, "strides") else _from_python(data)
+    array = as_array(data.copy()) if hasattr(data, "strides") else _from_python(data)
     if dtype is not None:
         array = array.astype(as_dtype(dtype), copy=False)
     return Tensor(_placed(array, device), requires_grad)
@@ -33,16 +40,16 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor on the same memory where possible."""
     if isinstance(data, Tensor):
         return data if dtype is None and device is None else data.to(dtype=dtype, device=device)
-    array = data if hasattr(data, "strides") else _from_python(data)
+    array = as_array(data) if hasattr(data, "strides") else _from_python(data)
     if dtype is not None:
         array = array.astype(as_dtype(dtype), copy=False)
     return Tensor(_placed(array, device))
 
 
 def from_numpy(array: Any) -> Tensor:
-    """Return a tensor on the memory of a numpy array."""
+    """Return a tensor on the memory of a numpy array; of a numpy scalar on its own."""
     as_dtype(array.dtype)
-    return Tensor(array)
+    return Tensor(as_array(array))
 
 
 def _from_python(data: Any) -> Array:

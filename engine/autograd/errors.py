@@ -13,5 +13,5 @@ class GradientError(RuntimeError):
     """Report a backward pass that cannot start or a gradient that does not fit."""
 
 
-class AnomalyError(ArithmeticError):
+class AnomalyError(ArithmeticError, RuntimeError):
     """Report the op that made the first NaN while anomaly detection is on."""

@@ -167,8 +167,12 @@ def _wrap_many(node: Function, results: Any, tensors: list[Any], recorded: bool)
 
 
 def link_parts(node: Function, outs: Sequence[Any]) -> None:
-    """Make tensors the results of a node, each through a node of its own before it."""
+    """Make tensors the results of a node; several each through a node of its own before it."""
     node.outputs = len(outs)
+    if len(outs) == 1:
+        outs[0]._requires_grad = True
+        outs[0].grad_fn = node
+        return
     for place, out in enumerate(outs):
         part = Output()
         part.saved_tensors = _NOTHING

@@ -9,7 +9,8 @@ import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.errors import InplaceError
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.grad_mode import state
-from gradmesh.engine.backend import Array, ShapeError, array_module
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
+from gradmesh.engine.backend.dtype import can_hold
 
 
 class _SetItems(Function):
@@ -19,10 +20,13 @@ class _SetItems(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, value: Any, index: Any) -> Array:
-        ctx.index = index
+        from gradmesh.engine.autograd.ops.indexing import own_index
+
+        view, picked = index
+        ctx.index = (view, None if picked is None else own_index(picked))
         ctx.like = (getattr(value, "shape", ()), getattr(value, "dtype", x.dtype))
         out = x.copy()
-        out[index] = value
+        _put(out, index, value)
         return out
 
     @staticmethod
@@ -30,9 +34,34 @@ class _SetItems(Function):
         from gradmesh.engine.autograd.ops.broadcast import unbroadcast
 
         rest = grad.copy()
-        rest[ctx.index] = 0
-        part = unbroadcast(grad[ctx.index], ctx.like) if ctx.needs_input_grad[1] else None
+        _put(rest, ctx.index, 0)
+        part = None
+        if ctx.needs_input_grad[1]:
+            view, picked = ctx.index
+            found = grad if view is None else grad[view]
+            found = found if picked is None else found[picked]
+            shape, dtype = ctx.like
+            # A value may have more axes than what it is put into, of length 1.
+            fitting = shape[max(len(shape) - found.ndim, 0) :]
+            part = unbroadcast(found, (fitting, dtype)).reshape(shape)
         return rest, part, None
+
+
+def _put(array: Array, index: tuple[Any, Any], value: Any) -> None:
+    """Set some elements of an array; the index is what `split_index` returned."""
+    view, picked = index
+    shape = getattr(value, "shape", ())
+    if shape and shape[0] == 1:
+        # numpy refuses them where the place has fewer axes.
+        ones = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+        value = value.reshape(shape[ones:])
+    if picked is None:
+        array[view] = value
+    elif view is None:
+        array[picked] = value
+    else:
+        # The first takes a view, of one element too, so the second writes to the array itself.
+        array[(*view, ...)][picked] = value
 
 
 def change(target: Any, op: Callable[[Any, Any], Any], other: Any) -> Any:
@@ -41,6 +70,11 @@ def change(target: Any, op: Callable[[Any, Any], Any], other: Any) -> Any:
     result = op(target, other)
     if result.shape != target.shape:
         raise ShapeError(f"in place: result {result.shape} does not fit tensor {target.shape}")
+    if result.dtype != target.dtype and not can_hold(target.dtype, result.dtype):
+        raise DtypeError(
+            f"in place: a result of {result.dtype} cannot be written to a tensor of "
+            f"{target.dtype}; use the op without the underscore"
+        )
     _keep_old(target.data, result.grad_fn)
     return _take_over(target, result)
 
@@ -66,18 +100,23 @@ def copy_from(target: Any, other: Any) -> Any:
 def fill(target: Any, value: float) -> Any:
     """Set every element of a tensor."""
     _check(target, None)
-    filled = array_module(target.data).full_like(target.data, value)
+    from gradmesh.engine.autograd.ops.broadcast import filling
+
+    number = filling("fill_", value, target.dtype)
+    filled = array_module(target.data).full_like(target.data, number)
     return _take_over(target, tensor_module.Tensor(filled))
 
 
 def set_items(target: Any, index: Any, value: Any) -> None:
     """Set some elements of a tensor."""
     _check(target, value)
-    plain = tuple(_plain(i) for i in index) if isinstance(index, tuple) else _plain(index)
+    from gradmesh.engine.autograd.ops.indexing import split_index
+
+    split = split_index(target.data, index)
     if state.enabled and (target.requires_grad or getattr(value, "requires_grad", False)):
-        _take_over(target, _SetItems.apply(target, value, plain))
+        _take_over(target, _SetItems.apply(target, value, split))
         return
-    target.data[plain] = _plain(value)
+    _put(target.data, split, _plain(value))
     target.version[0] += 1
 
 

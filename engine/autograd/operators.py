@@ -6,7 +6,11 @@ from typing import Any
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd import inplace, ops
+from gradmesh.engine.autograd.ops.axis import axes_of
+from gradmesh.engine.autograd.ops.broadcast import align
+from gradmesh.engine.autograd.ops.reduction import arg_extreme
 from gradmesh.engine.autograd.ops.shape import copy as copy_op
+from gradmesh.engine.autograd.ops.shape import flatten
 from gradmesh.engine.backend import Device, array_module, as_array, as_device
 from gradmesh.engine.backend.dtype import as_dtype
 
@@ -145,29 +149,31 @@ class Operators:
         """Return the variance over all elements or over some axes."""
         return ops.var(self, dim, correction, keepdim)
 
-    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Return the largest element, of all or along an axis."""
+    def max(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Return the largest element of all, or (values, indices) along an axis."""
         return ops.max(self, dim, keepdim)
 
-    def min(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Return the smallest element, of all or along an axis."""
+    def min(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """Return the smallest element of all, or (values, indices) along an axis."""
         return ops.min(self, dim, keepdim)
 
-    def argmax(self, dim: int | None = None) -> Any:
+    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Return where the largest element is, of all or along an axis."""
-        return tensor_module.Tensor(as_array(self.data.argmax(axis=dim)))
+        return tensor_module.Tensor(arg_extreme("argmax", self, dim, keepdim))
 
-    def argmin(self, dim: int | None = None) -> Any:
+    def argmin(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Return where the smallest element is, along an axis or in the flattened tensor."""
-        return tensor_module.Tensor(as_array(self.data.argmin(axis=dim)))
+        return tensor_module.Tensor(arg_extreme("argmin", self, dim, keepdim))
 
-    def any(self, dim: int | None = None) -> Any:
+    def any(self, dim: Any = None, keepdim: bool = False) -> Any:
         """Tell whether an element is true, or not 0."""
-        return tensor_module.Tensor(as_array(self.data.any(axis=dim)))
+        axes = axes_of("any", dim, self.ndim) if dim != () else ()
+        return tensor_module.Tensor(as_array(self.data.any(axis=axes, keepdims=keepdim)))
 
-    def all(self, dim: int | None = None) -> Any:
+    def all(self, dim: Any = None, keepdim: bool = False) -> Any:
         """Tell whether all elements are true, or not 0."""
-        return tensor_module.Tensor(as_array(self.data.all(axis=dim)))
+        axes = axes_of("all", dim, self.ndim) if dim != () else ()
+        return tensor_module.Tensor(as_array(self.data.all(axis=axes, keepdims=keepdim)))
 
     def isnan(self) -> Any:
         """Tell for each element whether it is no number."""
@@ -197,7 +203,7 @@ class Operators:
         """Return each element to a power."""
         return ops.pow(self, other)
 
-    def clamp(self, min: float | None = None, max: float | None = None) -> Any:
+    def clamp(self, min: Any = None, max: Any = None) -> Any:
         """Return each element, limited to [min, max]."""
         return ops.clamp(self, min, max)
 
@@ -231,8 +237,7 @@ class Operators:
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
         """Return the tensor with some axes merged into one."""
-        end = end_dim % self.ndim
-        return ops.reshape(self, (*self.shape[:start_dim], -1, *self.shape[end + 1 :]))
+        return flatten(self, start_dim, end_dim)
 
     def transpose(self, dim0: int, dim1: int) -> Any:
         """Return a view with two axes swapped."""
@@ -242,7 +247,7 @@ class Operators:
         """Return a view with the axes in another order."""
         return ops.permute(self, _spelled(axes))
 
-    def squeeze(self, dim: int | None = None) -> Any:
+    def squeeze(self, dim: Any = None) -> Any:
         """Return a view without axes of length 1."""
         return ops.squeeze(self, dim)
 
@@ -274,9 +279,9 @@ class Operators:
         """Return the tensor with a value where the mask is true."""
         return ops.masked_fill(self, mask, value)
 
-    def norm(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Return the root of the sum of squares."""
-        return ops.norm(self, dim, keepdim)
+    def norm(self, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Any:
+        """Return the p-norm, by default the root of the sum of squares."""
+        return ops.norm(self, p, dim, keepdim)
 
     def std(self, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
         """Return the standard deviation."""
@@ -326,11 +331,16 @@ class Operators:
 
 
 def _compare(left: Any, name: str, right: Any) -> Any:
-    operand = right.data if isinstance(right, Operators) else right
-    result = getattr(left.data, name)(operand)
+    array, operand = left.data, right.data if isinstance(right, Operators) else right
+    # numpy compares with a Python integer exactly, also with one that the dtype cannot hold.
+    if type(operand) is not int and (
+        isinstance(operand, float) or getattr(operand, "dtype", array.dtype) is not array.dtype
+    ):
+        array, operand = align(name.strip("_"), array, operand)
+    result = getattr(array, name)(operand)
     return NotImplemented if result is NotImplemented else tensor_module.Tensor(as_array(result))
 
 
 def _spelled(numbers: Any) -> Any:
     """Return numbers given one by one or as one sequence."""
-    return tuple(numbers[0]) if isinstance(numbers[0], (tuple, list)) else numbers
+    return tuple(numbers[0]) if numbers and isinstance(numbers[0], (tuple, list)) else numbers

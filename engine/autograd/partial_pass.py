@@ -16,6 +16,8 @@ from operator import itemgetter
 from sys import getrefcount
 from typing import Any, final
 
+from numpy import generic
+
 from gradmesh.engine.autograd.anomaly import check_backward
 from gradmesh.engine.autograd.engine import miscounted
 from gradmesh.engine.autograd.errors import GradientError
@@ -181,6 +183,9 @@ class PartialPass:
             # array then, and it may be kept without a copy.
             alone = result is not None and getrefcount(result) == 3
             owned = alone and type(result) is not RowGrad and result.base is None
+            if isinstance(result, generic):
+                # A scalar of numpy, as arithmetic on arrays of no dimension gives.
+                result = as_array(result)
             self._give(edge, order, place, result, owned)
         if not self._retain_graph and node.saved_tensors:
             release(node)

@@ -46,11 +46,7 @@ def receive(tensors: Sequence[Tensor], origin: Origin) -> Received:
     node.saved_tensors = ()
     node.origin = origin
     link(node, ())
-    if len(tensors) == 1:
-        tensors[0]._requires_grad = True
-        tensors[0].grad_fn = node
-    else:
-        link_parts(node, tensors)
+    link_parts(node, tensors)
     return node
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gradmesh.engine.backend import Array
+
 
 def renew(tensors: Iterable[Any]) -> None:
     """Give tensors memory of their own, with the same values, and a new count of changes.
@@ -17,5 +19,10 @@ def renew(tensors: Iterable[Any]) -> None:
         tensors: Leaves. Views of them that were made before keep looking at the old memory.
     """
     for tensor in tensors:
-        tensor.data = tensor.data.copy()
-        tensor.version = [0]
+        replace_memory(tensor, tensor.data.copy())
+
+
+def replace_memory(tensor: Any, data: Array) -> None:
+    """Give a tensor other memory, and a count of changes as a new tensor has it."""
+    tensor.data = data
+    tensor.version = [0, 0]

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 import gradmesh.engine.autograd.engine as engine_module
 from gradmesh.engine.autograd.errors import GradientError
+from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.hook import HookHandle, LeafExtras, add_hook
 from gradmesh.engine.autograd.methods import Methods
-from gradmesh.engine.backend import Array, Device, DtypeError, ShapeError, device_of, to_numpy
+from gradmesh.engine.backend import (
+    Array,
+    Device,
+    DimError,
+    DtypeError,
+    ShapeError,
+    device_of,
+    to_numpy,
+)
 from gradmesh.engine.backend.dtype import is_float
 
 
@@ -127,7 +136,12 @@ class Tensor(Methods):
 
     def size(self, dim: int | None = None) -> Any:
         """Return the shape, or the length of one axis."""
-        return self.shape if dim is None else self.shape[dim]
+        if dim is None:
+            return self.shape
+        try:
+            return self.shape[dim]
+        except IndexError:
+            raise DimError(f"size: no axis {dim} in shape {tuple(self.shape)}") from None
 
     def dim(self) -> int:
         """Count the axes."""
@@ -168,9 +182,9 @@ class Tensor(Methods):
         """Return the array in host memory, shared if it is there.
 
         Raises:
-            GradientError: If the tensor requires a gradient; detach it first.
+            GradientError: If the tensor requires a gradient and gradients are recorded.
         """
-        if self._requires_grad:
+        if self._requires_grad and state.enabled:
             raise GradientError("this tensor requires a gradient; use tensor.detach().numpy()")
         return to_numpy(self.data)
 
@@ -227,6 +241,11 @@ class Tensor(Methods):
             raise TypeError("len() of a tensor without axes")
         return int(self.data.shape[0])
 
+    def __iter__(self) -> Iterator[Any]:
+        if not self.data.shape:
+            raise TypeError("iteration over a tensor without axes")
+        return (self[place] for place in range(len(self)))
+
     def __bool__(self) -> bool:
         return bool(self.item())
 
@@ -237,7 +256,8 @@ class Tensor(Methods):
         return int(self.item())
 
     def __index__(self) -> int:
-        return int(self.data.__index__())
+        array = self.data
+        return int(array.item()) if array.dtype.kind == "b" else int(array.__index__())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()

@@ -9,6 +9,7 @@ from gradmesh.engine.backend.array import as_array as as_array
 from gradmesh.engine.backend.array import is_plain as is_plain
 from gradmesh.engine.backend.array import to_device as to_device
 from gradmesh.engine.backend.array import to_numpy as to_numpy
+from gradmesh.engine.backend.array import view_of as view_of
 from gradmesh.engine.backend.blas import get_num_threads as get_num_threads
 from gradmesh.engine.backend.blas import pin_blas_threads as pin_blas_threads
 from gradmesh.engine.backend.blas import set_blas as set_blas
@@ -20,6 +21,7 @@ from gradmesh.engine.backend.device import as_device as as_device
 from gradmesh.engine.backend.device import device_of as device_of
 from gradmesh.engine.backend.errors import DeviceError as DeviceError
 from gradmesh.engine.backend.errors import DeviceUnavailable as DeviceUnavailable
+from gradmesh.engine.backend.errors import DimError as DimError
 from gradmesh.engine.backend.errors import DtypeError as DtypeError
 from gradmesh.engine.backend.errors import ShapeError as ShapeError
 from gradmesh.engine.backend.memory import keep_freed_pages as keep_freed_pages
@@ -37,6 +39,7 @@ __all__ = [
     "Device",
     "DeviceError",
     "DeviceUnavailable",
+    "DimError",
     "DtypeError",
     "Generator",
     "ShapeError",
@@ -59,6 +62,7 @@ __all__ = [
     "to_device",
     "to_numpy",
     "use_blas",
+    "view_of",
 ]
 
 pin_blas_threads()

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradmesh.engine.backend.cuda import cuda_module
 from gradmesh.engine.backend.device import Device, device_of
+from gradmesh.engine.backend.errors import ShapeError
 
 # numpy.ndarray or cupy.ndarray: the two share an interface but no base class.
 Array: TypeAlias = Any
@@ -17,6 +18,8 @@ def array_module(array: Array) -> Any:
     """Return numpy or cupy, whichever made the array."""
     if isinstance(array, (np.ndarray, np.generic)):
         return np
+    if not hasattr(array, "strides"):
+        raise TypeError(f"an op takes a tensor or an array here, not {type(array).__name__}")
     return cuda_module()
 
 
@@ -31,6 +34,25 @@ def as_array(value: Any) -> Array:
     if isinstance(value, np.generic):
         return np.asarray(value)
     return value
+
+
+def view_of(array: Array, shape: Any) -> Array:
+    """Return the array's own memory in another shape, for writing to.
+
+    `reshape` copies where memory is not in order, and what is written to the copy is lost.
+
+    Raises:
+        ShapeError: If the shape cannot be had without a copy.
+    """
+    out = array.reshape(shape)
+    if array.flags.c_contiguous or not out.size:
+        return out
+    if not array_module(array).may_share_memory(out, array):
+        raise ShapeError(
+            f"memory of shape {tuple(array.shape)} and strides {tuple(array.strides)} has no view "
+            f"of shape {shape}; make it contiguous first"
+        )
+    return out
 
 
 def to_numpy(array: Array) -> Any:

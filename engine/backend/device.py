@@ -57,6 +57,6 @@ def as_device(value: str | Device | None) -> Device:
 
 def device_of(array: Any) -> Device:
     """Return the device that holds an array."""
-    if isinstance(array, np.ndarray):
+    if isinstance(array, (np.ndarray, np.generic)):
         return CPU
     return Device("cuda", int(array.device.id))

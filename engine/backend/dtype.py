@@ -1,8 +1,9 @@
 """Dtypes and the promotion rule.
 
 The rule is torch's: of two arrays the one of the higher category (bool < integer < float)
-decides; within a category numpy's table holds, and float16 with bfloat16 gives float32. A Python
-number never widens a dtype, it only lifts the category, and then to the default float32 or int64.
+decides; within a category numpy's table holds, and float16 with bfloat16 gives float32. An array
+without axes beside one with axes only lifts the category, to its own dtype; so does a Python
+number, to the default float32 or int64.
 """
 
 from __future__ import annotations
@@ -77,6 +78,40 @@ def promote_scalar(dtype: np.dtype[Any], scalar: bool | int | float) -> np.dtype
     if isinstance(scalar, int):
         return int64 if dtype == bool_ else dtype
     return dtype if dtype in FLOATS else float32
+
+
+def result_dtype(*operands: Any) -> np.dtype[Any]:
+    """Return the dtype of an operation on arrays, with and without axes, and Python numbers."""
+    found: list[np.dtype[Any] | None] = [None, None]
+    numbers = []
+    for operand in operands:
+        if isinstance(operand, (bool, int, float)):
+            numbers.append(operand)
+            continue
+        place = 0 if operand.ndim else 1
+        known = found[place]
+        found[place] = operand.dtype if known is None else promote(known, operand.dtype)
+    with_axes, bare = found
+    if with_axes is None or bare is None:
+        dtype = bare if with_axes is None else with_axes
+    else:
+        dtype = with_axes if _category(with_axes) >= _category(bare) else bare
+    for number in numbers:
+        dtype = default_dtype(number) if dtype is None else promote_scalar(dtype, number)
+    assert dtype is not None, "an operation has operands"
+    return dtype
+
+
+def default_dtype(number: bool | int | float) -> np.dtype[Any]:
+    """Return the dtype of a tensor made from a Python number."""
+    if isinstance(number, bool):
+        return bool_
+    return int64 if isinstance(number, int) else float32
+
+
+def can_hold(target: np.dtype[Any], result: np.dtype[Any]) -> bool:
+    """Tell whether a result may be written over an array: its category is not higher."""
+    return _category(result) <= _category(target)
 
 
 def _itemsize(dtype: np.dtype[Any]) -> int:

@@ -1,11 +1,15 @@
-"""Errors of the array layer; each derives from the builtin a Python user expects."""
+"""Errors of the array layer; each is what torch raises, and the builtin a Python user expects."""
 
 
-class ShapeError(ValueError):
+class ShapeError(ValueError, RuntimeError):
     """Report arrays whose shapes do not fit the operation."""
 
 
-class DtypeError(TypeError):
+class DimError(ShapeError, IndexError):
+    """Report an axis that the tensor does not have, or that is empty where it must not be."""
+
+
+class DtypeError(TypeError, RuntimeError):
     """Report a dtype that the operation cannot take."""
 
 

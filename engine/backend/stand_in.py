@@ -14,6 +14,8 @@ from typing import Any, final
 
 import numpy as np
 
+from gradmesh.engine.backend.array import view_of
+
 _UNARY = ("neg", "pos", "abs", "invert")
 _BINARY = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
@@ -232,7 +234,7 @@ def _segment_sum(grid: Any, block: Any, args: tuple[Any, ...]) -> None:
     ends = [*starts[1:], count]
     for s in range(segments):
         for place in order[starts[s] : ends[s]]:
-            out.reshape(-1, dim)[places[s]] += rows.reshape(-1, dim)[place]
+            view_of(out, (-1, dim))[places[s]] += rows.reshape(-1, dim)[place]
 
 
 @final

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels import bucket_marks as bucket_marks
     from gradmesh.engine.kernels import clock as clock
     from gradmesh.engine.kernels import fused as fused
+    from gradmesh.engine.kernels import moments as moments
     from gradmesh.engine.kernels import norm as norm
     from gradmesh.engine.kernels import rank_bits as rank_bits
     from gradmesh.engine.kernels import sketch as sketch
@@ -77,6 +78,7 @@ _FILES = (
     "bucket_marks",
     "clock",
     "fused",
+    "moments",
     "norm",
     "rank_bits",
     "sketch",
@@ -108,6 +110,7 @@ __all__ = [
     "init_normal",
     "init_uniform",
     "interleave",
+    "moments",
     "norm",
     "rank_bits",
     "route_ids",

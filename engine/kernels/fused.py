@@ -9,6 +9,9 @@ import numpy as np
 
 from gradmesh.engine.kernels.compile import jit
 
+# Rows that are summed one after the other in float32; longer runs lose digits.
+_BLOCK = 64
+
 
 @jit
 def bias_add(out: Any, bias: Any, has_relu: Any) -> None:
@@ -30,23 +33,43 @@ def bias_add(out: Any, bias: Any, has_relu: Any) -> None:
 def relu_backward(grad: Any, out: Any, masked: Any, bias_grad: Any) -> None:
     """Put the gradient before a ReLU into masked, and its sum over rows into bias_grad."""
     zero = grad.dtype.type(0)
-    bias_grad[:] = zero
+    part = np.zeros_like(bias_grad)
+    sums = np.zeros(bias_grad.shape[0])
     for i in range(grad.shape[0]):
         given, result, kept = grad[i], out[i], masked[i]
         for j in range(given.shape[0]):
-            x = given[j] if result[j] > zero else zero
+            # Written so that the gradient passes where the result is NaN, as in torch.
+            x = zero if result[j] <= zero else given[j]
             kept[j] = x
-            bias_grad[j] += x
+            part[j] += x
+        if (i + 1) % _BLOCK == 0:
+            sums += part
+            part[:] = zero
+    bias_grad[:] = sums + part
+
+
+@jit
+def relu_select(grad: Any, out: Any, masked: Any) -> None:
+    """Put the gradient before a ReLU into masked, all [n]; a product would make inf * 0 NaN."""
+    zero = grad.dtype.type(0)
+    for i in range(grad.shape[0]):
+        masked[i] = zero if out[i] <= zero else grad[i]
 
 
 @jit
 def column_sum(rows: Any, total: Any) -> None:
-    """Put the sum over rows [n, dim] into total, row by row."""
-    total[:] = rows.dtype.type(0)
+    """Put the sum over rows [n, dim] into total, block by block of rows."""
+    zero = rows.dtype.type(0)
+    part = np.zeros_like(total)
+    sums = np.zeros(total.shape[0])
     for i in range(rows.shape[0]):
         row = rows[i]
         for j in range(row.shape[0]):
-            total[j] += row[j]
+            part[j] += row[j]
+        if (i + 1) % _BLOCK == 0:
+            sums += part
+            part[:] = zero
+    total[:] = sums + part
 
 
 @jit

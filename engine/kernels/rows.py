@@ -114,6 +114,8 @@ def gather(table: Any, index: Any, out: Any = None) -> Any:
 
 def scatter_add(out: Any, index: Any, rows: Any) -> None:
     """Add rows to out[index], one after the other, so repeated places add up in order."""
+    if len(index) != len(rows):
+        raise IndexError(f"{len(index)} places for {len(rows)} rows")
     check_index(index, out.shape[0])
     if not is_plain(rows) and rows.dtype.kind not in "iu":
         # numba knows no half precision on the CPU; sum in float32 and round once.

@@ -18,11 +18,11 @@ def _erf(x: Any, out: Any) -> None:
 
 def erf(x: Any) -> Any:
     """Return the error function of each element."""
-    if not isinstance(x, np.ndarray):
+    if not isinstance(x, (np.ndarray, np.generic)):
         from gradmesh.engine.backend.cuda import special_module
 
         return special_module().erf(x)
     wide = np.ascontiguousarray(x, dtype=np.float64 if x.dtype == np.float64 else np.float32)
-    out = np.empty_like(wide)
-    _erf(wide.reshape(-1), out.reshape(-1))
-    return out.astype(x.dtype, copy=False)
+    out = np.empty(x.size, dtype=wide.dtype)
+    _erf(wide.reshape(-1), out)
+    return out.reshape(x.shape).astype(x.dtype, copy=False)

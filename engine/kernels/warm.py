@@ -13,6 +13,7 @@ from gradmesh.engine.kernels import (
     fused,
     id_map,
     initializer,
+    moments,
     norm,
     route,
     rows,
@@ -96,6 +97,8 @@ def _updates(index: Any, matrix: Any, grads: Any, kind: Any) -> None:
     update.rmsprop(weights, first, first, first, index, grads, *five, zero, False)
     update.adadelta(weights, first, second, index, grads, *five)
     update.rprop(weights, first, second, index, grads, *five)
+    moments.nadam(weights, first, second, index, grads, one, *means)
+    moments.radam(weights, first, second, index, grads, *means[:7], False)
     update.ftrl(weights, first, second, index, grads, one, one, zero, zero)
 
 
@@ -104,13 +107,15 @@ def _layers(matrix: Any) -> None:
     fused.bias_add(out, row, True)
     fused.relu_backward(matrix, matrix, out, row)
     fused.column_sum(matrix, row)
+    fused.relu_select(row, row, row.copy())
     flat, total = matrix.reshape(-1), np.empty((), dtype=matrix.dtype)
-    fused.bce_with_logits(flat, flat, out.reshape(-1), 1, total)
-    fused.mse(flat, flat, out.reshape(-1), 1, total)
-    cube, result = matrix.reshape(1, 3, 2), out.reshape(1, 3, 2)
-    sums, squares = np.empty(3), np.empty(3)
+    fused.bce_with_logits(flat, flat, flat.copy(), 1, total)
+    fused.mse(flat, flat, flat.copy(), 1, total)
+    cube = matrix.reshape(1, 3, 2)
+    result = cube.copy()
+    sums, squares = np.zeros(3), np.zeros(3)
     numbers = np.ones(3, dtype=matrix.dtype)
-    norm.channel_sums(cube, sums, squares)
+    norm.channel_sums(cube, sums.copy(), sums, squares)
     norm.scale_shift(cube, result, numbers, numbers)
-    norm.grad_sums(cube, cube, sums, squares)
+    norm.grad_sums(cube, cube, sums.copy(), sums, squares)
     norm.combine(cube, cube, result, numbers, numbers, numbers)

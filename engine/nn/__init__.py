@@ -13,11 +13,13 @@ from gradmesh.engine.nn.activation import SiLU as SiLU
 from gradmesh.engine.nn.activation import Softmax as Softmax
 from gradmesh.engine.nn.activation import Softplus as Softplus
 from gradmesh.engine.nn.activation import Tanh as Tanh
+from gradmesh.engine.nn.attention import MultiheadAttention as MultiheadAttention
 from gradmesh.engine.nn.clip import clip_grad_norm_ as clip_grad_norm_
 from gradmesh.engine.nn.clip import clip_grad_value_ as clip_grad_value_
 from gradmesh.engine.nn.container import ModuleDict as ModuleDict
 from gradmesh.engine.nn.container import ModuleList as ModuleList
 from gradmesh.engine.nn.container import Sequential as Sequential
+from gradmesh.engine.nn.conv import Conv1d as Conv1d
 from gradmesh.engine.nn.conv import Conv2d as Conv2d
 from gradmesh.engine.nn.dropout import Dropout as Dropout
 from gradmesh.engine.nn.embedding import Embedding as Embedding
@@ -29,12 +31,16 @@ from gradmesh.engine.nn.linear import MLP as MLP
 from gradmesh.engine.nn.linear import Linear as Linear
 from gradmesh.engine.nn.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
 from gradmesh.engine.nn.loss import CrossEntropyLoss as CrossEntropyLoss
+from gradmesh.engine.nn.loss import HuberLoss as HuberLoss
+from gradmesh.engine.nn.loss import L1Loss as L1Loss
 from gradmesh.engine.nn.loss import MSELoss as MSELoss
 from gradmesh.engine.nn.loss import NLLLoss as NLLLoss
+from gradmesh.engine.nn.loss import SmoothL1Loss as SmoothL1Loss
 from gradmesh.engine.nn.module import LoadReport as LoadReport
 from gradmesh.engine.nn.module import Module as Module
 from gradmesh.engine.nn.norm import BatchNorm1d as BatchNorm1d
 from gradmesh.engine.nn.norm import BatchNorm2d as BatchNorm2d
+from gradmesh.engine.nn.norm import GroupNorm as GroupNorm
 from gradmesh.engine.nn.norm import LayerNorm as LayerNorm
 from gradmesh.engine.nn.parameter import Parameter as Parameter
 from gradmesh.engine.nn.pool import AdaptiveAvgPool2d as AdaptiveAvgPool2d
@@ -53,6 +59,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "Bottleneck",
+    "Conv1d",
     "Conv2d",
     "CrossEntropyLoss",
     "CrossNetwork",
@@ -62,7 +69,10 @@ __all__ = [
     "EmbeddingBag",
     "FactorizationMachine",
     "Flatten",
+    "GroupNorm",
+    "HuberLoss",
     "Identity",
+    "L1Loss",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
@@ -73,6 +83,7 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiheadAttention",
     "NLLLoss",
     "Parameter",
     "ReLU",
@@ -80,6 +91,7 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "SmoothL1Loss",
     "Softmax",
     "Softplus",
     "Tanh",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradmesh.engine.autograd import RowGrad, Tensor
+from gradmesh.engine.autograd.ops.floats import wide
 from gradmesh.engine.backend import Array, array_module
 
 
@@ -67,7 +68,7 @@ def _gradients(parameters: Any) -> list[Array]:
 
 def _norm(array: Array, norm_type: float) -> float:
     xp = array_module(array)
-    flat = array.reshape(-1)
+    flat = wide(array.reshape(-1))
     if not flat.size:
         return 0.0
     if math.isinf(norm_type):

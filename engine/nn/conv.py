@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from gradmesh.engine.autograd import empty, ops
+from gradmesh.engine.autograd.ops.conv1d import single
+from gradmesh.engine.autograd.ops.padding import check_padding
 from gradmesh.engine.autograd.ops.window import pair
 from gradmesh.engine.backend import Generator, ShapeError
 from gradmesh.engine.backend.dtype import float32
@@ -14,16 +16,15 @@ from gradmesh.engine.nn.module import Module
 from gradmesh.engine.nn.parameter import Parameter
 
 
-@final
-class Conv2d(Module):
-    """Slide kernels over images.
+class Conv(Module):
+    """Slide kernels over the input; concrete layers say over how many axes.
 
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the result.
-        kernel_size: Size of the kernel, one number or two.
+        kernel_size: Size of the kernel, one number or one an axis.
         stride: Step between two patches.
-        padding: Zeros around the image.
+        padding: Zeros around the input, or "same" or "valid".
         dilation: Step between two elements of a patch.
         groups: Independent groups of channels.
         bias: Whether to add a number per channel.
@@ -31,6 +32,8 @@ class Conv2d(Module):
         dtype: Of the parameters.
         generator: Where initial values come from.
     """
+
+    axes: ClassVar[int]
 
     weight: Parameter
     bias: Parameter | None
@@ -50,11 +53,13 @@ class Conv2d(Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        if in_channels % groups or out_channels % groups:
+        if groups < 1 or in_channels % groups or out_channels % groups:
             raise ShapeError(f"{in_channels} and {out_channels} channels in {groups} groups")
-        self.stride, self.padding, self.dilation = pair(stride), pair(padding), pair(dilation)
+        self.stride, self.dilation = self._per_axis(stride), self._per_axis(dilation)
         self.groups = groups
-        shape = (out_channels, in_channels // groups, *pair(kernel_size))
+        check_padding(padding, self.stride)
+        self.padding = padding if isinstance(padding, str) else self._per_axis(padding)
+        shape = (out_channels, in_channels // groups, *self._per_axis(kernel_size))
         self.weight = Parameter(empty(*shape, dtype=dtype, device=device))
         made = Parameter(empty(out_channels, dtype=dtype, device=device)) if bias else None
         self.register_parameter("bias", made)
@@ -67,12 +72,35 @@ class Conv2d(Module):
             bound = 1 / math.sqrt(init.fans(self.weight)[0])
             init.uniform_(self.bias, -bound, bound, generator)
 
+    def _per_axis(self, value: Any) -> tuple[int, ...]:
+        return (single(value),) if self.axes == 1 else pair(value)
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        return f"{self.weight.shape}, stride={self.stride}, padding={self.padding}"
+
+
+@final
+class Conv1d(Conv):
+    """Slide kernels over sequences [batch, channels, length], or [channels, length]."""
+
+    axes = 1
+
+    def forward(self, x: Any) -> Any:
+        """Return [batch, out_channels, length]."""
+        return ops.conv1d(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+
+@final
+class Conv2d(Conv):
+    """Slide kernels over images [batch, channels, height, width]."""
+
+    axes = 2
+
     def forward(self, x: Any) -> Any:
         """Return [batch, out_channels, height, width]."""
         return ops.conv2d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
-
-    def extra_repr(self) -> str:
-        """Show sizes."""
-        return f"{self.weight.shape}, stride={self.stride}, padding={self.padding}"

@@ -26,6 +26,61 @@ class MSELoss(Module):
 
 
 @final
+class L1Loss(Module):
+    """Take the absolute error.
+
+    Args:
+        reduction: `"mean"`, `"sum"` or `"none"`.
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Return the loss."""
+        return ops.l1_loss(x, target, self.reduction)
+
+
+@final
+class SmoothL1Loss(Module):
+    """Take the absolute error, rounded off with a square below beta.
+
+    Args:
+        reduction: `"mean"`, `"sum"` or `"none"`.
+        beta: Where the square ends; with 0 it is the absolute error.
+    """
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__()
+        self.reduction = reduction
+        self.beta = beta
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Return the loss."""
+        return ops.smooth_l1_loss(x, target, self.reduction, self.beta)
+
+
+@final
+class HuberLoss(Module):
+    """Take half the squared error, and beyond delta a line of slope delta.
+
+    Args:
+        reduction: `"mean"`, `"sum"` or `"none"`.
+        delta: Where the line begins.
+    """
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__()
+        self.reduction = reduction
+        self.delta = delta
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Return the loss."""
+        return ops.huber_loss(x, target, self.reduction, self.delta)
+
+
+@final
 class BCEWithLogitsLoss(Module):
     """Take the cross-entropy of sigmoid(x) against targets in [0, 1].
 
@@ -74,7 +129,7 @@ class NLLLoss(Module):
 
 @final
 class CrossEntropyLoss(Module):
-    """Take the cross-entropy of softmax(x) against class numbers.
+    """Take the cross-entropy of softmax(x) against class numbers or probabilities of the classes.
 
     Args:
         weight: Weight per class, or None.

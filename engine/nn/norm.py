@@ -97,6 +97,53 @@ class BatchNorm2d(BatchNorm):
 
 
 @final
+class GroupNorm(Module):
+    """Normalise groups of channels of [n, channels, ...], each sample for itself.
+
+    Args:
+        num_groups: Groups, each of as many channels.
+        num_channels: Channels.
+        eps: Added to the variance.
+        affine: Whether to scale and shift each channel by parameters.
+        device: Where the parameters live.
+        dtype: Of the parameters.
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = float32,
+    ) -> None:
+        super().__init__()
+        if num_groups < 1 or num_channels % num_groups:
+            raise ShapeError(f"{num_channels} channels cannot be in {num_groups} groups")
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        place = {"device": device, "dtype": dtype}
+        for name, make in (("weight", ones), ("bias", zeros)):
+            made = Parameter(make(num_channels, **place)) if affine else None
+            self.register_parameter(name, made)
+
+    def forward(self, x: Any) -> Any:
+        """Return the normalised input."""
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise ShapeError(
+                f"GroupNorm({self.num_groups}, {self.num_channels}) cannot take {tuple(x.shape)}"
+            )
+        return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}"
+
+
+@final
 class LayerNorm(Module):
     """Normalise over the last axes.
 

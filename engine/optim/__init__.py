@@ -10,8 +10,10 @@ from gradmesh.engine.optim.adamax import Adamax as Adamax
 from gradmesh.engine.optim.catalogue import make_rule as make_rule
 from gradmesh.engine.optim.catalogue import rule_names as rule_names
 from gradmesh.engine.optim.ftrl import FTRL as FTRL
+from gradmesh.engine.optim.nadam import NAdam as NAdam
 from gradmesh.engine.optim.optimizer import Optimizer as Optimizer
 from gradmesh.engine.optim.optimizer import rule_options as rule_options
+from gradmesh.engine.optim.radam import RAdam as RAdam
 from gradmesh.engine.optim.rmsprop import RMSprop as RMSprop
 from gradmesh.engine.optim.rprop import Rprop as Rprop
 from gradmesh.engine.optim.rule import Rule as Rule
@@ -26,7 +28,9 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "NAdam",
     "Optimizer",
+    "RAdam",
     "RMSprop",
     "RowwiseAdagrad",
     "Rprop",

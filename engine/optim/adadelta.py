@@ -23,6 +23,11 @@ class AdadeltaRule(Rule):
     eps: float = 1e-6
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rho > 1:
+            raise ValueError(f"rho is {self.rho}; it lies in [0, 1]")
+
     def slots(self, dim: int) -> tuple[Slot, ...]:
         """Return the state kept per element."""
         return (Slot("square_avg", dim), Slot("acc_delta", dim))
@@ -66,6 +71,7 @@ class Adadelta(Optimizer):
         rho: Share of the running means kept each step.
         eps: Keeps roots away from 0.
         weight_decay: Multiple of the weights added to their gradients.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = AdadeltaRule
@@ -77,5 +83,7 @@ class Adadelta(Optimizer):
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, rho=rho, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize)

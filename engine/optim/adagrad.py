@@ -111,6 +111,7 @@ class Adagrad(Optimizer):
         weight_decay: Multiple of the weights added to their gradients.
         initial_accumulator_value: Where the sums start.
         eps: Keeps the divisor away from 0.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = AdagradRule
@@ -123,6 +124,8 @@ class Adagrad(Optimizer):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -131,6 +134,7 @@ class Adagrad(Optimizer):
             weight_decay=weight_decay,
             initial_accumulator_value=initial_accumulator_value,
             eps=eps,
+            maximize=maximize,
         )
 
 
@@ -144,6 +148,7 @@ class RowwiseAdagrad(Optimizer):
         weight_decay: Multiple of the weights added to their gradients.
         initial_accumulator_value: Where the sums start.
         eps: Keeps the divisor away from 0.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = RowwiseAdagradRule
@@ -155,6 +160,8 @@ class RowwiseAdagrad(Optimizer):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-8,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -162,4 +169,5 @@ class RowwiseAdagrad(Optimizer):
             weight_decay=weight_decay,
             initial_accumulator_value=initial_accumulator_value,
             eps=eps,
+            maximize=maximize,
         )

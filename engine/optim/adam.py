@@ -13,6 +13,12 @@ from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
 
 
+def check_betas(betas: tuple[float, float]) -> None:
+    """Raise ValueError if the shares of Adam's family lie outside their range."""
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas are {betas}; they are two numbers, each in [0, 1)")
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class AdamRule(Rule):
@@ -27,8 +33,8 @@ class AdamRule(Rule):
     decoupled: bool = False
 
     def __post_init__(self) -> None:
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas are {self.betas}; each lies in [0, 1)")
+        super().__post_init__()
+        check_betas(self.betas)
 
     def slots(self, dim: int) -> tuple[Slot, ...]:
         """Keep both means per element, and the largest second one for amsgrad."""
@@ -92,6 +98,7 @@ class Adam(Optimizer):
         eps: Keeps the divisor away from 0.
         weight_decay: Multiple of the weights added to their gradients.
         amsgrad: Divide by the largest second mean so far.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = AdamRule
@@ -104,6 +111,8 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -113,6 +122,7 @@ class Adam(Optimizer):
             weight_decay=weight_decay,
             amsgrad=amsgrad,
             decoupled=False,
+            maximize=maximize,
         )
 
 
@@ -127,6 +137,7 @@ class AdamW(Optimizer):
         eps: Keeps the divisor away from 0.
         weight_decay: Share of the weights, times lr, taken away each step.
         amsgrad: Divide by the largest second mean so far.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = AdamRule
@@ -139,6 +150,8 @@ class AdamW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -148,4 +161,5 @@ class AdamW(Optimizer):
             weight_decay=weight_decay,
             amsgrad=amsgrad,
             decoupled=True,
+            maximize=maximize,
         )

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array
+from gradmesh.engine.optim.adam import check_betas
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
 
@@ -22,6 +23,10 @@ class AdamaxRule(Rule):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_betas(self.betas)
 
     def slots(self, dim: int) -> tuple[Slot, ...]:
         """Return the state kept per element."""
@@ -70,6 +75,7 @@ class Adamax(Optimizer):
         betas: Shares of mean and largest size kept each step.
         eps: Keeps the divisor away from 0.
         weight_decay: Multiple of the weights added to their gradients.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = AdamaxRule
@@ -81,5 +87,9 @@ class Adamax(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(
+            params, lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize
+        )

@@ -11,6 +11,8 @@ from gradmesh.engine.optim.adagrad import AdagradRule, RowwiseAdagradRule
 from gradmesh.engine.optim.adam import AdamRule
 from gradmesh.engine.optim.adamax import AdamaxRule
 from gradmesh.engine.optim.ftrl import FTRLRule
+from gradmesh.engine.optim.nadam import NAdamRule
+from gradmesh.engine.optim.radam import RAdamRule
 from gradmesh.engine.optim.rmsprop import RMSpropRule
 from gradmesh.engine.optim.rprop import RpropRule
 from gradmesh.engine.optim.rule import Rule
@@ -24,6 +26,8 @@ _RULES: Mapping[str, type[Rule]] = {
         AdamRule,
         AdamaxRule,
         FTRLRule,
+        NAdamRule,
+        RAdamRule,
         RMSpropRule,
         RowwiseAdagradRule,
         RpropRule,
@@ -49,5 +53,5 @@ def make_rule(name: str, options: Mapping[str, Any]) -> Rule:
     unknown = set(options) - {field.name for field in dataclasses.fields(kind)}
     if unknown:
         raise ValueError(f"rule {name!r} has no options {sorted(unknown)}")
-    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     return kind(**plain)

@@ -66,6 +66,7 @@ class FTRL(Optimizer):
         l1: Penalty that makes weights 0.
         l2: Penalty that shrinks weights.
         initial_accumulator_value: Where the sums of squares start.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = FTRLRule
@@ -78,7 +79,15 @@ class FTRL(Optimizer):
         l1: float = 0.0,
         l2: float = 0.0,
         initial_accumulator_value: float = 0.0,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(
-            params, lr, beta=beta, l1=l1, l2=l2, initial_accumulator_value=initial_accumulator_value
+            params,
+            lr,
+            beta=beta,
+            l1=l1,
+            l2=l2,
+            initial_accumulator_value=initial_accumulator_value,
+            maximize=maximize,
         )

@@ -14,6 +14,9 @@ from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import array_module
 from gradmesh.engine.optim.rule import BoundRule, Rule
 
+# A schedule that changes options makes a rule a step; old ones are not kept for ever.
+_MAX_RULES = 256
+
 
 class Optimizer(ABC):
     """Update parameters from their gradients.
@@ -31,6 +34,7 @@ class Optimizer(ABC):
             params, lr = None, float(params)
         if lr < 0:
             raise ValueError(f"the learning rate is {lr}; it cannot be negative")
+        options = _as_fixed({"maximize": False, **options})
         self.rule_class(**options)  # says at once if an option is wrong
         self.defaults: dict[str, Any] = {"lr": lr, **options}
         self.param_groups: list[dict[str, Any]] = []
@@ -75,7 +79,7 @@ class Optimizer(ABC):
             if id(param) in known:
                 raise ValueError("a parameter appears in more than one group")
             known.add(id(param))
-        self.param_groups.append({**self.defaults, **group, **made})
+        self.param_groups.append({**self.defaults, **_as_fixed(group), **made})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, or set them to 0 in place."""
@@ -142,7 +146,7 @@ class Optimizer(ABC):
             for n, kept in state_dict["state"].items()
         }
         for group, old in zip(self.param_groups, saved, strict=True):
-            group.update({k: v for k, v in old.items() if k != "params"})
+            group.update(_as_fixed({k: v for k, v in old.items() if k != "params"}))
 
     def __repr__(self) -> str:
         options = ", ".join(f"{k}={v!r}" for k, v in self.defaults.items())
@@ -159,15 +163,27 @@ class Optimizer(ABC):
 
     def _rule_of(self, options: Mapping[str, Any]) -> Rule:
         key = tuple([options[field] for field in self._fields])
-        rule = self._rules.get(key)
+        try:
+            rule = self._rules.get(key)
+        except TypeError:
+            # Somebody has put a list into a group.
+            return self._rule_of(_as_fixed(options))
         if rule is None:
-            rule = self._rules[key] = self.rule_class(*key)
+            if len(self._rules) == _MAX_RULES:
+                self._rules.clear()
+            named = dict(zip(self._fields, key, strict=True))
+            rule = self._rules[key] = self.rule_class(**named)
         return rule
 
     def _update(self, rule: Rule, lr: float, param: Tensor, grad: Any) -> None:
         kept = self.state.get(param)
         if kept is None:
             kept = self.state[param] = {"step": 0, "slots": self._slots(rule, param, grad)}
+        elif len(kept["slots"]) < len(rule.slots(1)):
+            # An option that was off, such as momentum, is on since the last step.
+            kept["slots"] = {**self._slots(rule, param, grad), **kept["slots"]}
+            if rule.counts_from_state:
+                kept["step"] = 0
         if isinstance(grad, RowGrad):
             kept["step"] += 1
             merged = grad.coalesce()
@@ -188,3 +204,8 @@ class Optimizer(ABC):
 def rule_options(rule: Rule) -> dict[str, Any]:
     """Return a rule's options as plain values, for recipes on the wire and checkpoints."""
     return dataclasses.asdict(rule)
+
+
+def _as_fixed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with tuples for lists: rules are kept by their options."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}

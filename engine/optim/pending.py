@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from gradmesh.engine.autograd import Tensor
+from gradmesh.engine.autograd.renew import replace_memory
 from gradmesh.engine.optim.optimizer import Optimizer
 
 
@@ -64,8 +65,7 @@ class PendingStep:
         if not self.is_current:
             self._work_out()
         for param, twin in self._twins.items():
-            param.data = twin.data
-            param.version = [0]
+            replace_memory(param, twin.data)
             self._optimizer.state[param] = self._state[twin]
             self._optimizer._bounds.pop(param, None)
 

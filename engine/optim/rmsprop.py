@@ -87,6 +87,7 @@ class RMSprop(Optimizer):
         weight_decay: Multiple of the weights added to their gradients.
         momentum: Share of the running sum kept each step.
         centered: Subtract the square of the mean gradient.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = RMSpropRule
@@ -100,6 +101,8 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -109,4 +112,5 @@ class RMSprop(Optimizer):
             weight_decay=weight_decay,
             momentum=momentum,
             centered=centered,
+            maximize=maximize,
         )

@@ -22,6 +22,11 @@ class RpropRule(Rule):
     etas: tuple[float, float] = (0.5, 1.2)
     step_sizes: tuple[float, float] = (1e-6, 50.0)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.etas[0] < 1 < self.etas[1]:
+            raise ValueError(f"etas are {self.etas}; the first lies in (0, 1), the second above 1")
+
     def slots(self, dim: int) -> tuple[Slot, ...]:
         """Return the state kept per element."""
         return (Slot("prev", dim), Slot("step_size", dim))
@@ -63,6 +68,7 @@ class Rprop(Optimizer):
         lr: Learning rate.
         etas: Factors that shrink and grow a step.
         step_sizes: Smallest and largest step.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = RpropRule
@@ -73,5 +79,7 @@ class Rprop(Optimizer):
         lr: float = 1e-2,
         etas: tuple[float, float] = (0.5, 1.2),
         step_sizes: tuple[float, float] = (1e-6, 50.0),
+        *,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, etas=etas, step_sizes=step_sizes)
+        super().__init__(params, lr, etas=etas, step_sizes=step_sizes, maximize=maximize)

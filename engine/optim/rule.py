@@ -6,6 +6,7 @@ Optimizers apply rules to dense parameters, parameter servers to rows of a table
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, final
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from gradmesh.engine import kernels
-from gradmesh.engine.backend import Array, ShapeError, array_module, is_plain
+from gradmesh.engine.backend import Array, ShapeError, array_module, is_plain, view_of
 from gradmesh.engine.backend.dtype import bfloat16, float16, float32
 
 
@@ -41,6 +42,24 @@ class Rule(ABC):
 
     rowwise: ClassVar[bool] = False
     """Whether a row is more than its elements, so that a dense parameter cannot be one long row."""
+
+    maximize: bool = dataclasses.field(default=False, kw_only=True)
+    """Whether to climb: gradients change their sign before formula and kernel see them."""
+
+    signed: ClassVar[tuple[str, ...]] = ()
+    """Which of the numbers may be negative."""
+
+    counts_from_state: ClassVar[bool] = False
+    """Whether steps count from where the state was made, which may be later than the first."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a number lies outside its range."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, tuple) or field.name in self.signed:
+                continue
+            if not value >= 0:
+                raise ValueError(f"{field.name} is {value}; it cannot be negative")
 
     @abstractmethod
     def slots(self, dim: int) -> tuple[Slot, ...]:
@@ -112,10 +131,12 @@ class Rule(ABC):
                 f"gradients {tuple(grads.shape)} do not fit {len(row_indices)} rows of "
                 f"{weights.shape[1]} columns"
             )
-        slots = {name: array.reshape(len(weights), -1) for name, array in slots.items()}
+        slots = {name: _as_rows(array, len(weights)) for name, array in slots.items()}
         if _is_half(weights.dtype):
             self._update_half(weights, slots, row_indices, grads, lr, step)
             return
+        if self.maximize:
+            grads = -grads
         if self._compiled(weights, slots, row_indices, grads, lr, step):
             return
         xp = array_module(weights)
@@ -193,6 +214,15 @@ def _state_dtype(dtype: Any) -> Any:
     return float32 if _is_half(np.dtype(dtype)) else dtype
 
 
+def _climbing(run: Callable[..., None], place: int) -> Callable[..., None]:
+    """Return a kernel that changes the sign of its gradients, the argument at a place."""
+
+    def climb(*arguments: Any) -> None:
+        run(*arguments[:place], -arguments[place], *arguments[place + 1 :])
+
+    return climb
+
+
 @final
 class BoundRule:
     """Apply a rule to one dense parameter; everything that stays the same is worked out once.
@@ -226,12 +256,14 @@ class BoundRule:
         self._direct = bool(weight.flags.c_contiguous) and not _is_half(weight.dtype)
         self._dtype = _state_dtype(weight.dtype)
         self._shape = (rows, dim)
-        self._matrix = weight.reshape(self._shape)
+        self._matrix: Array = view_of(weight, self._shape) if self._direct else None
         # Row gradients may have made the slots; they are the same memory as one long row.
-        self._seen = {name: array.reshape(rows, -1) for name, array in kept["slots"].items()}
+        self._seen = {name: _as_rows(array, rows) for name, array in kept["slots"].items()}
         self._state = rule.operands(self._seen)
         self._index = np.arange(rows)
         self._run = rule.kernel() if isinstance(weight, np.ndarray) else None
+        if self._run is not None and rule.maximize:
+            self._run = _climbing(self._run, 2 + len(self._state))
         self._lr: float | None = None
         self._numbers: tuple[Any, ...] = ()
 
@@ -253,6 +285,8 @@ class BoundRule:
         given = grad.reshape(self._shape)
         if self._run is None:
             rule, matrix = self.rule, self._matrix
+            if rule.maximize:
+                given = -given
             rule.formula(array_module(matrix), matrix, self._seen, given, lr, step)
         else:
             if lr != self._lr:
@@ -261,3 +295,8 @@ class BoundRule:
             self._run(self._matrix, *self._state, self._index, given, *self._numbers)
         if not self._direct:
             weight[...] = self._matrix.reshape(weight.shape)
+
+
+def _as_rows(slot: Array, rows: int) -> Array:
+    """Return a slot's own memory as [rows, width]."""
+    return view_of(slot, (rows, slot.size // rows if rows else math.prod(slot.shape[1:])))

@@ -18,6 +18,8 @@ class SGDRule(Rule):
     """Subtract lr times the gradient, or a running sum of gradients."""
 
     name = "sgd"
+    signed = ("dampening",)
+    counts_from_state = True
 
     momentum: float = 0.0
     dampening: float = 0.0
@@ -25,6 +27,7 @@ class SGDRule(Rule):
     nesterov: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise ValueError("nesterov needs a momentum and no dampening")
 
@@ -82,6 +85,7 @@ class SGD(Optimizer):
         dampening: Share of a new gradient left out of the running sum.
         weight_decay: Multiple of the weights added to their gradients.
         nesterov: Look ahead along the running sum.
+        maximize: Climb along the gradient instead of descending.
     """
 
     rule_class = SGDRule
@@ -94,6 +98,8 @@ class SGD(Optimizer):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -102,4 +108,5 @@ class SGD(Optimizer):
             dampening=dampening,
             weight_decay=weight_decay,
             nesterov=nesterov,
+            maximize=maximize,
         )

@@ -97,6 +97,9 @@ def to_recipe(source: Initializer | Optimizer) -> table_pb2.Recipe:
         )
     settings: dict[str, float] = {}
     for name, value in source.defaults.items():
+        if name == "maximize" and not value:
+            # Tables made before there was the option, and servers without it, have none.
+            continue
         if isinstance(value, tuple):
             settings |= {f"{name}.{i}": float(part) for i, part in enumerate(value)}
         else:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.backend import Array, array_module
+from gradmesh.engine.autograd.ops.floats import as_float, check_float, check_not_bool, wide
+from gradmesh.engine.backend import Array, array_module, is_plain
 
 _ROOT_2_BY_PI = math.sqrt(2.0 / math.pi)
 
@@ -16,13 +20,20 @@ class _Relu(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array) -> Array:
+        if not x.dtype.num:
+            check_not_bool("relu", x)
         out = array_module(x).maximum(x, x.dtype.type(0))
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Array:
-        return grad * (ctx.saved_tensors[0] > 0)
+        out = ctx.saved_tensors[0]
+        if is_plain(grad) and grad.flags.c_contiguous and out.flags.c_contiguous:
+            masked = np.empty(out.shape, dtype=grad.dtype)
+            kernels.fused.relu_select(grad.reshape(-1), out.reshape(-1), masked.reshape(-1))
+            return masked
+        return array_module(grad).where(out <= 0, grad.dtype.type(0), grad)
 
 
 class _Sigmoid(Function):
@@ -30,7 +41,7 @@ class _Sigmoid(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array) -> Array:
-        out = stable_sigmoid(x)
+        out = stable_sigmoid(as_float(x))
         ctx.save_for_backward(out)
         return out
 
@@ -45,7 +56,7 @@ class _Tanh(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array) -> Array:
-        out = array_module(x).tanh(x)
+        out = array_module(x).tanh(as_float(x))
         ctx.save_for_backward(out)
         return out
 
@@ -60,6 +71,7 @@ class _Silu(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array) -> Array:
+        check_float("silu", x)
         gate = stable_sigmoid(x)
         ctx.save_for_backward(x, gate)
         return x * gate
@@ -77,36 +89,41 @@ class _Gelu(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, tanh: bool) -> Array:
+        check_float("gelu", x)
         ctx.tanh = tanh
         ctx.save_for_backward(x)
+        dtype, x = x.dtype, wide(x)
         if tanh:
             inner = _ROOT_2_BY_PI * (x + 0.044715 * x**3)
             out = 0.5 * x * (1 + array_module(x).tanh(inner))
         else:
             out = 0.5 * x * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
-        return out.astype(x.dtype, copy=False)
+        return out.astype(dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         (x,) = ctx.saved_tensors
         xp = array_module(x)
+        dtype, x = x.dtype, wide(x)
         if ctx.tanh:
             t = xp.tanh(_ROOT_2_BY_PI * (x + 0.044715 * x**3))
             slope = _ROOT_2_BY_PI * (1 + 3 * 0.044715 * x * x)
             out = grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
-            return out.astype(x.dtype, copy=False), None
+            return out.astype(dtype, copy=False), None
         cdf = 0.5 * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
         density = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-        return (grad * (cdf + x * density)).astype(x.dtype, copy=False), None
+        return (grad * (cdf + x * density)).astype(dtype, copy=False), None
 
 
 def stable_sigmoid(x: Array) -> Array:
-    """Return 1 / (1 + exp(-x)) without overflow, for arrays."""
-    # tanh saturates instead of overflowing: sigmoid(x) = (1 + tanh(x / 2)) / 2.
-    out = array_module(x).tanh(x * x.dtype.type(0.5))
+    """Return 1 / (1 + exp(-x)) for arrays; 0 where the power overflows."""
+    # Half of 1 + tanh(x / 2) would be quicker, and lose the digits of small probabilities.
+    xp = array_module(x)
+    out = -wide(x)
+    with np.errstate(over="ignore"):
+        out = xp.exp(out)
     out += 1
-    out *= x.dtype.type(0.5)
-    return out
+    return xp.reciprocal(out).astype(x.dtype, copy=False)
 
 
 def relu(x: Any) -> Any:

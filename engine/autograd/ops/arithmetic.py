@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.autograd.ops.broadcast import align, align_floats, spec, unbroadcast
-from gradmesh.engine.backend import Array, array_module
+from gradmesh.engine.autograd.ops.broadcast import (
+    align,
+    align_floats,
+    check_shapes,
+    refuse_bools,
+    spec,
+    unbroadcast,
+)
+from gradmesh.engine.autograd.ops.floats import check_not_bool
+from gradmesh.engine.backend import Array, DtypeError, array_module
+from gradmesh.engine.backend.dtype import bool_, default_dtype
 
 
 class _Add(Function):
@@ -33,8 +42,15 @@ class _Sub(Function):
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any) -> Array:
         ctx.a, ctx.b = spec(a), spec(b)
-        a, b = align("sub", a, b)
-        return a - b
+        x, y = align("sub", a, b)
+        try:
+            out = x - y
+        except TypeError:
+            refuse_bools("sub", a, b)
+            raise
+        if x is not a or y is not b:
+            refuse_bools("sub", a, b)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
@@ -95,46 +111,83 @@ class _Pow(Function):
     def forward(ctx: Any, a: Any, b: Any) -> Array:
         ctx.a, ctx.b = spec(a), spec(b)
         x, y = align("pow", a, b)
-        out = x**y
-        ctx.save_for_backward(a, b, out if ctx.needs_input_grad[1] else None)
+        array = x if ctx.a is not None else y
+        out = x**y if array.dtype.num >= 11 else _integer_power(array, x, y, b)
+        ctx.save_for_backward(x, y, out if ctx.needs_input_grad[1] else None)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        a, b, out = ctx.saved_tensors
+        x, y, out = ctx.saved_tensors
         need_a, need_b = ctx.needs_input_grad
+        xp = array_module(grad)
+        zero = grad.dtype.type(0)
         grad_a = grad_b = None
-        if need_a:
-            grad_a = unbroadcast(grad * (b * a ** (b - 1)), ctx.a)
+        if need_a and ctx.b is None:
+            grad_a = grad * (y * x ** (y - 1)) if y else xp.zeros_like(grad)
+        elif need_a:
+            # x**0 is flat in x, where 0 * x**-1 is not finite at 0.
+            flat = y == 0
+            slope = y * x ** (xp.where(flat, grad.dtype.type(1), y) - 1)
+            grad_a = xp.where(flat, zero, grad * slope)
         if need_b:
-            xp = array_module(grad)
-            # 0**b is flat in b, where log(0) is not finite.
-            safe = xp.where(xp.asarray(a) > 0, a, xp.ones_like(a))
-            grad_b = unbroadcast(grad * out * xp.log(safe), ctx.b)
-        return grad_a, grad_b
+            # 0**y is flat in y, where log(0) is not finite.
+            base = xp.asarray(x, dtype=out.dtype)
+            flat = (base == 0) & (y >= 0)
+            slope = out * xp.log(xp.where(flat, out.dtype.type(1), base))
+            grad_b = grad * xp.where(flat, zero, slope)
+        return (
+            unbroadcast(grad_a, ctx.a) if need_a else None,
+            unbroadcast(grad_b, ctx.b) if need_b else None,
+        )
+
+
+def _integer_power(array: Array, x: Any, y: Any, given: Any) -> Array:
+    """Return x**y of integers; of a negative power what is left of 1 / x**-y, as torch does."""
+    xp = array_module(array)
+    if array.dtype == bool_:
+        raise DtypeError("pow: not for truth values; use .int() or .float() first")
+    if isinstance(given, int):
+        if given < 0:
+            raise DtypeError(f"pow: integers to the power of {given} are no integers; use .float()")
+        return x**y
+    below = y < 0
+    out = x ** xp.where(below, y.dtype.type(0), y)
+    one = out.dtype.type(1)
+    # asarray, because x may be a number: cupy takes no Python bool for a condition.
+    inverse = xp.where(xp.asarray(x == 1), one, out.dtype.type(0))
+    if out.dtype.kind == "i":
+        inverse = xp.where(xp.asarray(x == -1), xp.where(y % 2 == 0, one, -one), inverse)
+    return xp.where(below, inverse, out)
 
 
 class _Extreme(Function):
     """Choose the larger (or smaller) of two; equal operands share the gradient."""
 
-    __slots__ = ("a", "b")
+    __slots__ = ("a", "b", "largest")
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any, largest: bool) -> Array:
-        ctx.a, ctx.b = spec(a), spec(b)
+        ctx.a, ctx.b, ctx.largest = spec(a), spec(b), largest
         x, y = align("maximum" if largest else "minimum", a, b)
-        array = x if hasattr(x, "strides") else y
-        xp = array_module(array)
-        first = x > y if largest else x < y
-        ctx.save_for_backward(first + (x == y) * array.dtype.type(0.5))
+        ctx.save_for_backward(x, y)
+        xp = array_module(x if ctx.a is not None else y)
         return xp.maximum(x, y) if largest else xp.minimum(x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        (share,) = ctx.saved_tensors
+        x, y = ctx.saved_tensors
+        if not ctx.largest:
+            # Turned around, each loses where it lost before.
+            x, y = y, x
+        # Beside NaN neither is smaller: both get the gradient, as in torch.
+        where = array_module(grad).where
+        zero = grad.dtype.type(0)
+        shared = where(x == y, grad * grad.dtype.type(0.5), grad)
+        of_x, of_y = where(x < y, zero, shared), where(y < x, zero, shared)
         return (
-            unbroadcast(grad * share, ctx.a) if ctx.needs_input_grad[0] else None,
-            unbroadcast(grad * (1 - share), ctx.b) if ctx.needs_input_grad[1] else None,
+            unbroadcast(of_x, ctx.a) if ctx.needs_input_grad[0] else None,
+            unbroadcast(of_y, ctx.b) if ctx.needs_input_grad[1] else None,
             None,
         )
 
@@ -144,10 +197,19 @@ class _Where(Function):
 
     @staticmethod
     def forward(ctx: Any, condition: Array, a: Any, b: Any) -> Array:
+        if condition.dtype != bool_:
+            raise DtypeError(f"where: a condition is of truth values, not {condition.dtype}")
         ctx.a, ctx.b = spec(a), spec(b)
         ctx.save_for_backward(condition)
-        a, b = align("where", a, b)
-        return array_module(condition).where(condition, a, b)
+        xp = array_module(condition)
+        if ctx.a is None and ctx.b is None:
+            a = xp.asarray(a, dtype=default_dtype(a))
+        x, y = align("where", a, b)
+        for given, operand in ((a, x), (b, y)):
+            check_shapes("where", condition.shape, getattr(operand, "shape", ()))
+            if isinstance(operand, int) and operand != given:
+                raise DtypeError(f"where: the dtype of the other operand cannot hold {given}")
+        return xp.where(condition, x, y)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
@@ -166,6 +228,7 @@ class _Neg(Function):
 
     @staticmethod
     def forward(ctx: Any, a: Array) -> Array:
+        check_not_bool("neg", a)
         return -a
 
     @staticmethod

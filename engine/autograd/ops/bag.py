@@ -8,9 +8,10 @@ import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.given import factors_of, ids_of
 from gradmesh.engine.autograd.ops.rows import bag_pool
 from gradmesh.engine.autograd.row_grad import RowGrad
-from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
+from gradmesh.engine.backend import Array, ShapeError, array_module, is_plain
 
 
 class _Bag(Function):
@@ -21,12 +22,13 @@ class _Bag(Function):
         ctx: Any,
         weight: Array,
         scales: Array | None,
-        ids: Array,
+        given: Array,
         starts: Array,
         mode: str,
         padding: int,
         sparse: bool,
     ) -> Array:
+        ids = array_module(given).ascontiguousarray(given.reshape(-1), dtype="int64")
         ctx.shape, ctx.mode, ctx.padding, ctx.sparse = weight.shape, mode, padding, sparse
         factors = _factors(weight, scales, ids, starts, mode, padding)
         winner = None
@@ -37,15 +39,21 @@ class _Bag(Function):
         else:
             out = kernels.bag_sum(weight, ids, starts, factors)
         table = weight if ctx.needs_input_grad[1] else None
-        ctx.save_for_backward(ids, starts, factors, winner, table)
+        # The caller's own array, if `ids` is a view of it: a change of it is noticed then.
+        is_view = given.dtype == ids.dtype and given.flags.c_contiguous
+        ctx.save_for_backward(given if is_view else ids, starts, factors, winner, table)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         ids, starts, factors, winner, table = ctx.saved_tensors
+        ids = ids.reshape(-1)
+        if is_plain(grad):
+            # Kernels believe them, and the caller may have used the memory of an array again.
+            kernels.check_index(ids, ctx.shape[0])
         grad_weight = grad_scales = None
         if ctx.needs_input_grad[0]:
-            if not ctx.sparse and isinstance(grad, np.ndarray):
+            if not ctx.sparse and is_plain(grad):
                 grad_weight = _dense_grad(ctx.shape[0], grad, ids, starts, factors, winner)
                 if ctx.padding >= 0:
                     grad_weight[ctx.padding] = 0
@@ -58,7 +66,7 @@ class _Bag(Function):
         if ctx.needs_input_grad[1]:
             grad_scales = _scales_grad(table, ids, grad, starts)
             if ctx.padding >= 0:
-                grad_scales *= ids != ctx.padding
+                grad_scales[ids == ctx.padding] = 0
         return grad_weight, grad_scales, None, None, None, None, None
 
 
@@ -154,7 +162,7 @@ def embedding_bag(
     """Look up rows and pool them by bag.
 
     Args:
-        input: Integer tensor: [bags, length], or [n] with offsets.
+        input: Integers, as a tensor, array or list: [bags, length], or [n] with offsets.
         weight: The table, [rows, dim].
         offsets: Where each bag begins among the ids, [bags].
         mode: `"sum"`, `"mean"` or `"max"`.
@@ -169,19 +177,21 @@ def embedding_bag(
     check_mode(mode)
     if per_sample_weights is not None and mode != "sum":
         raise ValueError(f"per_sample_weights need mode 'sum', not {mode!r}")
-    ids = getattr(input, "data", input)
-    if ids.dtype.kind not in "iu":
-        raise DtypeError(f"embedding_bag: ids are integers, not {ids.dtype}")
-    starts = _starts(ids, getattr(offsets, "data", offsets), include_last_offset)
+    ids = ids_of("embedding_bag: ids", input, weight)
+    is_tensor = hasattr(input, "requires_grad")
+    if offsets is not None:
+        offsets = ids_of("embedding_bag: offsets", offsets, weight)
+    starts = _starts(ids, offsets, include_last_offset)
     if per_sample_weights is not None:
+        per_sample_weights = factors_of(per_sample_weights, weight)
         if tuple(per_sample_weights.shape) != tuple(ids.shape):
             raise ShapeError(
                 f"per_sample_weights {tuple(per_sample_weights.shape)} for ids {tuple(ids.shape)}"
             )
         per_sample_weights = per_sample_weights.reshape(-1)
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
-    flat = array_module(ids).ascontiguousarray(ids.reshape(-1), dtype="int64")
-    return _Bag.apply(weight, per_sample_weights, flat, starts, mode, padding, sparse)
+    given = input if is_tensor else ids
+    return _Bag.apply(weight, per_sample_weights, given, starts, mode, padding, sparse)
 
 
 def _starts(ids: Array, offsets: Any, include_last: bool) -> Array:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.floats import total, wide
+from gradmesh.engine.autograd.ops.indexing import getitem
+from gradmesh.engine.autograd.ops.padding import named_padding
 from gradmesh.engine.autograd.ops.window import Window, fold, pair, unfold
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
 from gradmesh.engine.backend.blas import matmul
@@ -46,20 +49,20 @@ class _Conv2d(Function):
         kernel = weight.reshape(groups, weight.shape[0] // groups, -1)
         given = grad.reshape(len(grad), groups, kernel.shape[1], grad.shape[2] * grad.shape[3])
         grad_x = xp.empty(x.shape, dtype=x.dtype) if need_x else None
-        total = xp.zeros(kernel.shape, dtype=x.dtype) if need_weight else None
+        sums = xp.zeros(kernel.shape, dtype=wide(x[:0]).dtype) if need_weight else None
         turned = kernel.transpose(0, 2, 1)
         for part in window.chunks(x):
             if need_weight:
                 columns = unfold(x[part], window, groups)
                 # Image by image, so that the sum does not depend on the size of a chunk.
                 for one, column in zip(given[part], columns, strict=True):
-                    total += matmul(one, column.transpose(0, 2, 1))
+                    sums += matmul(one, column.transpose(0, 2, 1))
             if grad_x is not None:
                 fold(matmul(turned, given[part]), window, grad_x[part])
         return (
             grad_x,
-            total.reshape(weight.shape) if total is not None else None,
-            grad.sum(axis=(0, 2, 3)) if need_bias else None,
+            None if sums is None else sums.reshape(weight.shape).astype(x.dtype, copy=False),
+            total(grad, (0, 2, 3)) if need_bias else None,
             None,
             None,
         )
@@ -81,12 +84,24 @@ def conv2d(
         weight: [out_channels, in_channels / groups, kernel height, kernel width].
         bias: [out_channels], or None.
         stride: Step between two patches, one number or two.
-        padding: Zeros around the image, one number or two.
+        padding: Zeros around the image, one number or two, or "same" or "valid".
         dilation: Step between two elements of a patch, one number or two.
         groups: Independent groups of channels.
     """
     size = tuple(weight.shape[2:])
-    window = Window(size, pair(stride), pair(padding), pair(dilation))
+    if isinstance(padding, str):
+        steps, spread = pair(stride), pair(dilation)
+        zeros, (top, left) = named_padding(padding, size, steps, spread)
+        window = Window(size, steps, pair(zeros), spread)
+        out = convolve(x, weight, bias, window, groups)
+        return getitem(out, (..., slice(top, None), slice(left, None))) if top or left else out
+    return convolve(
+        x, weight, bias, Window(size, pair(stride), pair(padding), pair(dilation)), groups
+    )
+
+
+def convolve(x: Any, weight: Any, bias: Any, window: Window, groups: int) -> Any:
+    """Return the cross-correlation of images with kernels that visit them as a window does."""
     return _Conv2d.apply(x, weight, bias, window, groups)
 
 
@@ -101,3 +116,5 @@ def _check(x: Array, weight: Array, bias: Any, groups: int) -> None:
         raise DtypeError(f"conv2d: input is {x.dtype}, weight is {weight.dtype}; cast one of them")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError(f"conv2d: bias {bias.shape} does not fit weight {weight.shape}")
+    if bias is not None and bias.dtype != x.dtype:
+        raise DtypeError(f"conv2d: input is {x.dtype}, bias is {bias.dtype}; cast one of them")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.backend import Array, Generator, default_generator, device_of, to_device
+from gradmesh.engine.backend import (
+    Array,
+    Generator,
+    as_array,
+    default_generator,
+    device_of,
+    to_device,
+)
 
 
 class _Dropout(Function):
@@ -14,7 +21,7 @@ class _Dropout(Function):
     @staticmethod
     def forward(ctx: Any, x: Array, rate: float, generator: Generator) -> Array:
         kept = generator.random(tuple(x.shape)) >= rate
-        scale = kept.astype(x.dtype)
+        scale = as_array(kept.astype(x.dtype))
         if rate < 1:
             scale *= x.dtype.type(1 / (1 - rate))
         mask = to_device(scale, device_of(x))

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.given import ids_of
 from gradmesh.engine.autograd.ops.rows import scatter_add
 from gradmesh.engine.autograd.row_grad import RowGrad
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
@@ -44,9 +45,9 @@ class _TakeRows(Function):
             flat, rows = flat[kept], rows[kept]
         if ctx.sparse:
             return RowGrad(flat, rows, ctx.shape[0]), None, None, None, None
-        out = array_module(grad).zeros(ctx.shape, dtype=grad.dtype)
-        scatter_add(out.reshape(ctx.shape[0], width), flat, rows)
-        return out, None, None, None, None
+        out = array_module(grad).zeros((ctx.shape[0], width), dtype=grad.dtype)
+        scatter_add(out, flat, rows)
+        return out.reshape(ctx.shape), None, None, None, None
 
 
 def take_rows(rows: Any, index: Any, taken: Array | None = None) -> Any:
@@ -73,7 +74,7 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None, sparse: b
     """Look up rows of a table by id.
 
     Args:
-        input: Integer tensor [...].
+        input: Integers [...], as a tensor, array or list.
         weight: The table, [rows, dim].
         padding_idx: A row that gets no gradient.
         sparse: Give the table a RowGrad instead of a dense gradient.
@@ -82,4 +83,6 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None, sparse: b
         [..., dim].
     """
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
+    if not hasattr(input, "requires_grad"):
+        input = ids_of("embedding: ids", input, weight)
     return _TakeRows.apply(weight, input, padding, sparse, None)

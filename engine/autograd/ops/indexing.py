@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.axis import axis_of
 from gradmesh.engine.autograd.ops.rows import scatter_add
 from gradmesh.engine.backend import Array, ShapeError, array_module
+from gradmesh.engine.backend.dtype import bool_, result_dtype, uint8
+
+_BASIC = (int, slice, type(None), type(Ellipsis))
 
 
 class _View(Function):
@@ -37,27 +44,38 @@ class _Pick(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, index: Any) -> Array:
-        ctx.index, ctx.shape = index, x.shape
+        ctx.index = own_index(index) if ctx.needs_input_grad[0] else None
+        ctx.shape = x.shape
         return x[index]
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         xp = array_module(grad)
-        out = xp.zeros(ctx.shape, dtype=grad.dtype)
-        places = xp.arange(out.size).reshape(ctx.shape)[ctx.index]
-        scatter_add(out.reshape(-1, 1), places.reshape(-1), grad.reshape(-1, 1))
-        return out, None
+        size = math.prod(ctx.shape)
+        out = xp.zeros((size, 1), dtype=grad.dtype)
+        places = xp.arange(size).reshape(ctx.shape)[ctx.index]
+        scatter_add(out, places.reshape(-1), grad.reshape(-1, 1))
+        return out.reshape(ctx.shape), None
 
 
 class _Cat(Function):
-    __slots__ = ("dim", "lengths")
+    __slots__ = ("axis", "specs")
 
     @staticmethod
     def forward(ctx: Any, dim: int, *arrays: Array) -> Array:
-        ctx.dim = dim
-        ctx.lengths = [a.shape[dim] for a in arrays]
+        first = arrays[0]
+        ndim, dtype = first.ndim, first.dtype
+        is_alike = -ndim <= dim < ndim
+        ctx.specs = specs = []
+        for a in arrays:
+            specs.append((a.shape, a.dtype))
+            if a.dtype is not dtype or a.ndim != ndim:
+                is_alike = False
+        ctx.axis = dim % (ndim or 1)
+        if not is_alike:
+            arrays, ctx.axis = _alike(dim, arrays)
         try:
-            return array_module(arrays[0]).concatenate(arrays, axis=dim)
+            return array_module(first).concatenate(arrays, axis=ctx.axis)
         except ValueError as error:
             shapes = ", ".join(str(tuple(a.shape)) for a in arrays)
             raise ShapeError(f"cat: shapes {shapes} do not fit along axis {dim}") from error
@@ -67,11 +85,26 @@ class _Cat(Function):
         parts: list[Any] = [None]
         start = 0
         index: list[Any] = [slice(None)] * grad.ndim
-        for length, needed in zip(ctx.lengths, ctx.needs_input_grad[1:], strict=True):
-            index[ctx.dim] = slice(start, start + length)
-            parts.append(grad[tuple(index)] if needed else None)
+        for (shape, dtype), needed in zip(ctx.specs, ctx.needs_input_grad[1:], strict=True):
+            if len(shape) != grad.ndim:
+                parts.append(array_module(grad).zeros(shape, dtype=dtype))
+                continue
+            length = shape[ctx.axis]
+            index[ctx.axis] = slice(start, start + length)
+            part = grad[tuple(index)] if needed else None
+            parts.append(part if part is None or part.dtype == dtype else part.astype(dtype))
             start += length
         return tuple(parts)
+
+
+def _alike(dim: int, arrays: tuple[Array, ...]) -> tuple[tuple[Array, ...], int]:
+    """Return arrays of one dtype, without those of shape (0,) that fit anywhere, and the axis."""
+    if any(not a.ndim for a in arrays):
+        raise ShapeError("cat: a tensor without axes cannot be joined; use stack")
+    kept = [a for a in arrays if a.shape != (0,)] or list(arrays)
+    axis = axis_of("cat", dim, max(a.ndim for a in kept)) if kept[0].shape != (0,) else 0
+    dtype = result_dtype(*arrays)
+    return tuple([a.astype(dtype, copy=False) for a in kept]), axis
 
 
 class _Split(Function):
@@ -104,43 +137,107 @@ class _Split(Function):
 
 def getitem(x: Any, index: Any) -> Any:
     """Return x[index]; tensors in the index stand for their arrays."""
-    xp = array_module(x.data)
-    given = index if isinstance(index, tuple) else (index,)
-    parts = tuple([_plain(xp, part) for part in given])
-    basic = all(isinstance(p, (int, slice, type(None), type(Ellipsis))) for p in parts)
-    if basic and not any(isinstance(p, bool) for p in parts):
-        return _View.apply(x, parts)
-    return _Pick.apply(x, parts)
+    view, picked = split_index(x.data, index)
+    if view is not None:
+        x = _View.apply(x, view)
+    return x if picked is None else _Pick.apply(x, picked)
+
+
+def split_index(array: Array, index: Any) -> tuple[Any, Any]:
+    """Return an index as one that takes a view and one that picks from the view; None for neither.
+
+    Integers belong to the first, as in torch. numpy takes them for arrays as soon as there is one,
+    and puts the axes of all arrays first if a slice lies between them.
+    """
+    xp = array_module(array)
+    if isinstance(index, tuple):
+        parts = [_plain(xp, part) for part in index]
+    else:
+        only = _plain(xp, index)
+        if hasattr(only, "strides"):
+            return None, (only,)
+        parts = [only]
+    is_basic = [isinstance(p, _BASIC) and not isinstance(p, bool) for p in parts]
+    if all(is_basic):
+        return tuple(parts), None
+    if not any(p is Ellipsis or type(p) is int for p in parts):
+        return None, tuple(parts)
+    used = sum(_axes_used(p, b) for p, b in zip(parts, is_basic, strict=True))
+    view: list[Any] = []
+    picked: list[Any] = []
+    for part, basic in zip(parts, is_basic, strict=True):
+        if part is Ellipsis:
+            rest = [slice(None)] * (array.ndim - used)
+            view += rest
+            picked += rest
+        elif basic:
+            view.append(part)
+            picked += [] if isinstance(part, int) else [slice(None)]
+        else:
+            view += [slice(None)] * _axes_used(part, basic)
+            picked.append(part)
+    return tuple(view), tuple(picked)
+
+
+def own_index(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an index that the caller cannot change before backward."""
+    return tuple([part.copy() if hasattr(part, "strides") else part for part in parts])
+
+
+def _axes_used(part: Any, is_basic: bool) -> int:
+    """Return how many axes of the tensor a part of an index stands for."""
+    if is_basic:
+        return int(part is not None and part is not Ellipsis)
+    if isinstance(part, bool):
+        return 0
+    return int(part.ndim) if part.dtype == bool_ else 1
 
 
 def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Return the tensors joined along an axis."""
+    """Return the tensors joined along an axis, in their common dtype."""
     if not tensors:
         raise ShapeError("cat: no tensors given")
     return _Cat.apply(dim, *tensors)
 
 
 def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Return the tensors joined along a new axis."""
+    """Return the tensors joined along a new axis, in their common dtype."""
     from gradmesh.engine.autograd.ops.shape import unsqueeze
 
+    shapes = [tuple(t.shape) for t in tensors]
+    if len(set(shapes)) > 1:
+        raise ShapeError(f"stack: shapes {shapes} differ")
     return cat([unsqueeze(t, dim) for t in tensors], dim)
 
 
 def split(x: Any, lengths: int | Sequence[int], dim: int = 0) -> Any:
     """Return consecutive pieces of x along an axis, of one length or of the lengths given."""
-    total = x.shape[dim]
+    if not x.ndim:
+        raise ShapeError("split: a tensor without axes has no pieces")
+    axis = axis_of("split", dim, x.ndim)
+    total = x.shape[axis]
     if isinstance(lengths, int):
-        lengths = [min(lengths, total - i) for i in range(0, total, lengths)]
-    if sum(lengths) != total:
+        if lengths < 0 or (lengths == 0 and total):
+            raise ShapeError(f"split: pieces of length {lengths} for an axis of length {total}")
+        lengths = [min(lengths, total - i) for i in range(0, total, lengths or 1)] or [0]
+    if sum(lengths) != total or min(lengths, default=0) < 0:
         raise ShapeError(f"split: lengths {list(lengths)} do not add up to {total}")
-    if len(lengths) == 1:
+    if len(lengths) < 2:
         # The engine hands a node of one output its gradient bare, not in a tuple.
-        return (getitem(x, ...),)
-    return _Split.apply(x, tuple(lengths), dim)
+        return (getitem(x, ...),) if lengths else ()
+    return _Split.apply(x, tuple(lengths), axis)
 
 
 def _plain(xp: Any, part: Any) -> Any:
+    """Return a part of an index as an int, a slice, None, Ellipsis, a bool or an array."""
     if isinstance(part, tensor_module.Tensor):
-        return part.data
-    return xp.asarray(part) if isinstance(part, list) else part
+        part = part.data
+    elif isinstance(part, (list, tuple, range)):
+        part = xp.asarray(part) if len(part) else xp.zeros(0, dtype="int64")
+    elif isinstance(part, np.bool_):
+        return bool(part)
+    if not hasattr(part, "dtype"):
+        return part
+    if part.dtype == uint8:
+        raise IndexError("an index of uint8 is a mask in torch and places in numpy; cast it")
+    return int(part) if part.ndim == 0 and part.dtype.kind == "i" else part

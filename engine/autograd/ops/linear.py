@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.floats import total
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
 from gradmesh.engine.backend.blas import matmul
 
@@ -26,7 +28,7 @@ class _Linear(Function):
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         x, weight = ctx.saved_tensors
-        flat = grad if grad.ndim == 2 else grad.reshape(-1, weight.shape[0])
+        flat = _rows(grad)
         grad_bias = None if ctx.edges[2] is None else _column_sum(flat)
         return *_products(ctx.edges, flat, x, weight), grad_bias
 
@@ -45,22 +47,32 @@ class _LinearRelu(Function):
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         x, weight, out = ctx.saved_tensors
-        flat = grad if grad.ndim == 2 else grad.reshape(-1, weight.shape[0])
-        flat, grad_bias = _through_relu(flat, out if out.ndim == 2 else out.reshape(flat.shape))
+        flat = _rows(grad)
+        flat, grad_bias = _through_relu(flat, _rows(out))
         return *_products(ctx.edges, flat, x, weight), grad_bias
 
 
 def _affine(x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Array:
     _check(x, weight, bias)
+    if x.ndim != 2:
+        # One product of matrices; a stack of them may come in an order that has no view as rows.
+        out = _affine(_rows(x), weight, bias, has_relu)
+        return out.reshape(*x.shape[:-1], weight.shape[0])
     out = matmul(x, weight.T)
     if bias is not None and is_plain(out) and bias.flags.c_contiguous:
-        kernels.fused.bias_add(out if out.ndim == 2 else out.reshape(-1, len(bias)), bias, has_relu)
+        kernels.fused.bias_add(out, bias, has_relu)
         return out
     if bias is not None:
         out += bias
     if has_relu:
         array_module(out).maximum(out, out.dtype.type(0), out=out)
     return out
+
+
+def _rows(x: Array) -> Array:
+    """Return [..., dim] as a matrix [n, dim], for reading."""
+    # Counted, because numpy cannot infer the number of rows of no columns.
+    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _products(edges: Any, grad: Array, x: Array, weight: Array) -> tuple[Any, Any]:
@@ -71,28 +83,28 @@ def _products(edges: Any, grad: Array, x: Array, weight: Array) -> tuple[Any, An
         if x.ndim != 2:
             grad_x = grad_x.reshape(x.shape)
     if edges[1] is not None:
-        grad_weight = matmul(grad.T, x if x.ndim == 2 else x.reshape(-1, weight.shape[1]))
+        grad_weight = matmul(grad.T, _rows(x))
     return grad_x, grad_weight
 
 
 def _column_sum(grad: Array) -> Array:
     """Return the sum over the rows of [n, dim]."""
     if not is_plain(grad) or not grad.flags.c_contiguous:
-        return array_module(grad).add.reduce(grad, axis=0)
-    total = np.empty(grad.shape[1], dtype=grad.dtype)
-    kernels.fused.column_sum(grad, total)
-    return total
+        return total(grad, 0)
+    sums = np.empty(grad.shape[1], dtype=grad.dtype)
+    kernels.fused.column_sum(grad, sums)
+    return sums
 
 
 def _through_relu(grad: Array, out: Array) -> tuple[Array, Array]:
     """Return the gradient before ReLU, [n, dim], and its sum over the rows."""
     if is_plain(grad) and grad.flags.c_contiguous:
         masked = np.empty(grad.shape, dtype=grad.dtype)
-        total = np.empty(grad.shape[1], dtype=grad.dtype)
-        kernels.fused.relu_backward(grad, out, masked, total)
-        return masked, total
-    masked = grad * (out > 0)
-    return masked, array_module(grad).add.reduce(masked, axis=0)
+        sums = np.empty(grad.shape[1], dtype=grad.dtype)
+        kernels.fused.relu_backward(grad, out, masked, sums)
+        return masked, sums
+    masked = array_module(grad).where(out <= 0, grad.dtype.type(0), grad)
+    return masked, total(masked, 0)
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -117,5 +129,9 @@ def _check(x: Array, weight: Array, bias: Array | None) -> None:
         raise ShapeError(f"linear: input {x.shape} does not fit weight {shape}")
     if x.dtype != weight.dtype:
         raise DtypeError(f"linear: input is {x.dtype}, weight is {weight.dtype}; cast one of them")
-    if bias is not None and bias.shape != shape[:1]:
+    if bias is None:
+        return
+    if bias.shape != shape[:1]:
         raise ShapeError(f"linear: bias {bias.shape} does not fit weight {shape}")
+    if bias.dtype != weight.dtype:
+        raise DtypeError(f"linear: input is {x.dtype}, bias is {bias.dtype}; cast one of them")

@@ -7,32 +7,22 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine import kernels
+from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.activation import stable_sigmoid
+from gradmesh.engine.autograd.ops.broadcast import broadcast_shape
+from gradmesh.engine.autograd.ops.floats import check_float, wide
+from gradmesh.engine.autograd.ops.loss_reduction import (
+    check_reduction,
+    in_one_dtype,
+    matched,
+    reduce_losses,
+    scaled,
+)
+from gradmesh.engine.autograd.ops.soft_target import soft_cross_entropy
 from gradmesh.engine.autograd.ops.softmax import log_softmax_array
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
-
-_REDUCTIONS = ("mean", "sum", "none")
-
-
-def _reduce(losses: Array, reduction: str, count: Any) -> Array:
-    """Reduce losses; count is what a mean divides by, an empty mean is NaN as in torch."""
-    if reduction == "none":
-        return losses
-    total = losses.sum()
-    if reduction == "sum":
-        return total
-    return total / count if count else total + float("nan")
-
-
-def _scaled(grad: Array, reduction: str, count: Any) -> Array:
-    # float() because the count may live on a device.
-    return grad / grad.dtype.type(float(count)) if reduction == "mean" and count else grad
-
-
-def _check_reduction(reduction: str) -> None:
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction is {reduction!r}; use one of {_REDUCTIONS}")
+from gradmesh.engine.backend.dtype import FLOATS, float32
 
 
 def _check_same_shape(name: str, x: Array, target: Array) -> None:
@@ -45,7 +35,6 @@ class _MseLoss(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, target: Array, reduction: str) -> Array:
-        _check_same_shape("mse_loss", x, target)
         ctx.reduction = reduction
         if reduction != "none" and _has_kernel(x, target):
             error, total = _run(kernels.fused.mse, x, target, reduction)
@@ -53,12 +42,13 @@ class _MseLoss(Function):
             return total
         error = x - target
         ctx.save_for_backward(error)
-        return _reduce(error * error, reduction, x.dtype.type(error.size))
+        return reduce_losses(error * error, reduction, error.size)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         (error,) = ctx.saved_tensors
-        slope = error * (_scaled(grad, ctx.reduction, error.size) * 2)
+        scale = scaled(grad, ctx.reduction, error.size)
+        slope = error * (scale + scale)
         return slope, -slope if ctx.needs_input_grad[1] else None, None
 
 
@@ -85,25 +75,33 @@ class _Bce(Function):
 
 
 class _BceWithLogits(Function):
-    __slots__ = ("reduction",)
+    __slots__ = ("kind", "reduction")
 
     @staticmethod
     def forward(ctx: Any, x: Array, target: Array, weight: Any, pos: Any, reduction: str) -> Array:
-        xp = array_module(x)
-        target = target.astype(x.dtype, copy=False)
+        ctx.kind = target.dtype
+        target, weight, pos = (
+            part if part is None else part.astype(x.dtype, copy=False)
+            for part in (target, weight, pos)
+        )
         ctx.reduction = reduction
         ctx.save_for_backward(x, target, weight, pos)
-        # log(1 + exp(-x)) without overflow for either sign of x.
-        tail = xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(-x, x.dtype.type(0))
+        tail = _tail(x)
         scale = 1 if pos is None else 1 + (pos - 1) * target
         losses = (1 - target) * x + scale * tail
         if weight is not None:
             losses = losses * weight
-        return _reduce(losses, reduction, x.dtype.type(x.size))
+        return reduce_losses(losses, reduction, x.size)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         x, target, weight, pos = ctx.saved_tensors
+        each = scaled(grad, ctx.reduction, x.size)
+        of_target = None
+        if ctx.needs_input_grad[1]:
+            of_target = each * (-x if pos is None else (pos - 1) * _tail(x) - x)
+            of_target = of_target if weight is None else of_target * weight
+            of_target = of_target.astype(ctx.kind, copy=False)
         out = stable_sigmoid(x)
         if pos is None:
             out -= target
@@ -111,8 +109,15 @@ class _BceWithLogits(Function):
             out = (1 + (pos - 1) * target) * (out - 1) + (1 - target)
         if weight is not None:
             out *= weight
-        out *= _scaled(grad, ctx.reduction, x.size)
-        return out, None, None, None, None
+        out *= each
+        return out, of_target, None, None, None
+
+
+def _tail(x: Array) -> Array:
+    """Return log(1 + exp(-x)) without overflow for either sign of x."""
+    xp = array_module(x)
+    found: Array = xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(-x, x.dtype.type(0))
+    return found
 
 
 def _has_kernel(x: Array, target: Array) -> bool:
@@ -127,11 +132,11 @@ def _has_kernel(x: Array, target: Array) -> bool:
 
 def _run(kernel: Any, x: Array, target: Array, reduction: str) -> tuple[Array, Array]:
     """Return what a loss kernel leaves per element, and the loss; an empty mean is NaN."""
-    part = np.empty(x.shape, dtype=x.dtype)
+    part = np.empty(x.size, dtype=x.dtype)
     total = np.empty((), dtype=x.dtype)
     count = x.size if reduction == "mean" else 1
-    kernel(x.reshape(-1), target.reshape(-1), part.reshape(-1), count, total)
-    return part, total
+    kernel(x.reshape(-1), target.reshape(-1), part, count, total)
+    return part.reshape(x.shape), total
 
 
 class _NllLoss(Function):
@@ -145,26 +150,26 @@ class _NllLoss(Function):
     ) -> Array:
         x2, flat = _as_rows("nll_loss", x, target)
         xp = array_module(x)
-        scale = _class_weights(xp, x, flat, weight, ignore)
-        safe = xp.where(flat == ignore, 0, flat)
-        ctx.reduction, ctx.shape, ctx.total = reduction, x.shape, scale.sum()
-        ctx.save_for_backward(safe, scale)
-        losses = -x2[xp.arange(len(safe)), safe] * scale
+        scale, kept = _class_weights("nll_loss", x, flat, weight, ignore)
+        safe = xp.where(kept, flat, 0)
+        ctx.reduction, ctx.shape, ctx.total = reduction, x.shape, _total(scale)
+        ctx.save_for_backward(safe, scale, kept)
+        losses = _of_kept(kept, -x2[xp.arange(len(safe)), safe] * scale)
         if reduction == "none":
             return losses.reshape(target.shape)
-        return _reduce(losses, reduction, ctx.total)
+        return reduce_losses(losses, reduction, ctx.total)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        safe, scale = ctx.saved_tensors
-        slope = -_scaled(grad, ctx.reduction, ctx.total).reshape(-1) * scale
+        safe, scale, kept = ctx.saved_tensors
+        slope = _of_kept(kept, -scaled(grad, ctx.reduction, ctx.total).reshape(-1) * scale)
         return _one_hot(ctx.shape, safe, slope), None, None, None, None
 
 
 class _CrossEntropy(Function):
     """Take log-softmax and the loss of the target class at once."""
 
-    __slots__ = ("reduction", "shape", "smoothing", "total")
+    __slots__ = ("dtype", "reduction", "shape", "smoothing", "total")
 
     @staticmethod
     def forward(
@@ -178,26 +183,29 @@ class _CrossEntropy(Function):
     ) -> Array:
         x2, flat = _as_rows("cross_entropy", x, target)
         xp = array_module(x)
-        logs = log_softmax_array(x2, 1)
-        scale = _class_weights(xp, x, flat, weight, ignore)
-        safe = xp.where(flat == ignore, 0, flat)
+        logs = log_softmax_array(wide(x2), 1)
+        scale, kept = _class_weights("cross_entropy", x, flat, weight, ignore)
+        safe = xp.where(kept, flat, 0)
         losses = -logs[xp.arange(len(safe)), safe] * scale
         if smoothing:
-            classes = xp.ones(x2.shape[1], dtype=x.dtype) if weight is None else weight
-            even = -(logs * classes).sum(axis=1) * (flat != ignore)
-            losses = (1 - smoothing) * losses + even * (smoothing / x2.shape[1])
-        ctx.reduction, ctx.shape, ctx.total = reduction, x.shape, scale.sum()
+            classes = xp.ones(x2.shape[1], dtype=logs.dtype) if weight is None else weight
+            even = -(logs * classes).sum(axis=1)
+            number = logs.dtype.type
+            losses = losses * number(1 - smoothing) + even * number(smoothing / x2.shape[1])
+        losses = _of_kept(kept, losses)
+        ctx.dtype = x.dtype
+        ctx.reduction, ctx.shape, ctx.total = reduction, x.shape, _total(scale)
         ctx.smoothing = smoothing
-        ctx.save_for_backward(logs, safe, scale, flat != ignore, weight)
+        ctx.save_for_backward(logs, safe, scale, kept, weight)
         if reduction == "none":
-            return losses.reshape(target.shape)
-        return _reduce(losses, reduction, ctx.total)
+            return losses.reshape(target.shape).astype(x.dtype, copy=False)
+        return reduce_losses(losses, reduction, ctx.total).astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         logs, safe, scale, kept, weight = ctx.saved_tensors
         xp = array_module(grad)
-        slope = _scaled(grad, ctx.reduction, ctx.total).reshape(-1, 1)
+        slope = scaled(grad, ctx.reduction, ctx.total).reshape(-1, 1)
         share = xp.zeros_like(logs)
         share[xp.arange(len(safe)), safe] = scale * (1 - ctx.smoothing)
         if ctx.smoothing:
@@ -207,19 +215,35 @@ class _CrossEntropy(Function):
         out *= share.sum(axis=1, keepdims=True)
         out -= share
         out *= slope
+        out = out.astype(ctx.dtype, copy=False)
         return _from_rows(out, ctx.shape), None, None, None, None, None
 
 
 def _as_rows(name: str, x: Array, target: Array) -> tuple[Array, Array]:
     """Return input as [n, classes] and target as [n], whatever axes follow the classes."""
+    if x.dtype.kind in "iub":
+        raise DtypeError(f"{name}: takes floats, not {x.dtype}; cast with .float() first")
     if target.dtype.kind not in "iu":
-        raise DtypeError(f"{name}: targets are class numbers, not {target.dtype}")
-    if x.ndim < 1 or (x.shape[:1] + x.shape[2:] != target.shape and x.ndim > 1):
+        more = ", or probabilities in the shape of the input" if name == "cross_entropy" else ""
+        raise DtypeError(
+            f"{name}: targets are class numbers{more}, not {target.dtype} of {tuple(target.shape)} "
+            f"for an input of {tuple(x.shape)}"
+        )
+    shape = x.shape
+    if len(shape) > 1:
+        is_fit = shape[:1] + shape[2:] == target.shape
+    else:
+        is_fit = len(shape) == 1 and target.shape in ((), (1,))
+    if not is_fit:
         raise ShapeError(
             f"{name}: input {tuple(x.shape)} does not fit target {tuple(target.shape)}"
         )
-    rows = x[None] if x.ndim == 1 else array_module(x).moveaxis(x, 1, -1).reshape(-1, x.shape[1])
-    return rows, target.reshape(-1)
+    if not x.shape[0 if x.ndim == 1 else 1]:
+        raise ShapeError(f"{name}: input {tuple(x.shape)} has no classes")
+    flat = target.reshape(-1)
+    if x.ndim == 1:
+        return x[None], flat
+    return array_module(x).moveaxis(x, 1, -1).reshape(flat.size, x.shape[1]), flat
 
 
 def _from_rows(rows: Array, shape: tuple[int, ...]) -> Array:
@@ -237,38 +261,85 @@ def _one_hot(shape: tuple[int, ...], places: Array, values: Array) -> Array:
     return _from_rows(out, shape)
 
 
-def _class_weights(xp: Any, x: Array, target: Array, weight: Any, ignore: int) -> Array:
+def _of_kept(kept: Array, values: Array) -> Array:
+    """Return values, 0 for ignored targets: a product with 0 would keep their NaN and infinity."""
+    return values if kept.all() else array_module(values).where(kept, values, values.dtype.type(0))
+
+
+def _check_fixed(name: str, **weights: Any) -> None:
+    """Raise GradientError if weights want a gradient: as in torch they have none."""
+    for label, weight in weights.items():
+        if getattr(weight, "requires_grad", False):
+            raise GradientError(f"{name}: {label} has no gradient; detach it")
+
+
+def _check_factors(name: str, shape: tuple[int, ...], **weights: Any) -> None:
+    """Raise ShapeError if weights do not broadcast to a shape: there would be more losses."""
+    for label, weight in weights.items():
+        if weight is not None and broadcast_shape(name, shape, weight.shape) != shape:
+            raise ShapeError(f"{name}: {label} {tuple(weight.shape)} for an input {shape}")
+
+
+def _class_weights(
+    name: str, x: Array, target: Array, weight: Any, ignore: int
+) -> tuple[Array, Array]:
+    """Return the weight of each target, and which targets count."""
     classes = x.shape[0] if x.ndim == 1 else x.shape[1]
     kept = target != ignore
     if bool(((target < 0) | (target >= classes))[kept].any()):
-        raise IndexError(f"a target lies outside the {classes} classes")
+        raise IndexError(f"{name}: a target lies outside the {classes} classes")
     if weight is None:
-        return kept.astype(x.dtype)
-    return xp.where(kept, weight[xp.where(kept, target, 0)], x.dtype.type(0))
+        return kept.astype(x.dtype), kept
+    _check_weight(name, weight, classes, x.dtype)
+    xp = array_module(x)
+    return xp.where(kept, weight[xp.where(kept, target, 0)], x.dtype.type(0)), kept
+
+
+def _check_weight(name: str, weight: Any, classes: int, dtype: Any) -> None:
+    if tuple(weight.shape) != (classes,):
+        raise ShapeError(f"{name}: weight {tuple(weight.shape)} does not fit {classes} classes")
+    if weight.dtype != dtype:
+        raise DtypeError(f"{name}: weight {weight.dtype} and input {dtype} differ; cast one")
+
+
+def _total(scale: Array) -> Array:
+    """Return the sum of weights that a mean divides by; half precision cannot count far."""
+    return scale.sum(dtype=float32) if scale.dtype.itemsize < 4 else scale.sum()
 
 
 def mse_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
-    """Return the squared error."""
-    _check_reduction(reduction)
+    """Return the squared error; shapes that differ broadcast, with a warning."""
+    check_reduction(reduction)
+    values, wanted = x.data, target.data
+    dtype = values.dtype
+    # Most dtypes are single objects; `is` costs less than a comparison, and `matched` compares.
+    if values.shape != wanted.shape or dtype is not wanted.dtype or dtype.kind in "iub":
+        x, target = matched("mse_loss", x, target)
     return _MseLoss.apply(x, target, reduction)
-
-
-def l1_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
-    """Return the absolute error."""
-    _check_reduction(reduction)
-    _check_same_shape("l1_loss", x.data, target.data)
-    errors = (x - target).abs()
-    return errors if reduction == "none" else getattr(errors, reduction)()
 
 
 def binary_cross_entropy_with_logits(
     x: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:
-    """Return the cross-entropy of sigmoid(x) against targets in [0, 1]."""
-    _check_reduction(reduction)
+    """Return the cross-entropy of sigmoid(x) against targets in [0, 1], in the dtype of x.
+
+    Args:
+        x: Logits.
+        target: Probabilities, in the shape of x.
+        weight: Factors of the losses, in a shape that broadcasts to that of x.
+        reduction: `"mean"` (over all elements), `"sum"` or `"none"`.
+        pos_weight: Factors of the positive part, in a shape that broadcasts to that of x.
+    """
+    check_reduction(reduction)
     values, wanted = x.data, target.data
-    _check_same_shape("binary_cross_entropy_with_logits", values, wanted)
+    name = "binary_cross_entropy_with_logits"
+    _check_same_shape(name, values, wanted)
+    check_float(name, values)
     is_simple = weight is None and pos_weight is None and reduction != "none"
+    if not is_simple:
+        _check_fixed(name, weight=weight, pos_weight=pos_weight)
+        _check_factors(name, values.shape, weight=weight, pos_weight=pos_weight)
+    is_simple = is_simple and not target._requires_grad
     if is_simple and _has_kernel(values, wanted):
         return _Bce.apply(x, target, reduction)
     return _BceWithLogits.apply(x, target, weight, pos_weight, reduction)
@@ -286,7 +357,8 @@ def nll_loss(
         ignore_index: Targets of this value count for nothing.
         reduction: `"mean"` (weighted), `"sum"` or `"none"`.
     """
-    _check_reduction(reduction)
+    check_reduction(reduction)
+    _check_fixed("nll_loss", weight=weight)
     return _NllLoss.apply(x, target, weight, ignore_index, reduction)
 
 
@@ -298,6 +370,32 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Return the cross-entropy of softmax(x); arguments as in `nll_loss`, x are logits."""
-    _check_reduction(reduction)
+    """Return the cross-entropy of softmax(x) against classes, or against probabilities of them.
+
+    Args:
+        x: Logits, [n, classes, ...], or [classes].
+        target: Class numbers, [n, ...], or probabilities in the shape of x.
+        weight: Weight per class, [classes], in the dtype of x.
+        ignore_index: Class numbers of this value count for nothing; not for probabilities.
+        reduction: `"mean"` (weighted by class for class numbers), `"sum"` or `"none"`.
+        label_smoothing: Share of each target that is spread evenly over the classes.
+    """
+    check_reduction(reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing}; use 0 to 1")
+    values, wanted = x.data, target.data
+    if values.shape == wanted.shape and values.shape and wanted.dtype in FLOATS:
+        if ignore_index >= 0:
+            raise ValueError(
+                f"cross_entropy: ignore_index is {ignore_index}, but probabilities have no index; "
+                "set probabilities to 0 instead"
+            )
+        if not values.shape[0 if values.ndim == 1 else 1]:
+            raise ShapeError(f"cross_entropy: input {tuple(values.shape)} has no classes")
+        x, target = in_one_dtype("cross_entropy", x, target)
+        if weight is not None:
+            _check_weight("cross_entropy", weight, x.shape[0 if x.ndim == 1 else 1], x.dtype)
+        return soft_cross_entropy(x, target, weight, label_smoothing, reduction)
+    if weight is not None:
+        _check_fixed("cross_entropy", weight=weight)
     return _CrossEntropy.apply(x, target, weight, ignore_index, label_smoothing, reduction)

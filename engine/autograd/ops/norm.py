@@ -9,42 +9,44 @@ import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.backend import Array, ShapeError, array_module, is_plain
+from gradmesh.engine.autograd.ops.floats import check_float, total, wide
+from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
+from gradmesh.engine.backend.dtype import bfloat16, float16
 
 
 class _BatchNorm(Function):
     """Normalise each channel; with given statistics it is a fixed affine map."""
 
-    __slots__ = ("count", "shape", "uses_batch")
+    __slots__ = ("count", "kind", "shape", "uses_batch")
 
     @staticmethod
     def forward(
         ctx: Any, x: Array, weight: Any, bias: Any, mean: Array, invstd: Array, uses_batch: bool
     ) -> Array:
         ctx.shape, ctx.uses_batch = x.shape, uses_batch
-        cube = x.reshape(x.shape[0], x.shape[1], -1)
-        ctx.count = x.shape[0] * cube.shape[2]
+        ctx.kind = parameter_dtype("batch_norm", x, weight, bias)
+        cube = _cube(x)
+        ctx.count = max(x.shape[0] * cube.shape[2], 1)
         scale = invstd if weight is None else weight * invstd
         shift = -mean * scale if bias is None else bias - mean * scale
         ctx.save_for_backward(x, weight, mean, invstd)
-        return _affine(cube, scale.astype(x.dtype), shift.astype(x.dtype)).reshape(x.shape)
+        return _affine(cube, scale, shift).reshape(x.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         x, weight, mean, invstd = ctx.saved_tensors
-        cube = x.reshape(x.shape[0], x.shape[1], -1)
+        cube = _cube(x)
         given = grad.reshape(cube.shape)
-        sums, products = _grad_sums(given, cube)
-        # Sum over grad * normalised x, from the sums over grad and grad * x.
-        lined = (products - mean * sums) * invstd
+        sums, products = _grad_sums(given, cube, mean)
+        lined = products * invstd
         scale = invstd if weight is None else weight * invstd
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = _grad_input(ctx, given, cube, (scale, mean, invstd, sums, lined))
         return (
             grad_x,
-            lined.astype(grad.dtype) if ctx.needs_input_grad[1] else None,
-            sums.astype(grad.dtype) if ctx.needs_input_grad[2] else None,
+            lined.astype(ctx.kind) if ctx.needs_input_grad[1] else None,
+            sums.astype(ctx.kind) if ctx.needs_input_grad[2] else None,
             None,
             None,
             None,
@@ -59,45 +61,63 @@ def _grad_input(ctx: Any, given: Array, cube: Array, stats: tuple[Array, ...]) -
         constant = -scale * sums / ctx.count - of_x * mean
     else:
         of_x = constant = xp.zeros_like(scale)
-    kind = cube.dtype
+    wider = wide(cube)
+    kind = wider.dtype
     numbers = scale.astype(kind), of_x.astype(kind), constant.astype(kind)
     if _has_kernel(cube) and given.flags.c_contiguous:
         out = np.empty_like(cube)
         kernels.norm.combine(given, cube, out, *numbers)
     else:
         a, b, d = (n.reshape(1, -1, 1) for n in numbers)
-        out = given * a + cube * b + d
+        out = (given * a + wider * b + d).astype(cube.dtype)
     return out.reshape(ctx.shape)
 
 
 def batch_statistics(x: Array) -> tuple[Array, Array]:
-    """Return mean and biased variance per channel, float64."""
-    cube = x.reshape(x.shape[0], x.shape[1], -1)
+    """Return mean and biased variance per channel, float64; of an empty batch 0 and 1."""
+    cube = _cube(x)
+    xp = array_module(x)
     count = cube.shape[0] * cube.shape[2]
+    if not count:
+        return xp.zeros(cube.shape[1]), xp.ones(cube.shape[1])
+    pivot = cube[0, :, 0].astype("float64")
     if _has_kernel(cube):
         sums, squares = np.empty(cube.shape[1]), np.empty(cube.shape[1])
-        kernels.norm.channel_sums(cube, sums, squares)
+        kernels.norm.channel_sums(cube, pivot, sums, squares)
     else:
-        sums = cube.sum(axis=(0, 2), dtype="float64")
-        squares = (cube * cube).sum(axis=(0, 2), dtype="float64")
-    mean = sums / count
-    return mean, array_module(x).maximum(squares / count - mean * mean, 0)
+        given = wide(cube)
+        moved = given - pivot.astype(given.dtype).reshape(1, -1, 1)
+        sums = moved.sum(axis=(0, 2), dtype="float64")
+        squares = (moved * moved).sum(axis=(0, 2), dtype="float64")
+    offset = sums / count
+    return pivot + offset, xp.maximum(squares / count - offset * offset, 0)
+
+
+def _cube(x: Array) -> Array:
+    """Return x as [n, channels, area]."""
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
 
 
 def _affine(cube: Array, scale: Array, shift: Array) -> Array:
+    given = wide(cube)
+    scale, shift = scale.astype(given.dtype), shift.astype(given.dtype)
     if _has_kernel(cube):
         out = np.empty_like(cube)
         kernels.norm.scale_shift(cube, out, scale, shift)
         return out
-    return cube * scale.reshape(1, -1, 1) + shift.reshape(1, -1, 1)
+    # In float32 for half precision, where two large terms would leave nothing of a small sum.
+    return (given * scale.reshape(1, -1, 1) + shift.reshape(1, -1, 1)).astype(cube.dtype)
 
 
-def _grad_sums(given: Array, cube: Array) -> tuple[Array, Array]:
+def _grad_sums(given: Array, cube: Array, mean: Array) -> tuple[Array, Array]:
+    """Return the sums of the gradient and of gradient * (x - mean) per channel."""
     if _has_kernel(cube) and given.flags.c_contiguous:
         sums, products = np.empty(cube.shape[1]), np.empty(cube.shape[1])
-        kernels.norm.grad_sums(given, cube, sums, products)
+        kernels.norm.grad_sums(given, cube, mean, sums, products)
         return sums, products
-    products = (given * cube).sum(axis=(0, 2), dtype="float64")
+    wider = wide(cube)
+    moved = wider - mean.astype(wider.dtype).reshape(1, -1, 1)
+    products = (given * moved).sum(axis=(0, 2), dtype="float64")
     return given.sum(axis=(0, 2), dtype="float64"), products
 
 
@@ -105,37 +125,58 @@ def _has_kernel(cube: Array) -> bool:
     return is_plain(cube) and bool(cube.flags.c_contiguous)
 
 
+def parameter_dtype(name: str, x: Array, weight: Any, bias: Any) -> np.dtype[Any]:
+    """Return the dtype of weight and bias: the input's, or float32 beside half precision.
+
+    Raises:
+        DtypeError: If they are of another one, or differ.
+    """
+    kind: np.dtype[Any] = x.dtype
+    given = weight if weight is not None else bias
+    if given is None or (given.dtype == kind and (bias is None or bias.dtype == kind)):
+        return kind
+    if given.dtype == "float32" and kind in (float16, bfloat16):
+        kind = given.dtype
+    for label, one in (("weight", weight), ("bias", bias)):
+        if one is not None and one.dtype != kind:
+            raise DtypeError(
+                f"{name}: input is {x.dtype}, {label} is {one.dtype}; cast one of them"
+            )
+    return kind
+
+
 class _LayerNorm(Function):
-    __slots__ = ("axes",)
+    __slots__ = ("axes", "kind")
 
     @staticmethod
     def forward(
         ctx: Any, x: Array, weight: Any, bias: Any, axes: tuple[int, ...], eps: float
     ) -> Array:
+        ctx.kind = parameter_dtype("layer_norm", x, weight, bias)
         xp = array_module(x)
-        centred = x - x.mean(axis=axes, keepdims=True)
+        given = wide(x)
+        centred = given - given.mean(axis=axes, keepdims=True)
         invstd = 1 / xp.sqrt((centred * centred).mean(axis=axes, keepdims=True) + eps)
         centred *= invstd
         ctx.axes = axes
         ctx.save_for_backward(centred, invstd, weight)
         out = centred if weight is None else centred * weight
-        return out.copy() if bias is None else out + bias
+        out = out.copy() if bias is None else out + bias
+        return out if out.dtype == x.dtype else out.astype(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         lined, invstd, weight = ctx.saved_tensors
         batch = tuple(range(grad.ndim - len(ctx.axes)))
+        dtype, grad = grad.dtype, wide(grad)
         inner = grad if weight is None else grad * weight
         grad_x = inner - inner.mean(axis=ctx.axes, keepdims=True)
         grad_x -= lined * (inner * lined).mean(axis=ctx.axes, keepdims=True)
         grad_x *= invstd
-        return (
-            grad_x,
-            (grad * lined).sum(axis=batch) if ctx.needs_input_grad[1] else None,
-            grad.sum(axis=batch) if ctx.needs_input_grad[2] else None,
-            None,
-            None,
-        )
+        need_weight, need_bias = ctx.needs_input_grad[1:3]
+        of_weight = total(grad * lined, batch).astype(ctx.kind, copy=False) if need_weight else None
+        of_bias = total(grad, batch).astype(ctx.kind, copy=False) if need_bias else None
+        return grad_x.astype(dtype, copy=False), of_weight, of_bias, None, None
 
 
 def batch_norm(
@@ -162,13 +203,14 @@ def batch_norm(
     """
     if x.ndim < 2:
         raise ShapeError(f"batch_norm needs [n, channels, ...], got {tuple(x.shape)}")
+    check_float("batch_norm", x.data)
     uses_batch = training or running_mean is None
     if uses_batch:
-        count = math.prod(x.shape) // max(x.shape[1], 1)
-        if count < 2 and training:
+        count = x.shape[0] * math.prod(x.shape[2:])
+        if count == 1:
             raise ShapeError(f"batch_norm needs more than one value per channel, got {x.shape}")
         mean, var = batch_statistics(x.data)
-        if running_mean is not None and training and momentum is not None:
+        if count and running_mean is not None and training and momentum is not None:
             _follow(running_mean, mean, momentum)
             _follow(running_var, var * (count / max(count - 1, 1)), momentum)
     else:
@@ -190,4 +232,5 @@ def layer_norm(
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if tuple(x.shape[-len(shape) :]) != shape:
         raise ShapeError(f"layer_norm: input {tuple(x.shape)} does not end with {shape}")
+    check_float("layer_norm", x.data)
     return _LayerNorm.apply(x, weight, bias, tuple(range(-len(shape), 0)), eps)

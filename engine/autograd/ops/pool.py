@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.floats import wide
 from gradmesh.engine.autograd.ops.window import Window, pair
 from gradmesh.engine.backend import Array, ShapeError, array_module
 
 
 class _MaxPool2d(Function):
-    """Take the largest element of each window; of equals the first."""
+    """Take the largest element of each window; of equals the first, NaN before all."""
 
     __slots__ = ("shape", "window")
 
@@ -19,6 +20,8 @@ class _MaxPool2d(Function):
         _check(x)
         xp = array_module(x)
         source = window.padded(x, float("-inf"))
+        # NaN is larger than everything, as in torch; a comparison does not say so.
+        has_nan = bool((x != x).any())
         best = which = None
         for i, j, down, across in window.places(x.shape[2], x.shape[3]):
             candidate = source[:, :, down, across]
@@ -28,6 +31,8 @@ class _MaxPool2d(Function):
                 which = xp.zeros(best.shape, dtype="int16")
                 continue
             better = candidate > best
+            if has_nan:
+                better |= candidate != candidate
             xp.copyto(best, candidate, where=better)
             which[better] = number
         ctx.shape, ctx.window = x.shape, window
@@ -42,7 +47,8 @@ class _MaxPool2d(Function):
         shape = (count, channels, high + 2 * top, wide + 2 * left)
         total = array_module(grad).zeros(shape, dtype=grad.dtype)
         for i, j, down, across in window.places(high, wide):
-            total[:, :, down, across] += grad * (which == i * window.size[1] + j)
+            mine = which == i * window.size[1] + j
+            total[:, :, down, across] += array_module(grad).where(mine, grad, grad.dtype.type(0))
         return total[:, :, top : top + high, left : left + wide].copy(), None
 
 
@@ -55,11 +61,11 @@ class _AvgPool2d(Function):
         ctx.shape, ctx.window = x.shape, window
         source = window.padded(x)
         rows, cols = window.out_size(x.shape[2], x.shape[3])
-        total = array_module(x).zeros((*x.shape[:2], rows, cols), dtype=x.dtype)
+        sums = array_module(x).zeros((*x.shape[:2], rows, cols), dtype=wide(x[:0]).dtype)
         for _, _, down, across in window.places(x.shape[2], x.shape[3]):
-            total += source[:, :, down, across]
-        total /= window.size[0] * window.size[1]
-        return total
+            sums += source[:, :, down, across]
+        sums /= window.size[0] * window.size[1]
+        return sums.astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
@@ -86,7 +92,7 @@ class _AdaptiveAvgPool2d(Function):
         out = array_module(x).empty((*x.shape[:2], *size), dtype=x.dtype)
         for i, down in enumerate(ctx.grid[0]):
             for j, across in enumerate(ctx.grid[1]):
-                out[:, :, i, j] = x[:, :, down, across].mean(axis=(2, 3))
+                out[:, :, i, j] = wide(x[:, :, down, across]).mean(axis=(2, 3))
         return out
 
     @staticmethod
@@ -108,16 +114,21 @@ def _check(x: Array) -> None:
         raise ShapeError(f"pooling needs [batch, channels, height, width], got {tuple(x.shape)}")
 
 
+def _window(name: str, kernel_size: Any, stride: Any, padding: Any) -> Window:
+    size, margin = pair(kernel_size), pair(padding)
+    if any(not 0 <= 2 * p <= n for p, n in zip(margin, size, strict=True)):
+        raise ShapeError(f"{name}: padding {margin} is more than half of the window {size}")
+    return Window(size, pair(kernel_size if stride is None else stride), margin)
+
+
 def max_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
     """Return the largest element of each window; the stride is the window unless given."""
-    step = pair(kernel_size if stride is None else stride)
-    return _MaxPool2d.apply(x, Window(pair(kernel_size), step, pair(padding)))
+    return _MaxPool2d.apply(x, _window("max_pool2d", kernel_size, stride, padding))
 
 
 def avg_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
     """Return the mean of each window, padding included."""
-    step = pair(kernel_size if stride is None else stride)
-    return _AvgPool2d.apply(x, Window(pair(kernel_size), step, pair(padding)))
+    return _AvgPool2d.apply(x, _window("avg_pool2d", kernel_size, stride, padding))
 
 
 def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.backend import Array, DtypeError, array_module
-from gradmesh.engine.backend.dtype import FLOATS, int64
+from gradmesh.engine.autograd.ops.arithmetic import maximum, minimum
+from gradmesh.engine.autograd.ops.axis import axes_of, axis_of
+from gradmesh.engine.autograd.ops.floats import check_float, total, wide
+from gradmesh.engine.backend import Array, DimError, ShapeError, array_module, as_array
+from gradmesh.engine.backend.dtype import FLOATS, float64, int64
 
 
-def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
-    if dim is None:
-        return tuple(range(ndim))
-    return tuple(d % ndim for d in ((dim,) if isinstance(dim, int) else dim))
+class Extremes(NamedTuple):
+    """The extreme elements along an axis, and where each of them is."""
+
+    values: Any
+    indices: Any
 
 
-def _spread(grad: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+def spread(grad: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
     """Return a view of a reduced gradient in the shape before the reduction."""
     kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
     return array_module(grad).broadcast_to(grad.reshape(kept), shape)
+
+
+def _total(x: Array, axes: tuple[int, ...], keepdim: bool) -> Array:
+    """Return sums, of half precision rounded once, of integers as int64."""
+    if x.dtype.num < 11:
+        return x.sum(axis=axes, keepdims=keepdim, dtype=int64)
+    return total(x, axes, keepdim)
 
 
 class _Sum(Function):
@@ -27,13 +41,12 @@ class _Sum(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, dim: Any, keepdim: bool) -> Array:
-        ctx.shape, ctx.axes = x.shape, _axes(dim, x.ndim)
-        dtype = None if x.dtype in FLOATS else int64
-        return x.sum(axis=ctx.axes, keepdims=keepdim, dtype=dtype)
+        ctx.shape, ctx.axes = x.shape, axes_of("sum", dim, x.ndim)
+        return _total(x, ctx.axes, keepdim)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        return _spread(grad, ctx.shape, ctx.axes), None, None
+        return spread(grad, ctx.shape, ctx.axes), None, None
 
 
 class _Mean(Function):
@@ -41,83 +54,143 @@ class _Mean(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, dim: Any, keepdim: bool) -> Array:
-        if x.dtype not in FLOATS:
-            raise DtypeError(f"mean needs a float tensor, not {x.dtype}")
-        ctx.shape, ctx.axes = x.shape, _axes(dim, x.ndim)
+        check_float("mean", x)
+        ctx.shape, ctx.axes = x.shape, axes_of("mean", dim, x.ndim)
         ctx.count = math.prod(x.shape[a] for a in ctx.axes)
-        total = x.sum(axis=ctx.axes, keepdims=keepdim)
-        return total / array_module(x).asarray(ctx.count, dtype=x.dtype)
+        given = wide(x)
+        found = total(given, ctx.axes, keepdim)
+        if not ctx.count:
+            return (found + math.nan).astype(x.dtype)
+        mean = found / array_module(x).asarray(ctx.count, dtype=given.dtype)
+        return mean if given is x else mean.astype(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        return _spread(grad / grad.dtype.type(ctx.count), ctx.shape, ctx.axes), None, None
+        scaled = grad
+        if ctx.count:
+            # Half precision cannot count far.
+            given = wide(grad)
+            scaled = (given / given.dtype.type(ctx.count)).astype(grad.dtype, copy=False)
+        return spread(scaled, ctx.shape, ctx.axes), None, None
 
 
 class _Extremum(Function):
-    """Take an extreme element; of equals all share the gradient, along an axis the first has it."""
+    """Take the extreme element of all; equals share the gradient."""
 
-    __slots__ = ("dim", "keepdim", "shape")
+    __slots__ = ()
 
     @staticmethod
-    def forward(ctx: Any, x: Array, dim: int | None, keepdim: bool, largest: bool) -> Any:
-        ctx.shape, ctx.dim, ctx.keepdim = x.shape, dim, keepdim
-        if dim is None:
-            out = x.max() if largest else x.min()
-            ctx.save_for_backward(x == out)
-            return out
-        xp = array_module(x)
-        places = xp.expand_dims(x.argmax(axis=dim) if largest else x.argmin(axis=dim), dim)
-        ctx.save_for_backward(places)
-        out = xp.take_along_axis(x, places, axis=dim)
-        return out if keepdim else out.squeeze(axis=dim)
+    def forward(ctx: Any, x: Array, largest: bool) -> Any:
+        if not x.size:
+            name = "max" if largest else "min"
+            raise ShapeError(f"{name}: a tensor of shape {tuple(x.shape)} has no element; give dim")
+        out = x.max() if largest else x.min()
+        ctx.save_for_backward(x, out)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        (where,) = ctx.saved_tensors
+        x, out = ctx.saved_tensors
+        # NaN is not equal to itself.
+        where = x == out if out == out else array_module(x).isnan(x)
+        given = wide(grad)
+        share = (given / given.dtype.type(int(where.sum()))).astype(grad.dtype, copy=False)
+        return array_module(x).where(where, share, grad.dtype.type(0)), None
+
+
+class _AtPlaces(Function):
+    """Take one element along an axis, whose place is known; it gets the gradient."""
+
+    __slots__ = ("axis", "keepdim", "shape")
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, places: Array, axis: int, keepdim: bool) -> Array:
+        ctx.shape, ctx.axis, ctx.keepdim = x.shape, axis, keepdim
+        ctx.save_for_backward(places)
+        xp = array_module(x)
+        kept = places if keepdim else xp.expand_dims(places, axis)
+        out = xp.take_along_axis(x, kept, axis=axis)
+        return out if keepdim else out.squeeze(axis=axis)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        (places,) = ctx.saved_tensors
         xp = array_module(grad)
-        if ctx.dim is None:
-            return where * (grad / where.sum(dtype=grad.dtype)), None, None, None
         out = xp.zeros(ctx.shape, dtype=grad.dtype)
-        kept = grad if ctx.keepdim else xp.expand_dims(grad, ctx.dim)
-        xp.put_along_axis(out, where, kept, axis=ctx.dim)
+        if not ctx.keepdim:
+            grad, places = xp.expand_dims(grad, ctx.axis), xp.expand_dims(places, ctx.axis)
+        xp.put_along_axis(out, places, grad, axis=ctx.axis)
         return out, None, None, None
 
 
 class _Var(Function):
-    __slots__ = ("axes", "count")
+    """Take the variance, or its root."""
+
+    __slots__ = ("axes", "count", "dtype", "root")
 
     @staticmethod
-    def forward(ctx: Any, x: Array, dim: Any, correction: int, keepdim: bool) -> Array:
-        ctx.axes = _axes(dim, x.ndim)
-        ctx.count = math.prod(x.shape[a] for a in ctx.axes) - correction
-        centred = x - x.mean(axis=ctx.axes, keepdims=True)
-        ctx.save_for_backward(centred)
-        return (centred * centred).sum(axis=ctx.axes, keepdims=keepdim) / x.dtype.type(ctx.count)
+    def forward(
+        ctx: Any, x: Array, dim: Any, correction: float, keepdim: bool, root: bool
+    ) -> Array:
+        check_float("std" if root else "var", x)
+        ctx.axes, ctx.root = axes_of("std" if root else "var", dim, x.ndim), root
+        ctx.dtype = x.dtype
+        size = math.prod(x.shape[a] for a in ctx.axes)
+        ctx.count = size - correction if size > correction else 0
+        given = wide(x)
+        # Of too few samples the variance is 0 / 0 or x / 0, NaN or infinite as in torch.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = total(given, ctx.axes, True) / given.dtype.type(size)
+            centred = given - mean
+            squares = total(centred * centred, ctx.axes, keepdim)
+            out = squares / given.dtype.type(ctx.count)
+        if root:
+            out = array_module(x).sqrt(out)
+        ctx.save_for_backward(centred, out if root else None)
+        return out.astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        (centred,) = ctx.saved_tensors
-        slope = _spread(grad, centred.shape, ctx.axes) * grad.dtype.type(2 / ctx.count)
-        return centred * slope, None, None, None
+        centred, out = ctx.saved_tensors
+        xp = array_module(grad)
+        if ctx.root:
+            # The deviation of a constant has no slope: 0 is its subgradient.
+            flat = out == 0
+            grad = xp.where(
+                flat, grad.dtype.type(0), grad / xp.where(flat, out.dtype.type(1), 2 * out)
+            )
+        given = spread(grad, centred.shape, ctx.axes)
+        if ctx.count:
+            found = centred * (given * given.dtype.type(2 / ctx.count))
+        else:
+            found = given * xp.where(centred == 0, given.dtype.type(math.nan), math.inf)
+        return found.astype(ctx.dtype, copy=False), None, None, None, None
 
 
 class _CumSum(Function):
-    __slots__ = ("dim",)
+    __slots__ = ("axis",)
 
     @staticmethod
-    def forward(ctx: Any, x: Array, dim: int) -> Array:
-        ctx.dim = dim
-        dtype = None if x.dtype in FLOATS else int64
-        return array_module(x).cumsum(x, axis=dim, dtype=dtype)
+    def forward(ctx: Any, x: Array, axis: int) -> Array:
+        ctx.axis = axis
+        if x.dtype not in FLOATS:
+            return array_module(x).cumsum(x, axis=axis, dtype=int64)
+        return _running_sums(x, axis)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         xp = array_module(grad)
-        return xp.flip(xp.cumsum(xp.flip(grad, ctx.dim), axis=ctx.dim), ctx.dim), None
+        return xp.flip(_running_sums(xp.flip(grad, ctx.axis), ctx.axis), ctx.axis), None
+
+
+def _running_sums(x: Array, axis: int) -> Array:
+    """Return running sums of floats, each rounded once: errors would add up, too."""
+    sums = array_module(x).cumsum(wide(x), axis=axis, dtype=float64)
+    return sums.astype(x.dtype, copy=False)
 
 
 def sum(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the sum over all elements or over some axes."""
+    """Return the sum over all elements or over some axes; of integers as int64."""
     return _Sum.apply(x, dim, keepdim)
 
 
@@ -126,21 +199,71 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return _Mean.apply(x, dim, keepdim)
 
 
-def var(x: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
-    """Return the variance; correction 1 divides by n - 1."""
-    return _Var.apply(x, dim, correction, keepdim)
+def var(x: Any, dim: Any = None, correction: float = 1, keepdim: bool = False) -> Any:
+    """Return the variance; correction 1 divides by n - 1, and True and False stand for 1 and 0."""
+    if isinstance(dim, bool):
+        dim, correction = None, dim
+    return _Var.apply(x, dim, correction, keepdim, False)
 
 
-def max(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the largest element, of all or along an axis."""
-    return _Extremum.apply(x, dim, keepdim, True)
+def std(x: Any, dim: Any = None, correction: float = 1, keepdim: bool = False) -> Any:
+    """Return the standard deviation; arguments as in `var`."""
+    if isinstance(dim, bool):
+        dim, correction = None, dim
+    return _Var.apply(x, dim, correction, keepdim, True)
 
 
-def min(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the smallest element, of all or along an axis."""
-    return _Extremum.apply(x, dim, keepdim, False)
+def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the largest element of all, or the largest along an axis with their places.
+
+    Args:
+        x: A tensor.
+        dim: None for all; an axis for (values, indices); a tensor for `maximum` of the two.
+        keepdim: Whether the axis stays, with length 1.
+    """
+    if isinstance(dim, tensor_module.Tensor):
+        return maximum(x, dim)
+    return _Extremum.apply(x, True) if dim is None else _along("max", x, dim, keepdim)
+
+
+def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the smallest element of all, or along an axis; arguments as in `max`."""
+    if isinstance(dim, tensor_module.Tensor):
+        return minimum(x, dim)
+    return _Extremum.apply(x, False) if dim is None else _along("min", x, dim, keepdim)
+
+
+def _along(name: str, x: Any, dim: int, keepdim: bool) -> Extremes:
+    places = tensor_module.Tensor(arg_extreme(name, x, dim, keepdim))
+    if not x.ndim:
+        return Extremes(x.clone(), places)
+    # As tensors, so that backward notices if they are changed.
+    return Extremes(_AtPlaces.apply(x, places, dim % x.ndim, keepdim), places)
+
+
+def arg_extreme(name: str, x: Any, dim: int | None, keepdim: bool) -> Array:
+    """Return the places of the extreme elements, along an axis or in the flattened tensor.
+
+    Raises:
+        DimError: If the axis is not there, or is empty.
+    """
+    if dim is None:
+        if not x.numel():
+            raise DimError(f"{name}: a tensor of shape {tuple(x.shape)} has no element; give dim")
+        flat = x.data.reshape(-1)
+        found = as_array(flat.argmin() if name in ("min", "argmin") else flat.argmax())
+        return found.reshape((1,) * x.ndim) if keepdim else found
+    axis = axis_of(name, dim, x.ndim)
+    if not x.ndim:
+        return as_array(array_module(x.data).zeros((), dtype="int64"))
+    if not x.shape[axis]:
+        raise DimError(f"{name}: axis {dim} of shape {tuple(x.shape)} is empty")
+    small = name in ("min", "argmin")
+    found = as_array(x.data.argmin(axis=axis) if small else x.data.argmax(axis=axis))
+    return array_module(found).expand_dims(found, axis) if keepdim else found
 
 
 def cumsum(x: Any, dim: int) -> Any:
-    """Return the running sums along an axis."""
-    return _CumSum.apply(x, dim)
+    """Return the running sums along an axis; of integers as int64."""
+    axis = axis_of("cumsum", dim, x.ndim)
+    return _CumSum.apply(x, axis) if x.ndim else sum(x)

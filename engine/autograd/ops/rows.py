@@ -47,6 +47,13 @@ def _scatter_add_sorted(out: Array, places: Array, rows: Array) -> None:
     if out.dtype.char in "fd" and out.flags.c_contiguous and rows.dtype == out.dtype:
         segment_sum(given, order, starts, first, out)
         return
+    if out.dtype.kind in "iub":
+        # Integers add exactly in any order: the sum of a segment is a difference of running sums.
+        sums = xp.cumsum(given[order], axis=0, dtype="int64")
+        upto = sums[xp.concatenate([starts[1:], xp.asarray([len(places)])]) - 1]
+        upto[1:] -= upto[:-1].copy()
+        out[first] += upto.astype(out.dtype)
+        return
     # Half precision: sum in float32 and round once, as on the host.
     total = xp.ascontiguousarray(out.astype("float32"))
     segment_sum(given.astype("float32"), order, starts, first, total)

@@ -2,54 +2,97 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.axis import axis_of
+from gradmesh.engine.autograd.ops.broadcast import (
+    broadcast_shape,
+    check_shapes,
+    filling,
+    spec,
+    unbroadcast,
+)
+from gradmesh.engine.autograd.ops.floats import check_float
+from gradmesh.engine.autograd.ops.indexing import getitem
 from gradmesh.engine.autograd.ops.rows import scatter_add
-from gradmesh.engine.backend import Array, DtypeError, array_module
+from gradmesh.engine.autograd.ops.shape import broadcast_to
+from gradmesh.engine.backend import Array, DimError, DtypeError, ShapeError, array_module
+from gradmesh.engine.backend.dtype import bool_
 
 
 class _Gather(Function):
-    __slots__ = ("dim", "shape")
+    __slots__ = ("axis", "shape")
 
     @staticmethod
-    def forward(ctx: Any, x: Array, dim: int, index: Array) -> Array:
+    def forward(ctx: Any, x: Array, axis: int, index: Array) -> Array:
         if index.dtype.kind not in "iu":
             raise DtypeError(f"gather: an index is of integers, not {index.dtype}")
-        ctx.shape, ctx.dim = x.shape, dim % x.ndim
-        # torch takes an index shorter than x along the other axes; the rest of x is not looked at.
-        cut = tuple(
-            slice(None) if axis == ctx.dim else slice(0, n) for axis, n in enumerate(index.shape)
-        )
+        if index.ndim != x.ndim:
+            raise ShapeError(f"gather: an index of {index.ndim} axes for a tensor of {x.ndim}")
+        others = [i for i in range(x.ndim) if i != axis]
+        if index.size and any(index.shape[i] > x.shape[i] for i in others):
+            raise ShapeError(
+                f"gather: an index of {tuple(index.shape)} for a tensor of {tuple(x.shape)}; it "
+                f"may be longer along axis {axis} only"
+            )
+        ctx.shape, ctx.axis = x.shape, axis
+        length = x.shape[axis]
+        if index.size and (int(index.min()) < 0 or int(index.max()) >= length):
+            raise IndexError(f"gather: an index lies outside the {length} places of axis {axis}")
         ctx.save_for_backward(index)
-        return array_module(x).take_along_axis(x[cut], index, axis=ctx.dim)
+        if not index.size:
+            return array_module(x).empty(index.shape, dtype=x.dtype)
+        # torch takes an index shorter than x along the other axes; the rest of x is not looked at.
+        return array_module(x).take_along_axis(_cut(x, index, axis), index, axis=axis)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         (index,) = ctx.saved_tensors
         xp = array_module(grad)
-        out = xp.zeros(ctx.shape, dtype=grad.dtype)
-        places = xp.arange(out.size).reshape(ctx.shape)
-        cut = tuple(
-            slice(None) if axis == ctx.dim else slice(0, n) for axis, n in enumerate(index.shape)
-        )
-        flat = xp.take_along_axis(places[cut], index, axis=ctx.dim).reshape(-1)
-        scatter_add(out.reshape(-1, 1), flat, grad.reshape(-1, 1))
-        return out, None, None
+        size = math.prod(ctx.shape)
+        out = xp.zeros((size, 1), dtype=grad.dtype)
+        if not index.size:
+            return out.reshape(ctx.shape), None, None
+        places = xp.arange(size).reshape(ctx.shape)
+        flat = xp.take_along_axis(_cut(places, index, ctx.axis), index, axis=ctx.axis).reshape(-1)
+        scatter_add(out, flat, grad.reshape(-1, 1))
+        return out.reshape(ctx.shape), None, None
+
+
+def _cut(x: Array, index: Array, axis: int) -> Array:
+    return x[tuple(slice(None) if i == axis else slice(0, n) for i, n in enumerate(index.shape))]
 
 
 class _MaskedFill(Function):
-    __slots__ = ()
+    __slots__ = ("like", "of_value")
 
     @staticmethod
-    def forward(ctx: Any, x: Array, mask: Array, value: float) -> Array:
+    def forward(ctx: Any, x: Array, mask: Array, value: Any) -> Array:
+        if mask.dtype != bool_:
+            raise DtypeError(f"masked_fill: a mask is of truth values, not {mask.dtype}")
+        if getattr(value, "shape", ()) != ():
+            raise ShapeError(
+                f"masked_fill: the value has shape {tuple(value.shape)}, it must be ()"
+            )
+        check_shapes("masked_fill", x.shape, mask.shape)
+        ctx.like, ctx.of_value = spec(x), spec(value)
         ctx.save_for_backward(mask)
-        return array_module(x).where(mask, x.dtype.type(value), x)
+        is_array = ctx.of_value is not None
+        fill = value.astype(x.dtype) if is_array else filling("masked_fill", value, x.dtype)
+        return array_module(x).where(mask, fill, x)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         (mask,) = ctx.saved_tensors
-        return array_module(grad).where(mask, grad.dtype.type(0), grad), None, None
+        where, zero = array_module(grad).where, grad.dtype.type(0)
+        of_x, _, of_value = ctx.needs_input_grad
+        return (
+            unbroadcast(where(mask, zero, grad), ctx.like) if of_x else None,
+            None,
+            unbroadcast(where(mask, grad, zero), ctx.of_value) if of_value else None,
+        )
 
 
 class _LeakyRelu(Function):
@@ -57,6 +100,7 @@ class _LeakyRelu(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, slope: float) -> Array:
+        check_float("leaky_relu", x)
         ctx.slope = slope
         ctx.save_for_backward(x)
         return array_module(x).where(x > 0, x, x * x.dtype.type(slope))
@@ -69,12 +113,31 @@ class _LeakyRelu(Function):
 
 def gather(x: Any, dim: int, index: Any) -> Any:
     """Return, for each place of the index, the element of x at that place along an axis."""
-    return _Gather.apply(x, dim, index)
+    axis = axis_of("gather", dim, x.ndim)
+    if not x.ndim:
+        return gather(x.reshape(1), 0, index.reshape(-1)).reshape(index.shape)
+    return _Gather.apply(x, axis, index)
 
 
-def masked_fill(x: Any, mask: Any, value: float) -> Any:
-    """Return x with a value where the mask is true; no gradient goes there."""
+def masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    """Return x with a value, a number or a tensor without axes, where the mask is true."""
     return _MaskedFill.apply(x, mask, value)
+
+
+def masked_select(x: Any, mask: Any) -> Any:
+    """Return the elements of x where the mask is true, in row-major order, along one axis.
+
+    The two broadcast.
+
+    Raises:
+        DtypeError: If the mask is not of truth values.
+        ShapeError: If the shapes do not broadcast.
+    """
+    if mask.dtype != bool_:
+        raise DtypeError(f"masked_select: a mask is of bool, not {mask.dtype}")
+    shape = broadcast_shape("masked_select", x.shape, mask.shape)
+    x = x if x.shape == shape else broadcast_to(x, shape)
+    return getitem(x, mask if mask.shape == shape else broadcast_to(mask, shape))
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
@@ -84,19 +147,18 @@ def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
 
 def chunk(x: Any, chunks: int, dim: int = 0) -> Any:
     """Return at most so many pieces of x along an axis, all but the last of one length."""
-    return x.split(-(-x.shape[dim] // chunks), dim)
+    if not x.ndim:
+        raise ShapeError("chunk: a tensor without axes has no pieces")
+    if chunks < 1:
+        raise ShapeError(f"chunk: {chunks} pieces; one is the least")
+    length = x.shape[axis_of("chunk", dim, x.ndim)]
+    return x.split(-(-length // chunks) if length else [0] * chunks, dim)
 
 
 def unbind(x: Any, dim: int = 0) -> tuple[Any, ...]:
     """Return the slices of x along an axis, without that axis."""
+    if not x.ndim:
+        raise DimError("unbind: a tensor without axes has no slices")
+    if not x.shape[axis_of("unbind", dim, x.ndim)]:
+        return ()
     return tuple(part.squeeze(dim) for part in x.split(1, dim))
-
-
-def norm(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the root of the sum of squares, over all elements or over some axes."""
-    return (x * x).sum(dim=dim, keepdim=keepdim).sqrt()
-
-
-def std(x: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
-    """Return the standard deviation; correction 1 divides by n - 1."""
-    return x.var(dim=dim, correction=correction, keepdim=keepdim).sqrt()

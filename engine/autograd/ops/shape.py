@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.axis import axes_of, axis_of
 from gradmesh.engine.autograd.ops.broadcast import unbroadcast
 from gradmesh.engine.backend import Array, ShapeError, array_module
 
@@ -32,9 +34,9 @@ class _Permute(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array, axes: tuple[int, ...]) -> Array:
-        if sorted(a % x.ndim for a in axes) != list(range(x.ndim)):
+        ctx.axes = axes_of("permute", axes, x.ndim)
+        if len(axes) != x.ndim:
             raise ShapeError(f"permute: {axes} is no order of the {x.ndim} axes")
-        ctx.axes = tuple(a % x.ndim for a in axes)
         return x.transpose(ctx.axes)
 
     @staticmethod
@@ -83,7 +85,22 @@ class _Copy(Function):
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
     """Return x in another shape; one axis may be -1."""
-    return _Reshape.apply(x, tuple(int(n) for n in shape))
+    wanted = tuple([int(n) for n in shape])
+    if wanted and min(wanted) < -1:
+        raise ShapeError(f"reshape: a length in {wanted} is negative")
+    return _Reshape.apply(x, wanted)
+
+
+def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Return x with the axes from one to another merged into one."""
+    start, end = axis_of("flatten", start_dim, x.ndim), axis_of("flatten", end_dim, x.ndim)
+    if start > end:
+        raise ShapeError(f"flatten: axis {start_dim} comes after axis {end_dim}")
+    if start == end and x.ndim:
+        return x
+    # Counted, because numpy cannot infer a length beside an empty axis.
+    length = math.prod(x.shape[start : end + 1])
+    return reshape(x, (*x.shape[:start], length, *x.shape[end + 1 :]))
 
 
 def permute(x: Any, axes: tuple[int, ...]) -> Any:
@@ -93,33 +110,40 @@ def permute(x: Any, axes: tuple[int, ...]) -> Any:
 
 def transpose(x: Any, dim0: int, dim1: int) -> Any:
     """Return x with two axes swapped."""
+    first, second = axis_of("transpose", dim0, x.ndim), axis_of("transpose", dim1, x.ndim)
     axes = list(range(x.ndim))
-    axes[dim0], axes[dim1] = axes[dim1], axes[dim0]
+    if axes:
+        axes[first], axes[second] = axes[second], axes[first]
     return permute(x, tuple(axes))
 
 
-def squeeze(x: Any, dim: int | None = None) -> Any:
-    """Return x without its axes of length 1, or without one of them."""
-    if dim is None:
-        return reshape(x, tuple(n for n in x.shape if n != 1))
-    shape = list(x.shape)
-    if shape[dim] == 1:
-        del shape[dim % x.ndim]
-    return reshape(x, tuple(shape))
+def squeeze(x: Any, dim: Any = None) -> Any:
+    """Return x without its axes of length 1, or without those of them that are given."""
+    gone = axes_of("squeeze", dim, x.ndim) if dim != () else ()
+    return reshape(x, tuple(n for i, n in enumerate(x.shape) if n != 1 or i not in gone))
 
 
 def unsqueeze(x: Any, dim: int) -> Any:
     """Return x with a new axis of length 1 at a position."""
     shape = list(x.shape)
-    shape.insert(dim if dim >= 0 else dim + x.ndim + 1, 1)
+    shape.insert(axis_of("unsqueeze", dim, x.ndim + 1), 1)
     return reshape(x, tuple(shape))
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """Return x repeated to a shape it broadcasts to."""
-    return _Broadcast.apply(x, tuple(shape))
+    """Return x repeated to a shape it broadcasts to; -1 keeps the length of an axis."""
+    new = len(shape) - x.ndim
+    wanted = tuple(
+        x.shape[i - new] if n == -1 and i >= new >= 0 else n for i, n in enumerate(shape)
+    )
+    if wanted and min(wanted) < 0:
+        raise ShapeError(f"broadcast_to: {tuple(x.shape)} does not fit {tuple(shape)}")
+    return _Broadcast.apply(x, wanted)
 
 
 def copy(x: Any, dtype: Any = None, device: Any = None) -> Any:
     """Return a copy, in another dtype or on another device if given."""
+    if dtype is not None and dtype.kind in "iub" and getattr(x, "_requires_grad", False):
+        # Integers and truth values have no gradient.
+        x = x.detach()
     return _Copy.apply(x, dtype, device)

@@ -6,6 +6,7 @@ from typing import Any
 
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.activation import stable_sigmoid
+from gradmesh.engine.autograd.ops.floats import check_float
 from gradmesh.engine.backend import Array, array_module
 
 
@@ -14,6 +15,7 @@ class _Softplus(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Array) -> Array:
+        check_float("softplus", x)
         xp = array_module(x)
         ctx.save_for_backward(x)
         return xp.maximum(x, x.dtype.type(0)) + xp.log1p(xp.exp(-xp.abs(x)))

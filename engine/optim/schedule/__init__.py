@@ -1,5 +1,8 @@
 """Learning-rate schedules, under torch's names; `optim.lr_scheduler` is this module."""
 
+from gradmesh.engine.optim.schedule.cyclic import CyclicLR as CyclicLR
+from gradmesh.engine.optim.schedule.one_cycle import OneCycleLR as OneCycleLR
+from gradmesh.engine.optim.schedule.plateau import ReduceLROnPlateau as ReduceLROnPlateau
 from gradmesh.engine.optim.schedule.scheduler import LRScheduler as LRScheduler
 from gradmesh.engine.optim.schedule.shapes import ConstantLR as ConstantLR
 from gradmesh.engine.optim.schedule.shapes import CosineAnnealingLR as CosineAnnealingLR
@@ -13,11 +16,14 @@ from gradmesh.engine.optim.schedule.shapes import StepLR as StepLR
 __all__ = [
     "ConstantLR",
     "CosineAnnealingLR",
+    "CyclicLR",
     "ExponentialLR",
     "LRScheduler",
     "LambdaLR",
     "LinearLR",
     "MultiStepLR",
+    "OneCycleLR",
+    "ReduceLROnPlateau",
     "SequentialLR",
     "StepLR",
 ]

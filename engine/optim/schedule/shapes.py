@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Any, final
 
+from gradmesh.engine.optim.schedule.plateau import ReduceLROnPlateau
 from gradmesh.engine.optim.schedule.scheduler import LRScheduler, Scheduled
 
 
@@ -175,11 +176,27 @@ class SequentialLR(LRScheduler):
     ) -> None:
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(f"{len(milestones)} milestones for {len(schedulers)} schedules")
+        if any(isinstance(schedule, ReduceLROnPlateau) for schedule in schedulers):
+            raise ValueError("ReduceLROnPlateau needs a metric each step and stands on its own")
         self.schedulers, self.milestones = list(schedulers), list(milestones)
         super().__init__(optimizer)
 
     def rate(self, base: float, step: int, group: int) -> float:
         """Return the rate after a number of steps."""
+        schedule, own = self._place(step)
+        return schedule.rate(base, own, group)
+
+    def is_over(self, step: int) -> bool:
+        """Tell whether the schedule of a step ends before it."""
+        schedule, own = self._place(step)
+        return schedule.is_over(own)
+
+    def set_group(self, group: dict[str, Any], base: float, step: int, number: int) -> None:
+        """Set what the schedule of a step sets."""
+        schedule, own = self._place(step)
+        schedule.set_group(group, base, own, number)
+
+    def _place(self, step: int) -> tuple[LRScheduler, int]:
+        """Return the schedule of a step, and how many steps it has gone."""
         place = bisect_right(self.milestones, step)
-        start = self.milestones[place - 1] if place else 0
-        return self.schedulers[place].rate(base, step - start, group)
+        return self.schedulers[place], step - (self.milestones[place - 1] if place else 0)

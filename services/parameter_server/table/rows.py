@@ -141,7 +141,8 @@ class Rows(ABC):
                 # The places are our own and the gradients were checked: no need to look again.
                 numbers = layout.rule.numbers(weights.dtype.type, lr, step)
                 operands = layout.rule.operands(state)
-                layout.kernel(weights, *operands, places, grads[part], *numbers)
+                given = -grads[part] if layout.rule.maximize else grads[part]
+                layout.kernel(weights, *operands, places, given, *numbers)
 
     def _update_narrow(
         self,

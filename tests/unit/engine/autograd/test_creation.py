@@ -51,3 +51,11 @@ def test_a_dtype_nobody_knows_is_refused() -> None:
         ag.from_numpy(np.zeros(1, np.complex64))
     with pytest.raises(DtypeError):
         ag.tensor(["text"])
+
+
+def test_a_numpy_scalar_is_a_tensor_without_axes() -> None:
+    for made in (ag.tensor(np.float64(3.0)), ag.as_tensor(np.float64(3.0))):
+        assert (made * 2).item() == 6
+        assert made.shape == ()
+        assert made.dtype == np.float64
+    assert ag.from_numpy(np.int32(3)).tolist() == 3

@@ -46,6 +46,24 @@ def test_function_with_several_results() -> None:
     assert x.grad.tolist() == [2.0, 36.0]
 
 
+def test_function_with_one_result_in_a_tuple() -> None:
+    class Double(ag.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return (x * 2,)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * 2
+
+    x = ag.tensor([1.0, 2.0], requires_grad=True)
+
+    (doubled,) = Double.apply(x)
+    (doubled * doubled).sum().backward()
+
+    assert x.grad.tolist() == [8.0, 16.0]
+
+
 def test_wrong_number_of_gradients_is_named() -> None:
     class Bad(ag.Function):
         @staticmethod

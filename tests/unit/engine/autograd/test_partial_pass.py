@@ -150,6 +150,21 @@ def test_several_results_of_one_node_come_together() -> None:
     assert into[x].tolist() == [0.0, 0.0, 3.0, 4.0]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_gradients_of_tensors_without_dimensions_are_arrays(count: int) -> None:
+    got: list[Any] = []
+    # numpy makes scalars, not arrays, of arithmetic on arrays of no dimension.
+    _, tensors = received([one() * np.ones(()) for _ in range(count)], Origin(got.extend))
+    root = Entry([sum(t.relu() * 2 for t in tensors)])
+    part = PartialPass([root], retain_graph=False, into={})
+
+    part.feed(root, [np.ones(())])
+    part.run()
+
+    assert [type(grad) for grad in got] == [np.ndarray] * count
+    assert [grad.tolist() for grad in got] == [2.0] * count
+
+
 def test_hooks_run_once_with_the_whole_gradient() -> None:
     x, seen = leaf(1.0), []
     y = x * 2

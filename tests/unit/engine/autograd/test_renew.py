@@ -35,3 +35,15 @@ def test_a_backward_sees_the_values_of_its_own_forward(make: type) -> None:
     np.testing.assert_allclose(into[x], np.tile(before.sum(0), (4, 1)), rtol=1e-6)
     np.testing.assert_array_equal(into[layer.weight], np.full((2, 3), 4.0))
     assert layer(x).sum().item() != loss.item()
+
+
+def test_views_and_changes_of_a_renewed_leaf() -> None:
+    weight = ag.tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    ag.renew([weight])
+
+    (weight.T[0] * 2).sum().backward()
+    with ag.no_grad():
+        weight[0] = 4.0
+
+    assert weight.grad.tolist() == [[2, 0, 0], [2, 0, 0]]
+    assert weight.tolist() == [[4, 4, 4], [1, 1, 1]]

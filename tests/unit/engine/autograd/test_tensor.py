@@ -193,3 +193,24 @@ def test_double_backward_is_refused_by_name() -> None:
     with pytest.raises(ag.GradientError, match="double backward"):
         ag.grad(x * x, [x], create_graph=True)
     assert x.grad is None
+
+
+def test_a_tensor_without_axes_is_not_iterated() -> None:
+    with pytest.raises(TypeError, match="without axes"):
+        list(ag.tensor(1.0))
+
+    assert [x.item() for x in ag.tensor([1.0, 2.0])] == [1, 2]
+
+
+def test_what_is_no_tensor_is_refused_by_its_kind() -> None:
+    with pytest.raises(TypeError, match="not list"):
+        ops.add(ag.tensor([1.0]), [1.0])
+    with pytest.raises(TypeError, match="not float"):
+        ops.exp(1.0)
+
+
+def test_sums_of_half_precision_are_rounded_once() -> None:
+    x = ag.tensor(np.full(70_000, 1.0, np.float16))
+
+    assert x.mean().item() == 1
+    assert (x[:5000] * 0.1).sum().item() == pytest.approx(500, rel=1e-3)

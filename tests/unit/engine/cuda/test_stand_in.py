@@ -55,17 +55,19 @@ def test_values_and_gradients_equal_those_of_the_cpu(case: Any, arrays: Any) -> 
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("name", optim.rule_names())
-def test_rules_update_dense_and_rows_as_on_the_cpu(name: str) -> None:
+def test_rules_update_dense_and_rows_as_on_the_cpu(name: str, maximize: bool) -> None:
     results = []
     for device in ("cpu", "cuda"):
         rng = np.random.default_rng(0)
-        rule = optim.make_rule(name, {})
+        rule = optim.make_rule(name, {"maximize": maximize})
         dense = nn.Parameter(autograd.tensor(rng.normal(size=(4, 3)), device=device))
         rows = nn.Parameter(autograd.tensor(rng.normal(size=(4, 3)), device=device))
         slots = rule.dense_slots(dense.data)
         row_slots = rule.allocate(4, 3, "float64", xp=_module(device))
-        for step in (1, 2):
+        # RAdam begins to divide at the sixth step.
+        for step in (1, 2, 6):
             grad = autograd.tensor(rng.normal(size=(4, 3)), device=device).data
             ids = autograd.tensor(np.array([2, 0]), device=device).data
             rule.update(dense.data, slots, grad, 0.1, step)

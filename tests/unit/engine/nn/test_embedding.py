@@ -112,3 +112,56 @@ def test_padding_row_gets_no_gradient() -> None:
 def test_an_unknown_way_of_pooling_is_refused_when_the_layer_is_made() -> None:
     with pytest.raises(ValueError, match="mode is 'avg'; use 'sum', 'mean' or 'max'"):
         nn.EmbeddingBag(5, 4, mode="avg")
+
+
+KINDS = {
+    "tensor": ag.tensor,
+    "numpy": np.asarray,
+    "int32": lambda x: np.asarray(x, np.int32),
+    "uint8": lambda x: np.asarray(x, np.uint8),
+    "fortran": lambda x: np.asfortranarray(np.asarray(x)),
+    "list": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_may_be_tensors_arrays_or_lists(kind: str) -> None:
+    make = KINDS[kind]
+    table = ag.tensor(np.arange(10, dtype=np.float32).reshape(5, 2))
+    rows = nn.Embedding.from_pretrained(table, freeze=False)
+    bags = nn.EmbeddingBag.from_pretrained(table, freeze=False, mode="sum")
+    factors = [0.5, 2.0, 1.0, -1.0]
+    given = factors if kind == "list" else np.asarray(factors)
+
+    looked_up = rows(make([[4, 0], [1, 1]]))
+    pooled = bags(
+        make([4, 0, 1, 1]), make([0, 1]), ag.tensor(factors) if kind == "tensor" else given
+    )
+    square = bags(make([[4, 0], [1, 1]]))
+    ag.ops.sum(pooled).backward()
+
+    assert looked_up.data.tolist() == [[[8, 9], [0, 1]], [[2, 3], [2, 3]]]
+    assert pooled.data.tolist() == [[4, 4.5], [0, 2]]
+    assert pooled.dtype == square.dtype == np.float32
+    assert square.data.tolist() == [[8, 10], [4, 6]]
+    assert bags.weight.grad is not None
+    assert bags.weight.grad.data[:, 0].tolist() == [2, 0, 0, 0, 0.5]
+
+
+def test_a_number_is_an_id_and_no_ids_are_no_rows() -> None:
+    rows, bags = nn.Embedding(5, 2), nn.EmbeddingBag(5, 2, mode="sum")
+
+    assert rows(3).data.tolist() == rows.weight.data[3].tolist()
+    assert rows([]).shape == (0, 2)
+    assert bags([], [0, 0]).data.tolist() == [[0, 0], [0, 0]]
+    assert bags(np.empty(0, np.int64), np.zeros(1, np.int64)).shape == (1, 2)
+
+
+@pytest.mark.parametrize("ids", [np.zeros(3), [0.5], np.zeros(3, np.bool_), "abc", None])
+def test_ids_that_are_no_integers_are_refused(ids: Any) -> None:
+    with pytest.raises(DtypeError, match="integers"):
+        nn.Embedding(5, 2)(ids)
+    with pytest.raises(DtypeError, match="integers"):
+        nn.EmbeddingBag(5, 2)(ids, [0])
+    with pytest.raises(DtypeError, match="offsets are integers"):
+        nn.EmbeddingBag(5, 2)([0], [0.0])

@@ -41,6 +41,20 @@ LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[int, ...]]] = [
     ("Softmax", (), {"dim": 1}, (3, 5)),
     ("LogSoftmax", (), {"dim": 1}, (3, 5)),
     ("Identity", (), {}, (3, 5)),
+    ("GroupNorm", (2, 8), {}, (3, 8)),
+    ("GroupNorm", (4, 4), {"eps": 1e-3}, (2, 4, 5)),
+    ("GroupNorm", (1, 4), {"affine": False}, (2, 4, 3, 2)),
+    ("GroupNorm", (2, 4), {}, (0, 4, 3)),
+    ("Conv1d", (4, 6, 3), {"stride": 2, "padding": 1, "groups": 2}, (2, 4, 7)),
+    ("Conv1d", (3, 5, (2,)), {"dilation": 3, "bias": False}, (2, 3, 7)),
+    ("Conv1d", (3, 5, 4), {"padding": "same"}, (2, 3, 7)),
+    ("Conv1d", (3, 5, 3), {"padding": "same", "dilation": 2}, (2, 3, 7)),
+    ("Conv1d", (3, 5, 4), {"padding": "valid", "stride": 2}, (2, 3, 7)),
+    ("Conv1d", (4, 8, 3), {"groups": 4}, (4, 5)),
+    ("Conv1d", (3, 5, 2), {}, (0, 3, 4)),
+    ("Conv2d", (2, 3, (4, 3)), {"padding": "same", "dilation": (1, 2)}, (2, 2, 5, 6)),
+    ("Conv2d", (2, 3, (1, 2)), {"padding": "same"}, (1, 2, 3, 4)),
+    ("Conv2d", (2, 3, 2), {"padding": "valid", "stride": 2}, (1, 2, 5, 4)),
 ]
 
 
@@ -54,6 +68,7 @@ def test_gradients_of_input_and_parameters(
     assert ag.gradcheck(lambda first, *_: layer(first), [x, *layer.parameters()])
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "args", "options", "shape"), LAYERS)
 def test_layer_equals_torchs(

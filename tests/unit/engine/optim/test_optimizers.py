@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ from gradmesh.engine import autograd as ag
 from gradmesh.engine import nn, optim
 from gradmesh.engine.autograd import RowGrad
 from gradmesh.engine.backend import ShapeError
+from gradmesh.engine.backend.dtype import as_dtype
 
 SETTINGS = [
     ("SGD", {"lr": 0.1}),
@@ -28,15 +30,40 @@ SETTINGS = [
     ("Rprop", {"lr": 0.01, "etas": (0.3, 1.5), "step_sizes": (1e-3, 0.02)}),
     ("Adadelta", {}),
     ("Adadelta", {"lr": 0.5, "weight_decay": 0.01}),
+    ("NAdam", {"lr": 0.1}),
+    ("NAdam", {"lr": 0.1, "betas": (0.8, 0.95), "weight_decay": 0.01, "momentum_decay": 0.1}),
+    ("NAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True, "eps": 1e-4}),
+    ("NAdam", {"lr": 0.1, "betas": (0.0, 0.9), "momentum_decay": 0.0}),
+    ("RAdam", {"lr": 0.1}),
+    ("RAdam", {"lr": 0.1, "betas": (0.8, 0.95), "weight_decay": 0.01}),
+    ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True, "eps": 1e-4}),
+    ("RAdam", {"lr": 0.1, "betas": (0.9, 0.6)}),
 ]
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-6), ("float64", 1e-12)])
-@pytest.mark.parametrize(("name", "options"), SETTINGS)
-def test_ten_steps_equal_torch(
-    name: str, options: dict[str, Any], dtype: str, rtol: float, assert_parity: Any
-) -> None:
+@pytest.fixture
+def torch_of(dtype: str) -> Iterator[Any]:
+    """torch, whose scalars of state are of a dtype: NAdam's would be float32 otherwise."""
     torch = pytest.importorskip("torch")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    yield torch
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-6), ("float64", 1e-12)])
+@pytest.mark.parametrize("maximize", [False, True], ids=["", "maximize"])
+@pytest.mark.parametrize(("name", "options"), SETTINGS)
+def test_steps_equal_torch(
+    name: str,
+    options: dict[str, Any],
+    maximize: bool,
+    dtype: str,
+    rtol: float,
+    assert_parity: Any,
+    torch_of: Any,
+) -> None:
+    torch, options = torch_of, {**options, "maximize": maximize}
     rng = np.random.default_rng(0)
     start = [rng.normal(size=s).astype(dtype) for s in ((5, 7), (7,), (1, 3, 2))]
     mine = [nn.Parameter(a.copy()) for a in start]
@@ -44,7 +71,7 @@ def test_ten_steps_equal_torch(
     ours = getattr(optim, name)(mine, **options)
     peer = getattr(torch.optim, name)(theirs, **options)
 
-    for _ in range(10):
+    for _ in range(20):
         for p, q in zip(mine, theirs, strict=True):
             grad = rng.normal(size=p.shape).astype(dtype)
             p.grad, q.grad = ag.tensor(grad), torch.tensor(grad)
@@ -86,6 +113,10 @@ RULES = [
     ("adadelta", {"weight_decay": 0.1}),
     ("rprop", {"step_sizes": (0.05, 0.11)}),
     ("ftrl", {"l1": 0.8, "l2": 0.1}),
+    ("nadam", {"weight_decay": 0.1, "momentum_decay": 0.1}),
+    ("nadam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("radam", {"weight_decay": 0.1, "betas": (0.9, 0.9)}),
+    ("radam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
 ]
 
 
@@ -100,7 +131,8 @@ def test_kernel_agrees_with_formula(
     expected = weights.copy()
     slots, twin = rule.allocate(6, 33, dtype), rule.allocate(6, 33, dtype)
 
-    for step in range(1, 6):
+    # RAdam begins to divide at the sixth step.
+    for step in range(1, 9):
         grads = rng.normal(size=(6, 33)).astype(dtype)
         rule.update_rows(weights, slots, np.arange(6), grads, 0.1, step)
         rule.formula(np, expected, twin, grads, 0.1, step)
@@ -109,6 +141,33 @@ def test_kernel_agrees_with_formula(
     assert_parity(weights, expected, rtol)
     for key, array in slots.items():
         assert_parity(array, twin[key], rtol)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "options"), RULES)
+def test_maximize_is_the_step_of_the_turned_gradient(
+    name: str, options: dict[str, Any], dtype: str
+) -> None:
+    down, up = (optim.make_rule(name, {**options, "maximize": m}) for m in (False, True))
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=(6, 5)).astype(as_dtype(dtype))
+    found: list[list[Any]] = []
+
+    for rule, sign in ((down, -1), (up, 1)):
+        rng = np.random.default_rng(1)
+        dense, rows = start.copy(), start.copy()
+        dense_slots, row_slots = rule.dense_slots(dense), rule.allocate(6, 5, dense.dtype)
+        for step in (1, 2, 3):
+            grads = (sign * rng.normal(size=(6, 5))).astype(dense.dtype)
+            kept = grads.copy()
+            rule.update(dense, dense_slots, grads, 0.1, step)
+            rule.update_rows(rows, row_slots, np.array([3, 1]), grads[:2], 0.1, step)
+            np.testing.assert_array_equal(grads, kept)
+        found.append([dense, rows, *dense_slots.values(), *row_slots.values()])
+
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (found[0][0] != start).any()
 
 
 @pytest.mark.parametrize(("name", "options"), RULES)
@@ -147,7 +206,7 @@ def test_rows_without_a_gradient_keep_weights_and_state(name: str, options: dict
     "name",
     [
         *("SGD", "Adagrad", "RowwiseAdagrad", "Adam", "AdamW", "Adamax"),
-        *("RMSprop", "Rprop", "Adadelta", "FTRL"),
+        *("RMSprop", "Rprop", "Adadelta", "FTRL", "NAdam", "RAdam"),
     ],
 )
 def test_row_gradients_of_repeated_ids_act_as_their_sum(name: str) -> None:

@@ -45,6 +45,15 @@ def test_values_of_others_are_kept():
     assert (weight.data == 0).all()
 
 
+def test_views_are_taken_of_published_values():
+    weight = param(2, 3)
+    PendingStep(SGD([weight], lr=0.5), {weight: ones(2, 3)}).publish()
+
+    (weight.reshape(-1)[1:] * 2).sum().backward()
+
+    assert weight.grad.tolist() == [[0, 2, 2], [2, 2, 2]]
+
+
 def test_options_of_one_step():
     weight = param(3)
     optimizer = SGD([weight], lr=0.5)

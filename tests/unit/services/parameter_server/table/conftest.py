@@ -55,34 +55,34 @@ class Shards:
         return [(shard, np.flatnonzero(owners == i)) for i, shard in enumerate(self.shards)]
 
 
+def build_shards(
+    count: int = 1,
+    *,
+    rows: int | None = None,
+    dim: int = 4,
+    optimizer: Optimizer | None = None,
+    initializer: Initializer | None = None,
+    schedule=None,
+    dtype=np.float32,
+    home=None,
+    **fields,
+) -> Shards:
+    spec = table_pb2.TableSpec(
+        name="user",
+        kind=table_pb2.TABLE_KIND_HASH if rows is None else None,
+        rows=rows,
+        dim=dim,
+        dtype=wire_dtype(np.dtype(dtype)),
+        seed=7,
+        initializer=to_recipe(initializer or Initializer.uniform(0.5)),
+        optimizer=to_recipe(optimizer or SGD(lr=1.0)),
+        schedule=schedule_recipe(schedule),
+        **fields,
+    )
+    return Shards(spec, count, **(home or {}))
+
+
 @pytest.fixture
 def make_shards() -> Callable[..., Shards]:
     """Make a table: make_shards(count=1, rows=None, dim=4, optimizer=SGD(1.0), ...)."""
-
-    def make(
-        count: int = 1,
-        *,
-        rows: int | None = None,
-        dim: int = 4,
-        optimizer: Optimizer | None = None,
-        initializer: Initializer | None = None,
-        schedule=None,
-        dtype=np.float32,
-        home=None,
-        **fields,
-    ) -> Shards:
-        spec = table_pb2.TableSpec(
-            name="user",
-            kind=table_pb2.TABLE_KIND_HASH if rows is None else None,
-            rows=rows,
-            dim=dim,
-            dtype=wire_dtype(np.dtype(dtype)),
-            seed=7,
-            initializer=to_recipe(initializer or Initializer.uniform(0.5)),
-            optimizer=to_recipe(optimizer or SGD(lr=1.0)),
-            schedule=schedule_recipe(schedule),
-            **fields,
-        )
-        return Shards(spec, count, **(home or {}))
-
-    return make
+    return build_shards

@@ -1,7 +1,5 @@
 """What tables say they take is what the process takes."""
 
-import gc
-
 import numpy as np
 import psutil
 import pytest
@@ -9,26 +7,33 @@ import pytest
 from gradmesh.engine import optim
 from gradmesh.protos.errors import StoreFull
 from gradmesh.services.parameter_server.table import Budget
+from tests.unit.services.parameter_server.table.conftest import build_shards
 
 ROWS = 1_000_000
 
 
-@pytest.mark.parametrize("rows", [None, ROWS], ids=["hash", "dense"])
-def test_a_million_rows_take_what_the_arithmetic_says(make_shards, rows):
-    make_shards(rows=rows, dim=64, optimizer=optim.RowwiseAdagrad()).read(np.arange(10))
-    gc.collect()
-    before = psutil.Process().memory_info().rss
-    shards = make_shards(rows=rows, dim=64, optimizer=optim.RowwiseAdagrad())
-    table = shards.shards[0]
+def resident():
+    return psutil.Process().memory_info().rss
+
+
+def fill(rows):
+    """Return what a table of a million rows says of itself, and what the process took for it."""
+    build_shards(rows=rows, dim=64, optimizer=optim.RowwiseAdagrad()).read(np.arange(10))
+    before = resident()
+    table = build_shards(rows=rows, dim=64, optimizer=optim.RowwiseAdagrad()).shards[0]
     for part in np.array_split(np.arange(ROWS), 400):
         table.read(table.slots_of(part))
+    return table.row_count, table.expected_row_bytes, table.bytes, resident() - before
 
-    taken = psutil.Process().memory_info().rss - before
 
-    assert table.row_count == ROWS
-    assert table.expected_row_bytes == pytest.approx(260 + (20 if rows is None else 0), abs=0.2)
-    assert table.bytes <= 1.15 * ROWS * table.expected_row_bytes
-    assert taken == pytest.approx(table.bytes, rel=0.08)
+@pytest.mark.parametrize("rows", [None, ROWS], ids=["hash", "dense"])
+def test_a_million_rows_take_what_the_arithmetic_says(alone, rows):
+    row_count, expected_row_bytes, held, taken = alone(fill, rows)
+
+    assert row_count == ROWS
+    assert expected_row_bytes == pytest.approx(260 + (20 if rows is None else 0), abs=0.2)
+    assert held <= 1.15 * ROWS * expected_row_bytes
+    assert taken == pytest.approx(held, rel=0.08)
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -51,11 +56,13 @@ def test_a_dense_table_that_does_not_fit_takes_nothing(make_shards):
     assert budget.taken == pytest.approx(1000 * 256, rel=0.01)
 
 
-def test_a_reset_gives_memory_back(make_shards):
-    shards = make_shards(dim=64)
+def freed_by_reset():
+    shards = build_shards(dim=64)
     shards.read(np.arange(200_000))
-    before = psutil.Process().memory_info().rss
-
+    before = resident()
     shards.shards[0].reset()
+    return before - resident()
 
-    assert before - psutil.Process().memory_info().rss > 40_000_000
+
+def test_a_reset_gives_memory_back(alone):
+    assert alone(freed_by_reset) > 40_000_000

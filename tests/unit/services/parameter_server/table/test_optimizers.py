@@ -16,6 +16,9 @@ OPTIMIZERS = {
     "rowwise_adagrad": lambda: optim.RowwiseAdagrad(lr=0.1),
     "adam": lambda: optim.Adam(lr=0.01, betas=(0.8, 0.95)),
     "ftrl": lambda: optim.FTRL(lr=0.1, l1=0.01, l2=0.1),
+    "nadam": lambda: optim.NAdam(lr=0.01, momentum_decay=0.1),
+    "radam": lambda: optim.RAdam(lr=0.01, betas=(0.8, 0.9)),
+    "climbing": lambda: optim.SGD(lr=0.1, momentum=0.9, weight_decay=0.01, maximize=True),
 }
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64]
 
@@ -121,8 +124,18 @@ def test_narrow_rows_are_changed_in_float32(make_shards, dtype):
         (lambda o: lr_scheduler.LinearLR(o, 0.5, 1.0, total_iters=2), [0.5, 0.75, 1, 1]),
         (lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=2), [1, 0.5, 0, 0.5]),
         (lambda o: lr_scheduler.StepLR(o, step_size=2, gamma=0.5), [1, 1, 0.5, 0.5]),
+        (
+            lambda o: lr_scheduler.CyclicLR(o, 0.25, 0.75, step_size_up=1, cycle_momentum=False),
+            [0.25, 0.75, 0.25, 0.75],
+        ),
+        (
+            lambda o: lr_scheduler.OneCycleLR(
+                o, 1.0, 3, pct_start=2 / 3, cycle_momentum=False, div_factor=2, final_div_factor=2
+            ),
+            [0.5, 1, 0.25, 0.25],
+        ),
     ],
-    ids=["none", "constant", "warm-up", "cosine", "step"],
+    ids=["none", "constant", "warm-up", "cosine", "step", "cyclic", "one-cycle"],
 )
 def test_the_learning_rate_follows_the_schedule(make_shards, schedule, rates):
     shards = make_shards(schedule=schedule and schedule(optim.SGD()))
