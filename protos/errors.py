@@ -22,7 +22,8 @@
     └── InternalError
 
 Each class names its gRPC status, its reason on the wire and whether a repetition can help. The
-server interceptor, the client border, the retry loop and docs/errors.md all read this file.
+server interceptor, the client border, the retry loop and docs/errors.md all read this file. All are
+RuntimeErrors, which torch raises when a call or a peer fails, beside the builtin that fits.
 """
 
 from typing import ClassVar
@@ -30,7 +31,7 @@ from typing import ClassVar
 from gradmesh.protos.retry import Retry as Retry
 
 
-class GradmeshError(Exception):
+class GradmeshError(RuntimeError):
     """Base of every error that a mesh call raises.
 
     Args:
@@ -77,7 +78,7 @@ class TableNotFound(GradmeshError, KeyError):
     __str__ = Exception.__str__
 
 
-class FunctionNotFound(GradmeshError, KeyError):
+class FunctionNotFound(GradmeshError, KeyError, AttributeError):
     """No function of that name on that worker; decorate it and import its module there."""
 
     code = "NOT_FOUND"
@@ -340,14 +341,14 @@ class Forbidden(GradmeshError, PermissionError):
     reason = "FORBIDDEN"
 
 
-class RemoteFailure(GradmeshError, RuntimeError):
+class RemoteFailure(GradmeshError):
     """A registered function raised on the other worker; the message carries its traceback."""
 
     code = "UNKNOWN"
     reason = "REMOTE_FAILURE"
 
 
-class BackwardFailed(GradmeshError, RuntimeError):
+class BackwardFailed(GradmeshError):
     """A backward pass raised on a worker; the message names it and carries its traceback."""
 
     code = "UNKNOWN"
@@ -374,7 +375,7 @@ class Cancelled(GradmeshError):
     reason = "CANCELLED"
 
 
-class InternalError(GradmeshError, RuntimeError):
+class InternalError(GradmeshError):
     """Anything unforeseen; the worker's log has the traceback under the request id."""
 
     code = "INTERNAL"

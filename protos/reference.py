@@ -31,9 +31,19 @@ def renew(page: str) -> str:
     return f"{head}{BEGIN}\n\n{errors_table()}\n{END}{tail}"
 
 
+def builtin_bases(cls: type[BaseException]) -> list[type[BaseException]]:
+    """Return the builtin exceptions that a class is, without the bases of others among them."""
+    builtins = [base for base in cls.__mro__ if base.__module__ == "builtins"]
+    return [
+        base
+        for base in builtins
+        if issubclass(base, BaseException)
+        and not any(other is not base and issubclass(other, base) for other in builtins)
+    ]
+
+
 def _row(cls: type[GradmeshError]) -> str:
-    builtin = next(b for b in cls.__mro__ if b.__module__ == "builtins")
-    also = "" if builtin is Exception else f"`{builtin.__name__}`"
+    also = ", ".join(f"`{base.__name__}`" for base in builtin_bases(cls))
     meaning = " ".join((cls.__doc__ or "").split())
     return (
         f"| `{cls.reason}` | `{cls.__name__}` | {also} | `{cls.code}` | {cls.retry.value} "

@@ -19,7 +19,7 @@ Encode: TypeAlias = Callable[[object, list[Array]], pb.Value | None]
 Decode: TypeAlias = Callable[[str, pb.Value, list[Array]], Any]
 """Returns the object of a value of the kinds in `FOREIGN`, given the kind and the arrays."""
 
-FOREIGN = frozenset({"tensor_value", "rows_value", "ref_value", "worker_value"})
+FOREIGN = frozenset({"tensor_value", "rows_value", "ref_value", "worker_value", "module_value"})
 """Kinds whose Python classes other rooms own."""
 
 

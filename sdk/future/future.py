@@ -6,7 +6,9 @@ user made is settled by whoever has its result.
 """
 
 import contextvars
+import copy
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast, final
@@ -243,7 +245,8 @@ class Future(Generic[T]):
 
     def __del__(self) -> None:
         source = getattr(self, "_source", None)
-        if source is not None and not self._asked:
+        # At the end of the process no thread starts any more; waiting for one would hang.
+        if source is not None and not self._asked and not sys.is_finalizing():
             source.abandon()
 
     def __repr__(self) -> str:
@@ -252,7 +255,19 @@ class Future(Generic[T]):
 
 
 def failed(error: BaseException) -> Future[Any]:
-    """Return a future that is over."""
+    """Return a future that is over, with an error like this one that keeps no frame alive."""
     future: Future[Any] = Future()
-    future.set_exception(error)
+    future.set_exception(without_frames(error))
     return future
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Return an error like this one that keeps nothing alive.
+
+    The frames that an error came through use the arguments of the call, such as the very reference
+    that it is about: kept with it, they would be its last user for ever.
+    """
+    try:
+        return copy.copy(error)
+    except Exception:  # an exception of somebody's own that cannot be made from its arguments
+        return RuntimeError(f"{type(error).__name__}: {error}")

@@ -6,9 +6,11 @@ from typing import Any, NoReturn, Self, final
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.backend.device import as_device
 from gradmesh.engine.nn import Module, Parameter
-from gradmesh.protos.errors import InvalidRequest
+from gradmesh.protos.common.v1 import value_pb2
+from gradmesh.protos.errors import InvalidFrame, InvalidRequest
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.owner.registry import REGISTRY
+from gradmesh.sdk.rpc import carried
 from gradmesh.sdk.rpc.collecting import collect
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rref.rref import RRef
@@ -24,7 +26,8 @@ class RemoteModule(Module):
     """A module on another worker; calling it calls its forward there.
 
     Its parameters stay there, so whatever would need them here raises ValueError: use
-    `remote_parameters` and `get_module_rref`.
+    `remote_parameters` and `get_module_rref`. It travels in arguments and results of calls, as the
+    reference that it holds, and is of the same use on the receiver, the owner or another.
 
     Args:
         remote_device: "worker/device" or "rank:n/device"; the device is "cpu" if left out.
@@ -72,11 +75,15 @@ class RemoteModule(Module):
             raise InvalidRequest(
                 f"the module is on {module_rref.owner_name()!r}, not on {owner!r}", worker=owner
             )
+        return cls._around(module_rref, device, module_rref.remote_type().result().name)
+
+    @classmethod
+    def _around(cls, module_rref: RRef[Module], device: str, name: str) -> "RemoteModule":
         made = cls.__new__(cls)
         Module.__init__(made)
         made.device = device
         made.module_rref = module_rref
-        made._name = module_rref.remote_type().result().name
+        made._name = name
         return made
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -206,6 +213,28 @@ def _train(rref: RRef[Module], mode: bool) -> None:
     rref.local_value().train(mode)
 
 
+def _write(module: RemoteModule) -> tuple[RRef[Module], value_pb2.ModuleValue]:
+    """Return a module as the wire carries it, its reference apart."""
+    value = value_pb2.ModuleValue(device=module.device, type=module._name, training=module.training)
+    return module.module_rref, value
+
+
+def _read(rref: RRef[Module], value: value_pb2.ModuleValue) -> RemoteModule:
+    """Return a module that arrived.
+
+    Raises:
+        InvalidFrame: There is no device of that name.
+    """
+    try:
+        as_device(value.device)
+    except Exception:
+        raise InvalidFrame(f"a remote module on {value.device!r}, which is no device") from None
+    module = RemoteModule._around(rref, value.device, value.type)
+    module.training = value.training
+    return module
+
+
+carried.install(carried.Carrier(RemoteModule, _write, _read))
 REGISTRY.register(_CREATE, _create)
 REGISTRY.register(_FORWARD, _forward)
 REGISTRY.register(_PARAMETERS, _parameters)

@@ -40,7 +40,7 @@ class ConfigError(ValueError):
 
 
 @final
-class AddressInUse(OSError):
+class AddressInUse(OSError, RuntimeError):
     """A process cannot listen on its address.
 
     Args:

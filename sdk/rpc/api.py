@@ -55,10 +55,11 @@ def rpc_async(
 ) -> Future[Any]:
     """Call a registered function on a worker; return the future of its result.
 
-    Args and what the future raises are those of `rpc_sync`.
+    Args and what the future raises are those of `rpc_sync`. A failure on the way to the worker is
+    the future's, however early it is noticed; only mistakes of the caller's are raised at once.
 
     Raises:
-        WorkerNotFound: There is no such worker.
+        WorkerNotFound: There never was such a worker.
         InvalidRequest: An argument cannot be sent.
     """
     agent = current_agent()

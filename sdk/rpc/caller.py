@@ -1,22 +1,31 @@
 """Calls that this worker makes: what is asked, of whom, and what becomes of the answer."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, final
 
-from gradmesh.protos.errors import InvalidRequest, RefNotFound
+from gradmesh.protos.errors import (
+    ContextReleased,
+    FunctionNotFound,
+    GradmeshError,
+    InvalidRequest,
+    RefNotFound,
+    WorkerNotFound,
+)
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import Body
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future.future import Future, failed
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.collecting import collect
 from gradmesh.sdk.rpc.failure import from_proto
 from gradmesh.sdk.rpc.harvest import Harvest
-from gradmesh.sdk.rpc.outstanding import Outstanding, RpcCall
+from gradmesh.sdk.rpc.outstanding import Outstanding
+from gradmesh.sdk.rpc.over import Over
 from gradmesh.sdk.rpc.peers import Peers, To
 from gradmesh.sdk.rpc.recording import recorder
 from gradmesh.sdk.rpc.reply import Reply
+from gradmesh.sdk.rpc.rpc_call import RpcCall
 from gradmesh.sdk.rpc.values import Incoming, Outgoing
 from gradmesh.sdk.rpc.worker import WorkerInfo
 from gradmesh.sdk.rref.control import METHODS, Control
@@ -25,6 +34,8 @@ from gradmesh.sdk.rref.ids import Key, Keys, Worker
 from gradmesh.sdk.rref.rref import RemoteType, RRef
 from gradmesh.sdk.rref.users import Creation, Used
 from gradmesh.sdk.transport.deadline import Deadline
+
+T = TypeVar("T")
 
 NO_LIMIT_S = 30 * 86400.0
 """What a timeout of 0 means."""
@@ -94,8 +105,29 @@ class Caller:
         timeout_s: float | None,
         target: RRef[Any] | None = None,
     ) -> Future[Any]:
-        """Call a function, or a method of a kept value; return the future of its result."""
-        return Future(self.start(to, function, args, kwargs, timeout_s, target))
+        """Call a function, or a method of a kept value; return the future of its result.
+
+        The future has what goes wrong on the way, too, whenever that is noticed.
+
+        Raises:
+            WorkerNotFound: There never was such a worker.
+            InvalidRequest: An argument cannot be sent.
+        """
+        try:
+            return Future(self.start(to, function, args, kwargs, timeout_s, target))
+        except GradmeshError as error:
+            if self._is_mistake(error, to):
+                raise
+            return failed(error)
+
+    def _is_mistake(self, error: GradmeshError, to: To) -> bool:
+        """Tell whether a call failed by the caller's code, and not on the way to the worker."""
+        if isinstance(error, WorkerNotFound):
+            return not self.peers.was_there(to)
+        if isinstance(error, RefNotFound):
+            # One with a cause is a creation that failed, which may be noticed later just as well.
+            return error.__cause__ is None
+        return isinstance(error, InvalidRequest | FunctionNotFound | ContextReleased)
 
     def start(
         self,
@@ -120,7 +152,7 @@ class Caller:
             function,
             deadline,
             lambda reply: self._read(reply, worker, deadline),
-            _Over(lending, target),
+            Over(lending, target),
         )
         request = pb.CallRequest(
             function=function,
@@ -154,7 +186,7 @@ class Caller:
             self._send(call, rpc, Frame(request, outgoing.arrays))
         except BaseException:
             lending.undo()
-            self.outstanding.forget(call)
+            call.end()
             raise
 
     def _note(
@@ -217,7 +249,12 @@ class Caller:
             function=function, caller=self._proto, depth=current.depth.get()
         )
         request.ref.CopyFrom(_ref(Worker(owner.name, owner.incarnation), key, fork))
-        creation = self._create(request, owner, args, kwargs, deadline, target, created)
+        try:
+            creation = self._create(request, owner, args, kwargs, deadline, target, created)
+        except BaseException:
+            if owner.name == self.name:
+                self.exchange.owners.give_up(kept)
+            raise
         if owner.name == self.name:
             created.add_done_callback(lambda done: self._created_here(done, key))
         else:
@@ -242,11 +279,18 @@ class Caller:
             request.function,
             deadline,
             lambda reply: self._read(reply, owner.name, deadline),
-            _Over(lending, target),
+            Over(lending, target),
         )
         request.call_id = call.call_id
-        self._fill(call, lending, request, args, kwargs, target, "CreateRef")
-        creation = Creation(collect(Future(call)), created, deadline)
+        answer: Future[None]
+        try:
+            self._fill(call, lending, request, args, kwargs, target, "CreateRef")
+            answer = Future(call)
+        except GradmeshError as error:
+            if self._is_mistake(error, owner):
+                raise
+            answer = failed(error)
+        creation = Creation(collect(answer), created, deadline)
         self.exchange.control.later(creation.finish)
         return creation
 
@@ -272,21 +316,11 @@ class Caller:
         """Ask the owner for a copy of a value."""
         deadline = self.deadline(timeout_s)
         worker = used.owner.name
-        call = self.outstanding.begin(
-            worker,
-            "to_here",
-            deadline,
-            lambda reply: self._read(reply, worker, deadline),
-            _Over(None, used),
+        call = self._begin_use(
+            used, "to_here", deadline, lambda reply: self._read(reply, worker, deadline)
         )
         request = pb.FetchRefRequest(ref=used.proto(), caller=self._proto, call_id=call.call_id)
-        try:
-            self._note(request, Outgoing(), worker)
-            self._send(call, "FetchRef", request)
-        except BaseException:
-            self.outstanding.forget(call)
-            raise
-        return Future(call)
+        return self._ask(call, request, "FetchRef")
 
     def describe_ref(self, used: Used, timeout_s: float | None) -> Future[RemoteType]:
         """Ask the owner for the class of a value."""
@@ -297,13 +331,38 @@ class Caller:
                 raise from_proto(reply.error, self.functions)
             return RemoteType(reply.type, frozenset(reply.methods))
 
-        over = _Over(None, used)
-        call = self.outstanding.begin(used.owner.name, "the class of a value", deadline, read, over)
+        call = self._begin_use(used, "the class of a value", deadline, read)
         request = pb.DescribeRefRequest(ref=used.proto(), caller=self._proto, call_id=call.call_id)
+        return self._ask(call, request, "DescribeRef")
+
+    def _begin_use(
+        self, used: Used, what: str, deadline: Deadline, read: Callable[[Reply], T]
+    ) -> RpcCall[T]:
+        """Begin a question about a value; its reference is not deleted before the answer is there.
+
+        The call does not keep the RRef itself, which keeps the future of the question: a future
+        that nobody reads would be kept by its own call, and be there for ever.
+        """
+        users = self.exchange.users
+        call = self.outstanding.begin(
+            used.owner.name, what, deadline, read, lambda answered: users.end_use(used)
+        )
+        # Afterwards: a call that could not begin does not end either.
+        users.begin_use(used)
+        return call
+
+    def _ask(
+        self, call: RpcCall[T], request: pb.FetchRefRequest | pb.DescribeRefRequest, rpc: str
+    ) -> Future[T]:
+        """Send a question about a value; return the future of the answer."""
         try:
-            self._send(call, "DescribeRef", request)
-        except BaseException:
-            self.outstanding.forget(call)
+            if isinstance(request, pb.FetchRefRequest):
+                self._note(request, Outgoing(), call.worker)
+            self._send(call, rpc, request)
+        except BaseException as error:
+            call.end()
+            if isinstance(error, GradmeshError) and not self._is_mistake(error, call.worker):
+                return failed(error)
             raise
         return Future(call)
 
@@ -320,28 +379,6 @@ class Caller:
     def new_keys(self) -> Keys:
         """Return this worker's count of names."""
         return self.exchange.keys
-
-
-@final
-class _Over:
-    """What happens when a call has ended.
-
-    Args:
-        lending: The references it carried.
-        kept: What must live until then.
-    """
-
-    __slots__ = ("_kept", "_lending")
-
-    def __init__(self, lending: Lending | None, kept: object) -> None:
-        self._lending = lending
-        self._kept = kept
-
-    def __call__(self, answered: bool) -> None:
-        # Of a call whose fate nobody knows the receiver may still come for its references.
-        if answered and self._lending is not None:
-            self._lending.arrived()
-        self._kept = None
 
 
 def _ref(owner: Worker, key: Key, fork: Key) -> Any:

@@ -11,7 +11,7 @@ import weakref
 from collections import defaultdict
 from typing import Any, final
 
-from gradmesh.sdk.rpc.outstanding import RpcCall
+from gradmesh.sdk.rpc.rpc_call import RpcCall
 
 # As many as a channel has connections.
 _CONNECTIONS = 8

@@ -1,23 +1,21 @@
 """The calls that this worker has made and that are not answered yet."""
 
-import logging
-import socket
+import functools
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
-from gradmesh.protos.errors import DeadlineExceeded, GradmeshError, Unreachable
+from gradmesh.protos.errors import DeadlineExceeded, GradmeshError, Overloaded, Unreachable
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
+from gradmesh.sdk.rpc.reaction import Reaction
 from gradmesh.sdk.rpc.reply import Reply, reply_of
+from gradmesh.sdk.rpc.rpc_call import RpcCall
 from gradmesh.sdk.rpc.threads import Task
 from gradmesh.sdk.rref.control import METHODS, KnowsPeers
 from gradmesh.sdk.rref.ids import Worker
-from gradmesh.sdk.transport.channel import Pending
 from gradmesh.sdk.transport.deadline import Deadline
-
-_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -25,191 +23,17 @@ T = TypeVar("T")
 _CHECK_S = 1.0
 _CHECK_TIMEOUT_S = 5.0
 
+# How often, at the end, calls are looked for that nobody has read, and how many threads read those
+# that are answered.
+_KEEP_S = 0.05
+_KEEPERS = 16
+
 
 class Runs(Protocol):
     """Whoever has threads."""
 
     def run(self, task: Task) -> None:
         """Run a task on a thread of its own."""
-
-
-@final
-class RpcCall(Generic[T]):
-    """One call under way; the source of its Future.
-
-    Args:
-        outstanding: All calls of this worker.
-        call_id: Their count.
-        worker: Who is asked.
-        what: What of it, for messages.
-        deadline: When to stop waiting.
-        read: Makes the result of the answer, or raises what it says.
-        over: Called once when the call has ended; with whether it was answered.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_arrived",
-        "_error",
-        "_lock",
-        "_outstanding",
-        "_over",
-        "_pending",
-        "_read",
-        "_ready",
-        "_reply",
-        "_turn",
-        "call_id",
-        "deadline",
-        "deferred",
-        "what",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        outstanding: "Outstanding",
-        call_id: int,
-        worker: str,
-        what: str,
-        deadline: Deadline,
-        read: Callable[[Reply], T],
-        over: Callable[[bool], None],
-    ) -> None:
-        self.call_id = call_id
-        self.worker = worker
-        self.what = what
-        self.deadline = deadline
-        self.deferred = False
-        self._outstanding = outstanding
-        self._read = read
-        self._over: Callable[[bool], None] | None = over
-        self._pending: Pending | None = None
-        self._turn = threading.Lock()  # held by the one that waits for the response
-        self._lock = threading.Lock()  # guards _reply, _error, _arrived and _ready
-        self._reply: Reply | None = None
-        self._error: Exception | None = None
-        self._arrived: threading.Event | None = None
-        self._ready: Callable[[], None] | None = None
-
-    def sent(self, pending: Pending) -> None:
-        """Note that the request is on its way."""
-        self._pending = pending
-
-    @property
-    def doorbell(self) -> socket.socket | None:
-        """What can be read when the response has come, where the call occupies a socket."""
-        pending = self._pending
-        return None if pending is None else pending.doorbell
-
-    def take(self) -> None:
-        """Take a response that is there, so that its connection is free."""
-        self._respond()
-
-    def finish(self) -> T:
-        """Wait for the answer; return what it says or raise it."""
-        try:
-            self._respond()
-            if self._reply is None and self._error is None:
-                self._await_delivery()
-            if self._error is not None:
-                raise self._error
-            assert self._reply is not None
-            self._end(True)
-            return self._read(self._reply)
-        finally:
-            self._end(False)
-
-    def _end(self, answered: bool) -> None:
-        over, self._over = self._over, None
-        if over is not None:
-            self._outstanding.forget(self)
-            over(answered)
-
-    def _respond(self) -> None:
-        """Wait for the response, which may say that the answer comes later."""
-        with self._turn:
-            pending, self._pending = self._pending, None
-            if pending is None:
-                return
-            try:
-                reply = reply_of(pending.result())
-            except Exception as error:
-                if isinstance(error, Unreachable):
-                    self._outstanding.suspect(self.worker)
-                with self._lock:
-                    if self._reply is None:
-                        self._error = error
-                return
-            if not reply.deferred:
-                with self._lock:
-                    self._reply = self._reply or reply
-                return
-            with self._lock:
-                self.deferred = True
-                self._arrived = threading.Event()
-        self._outstanding.watch(self)
-
-    def _await_delivery(self) -> None:
-        arrived = self._arrived
-        assert arrived is not None
-        if not arrived.wait(self.deadline.remaining_s()):
-            self.fail(self.late())
-
-    def late(self) -> DeadlineExceeded:
-        """Return the error of a call whose time is over."""
-        return DeadlineExceeded(
-            f"{self.what} on {self.worker}: no answer in time; it may still run there",
-            worker=self.worker,
-        )
-
-    def deliver(self, reply: Reply) -> None:
-        """Take the answer."""
-        self._settle(reply, None)
-
-    def fail(self, error: Exception) -> None:
-        """Give up; an answer that came is not lost."""
-        self._settle(None, error)
-
-    def _settle(self, reply: Reply | None, error: Exception | None) -> None:
-        with self._lock:
-            if self._reply is not None or self._error is not None:
-                return
-            self._reply, self._error = reply, error
-            arrived, ready = self._arrived, self._ready
-            self._ready = None
-        if arrived is not None:
-            arrived.set()
-        if ready is not None:
-            self._outstanding.run(ready)
-
-    def notify(self, ready: Callable[[], None]) -> None:
-        """Call `ready` on another thread when the answer is there."""
-
-        def respond() -> None:
-            self._respond()
-            with self._lock:
-                waits = self._reply is None and self._error is None
-                if waits:
-                    self._ready = ready
-            if not waits:
-                ready()
-
-        pending = self._pending
-        # On a lane somebody must wait; there are few connections, so there are few threads.
-        if pending is None or not pending.on_answer(lambda: self._outstanding.run(respond)):
-            self._outstanding.run(respond)
-
-    def abandon(self) -> None:
-        """Take the answer off the connection though nobody wants it."""
-
-        def finish() -> None:
-            try:
-                self.finish()
-            except Exception as error:
-                _log.debug("nobody waited for a failed call", extra={"error": str(error)})
-
-        self.notify(finish)
 
 
 @final
@@ -227,11 +51,15 @@ class Outstanding:
         self._peers = peers
         self.run = threads.run
         self.suspect = peers.suspect
-        self._lock = threading.Lock()  # guards all below
+        # Guards all below. Reentrant: the garbage collector may abandon a call in the middle of
+        # something.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._count = 0
         self._calls: dict[int, RpcCall[Any]] = {}
         self._deferred: dict[int, RpcCall[Any]] = {}
+        self._reactions: set[Reaction] = set()
+        self._keepers = 0
         self._watcher: threading.Thread | None = None
         self._closed = False
 
@@ -260,6 +88,37 @@ class Outstanding:
                 self._deferred.pop(call.call_id, None)
             if not self._calls:
                 self._changed.notify_all()
+
+    def expect(self, ready: Callable[[], None]) -> Reaction:
+        """Have `wait_idle` wait, from now on, until `ready` was called by what is returned."""
+        reaction = Reaction(ready, self._ended)
+        with self._lock:
+            self._reactions.add(reaction)
+        return reaction
+
+    def _ended(self, reaction: Reaction) -> None:
+        with self._lock:
+            self._reactions.discard(reaction)
+            self._changed.notify_all()
+
+    def start(self, task: Task, reaction: Reaction) -> None:
+        """Run a task, which leads to a reaction, on a thread of its own.
+
+        Raises:
+            Overloaded: There are too many threads; the reaction is not expected any more.
+        """
+        try:
+            self.run(task)
+        except BaseException:
+            self._ended(reaction)
+            raise
+
+    def react(self, reaction: Reaction) -> None:
+        """Run a reaction on a thread of its own; here, if there are too many."""
+        try:
+            self.run(reaction)
+        except Overloaded:
+            reaction()
 
     def deliver(self, frame: Frame[pb.DeliverRequest]) -> bool:
         """Take a deferred answer; return whether anybody waits for it."""
@@ -327,10 +186,58 @@ class Outstanding:
                 call.fail(Unreachable(f"{call.what}: {worker} has lost the call", worker=worker))
         return unknown
 
-    def wait_idle(self, deadline: Deadline) -> bool:
-        """Wait until every call was answered."""
+    def drain(self, deadline: Deadline) -> bool:
+        """Wait until every call was answered, whether or not its result is ever asked for.
+
+        Results stay with their futures. So do those of calls that begin meanwhile, unless their
+        callers read them at once, as most do.
+        """
+        while True:
+            self._keep_all()
+            if self.wait_idle(Deadline.after(min(_KEEP_S, deadline.remaining_s()))):
+                return True
+            if deadline.passed:
+                return False
+
+    def _keep_all(self) -> None:
+        """Have the answers read that nobody has asked for."""
         with self._lock:
-            return self._changed.wait_for(lambda: not self._calls, deadline.remaining_s())
+            calls = [call for call in self._calls.values() if not call.is_kept]
+            answered = deque(call for call in calls if call.is_answered)
+            more = min(len(answered), _KEEPERS - self._keepers)
+        # Not on this thread, which has a deadline: an answer may refer to values of a worker that
+        # must be told, and is slow.
+        for _ in range(more):
+            try:
+                self.run(functools.partial(self._keep_answered, answered))
+            except Overloaded:
+                break
+        for call in calls:
+            if not call.is_answered:
+                call.keep()
+
+    def _keep_answered(self, calls: deque[RpcCall[Any]]) -> None:
+        with self._lock:
+            self._keepers += 1
+        try:
+            while True:
+                calls.popleft().keep()
+        except IndexError:
+            return
+        finally:
+            with self._lock:
+                self._keepers -= 1
+
+    def wait_idle(self, deadline: Deadline) -> bool:
+        """Wait until every call has ended: it was answered, the answer read, callbacks called."""
+        me = threading.get_ident()  # a callback may end the worker
+
+        def idle() -> bool:
+            # A copy, made at once: the garbage collector may add to it in the middle of a loop.
+            return not self._calls and all(r.thread == me for r in self._reactions.copy())
+
+        with self._lock:
+            return self._changed.wait_for(idle, deadline.remaining_s())
 
     @property
     def made(self) -> int:

@@ -43,6 +43,7 @@ class Peers:
         self._workers: dict[str, Worker] = {}
         self._channels: dict[str, Channel] = {}
         self._once: set[Worker] = set()
+        self._once_ranks: set[int] = set()
         self._suspects: set[str] = set()
         self._closed = False
 
@@ -67,6 +68,7 @@ class Peers:
             }
             self._suspects.clear()
             self._once |= {Worker(m.name, m.incarnation) for m in members.values()}
+            self._once_ranks |= {m.rank for m in members.values() if m.HasField("rank")}
             for name, channel in list(self._channels.items()):
                 member = members.get(name)
                 if member is None or member.address != channel.address:
@@ -158,6 +160,14 @@ class Peers:
                 once.name == worker.name and worker.incarnation in (0, once.incarnation)
                 for once in self._once
             )
+
+    def was_there(self, to: To) -> bool:
+        """Tell whether a worker of that name or rank has been seen as a member."""
+        name = to.name if isinstance(to, WorkerInfo) else to
+        with self._lock:
+            if isinstance(name, int):
+                return name in self._once_ranks
+            return any(once.name == name for once in self._once)
 
     def suspect(self, worker: str) -> None:
         """Ask about a worker anew before the next call to it: it did not answer."""

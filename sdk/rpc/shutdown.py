@@ -19,7 +19,8 @@ def shutdown(graceful: bool = True, timeout_s: float = 600.0) -> None:
     """End this process's part in rpc.
 
     Gracefully, it still serves until all that began together with it are here too and no call is
-    under way anywhere; then references are deleted. Otherwise calls under way fail.
+    under way anywhere; then references are deleted. A call is over when its answer is there, read
+    or not: its future has the result afterwards, too. Otherwise calls under way fail.
 
     Args:
         graceful: Whether to wait for the others.
@@ -68,7 +69,8 @@ def _await_quiet(agent: Agent, deadline: Deadline) -> None:
 
 
 def _await_idle(agent: Agent, deadline: Deadline) -> None:
-    if not agent.outstanding.wait_idle(deadline):
+    # An answer that has arrived is complete, though its future was not asked yet.
+    if not agent.outstanding.drain(deadline):
         raise DeadlineExceeded(f"{agent.name}: {len(agent.outstanding)} calls have no answer yet")
     # Those who wait for us to meet them are owed an answer that we are about to give.
     quiet = agent.answers.wait_idle(deadline, but=agent.gathers.waiting)

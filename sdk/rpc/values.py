@@ -1,4 +1,4 @@
-"""User values on their way: what `protos.value` knows, and tensors, gradients of rows, workers.
+"""User values on their way: what `protos.value` knows, tensors, rows, workers and modules.
 
 Tensors are noted in order, because distributed autograd attaches its nodes to them.
 """
@@ -14,6 +14,7 @@ from gradmesh.protos.dtype import wire_dtype
 from gradmesh.protos.errors import InvalidFrame
 from gradmesh.protos.frame import Array
 from gradmesh.protos.value import from_value, to_value
+from gradmesh.sdk.rpc.carried import carrier
 from gradmesh.sdk.rpc.worker import WorkerInfo
 
 SendRef: TypeAlias = Callable[[Any], pb.RemoteRef | None]
@@ -72,7 +73,14 @@ class Outgoing:
         if isinstance(obj, WorkerInfo):
             worker = worker_pb2.WorkerId(name=obj.name, incarnation=obj.incarnation, rank=obj.rank)
             return pb.Value(worker_value=worker)
-        ref = self._send_ref(obj) if self._send_ref is not None else None
+        if self._send_ref is None:
+            return None
+        how = carrier()
+        if how is not None and isinstance(obj, how.cls):
+            rref, module = how.write(obj)
+            module.MergeFrom(pb.ModuleValue(module=self._send_ref(rref)))
+            return pb.Value(module_value=module)
+        ref = self._send_ref(obj)
         return None if ref is None else pb.Value(ref_value=ref)
 
 
@@ -134,6 +142,8 @@ class Incoming:
                 worker = value.worker_value
                 rank = worker.rank if worker.HasField("rank") else None
                 return WorkerInfo(worker.name, rank, worker.incarnation)
+            case "module_value":
+                return self._module(value.module_value)
         return value.ref_value if self._receive_ref is None else self._receive_ref(value.ref_value)
 
     def _tensor(self, value: pb.TensorValue) -> Tensor:
@@ -153,6 +163,14 @@ class Incoming:
                 f"{value.num_rows} rows in all do not fit together"
             )
         return RowGrad(ids, rows, value.num_rows, value.coalesced)
+
+    def _module(self, value: pb.ModuleValue) -> Any:
+        how = carrier()
+        if self._receive_ref is None or how is None:
+            return value
+        if not value.HasField("module"):
+            raise InvalidFrame("a remote module without a reference to it")
+        return how.read(self._receive_ref(value.module), value)
 
     def _array(self, index: int) -> Array:
         if index >= len(self._arrays):

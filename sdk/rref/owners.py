@@ -112,8 +112,11 @@ class Owners:
         """Note a new reference that goes to another worker; return its name."""
         fork = self._keys.new()
         with self._lock:
-            self._gone.pop(kept.key, None)
-            self._kept[kept.key] = kept
+            # One whose creation has not come yet stays where the creation looks for it: it adds
+            # the reference of whoever asked for it, and until then no deletion is the last.
+            if self._awaited.get(kept.key) is not kept:
+                self._gone.pop(kept.key, None)
+                self._kept[kept.key] = kept
             kept.forks[fork] = holder
         return fork
 
@@ -148,7 +151,7 @@ class Owners:
     def take_back(self, key: Key, fork: Key) -> None:
         """Forget a reference that this worker lent to itself, if it is one."""
         with self._lock:
-            kept = self._kept.get(key)
+            kept = self._kept.get(key) or self._awaited.get(key)
             mine = kept is not None and kept.forks.get(fork) == self._me
         if mine:
             self.delete(key, fork)

@@ -31,7 +31,7 @@ class Proxy:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         kind = self._rref.remote_type(self._timeout_s)
-        if self._way != "async" or kind.done():
+        if self._way != "async" or _is_known(kind):
             _check(kind.result(), name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +56,7 @@ class Proxy:
             return home.create(owner, name, args, kwargs, timeout_s, rref)
         if self._way == "sync":
             return home.call(owner, name, args, kwargs, timeout_s, rref).result()
-        if kind.done():
+        if _is_known(kind):
             return home.call(owner, name, args, kwargs, timeout_s, rref)
         answer: Future[Any] = Future()
 
@@ -76,6 +76,10 @@ class Proxy:
 
         kind.add_done_callback(known)
         return answer
+
+
+def _is_known(kind: "Future[RemoteType]") -> bool:
+    return kind.done() and kind.exception() is None
 
 
 def _check(kind: "RemoteType", name: str) -> None:

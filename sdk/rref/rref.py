@@ -6,7 +6,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, final
 from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import RefNotFound
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future.future import Future, failed
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rpc.recording import recorder
 from gradmesh.sdk.rpc.worker import WorkerInfo
@@ -210,9 +210,18 @@ class RRef(Generic[T]):
                 home = self._home
                 known = self._kept.outcome.then(lambda f: home.local_type(f.result()))
             else:
-                known = self._home.describe_ref(self._usable(), timeout_s)
+                known = self._describe(timeout_s)
             self._type = known
         return known
+
+    def _describe(self, timeout_s: float | None) -> Future[RemoteType]:
+        try:
+            used = self._usable()
+        except RefNotFound as error:
+            if error.__cause__ is None:
+                raise
+            return failed(error)  # its creation failed, which may be noticed later just as well
+        return self._home.describe_ref(used, timeout_s)
 
     def _usable(self) -> Used:
         """Return the reference if it can be used.

@@ -4,14 +4,13 @@ A reference is pending until its owner has heard of it. It is deleted there once
 any more, by a message that is sent again until it arrives, or its owner is known to be gone.
 """
 
-import copy
 import threading
 import time
 import weakref
 from typing import Any, NamedTuple, final
 
 from gradmesh.protos.common.v1 import value_pb2
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future.future import Future, without_frames
 from gradmesh.sdk.rref.control import Control
 from gradmesh.sdk.rref.ids import Key, Keys, Worker, fork_proto
 from gradmesh.sdk.rref.owners import IsGone
@@ -59,7 +58,7 @@ class Creation:
             if error is None:
                 self._created.set_result(None)
             else:
-                self._created.set_exception(_without_frames(error))
+                self._created.set_exception(without_frames(error))
 
 
 @final
@@ -75,9 +74,11 @@ class Used:
         confirmed: Settled when the owner knows the reference, with an error if it never will.
         deleted: Whether the owner was told that it is gone.
         creation: The creation of the value, where this worker asked for it.
+        calls: How many questions about the value have no answer yet.
+        dropped: Whether nobody here uses it any more.
     """
 
-    __slots__ = ("confirmed", "creation", "deleted", "fork", "key", "owner")
+    __slots__ = ("calls", "confirmed", "creation", "deleted", "dropped", "fork", "key", "owner")
 
     def __init__(self, owner: Worker, key: Key, fork: Key) -> None:
         self.owner = owner
@@ -86,10 +87,12 @@ class Used:
         self.confirmed: Future[None] = Future()
         self.deleted = False
         self.creation: Creation | None = None
+        self.calls = 0
+        self.dropped = False
 
     def fail(self, error: BaseException) -> None:
         """Take notice that the owner never will know it."""
-        self.confirmed.set_exception(_without_frames(error))
+        self.confirmed.set_exception(without_frames(error))
 
     def proto(self) -> value_pb2.RemoteRef:
         """Return the reference as the wire carries it."""
@@ -141,7 +144,28 @@ class Users:
 
     def _drop(self, used: Used) -> None:
         """Begin to delete; called by the garbage collector, on any thread, under any lock."""
-        self._control.later(lambda: self._delete_later(used))
+        self._control.later(lambda: self._dropped(used))
+
+    def _dropped(self, used: Used) -> None:
+        """Delete a reference that nobody uses, after the answers to all questions about it."""
+        with self._lock:
+            used.dropped = True
+            asked = used.calls > 0
+        if not asked:
+            self._delete_later(used)
+
+    def begin_use(self, used: Used) -> None:
+        """Keep a reference known to its owner until `end_use`, though its RRef may be gone."""
+        with self._lock:
+            used.calls += 1
+
+    def end_use(self, used: Used) -> None:
+        """Let go of a reference after an answer."""
+        with self._lock:
+            used.calls -= 1
+            unused = used.dropped and not used.calls
+        if unused:
+            self._control.later(lambda: self._delete_later(used))
 
     def _delete_later(self, used: Used) -> None:
         """Delete a reference once its owner knows it."""
@@ -212,15 +236,3 @@ class Users:
 
     def __len__(self) -> int:
         return len(self._living)
-
-
-def _without_frames(error: BaseException) -> BaseException:
-    """Return an error like this one that keeps nothing alive.
-
-    The frames it came through use the very reference that it is about: kept with it, they would be
-    its last user for ever.
-    """
-    try:
-        return copy.copy(error)
-    except Exception:  # an exception of somebody's own that cannot be made from its arguments
-        return RuntimeError(f"{type(error).__name__}: {error}")

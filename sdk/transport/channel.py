@@ -162,8 +162,10 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
         # Our own retries know which calls are repeatable; gRPC's would not.
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1_000),
+        # Not a pause, whatever it is called: how long an attempt to connect may take. Handshakes
+        # across regions, or with a busy process, take more than the pauses above.
+        ("grpc.min_reconnect_backoff_ms", 5_000),
         # A peer that vanished without a goodbye is noticed while calls wait for it.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),

@@ -228,6 +228,11 @@ class Pending:
         return True
 
     @property
+    def answered(self) -> bool:
+        """Whether gRPC has the answer; on a lane nobody knows before it is received."""
+        return self._future is not None and self._future.done()
+
+    @property
     def doorbell(self) -> socket.socket | None:
         """What can be read when the answer has come, where the call occupies a socket."""
         link = self._link

@@ -148,6 +148,10 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", max_frame_bytes),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        # Of calls that came in a burst and wait for Python gRPC cancels some above the first, by
+        # chance, and all above the second; 1000 and 3000 by default.
+        ("grpc.server.max_pending_requests", 8_192),
+        ("grpc.server.max_pending_requests_hard_limit", 16_384),
     ]
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gradmesh.protos.common.v1 import worker_pb2 as gradmesh_dot_protos_dot_common_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%gradmesh/protos/common/v1/value.proto\x12\x12gradmesh.common.v1\x1a&gradmesh/protos/common/v1/worker.proto\"\x8c\x04\n\x05Value\x12\x33\n\nnull_value\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.NullValueH\x00\x12\x14\n\nbool_value\x18\x02 \x01(\x08H\x00\x12\x13\n\tint_value\x18\x03 \x01(\x12H\x00\x12\x15\n\x0b\x66loat_value\x18\x04 \x01(\x01H\x00\x12\x16\n\x0cstring_value\x18\x05 \x01(\tH\x00\x12\x15\n\x0b\x62ytes_value\x18\x06 \x01(\x0cH\x00\x12\x15\n\x0b\x61rray_index\x18\x07 \x01(\rH\x00\x12\x33\n\nlist_value\x18\x08 \x01(\x0b\x32\x1d.gradmesh.common.v1.ListValueH\x00\x12\x31\n\tmap_value\x18\t \x01(\x0b\x32\x1c.gradmesh.common.v1.MapValueH\x00\x12\x32\n\tref_value\x18\n \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRefH\x00\x12\x37\n\x0ctensor_value\x18\x0b \x01(\x0b\x32\x1f.gradmesh.common.v1.TensorValueH\x00\x12\x33\n\nrows_value\x18\x0c \x01(\x0b\x32\x1d.gradmesh.common.v1.RowsValueH\x00\x12\x34\n\x0cworker_value\x18\r \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerIdH\x00\x42\x06\n\x04kind\"\x0b\n\tNullValue\"D\n\tListValue\x12(\n\x05items\x18\x01 \x03(\x0b\x32\x19.gradmesh.common.v1.Value\x12\r\n\x05\x66ixed\x18\x02 \x01(\x08\"\x91\x01\n\x08MapValue\x12:\n\x07\x65ntries\x18\x01 \x03(\x0b\x32).gradmesh.common.v1.MapValue.EntriesEntry\x1aI\n\x0c\x45ntriesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.gradmesh.common.v1.Value:\x02\x38\x01\"9\n\x0bTensorValue\x12\x13\n\x0b\x61rray_index\x18\x01 \x01(\r\x12\x15\n\rrequires_grad\x18\x02 \x01(\x08\"W\n\tRowsValue\x12\x11\n\tids_index\x18\x01 \x01(\r\x12\x12\n\nrows_index\x18\x02 \x01(\r\x12\x10\n\x08num_rows\x18\x03 \x01(\x04\x12\x11\n\tcoalesced\x18\x04 \x01(\x08\"\xc4\x01\n\tRemoteRef\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0f\n\x07\x63reator\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x04 \x01(\x04\x12\x19\n\x11owner_incarnation\x18\x05 \x01(\x04\x12(\n\x04\x66ork\x18\x06 \x01(\x0b\x32\x1a.gradmesh.common.v1.ForkId\x12,\n\x06parent\x18\x07 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\"G\n\x06\x46orkId\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%gradmesh/protos/common/v1/value.proto\x12\x12gradmesh.common.v1\x1a&gradmesh/protos/common/v1/worker.proto\"\xc5\x04\n\x05Value\x12\x33\n\nnull_value\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.NullValueH\x00\x12\x14\n\nbool_value\x18\x02 \x01(\x08H\x00\x12\x13\n\tint_value\x18\x03 \x01(\x12H\x00\x12\x15\n\x0b\x66loat_value\x18\x04 \x01(\x01H\x00\x12\x16\n\x0cstring_value\x18\x05 \x01(\tH\x00\x12\x15\n\x0b\x62ytes_value\x18\x06 \x01(\x0cH\x00\x12\x15\n\x0b\x61rray_index\x18\x07 \x01(\rH\x00\x12\x33\n\nlist_value\x18\x08 \x01(\x0b\x32\x1d.gradmesh.common.v1.ListValueH\x00\x12\x31\n\tmap_value\x18\t \x01(\x0b\x32\x1c.gradmesh.common.v1.MapValueH\x00\x12\x32\n\tref_value\x18\n \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRefH\x00\x12\x37\n\x0ctensor_value\x18\x0b \x01(\x0b\x32\x1f.gradmesh.common.v1.TensorValueH\x00\x12\x33\n\nrows_value\x18\x0c \x01(\x0b\x32\x1d.gradmesh.common.v1.RowsValueH\x00\x12\x34\n\x0cworker_value\x18\r \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerIdH\x00\x12\x37\n\x0cmodule_value\x18\x0e \x01(\x0b\x32\x1f.gradmesh.common.v1.ModuleValueH\x00\x42\x06\n\x04kind\"\x0b\n\tNullValue\"D\n\tListValue\x12(\n\x05items\x18\x01 \x03(\x0b\x32\x19.gradmesh.common.v1.Value\x12\r\n\x05\x66ixed\x18\x02 \x01(\x08\"\x91\x01\n\x08MapValue\x12:\n\x07\x65ntries\x18\x01 \x03(\x0b\x32).gradmesh.common.v1.MapValue.EntriesEntry\x1aI\n\x0c\x45ntriesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.gradmesh.common.v1.Value:\x02\x38\x01\"9\n\x0bTensorValue\x12\x13\n\x0b\x61rray_index\x18\x01 \x01(\r\x12\x15\n\rrequires_grad\x18\x02 \x01(\x08\"W\n\tRowsValue\x12\x11\n\tids_index\x18\x01 \x01(\r\x12\x12\n\nrows_index\x18\x02 \x01(\r\x12\x10\n\x08num_rows\x18\x03 \x01(\x04\x12\x11\n\tcoalesced\x18\x04 \x01(\x08\"\xc4\x01\n\tRemoteRef\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0f\n\x07\x63reator\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x04 \x01(\x04\x12\x19\n\x11owner_incarnation\x18\x05 \x01(\x04\x12(\n\x04\x66ork\x18\x06 \x01(\x0b\x32\x1a.gradmesh.common.v1.ForkId\x12,\n\x06parent\x18\x07 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\"G\n\x06\x46orkId\x12,\n\x06worker\x18\x01 \x01(\x0b\x32\x1c.gradmesh.common.v1.WorkerId\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x04\"l\n\x0bModuleValue\x12-\n\x06module\x18\x01 \x01(\x0b\x32\x1d.gradmesh.common.v1.RemoteRef\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x10\n\x08training\x18\x04 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,21 +35,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MAPVALUE_ENTRIESENTRY']._loaded_options = None
   _globals['_MAPVALUE_ENTRIESENTRY']._serialized_options = b'8\001'
   _globals['_VALUE']._serialized_start=102
-  _globals['_VALUE']._serialized_end=626
-  _globals['_NULLVALUE']._serialized_start=628
-  _globals['_NULLVALUE']._serialized_end=639
-  _globals['_LISTVALUE']._serialized_start=641
-  _globals['_LISTVALUE']._serialized_end=709
-  _globals['_MAPVALUE']._serialized_start=712
-  _globals['_MAPVALUE']._serialized_end=857
-  _globals['_MAPVALUE_ENTRIESENTRY']._serialized_start=784
-  _globals['_MAPVALUE_ENTRIESENTRY']._serialized_end=857
-  _globals['_TENSORVALUE']._serialized_start=859
-  _globals['_TENSORVALUE']._serialized_end=916
-  _globals['_ROWSVALUE']._serialized_start=918
-  _globals['_ROWSVALUE']._serialized_end=1005
-  _globals['_REMOTEREF']._serialized_start=1008
-  _globals['_REMOTEREF']._serialized_end=1204
-  _globals['_FORKID']._serialized_start=1206
-  _globals['_FORKID']._serialized_end=1277
+  _globals['_VALUE']._serialized_end=683
+  _globals['_NULLVALUE']._serialized_start=685
+  _globals['_NULLVALUE']._serialized_end=696
+  _globals['_LISTVALUE']._serialized_start=698
+  _globals['_LISTVALUE']._serialized_end=766
+  _globals['_MAPVALUE']._serialized_start=769
+  _globals['_MAPVALUE']._serialized_end=914
+  _globals['_MAPVALUE_ENTRIESENTRY']._serialized_start=841
+  _globals['_MAPVALUE_ENTRIESENTRY']._serialized_end=914
+  _globals['_TENSORVALUE']._serialized_start=916
+  _globals['_TENSORVALUE']._serialized_end=973
+  _globals['_ROWSVALUE']._serialized_start=975
+  _globals['_ROWSVALUE']._serialized_end=1062
+  _globals['_REMOTEREF']._serialized_start=1065
+  _globals['_REMOTEREF']._serialized_end=1261
+  _globals['_FORKID']._serialized_start=1263
+  _globals['_FORKID']._serialized_end=1334
+  _globals['_MODULEVALUE']._serialized_start=1336
+  _globals['_MODULEVALUE']._serialized_end=1444
 # @@protoc_insertion_point(module_scope)

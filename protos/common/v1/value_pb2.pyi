@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Value(_message.Message):
-    __slots__ = ("null_value", "bool_value", "int_value", "float_value", "string_value", "bytes_value", "array_index", "list_value", "map_value", "ref_value", "tensor_value", "rows_value", "worker_value")
+    __slots__ = ("null_value", "bool_value", "int_value", "float_value", "string_value", "bytes_value", "array_index", "list_value", "map_value", "ref_value", "tensor_value", "rows_value", "worker_value", "module_value")
     NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
     BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
     INT_VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class Value(_message.Message):
     TENSOR_VALUE_FIELD_NUMBER: _ClassVar[int]
     ROWS_VALUE_FIELD_NUMBER: _ClassVar[int]
     WORKER_VALUE_FIELD_NUMBER: _ClassVar[int]
+    MODULE_VALUE_FIELD_NUMBER: _ClassVar[int]
     null_value: NullValue
     bool_value: bool
     int_value: int
@@ -35,7 +36,8 @@ class Value(_message.Message):
     tensor_value: TensorValue
     rows_value: RowsValue
     worker_value: _worker_pb2.WorkerId
-    def __init__(self, null_value: _Optional[_Union[NullValue, _Mapping]] = ..., bool_value: bool = ..., int_value: _Optional[int] = ..., float_value: _Optional[float] = ..., string_value: _Optional[str] = ..., bytes_value: _Optional[bytes] = ..., array_index: _Optional[int] = ..., list_value: _Optional[_Union[ListValue, _Mapping]] = ..., map_value: _Optional[_Union[MapValue, _Mapping]] = ..., ref_value: _Optional[_Union[RemoteRef, _Mapping]] = ..., tensor_value: _Optional[_Union[TensorValue, _Mapping]] = ..., rows_value: _Optional[_Union[RowsValue, _Mapping]] = ..., worker_value: _Optional[_Union[_worker_pb2.WorkerId, _Mapping]] = ...) -> None: ...
+    module_value: ModuleValue
+    def __init__(self, null_value: _Optional[_Union[NullValue, _Mapping]] = ..., bool_value: bool = ..., int_value: _Optional[int] = ..., float_value: _Optional[float] = ..., string_value: _Optional[str] = ..., bytes_value: _Optional[bytes] = ..., array_index: _Optional[int] = ..., list_value: _Optional[_Union[ListValue, _Mapping]] = ..., map_value: _Optional[_Union[MapValue, _Mapping]] = ..., ref_value: _Optional[_Union[RemoteRef, _Mapping]] = ..., tensor_value: _Optional[_Union[TensorValue, _Mapping]] = ..., rows_value: _Optional[_Union[RowsValue, _Mapping]] = ..., worker_value: _Optional[_Union[_worker_pb2.WorkerId, _Mapping]] = ..., module_value: _Optional[_Union[ModuleValue, _Mapping]] = ...) -> None: ...
 
 class NullValue(_message.Message):
     __slots__ = ()
@@ -107,3 +109,15 @@ class ForkId(_message.Message):
     worker: _worker_pb2.WorkerId
     counter: int
     def __init__(self, worker: _Optional[_Union[_worker_pb2.WorkerId, _Mapping]] = ..., counter: _Optional[int] = ...) -> None: ...
+
+class ModuleValue(_message.Message):
+    __slots__ = ("module", "device", "type", "training")
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    module: RemoteRef
+    device: str
+    type: str
+    training: bool
+    def __init__(self, module: _Optional[_Union[RemoteRef, _Mapping]] = ..., device: _Optional[str] = ..., type: _Optional[str] = ..., training: bool = ...) -> None: ...

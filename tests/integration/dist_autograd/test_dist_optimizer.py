@@ -24,6 +24,8 @@ CASES = [
     (gm.optim.Adadelta, {}),
     (gm.optim.Rprop, {}),
     (gm.optim.FTRL, {"lr": 0.05}),
+    (gm.optim.NAdam, {"lr": 0.05, "maximize": True}),
+    (gm.optim.RAdam, {"lr": 0.05}),
 ]
 
 
@@ -250,6 +252,22 @@ def test_param_groups_and_schedule(world):
             schedule.step()
 
     assert [group["lr"] for group in remote.param_groups] == [0.0125, 0.0625]
+    pair.assert_equal_twins()
+
+
+def test_momentum_follows_a_schedule(world):
+    pair = Pair()
+    remote = gm.optim.DistributedOptimizer(gm.optim.Adam, pair.rrefs, lr=0.1)
+    local = gm.optim.Adam([twin.w for twin in pair.twins], lr=0.1)
+    schedules = [gm.optim.lr_scheduler.OneCycleLR(o, 0.3, total_steps=5) for o in (remote, local)]
+
+    for _ in range(4):
+        pair.step(remote)
+        pair.local_step(local)
+        for schedule in schedules:
+            schedule.step()
+
+    assert remote.param_groups[0]["betas"] == local.param_groups[0]["betas"]
     pair.assert_equal_twins()
 
 

@@ -21,6 +21,9 @@ class World:
         size: How many workers, this process among them.
     """
 
+    module = "tests.integration.dist_autograd.worker"
+    """What the other processes run."""
+
     def __init__(self, size: int = 4) -> None:
         self.size = size
         self.cluster = gm.LocalCluster(parameter_servers=1).start()
@@ -39,9 +42,8 @@ class World:
             raise
 
     def start(self, rank: int) -> "subprocess.Popen[str]":
-        module = "tests.integration.dist_autograd.worker"
         return subprocess.Popen(
-            [sys.executable, "-m", module, self.cluster.address, str(rank), str(self.size)],
+            [sys.executable, "-m", self.module, self.cluster.address, str(rank), str(self.size)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

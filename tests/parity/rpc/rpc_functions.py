@@ -243,3 +243,50 @@ def info() -> dict[str, int]:
 @gm.remote
 def owner_info(rref: Any) -> Any:
     return rref.owner()
+
+
+# Remote modules
+
+
+@gm.remote
+def run_module(module: Any, x: Any) -> Any:
+    return module(x)
+
+
+@gm.remote
+def run_held_module(name: str, x: Any) -> Any:
+    return HELD[name](x)
+
+
+@gm.remote
+def run_modules(modules: Any, x: Any) -> Any:
+    for module in modules["list"]:
+        x = module.forward_async(x).wait()
+    return x
+
+
+@gm.remote
+def forward_module(workers: list[str], module: Any, x: Any) -> Any:
+    """Go on from worker to worker; the last one runs the module."""
+    if not workers:
+        return module(x)
+    return gm.rpc_sync(workers[0], forward_module, (workers[1:], module, x))
+
+
+@gm.remote
+def about_module(module: Any) -> dict[str, Any]:
+    rref = module.get_module_rref()
+    return {
+        "parameters": [param.to_here() for param in module.remote_parameters()],
+        "owner": rref.owner_name(),
+        "is_owner": rref.is_owner(),
+        "confirmed": rref.confirmed_by_owner(),
+        "training": module.training,
+        "text": repr(module),
+        "here": gm.rpc.get_worker_info().name,
+    }
+
+
+@gm.remote
+def set_training(module: Any, mode: bool) -> Any:
+    return module.train(mode)

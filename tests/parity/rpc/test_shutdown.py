@@ -16,6 +16,7 @@ import gradmesh as gm
 from gradmesh.protos import errors
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.shutdown import close
+from tests.own_threads import OwnThreads
 
 
 @pytest.fixture
@@ -137,25 +138,25 @@ def test_local_shutdown_with_rpc(make_agent: Callable[..., Agent], as_agent: Any
     assert time.monotonic() - begun < 10
 
 
-def test_nothing_of_an_agent_is_left(make_agent: Callable[..., Agent], eventually: Any) -> None:
-    before = set(threading.enumerate())
+def test_nothing_of_an_agent_is_left(
+    make_agent: Callable[..., Agent], own_threads: OwnThreads, eventually: Any
+) -> None:
     agent = make_agent("thrifty")
     assert gm.rpc_sync("thrifty", add, (1, 1)) == 2
     close(agent)
 
-    eventually(lambda: set(threading.enumerate()) <= before, 20)
+    eventually(lambda: not own_threads.alive(), 20)
 
 
 def test_nothing_of_an_agent_that_ends_at_once_is_left(
-    make_agent: Callable[..., Agent], eventually: Any
+    make_agent: Callable[..., Agent], own_threads: OwnThreads, eventually: Any
 ) -> None:
-    before = set(threading.enumerate())
     agent = make_agent("cut-short")
     assert agent.mesh is not None
     agent.close()
     agent.mesh.close()
 
-    eventually(lambda: set(threading.enumerate()) <= before, 20)
+    eventually(lambda: not own_threads.alive(), 20)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_rpc_timeouts_of_answers_that_come_later() -> None:
 
 
 def test_rref_timeout(eventually: Any) -> None:
-    rref = gm.remote("worker-0", slow_point, (0.5,), timeout_s=0.01)
+    rref = gm.remote("worker-0", slow_point, (2.0,), timeout_s=0.01)
     assert rref._used is not None
     eventually(rref._used.confirmed.done)
 
@@ -144,7 +144,7 @@ def test_rref_proxy_timeout() -> None:
 def test_a_late_call_does_not_hold_up_the_next() -> None:
     begun = time.monotonic()
     with pytest.raises(errors.DeadlineExceeded):
-        gm.rpc_sync("worker-0", sleep, (5,), timeout_s=SHORT)
+        gm.rpc_sync("worker-0", sleep, (15,), timeout_s=SHORT)
 
     assert gm.rpc_sync("worker-0", add, (1, 2)) == 3
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 15

@@ -6,6 +6,7 @@ import pytest
 
 from gradmesh.protos import errors
 from gradmesh.protos.errors import CATALOGUE, GradmeshError, InternalError, from_reason
+from gradmesh.protos.reference import builtin_bases
 
 
 def subclasses(cls: type[GradmeshError]) -> list[type[GradmeshError]]:
@@ -50,20 +51,35 @@ def test_unavailable_means_that_the_call_may_be_repeated() -> None:
         assert (cls.code == "ABORTED") == (cls.retry is errors.Retry.REFRESH)
 
 
-@pytest.mark.parametrize(
-    ("name", "builtin"),
-    [
-        ("InvalidFrame", ValueError),
-        ("TableNotFound", KeyError),
-        ("IdOutOfRange", IndexError),
-        ("Unreachable", ConnectionError),
-        ("DeadlineExceeded", TimeoutError),
-        ("Unauthenticated", PermissionError),
-        ("RemoteFailure", RuntimeError),
-    ],
-)
-def test_errors_derive_from_what_a_python_user_expects(name: str, builtin: type[Exception]) -> None:
-    assert issubclass(getattr(errors, name), builtin)
+# What torch raises in the same case, and what Python has for it. All others are RuntimeErrors only.
+ALSO: dict[str, set[type[Exception]]] = {
+    "InvalidRequest": {
+        ValueError
+    },  # torch: ValueError for names and ranks, RuntimeError for shapes
+    "InvalidFrame": {ValueError},
+    "IdOutOfRange": {IndexError},  # torch: IndexError of embedding
+    "TableNotFound": {KeyError},
+    "FunctionNotFound": {KeyError, AttributeError},  # torch: AttributeError of the callee's pickle
+    "RefNotFound": {KeyError},  # torch: RuntimeError
+    "WorkerNotFound": {KeyError},  # torch: RuntimeError
+    "WorkerLost": {ConnectionError},
+    "Unreachable": {ConnectionError},  # torch: DistNetworkError, a RuntimeError
+    "NestedTooDeep": {RecursionError},
+    "Unauthenticated": {PermissionError},
+    "Forbidden": {PermissionError},
+    "DeadlineExceeded": {TimeoutError},  # torch: RuntimeError
+    "GradientMissing": {TimeoutError},
+}
+
+
+@by_class
+def test_errors_are_what_torch_raises_and_python_expects(cls: type[GradmeshError]) -> None:
+    assert issubclass(cls, RuntimeError)
+    expected = ALSO.get(cls.__name__, set())
+    found = set(builtin_bases(cls)) - {RuntimeError}
+    assert found == expected
+    with pytest.raises(RuntimeError, match="the text"):
+        raise cls("the text", worker="w")
 
 
 def test_metadata_may_have_any_key() -> None:

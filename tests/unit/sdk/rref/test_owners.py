@@ -57,6 +57,32 @@ def test_a_fork_may_overtake_the_creation(owners: Owners) -> None:
     assert len(owners) == 0
 
 
+@pytest.mark.parametrize("deleted_first", [True, False])
+def test_a_value_lent_before_its_creation_stays_for_its_creator(
+    owners: Owners, deleted_first: bool
+) -> None:
+    early = owners.find(KEY)
+    lent = owners.share(early, OTHER)
+
+    if deleted_first:
+        owners.delete(KEY, lent)
+    kept, first = owners.begin(KEY, FORK, USER)
+    owners.delete(KEY, lent)
+
+    assert (kept, first) == (early, True)
+    assert owners.find(KEY) is kept
+    owners.delete(KEY, FORK)
+    assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
+
+
+def test_a_worker_that_lends_to_itself_before_the_creation_takes_it_back(owners: Owners) -> None:
+    owners.take_back(KEY, owners.share(owners.find(KEY), ME))
+    owners.begin(KEY, FORK, USER)
+    owners.delete(KEY, FORK)
+
+    assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
+
+
 def test_a_fork_that_was_deleted_does_not_come_back(owners: Owners) -> None:
     owners.begin(KEY, FORK, USER)
     child = Key("user", 2, 9)

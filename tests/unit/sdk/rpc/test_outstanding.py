@@ -1,0 +1,182 @@
+"""Calls under way: a worker is idle when they have ended and their callbacks have run."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gradmesh.protos.errors import DeadlineExceeded, Overloaded
+from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.rpc.outstanding import Outstanding
+from gradmesh.sdk.rpc.reply import Reply
+from gradmesh.sdk.rpc.rpc_call import RpcCall
+from gradmesh.sdk.rpc.threads import Threads
+from gradmesh.sdk.rref.ids import Worker
+from gradmesh.sdk.transport.deadline import Deadline
+
+
+class Scheduled:
+    """Threads whose tasks the test runs, in the order it wants."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Callable[[], object]] = []
+        self.full = False
+
+    def run(self, task: Callable[[], object]) -> None:
+        if self.full:
+            raise Overloaded("full")
+        self.tasks.append(task)
+
+
+class Answer:
+    """A response that comes when the test says so."""
+
+    answered = False
+    doorbell = None
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def on_answer(self, function: Callable[[], None]) -> bool:
+        self._waiting.append(function)
+        return True
+
+    def come(self) -> None:
+        for function in self._waiting:
+            function()
+
+    def result(self) -> Any:
+        raise DeadlineExceeded("no answer in time")
+
+
+class Peers:
+    def suspect(self, worker: str) -> None:
+        raise AssertionError(worker)
+
+
+@pytest.fixture
+def threads() -> Scheduled:
+    return Scheduled()
+
+
+@pytest.fixture
+def outstanding(threads: Scheduled) -> Outstanding:
+    return Outstanding(Worker("me", 1), Peers(), threads)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def answer() -> Answer:
+    return Answer()
+
+
+@pytest.fixture
+def call(outstanding: Outstanding, answer: Answer) -> RpcCall[Any]:
+    call: RpcCall[Any] = outstanding.begin(
+        "other", "f", Deadline.after(20), lambda reply: reply, lambda answered: None
+    )
+    call.sent(answer)  # type: ignore[arg-type]
+    return call
+
+
+def is_idle(outstanding: Outstanding) -> bool:
+    return outstanding.wait_idle(Deadline.after(0))
+
+
+def test_a_callback_whose_thread_comes_last_is_waited_for(
+    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+) -> None:
+    future: Future[Any] = Future(call)
+    idle_inside: list[bool] = []
+    future.add_done_callback(lambda done: idle_inside.append(is_idle(outstanding)))
+    call.keep()  # as `drain` does
+    answer.come()
+    of_callback, of_keeping = threads.tasks
+
+    of_keeping()
+    assert len(outstanding) == 0
+    assert not is_idle(outstanding)
+    of_callback()
+
+    assert idle_inside == [True]  # a callback that ends the worker does not wait for itself
+    assert is_idle(outstanding)
+
+
+def test_callbacks_that_find_no_thread_are_not_waited_for(
+    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+) -> None:
+    Future(call).add_done_callback(lambda done: None)
+    threads.full = True
+    with pytest.raises(Overloaded):
+        answer.come()
+    threads.full = False
+
+    call.end()
+
+    assert is_idle(outstanding)
+
+
+def test_a_call_that_finds_no_thread_is_kept_later(
+    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+) -> None:
+    class Lane(Answer):
+        """A connection that somebody must wait at."""
+
+        def on_answer(self, function: Callable[[], None]) -> bool:
+            return False
+
+    call.sent(Lane())  # type: ignore[arg-type]
+    threads.full = True
+    call.keep()
+    assert not call.is_kept
+    threads.full = False
+
+    assert not outstanding.drain(Deadline.after(0))
+    assert call.is_kept
+    (of_keeping,) = threads.tasks
+    of_keeping()
+    assert outstanding.drain(Deadline.after(0))
+
+
+def test_reactions_that_find_no_thread_run_where_the_answer_came(
+    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+) -> None:
+    called: list[int] = []
+    for number in range(2):
+        call.notify(lambda number=number: called.append(number))  # type: ignore[misc]
+    call._pending = None  # the response said that the answer comes later
+    answer.come()
+    while threads.tasks:
+        threads.tasks.pop(0)()
+    threads.full = True
+
+    call.fail(DeadlineExceeded("no answer in time"))
+    call.end()
+
+    assert called == [0, 1]
+    assert is_idle(outstanding)
+
+
+def test_reading_that_takes_long_does_not_outlast_the_deadline() -> None:
+    go_on = threading.Event()
+    pool = Threads("test")
+    outstanding = Outstanding(Worker("me", 1), Peers(), pool)  # type: ignore[arg-type]
+    future: Future[bool] = Future(
+        outstanding.begin(
+            "other",
+            "f",
+            Deadline.after(60),
+            lambda reply: go_on.wait(50),
+            lambda answered: None,
+        )
+    )
+    call: Any = future._source
+    call.sent(Answer())
+    call._pending = None
+    call.deliver(Reply())
+
+    assert not outstanding.drain(Deadline.after(0.1))
+    go_on.set()
+    assert outstanding.drain(Deadline.after(30))
+    assert future.result() is True
+    pool.close()
