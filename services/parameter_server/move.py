@@ -111,6 +111,7 @@ class Move:
             owned & held,
             is_new=not self._holds,
             epoch=self._then.epoch,
+            servers=len(self._then.names),
         )
         if self._holds:
             keep = self._store.resharding.keep

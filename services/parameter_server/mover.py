@@ -38,6 +38,7 @@ class Mover:
         self._store = store
         self._mesh = mesh
         self._emptied_at: float | None = None
+        self._was_emptied_at: float | None = None  # before the reshard that is under way
         self._move: Move | None = None
         self._told_at = 0.0
         self._closed = threading.Event()
@@ -75,6 +76,7 @@ class Mover:
                 continue
             if self._move is None or self._move.number != state.number:
                 self._move = Move(self._store, self._mesh, state, self._tell)
+                self._was_emptied_at, self._emptied_at = self._emptied_at, None
             state = self._do(self._move, state)
 
     def _do(self, move: Move, state: reshard_pb2.Reshard) -> reshard_pb2.Reshard:
@@ -83,7 +85,7 @@ class Mover:
             move.do(state)
             state = self._report(move.report, state.version)
             if state.phase == _DONE:
-                self._end(move)
+                self._end()
             return state
         try:
             move.do(state)
@@ -96,28 +98,44 @@ class Mover:
         return self._report(move.report, state.version if move.done >= state.phase else 0)
 
     def _is_over(self, state: reshard_pb2.Reshard) -> bool:
-        """Tell whether there is nothing to do; what was begun for a lost reshard is dropped."""
+        """Tell whether there is nothing to do; what was begun for another reshard is ended."""
         staged = self._store.resharding.number
         if state.phase in _OVER or staged not in (0, state.number):
-            self._drop()
+            self._settle()
         is_adopted = state.phase == _DONE and not staged and self._move is None
         return state.phase in _OVER or is_adopted
 
     def _is_part(self, state: reshard_pb2.Reshard) -> bool:
+        if self._store.resharding.number == state.number:
+            # Whoever leaves is in neither map once the new one is known here.
+            return True
         held = self._mesh.servers.held_map() or self._mesh.servers.refresh(self._mesh.deadline())
         return self._mesh.name in {*held.names, *(shard.name for shard in state.map.shards)}
 
-    def _drop(self) -> None:
-        self._store.resharding.drop()
+    def _settle(self) -> None:
+        """End a reshard that the coordinator speaks of no more.
+
+        It was given up, unless the map has come that has no place for this server: nobody waits
+        until whoever leaves has adopted it, and rows that were handed over must not change here.
+        """
+        resharding = self._store.resharding
+        if self._move is not None:
+            self._emptied_at = self._was_emptied_at
+        if resharding.is_leaving:
+            shards = self._mesh.servers.refresh(self._mesh.deadline())
+            has_place = self._mesh.name in shards.names
+            if not has_place and resharding.end_without_place(shards.epoch, len(shards.names)):
+                self._emptied_at = time.monotonic()
+        resharding.drop()
         if self._move is not None:
             self._move.close()
             self._move = None
 
-    def _end(self, move: Move) -> None:
+    def _end(self) -> None:
         self._move = None
         held = self._mesh.servers.held_map()
-        if held is not None and self._mesh.name not in held.names:
-            self._emptied_at = time.monotonic()
+        is_emptied = held is not None and self._mesh.name not in held.names
+        self._emptied_at = time.monotonic() if is_emptied else None
 
     def _asking(self) -> reshard_pb2.ReportMoveRequest:
         return reshard_pb2.ReportMoveRequest(

@@ -90,6 +90,11 @@ class Resharding:
         return self.staging is not None
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether a reshard is under way here that leaves no bucket to this server."""
+        return self.staging is not None and not bits(self.staging.begun.owned).any()
+
+    @property
     def number(self) -> int:
         """Number of the reshard that is under way here; 0 for none."""
         return 0 if self.staging is None else self.staging.begun.number
@@ -102,6 +107,7 @@ class Resharding:
         *,
         is_new: bool,
         epoch: int,
+        servers: int,
     ) -> None:
         """Take part in a reshard; the same again changes nothing.
 
@@ -111,6 +117,7 @@ class Resharding:
             kept: Which of them are here already.
             is_new: Whether this server holds no shard so far.
             epoch: Of the map to come.
+            servers: How many servers that map has.
 
         Raises:
             ReshardAborted: Tables are being restored; their rows are nobody's yet.
@@ -120,7 +127,8 @@ class Resharding:
         if self.number == number:
             self._epochs.expect(epoch)
             return
-        begun = MoveBegun(number, np.packbits(owned).tobytes(), np.packbits(kept).tobytes(), is_new)
+        masks = (np.packbits(owned).tobytes(), np.packbits(kept).tobytes())
+        begun = MoveBegun(number, *masks, is_new, servers)
         with self._lock, in_turn(self._log):
             self._note(begun)
             self.start(begun)
@@ -226,6 +234,29 @@ class Resharding:
         self._over = max(self._over, self.number)
         self.staging = None
         self._epochs.expect(None)
+
+    def end_without_place(self, epoch: int, servers: int) -> bool:
+        """End a reshard that leaves nothing here, by a map that has no place for this server.
+
+        With as many servers as were planned it is the map of the reshard: rows are others' now.
+        With more, the reshard was given up and another server got the place, which has none of
+        the rows: they stay here. Either way calls that were routed by older maps are refused.
+
+        Args:
+            epoch: Of the map.
+            servers: How many servers it has.
+
+        Returns:
+            Whether the rows have gone.
+        """
+        assert self.staging is not None
+        has_gone = self.staging.begun.servers == servers
+        if has_gone:
+            self.adopt(epoch, alone=False)
+        else:
+            self._epochs.advance(epoch)
+            self.drop()
+        return has_gone
 
     def adopt(self, epoch: int, *, alone: bool) -> None:
         """Make the tables those of the new map, and let everybody see them.

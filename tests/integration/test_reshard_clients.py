@@ -1,6 +1,7 @@
 """The number of parameter servers changes under clients outside a run, or does not change."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -98,6 +99,47 @@ def test_a_push_by_an_old_map_is_known_or_was_never_applied(make_cluster, raw):
     assert (first, push(1)) == (True, False)
     with pytest.raises(StaleShardMap):
         push(2)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["alone", "before-the-next"])
+def test_a_server_that_leaves_late_changes_no_row(make_cluster, pool, again):
+    cluster = make_cluster(lease_s=30.0, parameter_servers=2)
+    table, mesh = ones_table(cluster.connect(timeout_s=30.0)), cluster.connect(timeout_s=30.0)
+    table.lookup(IDS)
+    leaving = cluster.servers[1]
+    sent, is_pushed, is_over = threading.Event(), threading.Event(), threading.Event()
+    report = leaving.mover._report
+
+    def report_late(request, version):
+        if request.done == reshard_pb2.RESHARD_PHASE_SENDING and not sent.is_set():
+            sent.set()
+            assert is_pushed.wait(20)
+            report(request, version)
+            assert is_over.wait(20)
+            return report(leaving.mover._asking(), 0)
+        return report(request, version)
+
+    leaving.mover._report = report_late
+    scaled = pool.submit(scale, mesh, 1, timeout_s=30.0)
+    assert sent.wait(20)
+    # Nothing is let in there any more, and the map is still the old one.
+    pushed = pool.submit(table.push, IDS, np.full((ROWS, 2), -1.0, np.float32))
+    while not leaving.store.gate._waiters:
+        assert not pushed.done()
+        time.sleep(0.01)
+    is_pushed.set()
+    scaled.result(30)
+    if again:
+        mesh.coordinator.scale_parameter_servers(2, 30.0, mesh.deadline())
+    else:
+        leaving.mesh.servers.refresh(leaving.mesh.deadline())
+    is_over.set()
+    pushed.result(30)
+    if again:
+        scale(mesh, 2, timeout_s=30.0)
+
+    assert (table.lookup(IDS) == 1).all()
+    assert len(mesh.servers.refresh(mesh.deadline()).names) == (2 if again else 1)
 
 
 def test_contexts_outside_a_run_go_on(make_cluster, pool):

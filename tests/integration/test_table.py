@@ -127,7 +127,7 @@ def test_an_unknown_table_is_named(cluster):
         ({"name": ""}, "name"),
         ({"dtype": np.int32}, "dtype"),
         ({"dtype": np.complex64}, "dtype"),
-        ({"optimizer": optim.SGD(lr=0.1, momentum=float("nan"))}, "finite"),
+        ({"optimizer": optim.SGD(lr=0.1, momentum=float("inf"))}, "finite"),
     ],
 )
 def test_a_specification_that_makes_no_sense_is_refused(cluster, wrong, what):

@@ -180,12 +180,14 @@ class MoveBegun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tru
         owned: Which buckets will be here, one bit each.
         kept: Those of them that are here already.
         is_new: Whether this server holds no shard so far.
+        servers: How many servers the map to come has; 0 in logs from before it was noted.
     """
 
     number: int
     owned: bytes
     kept: bytes
     is_new: bool
+    servers: int = 0
 
 
 @final

@@ -1,4 +1,3 @@
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,9 +15,16 @@ from gradmesh.sdk.transport.server import Call
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
 from gradmesh.services.coordinator.servicer import CoordinatorServicer
+from tests.conftest import wait_until
 
 
-def call(timeout_s=5.0):
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Let waits last far longer than tests wait for what ends them."""
+    monkeypatch.setattr("gradmesh.services.coordinator.servicer.MAX_WAIT_S", 60.0)
+
+
+def call(timeout_s=60.0):
     return Call(Deadline.after(timeout_s), "test")
 
 
@@ -49,7 +55,7 @@ def test_the_last_trainer_wakes_the_others(served, say, pool):
 
     waiting = pool.submit(servicer.join_round, say.join("trainer-0"), call())
     last = servicer.join_round(say.join("trainer-1"), call())
-    first = waiting.result(timeout=2)
+    first = waiting.result(timeout=20)
 
     assert (first.generation, first.rank, first.world_size) == (1, 0, 2)
     assert (last.generation, last.rank, last.world_size) == (1, 1, 2)
@@ -62,7 +68,7 @@ def test_a_coordinator_that_leaves_ends_all_waits(served, say, pool):
     served.servicer.close()
 
     with pytest.raises(RoundOpen):
-        waiting.result(timeout=2)
+        waiting.result(timeout=20)
 
 
 def test_a_wait_ends_before_the_caller_does(served, say):
@@ -86,12 +92,12 @@ def test_a_key_and_the_end_of_its_generation_wake_whoever_waits(served, say, poo
         for key in ("key", "never")
     )
     servicer.put_key(say.put(1, "key", b"value"), call())
-    value = found.result(timeout=2).value
+    value = found.result(timeout=20).value
     servicer.leave(membership_pb2.LeaveRequest(name="trainer-0", incarnation=1), call())
 
     assert value == b"value"
     with pytest.raises(StaleGeneration):
-        never.result(timeout=2)
+        never.result(timeout=20)
 
 
 def test_leases_run_out_with_the_sweep(served, say, clock, pool):
@@ -109,24 +115,19 @@ def test_leases_run_out_with_the_sweep(served, say, clock, pool):
 
     assert renewed.lease_s == 10
     with pytest.raises(NotMember):
-        waiting.result(timeout=2)
+        waiting.result(timeout=20)
     with pytest.raises(NotMember):
         servicer.renew_lease(
             membership_pb2.RenewLeaseRequest(name="trainer-0", incarnation=1), call()
         )
 
 
-def test_too_many_waiters_are_told_to_ask_again(clock, say, pool):
+def test_too_many_waiters_are_told_to_ask_again(clock, say, pool, eventually):
     served = Served(clock, max_waiters=1)
     servicer = served.servicer
     servicer.register(say.register("trainer-0"), call())
-    inside = threading.Event()
-    waiting = pool.submit(
-        lambda: (inside.set(), servicer.join_round(say.join("trainer-0"), call()))
-    )
-    inside.wait(2)
-    while "trainer-0" not in served.machine.rounds.joined:
-        inside.wait(0)
+    waiting = pool.submit(servicer.join_round, say.join("trainer-0"), call())
+    eventually(lambda: "trainer-0" in served.machine.rounds.joined)
 
     begun = time.monotonic()
     with pytest.raises(ShardNotReady):
@@ -134,9 +135,9 @@ def test_too_many_waiters_are_told_to_ask_again(clock, say, pool):
     took_s = time.monotonic() - begun
     servicer.leave(membership_pb2.LeaveRequest(name="trainer-0", incarnation=1), call())
 
-    assert took_s < 1
+    assert took_s < 20  # it may wait for 60 s
     with pytest.raises(NotMember):
-        waiting.result(timeout=2)
+        waiting.result(timeout=20)
     served.journal.close()
 
 
@@ -146,7 +147,7 @@ def test_the_shard_map_comes_with_the_servers(served, say, pool):
     waiting = pool.submit(servicer.get_shard_map, table_pb2.GetShardMapRequest(), call())
     servicer.register(say.register("ps-0", address="here:1"), call())
 
-    (shard,) = waiting.result(timeout=2).map.shards
+    (shard,) = waiting.result(timeout=20).map.shards
     assert (shard.name, shard.address) == ("ps-0", "here:1")
 
 
@@ -215,12 +216,7 @@ def listen(name="trainer-0", wait_s=4.0, generation=1, **known):
 
 
 def wait_for_listener(servicer):
-    for _ in range(2000):
-        with servicer._changed:
-            if servicer._listeners:
-                return
-        time.sleep(0.001)
-    raise AssertionError("nobody listens")
+    wait_until(lambda: servicer._listeners)
 
 
 @pytest.mark.parametrize("news", ["generation", "checkpoint", "map", "lost opener"])
@@ -243,7 +239,7 @@ def test_the_answer_to_a_sign_of_life_comes_with_the_news(served, say, clock, po
         servicer.register(say.register("ps-0"), call())
     else:
         servicer.leave(membership_pb2.LeaveRequest(name="client-0", incarnation=1), call())
-    heard = waiting.result(timeout=2)
+    heard = waiting.result(timeout=20)
 
     assert heard.generation == (2 if news == "generation" else 1)
     assert heard.checkpoint_request == (news == "checkpoint")
@@ -265,7 +261,7 @@ def test_who_listens_gives_no_sign_of_life_and_hears_when_it_is_none_any_more(
     servicer.sweep()
 
     with pytest.raises(NotMember):
-        waiting.result(timeout=2)
+        waiting.result(timeout=20)
 
 
 def test_without_news_the_answer_comes_in_time_and_what_is_known_is_no_news(served, say):
@@ -286,4 +282,4 @@ def test_a_coordinator_that_leaves_lets_nobody_listen(served, say, pool):
 
     servicer.close()
 
-    assert waiting.result(timeout=2).generation == 1
+    assert waiting.result(timeout=20).generation == 1

@@ -168,7 +168,7 @@ def test_a_lookup_wakes_with_the_step_it_waits_for(make, pool):
     waiting = pool.submit(look_up, store, make, mark=make.mark(1))
     contribute(store, make, 1, 1.0, mark=make.mark(0))
 
-    assert (waiting.result(timeout=2) == 0).all()
+    assert (waiting.result(timeout=20) == 0).all()
 
 
 @pytest.mark.parametrize("end", ["fence", "start_run"])
@@ -183,7 +183,7 @@ def test_a_lookup_wakes_with_the_end_of_its_generation(make, pool, end):
         store.start_run(2, 1, ["user"], make.deadline())
 
     with pytest.raises(StaleGeneration, match="join again"):
-        waiting.result(timeout=2)
+        waiting.result(timeout=20)
 
 
 def test_a_server_that_leaves_ends_all_waits(make, pool):
@@ -194,7 +194,7 @@ def test_a_server_that_leaves_ends_all_waits(make, pool):
     store.close()
 
     with pytest.raises(Draining, match="ps-0 is leaving"):
-        waiting.result(timeout=2)
+        waiting.result(timeout=20)
     assert (look_up(store, make) == 1).all()
 
 
@@ -210,16 +210,14 @@ def test_waiting_ends_before_the_caller_does(make):
 
 
 @pytest.mark.parametrize("max_waiters", [0, 2])
-def test_waiters_are_limited_and_others_told_to_ask_again(make, pool, max_waiters):
+def test_waiters_are_limited_and_others_told_to_ask_again(make, pool, eventually, max_waiters):
     store = make.store(max_waiters=max_waiters)
     store.start_run(1, 1, ["user"], make.deadline())
     waiting = [
         pool.submit(look_up, store, make, mark=make.mark(1), timeout_s=30.0)
         for _ in range(max_waiters)
     ]
-    deadline = time.monotonic() + 5
-    while store.steps.waiters < max_waiters and time.monotonic() < deadline:
-        threading.Event().wait(0.001)
+    eventually(lambda: store.steps.waiters == max_waiters)
 
     begun = time.monotonic()
     with pytest.raises(StepPending):
@@ -228,9 +226,9 @@ def test_waiters_are_limited_and_others_told_to_ask_again(make, pool, max_waiter
     ready = look_up(store, make, mark=make.mark(0))
     contribute(store, make, 1, 1.0, mark=make.mark(0))
 
-    assert took_s < 1
+    assert took_s < 15  # it may wait for 30 s
     assert (ready == 1).all()
-    assert all((job.result(timeout=2) == 0).all() for job in waiting)
+    assert all((job.result(timeout=20) == 0).all() for job in waiting)
 
 
 def test_a_run_begins_from_the_initial_rows_and_ends_all_contexts(make):

@@ -53,7 +53,7 @@ def only(found, wanted):
 
 def lose_half(server, restart=lambda server: None):
     resharding = server.store.resharding
-    resharding.begin(1, HALF, HALF, is_new=False, epoch=2)
+    resharding.begin(1, HALF, HALF, is_new=False, epoch=2, servers=2)
     restart(server)
     server.store.resharding.adopt(2, alone=False)
 
@@ -99,7 +99,7 @@ def test_buckets_come_back(begin, restart, copy):
     whole, server = begin("whole"), begin("half")
     expected = contents(whole.store)
     lose_half(server)
-    server.store.resharding.begin(2, ALL, HALF, is_new=False, epoch=3)
+    server.store.resharding.begin(2, ALL, HALF, is_new=False, epoch=3, servers=2)
     copy(server)
     stage_other_half(server, whole)
 
@@ -114,7 +114,7 @@ def test_buckets_come_back(begin, restart, copy):
 
 def test_a_server_that_is_new_takes_the_run(begin, make, tmp_path):
     whole, server = begin("whole"), Server(make, tmp_path / "new")
-    server.store.resharding.begin(2, ~HALF, ~ALL, is_new=True, epoch=3)
+    server.store.resharding.begin(2, ~HALF, ~ALL, is_new=True, epoch=3, servers=2)
     stage_other_half(server, whole)
     server.store.resharding.adopt(3, alone=False)
     server.open()
@@ -132,7 +132,7 @@ def test_what_was_given_up_leaves_nothing(begin, restart):
     whole, server = begin("whole"), begin("half")
     lose_half(server)
     before = contents(server.store)
-    server.store.resharding.begin(2, ALL, HALF, is_new=False, epoch=3)
+    server.store.resharding.begin(2, ALL, HALF, is_new=False, epoch=3, servers=2)
     stage_other_half(server, whole)
 
     restart(server)
@@ -151,7 +151,7 @@ def test_a_server_without_buckets_does_not_claim_the_run(begin):
     server = begin("one")
     deadline = server._make.deadline()
     server.store.start_run(1, 1, ["dense"], deadline, keep_rows=True)
-    server.store.resharding.begin(2, ~ALL, ~ALL, is_new=False, epoch=3)
+    server.store.resharding.begin(2, ~ALL, ~ALL, is_new=False, epoch=3, servers=2)
     server.store.resharding.adopt(3, alone=False)
     live = server.store.steps.run.origin, server.store.tables()
 
@@ -161,11 +161,30 @@ def test_a_server_without_buckets_does_not_claim_the_run(begin):
     assert (server.store.steps.run.origin, server.store.tables()) == (0, [])
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("servers", [1, 2], ids=["planned", "other"])
+def test_rows_go_with_the_map_that_was_planned_and_no_other(begin, servers, reopened):
+    server = begin("one")
+    before = contents(server.store)
+    server.store.resharding.begin(2, ~ALL, ~ALL, is_new=False, epoch=3, servers=1)
+    if reopened:
+        server.open()
+
+    has_gone = server.store.resharding.end_without_place(3, servers)
+
+    assert has_gone == (servers == 1)
+    assert contents(server.store) == ({} if has_gone else before)
+    with pytest.raises(StaleShardMap):
+        server.store.epochs.recheck(2)
+    server.open()
+    assert contents(server.store) == ({} if has_gone else before)
+
+
 def test_a_stale_server_that_comes_back_brings_no_old_rows(begin):
     whole, server = begin("whole"), begin("stale")
     server.push("dense", [1], 9.0)
     # It left without a word; its rows are those of long ago.
-    server.store.resharding.begin(2, ~HALF, ~ALL, is_new=True, epoch=3)
+    server.store.resharding.begin(2, ~HALF, ~ALL, is_new=True, epoch=3, servers=2)
     stage_other_half(server, whole)
 
     server.store.resharding.adopt(3, alone=False)
@@ -175,7 +194,7 @@ def test_a_stale_server_that_comes_back_brings_no_old_rows(begin):
 
 def test_nobody_is_served_while_the_outcome_is_not_known(begin):
     server = begin("one")
-    server.store.resharding.begin(1, HALF, HALF, is_new=False, epoch=2)
+    server.store.resharding.begin(1, HALF, HALF, is_new=False, epoch=2, servers=2)
     assert server.lookup("dense", [1]).shape == (1, 3)
 
     server.open()
@@ -191,7 +210,7 @@ def test_rows_of_others_and_of_no_reshard_are_refused(begin, make):
     block = {"ids": np.arange(3), "rows": np.ones((3, 3), np.float32)}
     with pytest.raises(ShardNotReady, match="has not heard of reshard 1"):
         server.store.resharding.stage_rows(1, "hash", block, make.deadline())
-    server.store.resharding.begin(1, ~ALL, ~ALL, is_new=False, epoch=2)
+    server.store.resharding.begin(1, ~ALL, ~ALL, is_new=False, epoch=2, servers=2)
     with pytest.raises(StaleShardMap):
         server.store.resharding.stage_rows(1, "hash", block, make.deadline())
     with pytest.raises(InvalidRequest):
@@ -200,7 +219,7 @@ def test_rows_of_others_and_of_no_reshard_are_refused(begin, make):
 
 def test_the_log_is_not_shortened_while_rows_come(begin):
     server = begin("one")
-    server.store.resharding.begin(1, HALF, HALF, is_new=False, epoch=2)
+    server.store.resharding.begin(1, HALF, HALF, is_new=False, epoch=2, servers=2)
 
     assert not take_snapshot(server.store)
 
