@@ -1,5 +1,8 @@
 """Errors of a training process. They never cross the wire.
 
+All but DataError are RuntimeErrors, as torch's are in the same cases; the first column has what
+else they are.
+
     TimeoutError     CollectiveTimeout     a collective did not end in time
                      TrainersMissing       the other trainers did not come
     ConnectionError  PeerLost              a rank went away
@@ -10,6 +13,7 @@
     ImportError      BackendMissing        what a backend needs is not installed
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
+                     NoDefaultGroup        no group was given, and there is no default
                      ReductionError        gradients could not be averaged:
                        MissingGradient       a parameter took no part in the loss
                        RepeatedGradient      a gradient came twice in one pass
@@ -28,7 +32,7 @@ from typing import ClassVar
 _LOST_MESH = 3
 
 
-class CollectiveTimeout(TimeoutError):
+class CollectiveTimeout(TimeoutError, RuntimeError):
     """A collective did not end within its timeout; `ranks` are those still awaited."""
 
     exit_code: ClassVar[int] = _LOST_MESH
@@ -38,7 +42,7 @@ class CollectiveTimeout(TimeoutError):
         self.ranks = tuple(ranks)
 
 
-class PeerLost(ConnectionError):
+class PeerLost(ConnectionError, RuntimeError):
     """The connection to a rank ended; `rank` and `address` say whose, -1 if NCCL does not tell."""
 
     exit_code: ClassVar[int] = _LOST_MESH
@@ -49,13 +53,13 @@ class PeerLost(ConnectionError):
         self.address = address
 
 
-class HandshakeRefused(ConnectionError):
+class HandshakeRefused(ConnectionError, RuntimeError):
     """A rank refused the connection: other generation, rank, world size or secret."""
 
     exit_code: ClassVar[int] = _LOST_MESH
 
 
-class CollectiveMismatch(ValueError):
+class CollectiveMismatch(ValueError, RuntimeError):
     """Ranks called different collectives, or the same with other shapes or dtypes."""
 
 
@@ -65,13 +69,13 @@ class DataError(ValueError):
     exit_code: ClassVar[int] = 2
 
 
-class TrainingDiverged(ValueError):
+class TrainingDiverged(ValueError, RuntimeError):
     """The loss is NaN or infinite; names the step, the rank and the settings to lower."""
 
     exit_code: ClassVar[int] = 2
 
 
-class BackendMissing(ImportError):
+class BackendMissing(ImportError, RuntimeError):
     """A process group's backend needs a package or library that is not installed."""
 
 
@@ -81,6 +85,10 @@ class GroupAborted(RuntimeError):
 
 class GroupClosed(RuntimeError):
     """The process group was closed; pending and later calls end with this."""
+
+
+class NoDefaultGroup(RuntimeError):
+    """No process group was given, and init_process_group has not set a default."""
 
 
 class ReductionError(RuntimeError):
@@ -107,7 +115,7 @@ class InputsExhausted(RuntimeError):
     """A rank has no inputs left, and all ranks were asked to stop together."""
 
 
-class TrainersMissing(TimeoutError):
+class TrainersMissing(TimeoutError, RuntimeError):
     """The other trainers of the cluster did not join in time."""
 
     exit_code: ClassVar[int] = _LOST_MESH

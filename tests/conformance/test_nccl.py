@@ -68,7 +68,7 @@ def test_missing_rank_is_named_before_nccl_waits_for_it(meet, tmp_path):
         )
 
     assert caught.value.ranks == (1,)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 10
 
 
 def test_numpy_arrays_are_refused(meet):
@@ -83,7 +83,7 @@ def test_numpy_arrays_are_refused(meet):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64"])
 def test_all_reduce_on_devices(gpu_ranks, op, dtype):
     if op == "avg" and dtype.startswith("int"):
-        pytest.skip("avg is for floats")
+        pytest.skip("no such case: avg is for floats")
     cupy = pytest.importorskip("cupy")
 
     def reduce(group):

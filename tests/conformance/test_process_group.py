@@ -15,6 +15,16 @@ from gradmesh.trainer.errors import (
 FLOATS = ["float16", "float32", "float64", ml_dtypes.bfloat16]
 INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 COUNTS = [0, 1, 2, 3, 7, 1000, 5003, 100_003]
+# Every type, and every count of the smallest and the widest; all together are slow.
+BROADCASTS = [
+    pytest.param(
+        dtype,
+        count,
+        marks=() if count == 5 or dtype in ("int8", "complex64") else pytest.mark.slow,
+    )
+    for dtype in [*FLOATS, *INTS, "bool", "complex64"]
+    for count in [0, 5, 100_003]
+]
 OPS = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
@@ -25,12 +35,23 @@ def contribution(rank, count, dtype):
     return rng.standard_normal(count).astype(np.float32).astype(dtype)
 
 
-def reduced(size, count, dtype, op):
+def reduced(size, count, dtype, op, backend="tcp"):
     """Combine the contributions one after another in rank order."""
-    total = contribution(0, count, dtype)
-    for rank in range(1, size):
-        total = OPS[op](total, contribution(rank, count, dtype))
-    return total / total.dtype.type(size) if op == "avg" else total
+    return combined([contribution(rank, count, dtype) for rank in range(size)], op, backend)
+
+
+def combined(parts, op, backend="tcp"):
+    """Combine arrays in rank order; averages of two-byte floats in float32, rounded once."""
+    dtype = parts[0].dtype
+    if op == "avg" and dtype.itemsize == 2 and len(parts) > 1:
+        if backend == "nccl":  # scales before it sums, in the arrays' own dtype
+            scale = dtype.type(np.float32(1) / np.float32(len(parts)))
+            return combined([part * scale for part in parts], "sum")
+        return combined([part.astype(np.float32) for part in parts], "avg").astype(dtype)
+    total = parts[0]
+    for part in parts[1:]:
+        total = OPS[op](total, part)
+    return total / total.dtype.type(len(parts)) if op == "avg" else total
 
 
 def test_rank_and_size_are_those_of_the_world(ranks):
@@ -46,13 +67,41 @@ def test_rank_and_size_are_those_of_the_world(ranks):
 )
 def test_all_reduce_equals_rank_order_bit_for_bit(ranks, op, dtype):
     if ranks.backend == "nccl" and np.dtype(dtype) in (np.int16, np.uint16):
-        pytest.skip("NCCL has no integers of 16 bits")
+        pytest.skip("no such case: NCCL has no integers of 16 bits")
     arrays = [contribution(rank, 5003, dtype) for rank in range(ranks.size)]
 
     ranks.run(lambda group: group.all_reduce(arrays[group.rank], op).wait())
 
-    expected = reduced(ranks.size, 5003, dtype, op)
+    expected = reduced(ranks.size, 5003, dtype, op, ranks.backend)
     assert [array.tobytes() for array in arrays] == [expected.tobytes()] * ranks.size
+
+
+@pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", ml_dtypes.bfloat16], ids=lambda dtype: np.dtype(dtype).name
+)
+def test_long_sums_of_two_bytes_are_rounded_once(ranks, op, dtype):
+    """So many that they travel in pieces, on another way than few."""
+    count = 100_003
+    arrays = [contribution(rank, count, dtype) for rank in range(ranks.size)]
+
+    ranks.run(lambda group: group.all_reduce(arrays[group.rank], op).wait())
+
+    expected = reduced(ranks.size, count, dtype, op, ranks.backend)
+    assert [array.tobytes() for array in arrays] == [expected.tobytes()] * ranks.size
+
+
+@pytest.mark.parametrize("count", [7, 50_000], ids=["small", "big"])
+def test_an_average_of_float16_stays_in_its_range(ranks, count):
+    value = np.resize(np.array([30_000, -65_504, 6e-8], np.float16), count)
+    arrays = [value.copy() for _ in range(ranks.size)]
+
+    ranks.run(lambda group: group.all_reduce(arrays[group.rank], "avg").wait())
+
+    # NCCL scales in float16: some units in the last place, and nothing left of the smallest.
+    near = 1e-3 * np.abs(value, dtype=np.float64) + 6e-8 if ranks.backend == "nccl" else 0
+    for array in arrays:
+        assert (np.abs(array.astype(np.float64) - value.astype(np.float64)) <= near).all()
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -111,8 +160,7 @@ def test_all_reduce_max_takes_bool(ranks):
     assert [array.tolist() for array in arrays] == [[True, False]] * ranks.size
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, "bool", "complex64"], ids=str)
-@pytest.mark.parametrize("count", [0, 5, 100_003])
+@pytest.mark.parametrize(("dtype", "count"), BROADCASTS, ids=str)
 def test_broadcast_copies_the_root(ranks, count, dtype):
     root = ranks.size - 1
     arrays = [contribution(rank, count, np.float32).astype(dtype) for rank in range(ranks.size)]
@@ -241,12 +289,12 @@ def test_calls_from_several_threads_do_not_mix(meet):
 )
 def test_bad_arguments_raise_at_the_call_and_change_nothing(ranks, array, op, error):
     if ranks.backend == "nccl" and isinstance(array, np.ndarray) and not array.flags.writeable:
-        pytest.skip("cupy has no read-only arrays")
+        pytest.skip("no such case: cupy has no read-only arrays")
     if ranks.backend == "mpi" and getattr(array, "dtype", None) in (
         np.dtype("f4"),
         np.dtype(">f4"),
     ):
-        pytest.skip("on its way to the rank the array becomes writable and native")
+        pytest.skip("no such case: on its way to the rank the array becomes writable and native")
     for group in ranks.groups:
         with pytest.raises(error):
             group.all_reduce(array, op)
@@ -314,7 +362,7 @@ def test_bytes_cross_the_network_once_for_each_host(meet):
 
 def test_bytes_moved_counts_both_ways(crowd):
     if crowd.is_chained:
-        pytest.skip("only one rank of a host has bytes to move")
+        pytest.skip("no such case: only one rank of a host has bytes to move")
     crowd.run(lambda group: group.all_reduce(np.zeros(1_000_000, np.float32), "avg").wait())
 
     # Ring-optimal volume: 2 (n-1)/n of the array each way.

@@ -16,6 +16,12 @@ from gradmesh.trainer.ddp.join import Join as Join
 from gradmesh.trainer.ddp.join import Joinable as Joinable
 from gradmesh.trainer.ddp.join import JoinHook as JoinHook
 from gradmesh.trainer.ddp.mixed_precision import MixedPrecision as MixedPrecision
+from gradmesh.trainer.ddp.model_averaging import (
+    HierarchicalModelAverager as HierarchicalModelAverager,
+)
+from gradmesh.trainer.ddp.model_averaging import ModelAverager as ModelAverager
+from gradmesh.trainer.ddp.model_averaging import PeriodicModelAverager as PeriodicModelAverager
+from gradmesh.trainer.ddp.model_averaging import PostLocalSGDOptimizer as PostLocalSGDOptimizer
 from gradmesh.trainer.ddp.row_exchange import all_reduce_rows as all_reduce_rows
 from gradmesh.trainer.ddp.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 
@@ -27,10 +33,14 @@ __all__ = [
     "DistributedDataParallel",
     "Future",
     "GradBucket",
+    "HierarchicalModelAverager",
     "Join",
     "JoinHook",
     "Joinable",
     "MixedPrecision",
+    "ModelAverager",
+    "PeriodicModelAverager",
+    "PostLocalSGDOptimizer",
     "SyncBatchNorm",
     "all_reduce_rows",
     "apply_optimizer_in_backward",

@@ -9,20 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from gradmesh.engine.autograd import RowGrad, Tensor
-from gradmesh.engine.backend import Array, array_module, to_numpy
+from gradmesh.engine.backend import Array, array_module, to_numpy, view_of
+from gradmesh.trainer.ddp.average import average
 from gradmesh.trainer.ddp.buckets import GradientSpec
 from gradmesh.trainer.ddp.future import Future
 from gradmesh.trainer.ddp.grad_bucket import GradBucket
 from gradmesh.trainer.ddp.gradients import copy_into
 from gradmesh.trainer.ddp.room import Room, Rooms
-from gradmesh.trainer.ddp.row_exchange import RowExchange, as_rows, divided
+from gradmesh.trainer.ddp.row_exchange import RowExchange, as_rows
 from gradmesh.trainer.errors import CollectiveMismatch
-from gradmesh.trainer.process_group import ProcessGroup, ReduceOp
+from gradmesh.trainer.process_group import ProcessGroup
 
 
 @final
@@ -157,8 +159,8 @@ class DenseBucket(Bucket):
                 )
             )
             return
-        op: ReduceOp = "avg" if launch.divisor == launch.group.size else "sum"
-        self._future = Future.after(launch.group.all_reduce(self.memory, op), self.flat)
+        travels_as = self.specs[0].travels_as
+        self._future = average(launch.group, self.memory, launch.divisor, travels_as)
 
     def wait(self) -> bool:
         """Wait for the reduction and bring its result into the bucket."""
@@ -170,9 +172,6 @@ class DenseBucket(Bucket):
         if launch.hook is not None:
             self._take(result)
             return False
-        if launch.divisor != launch.group.size:
-            divisor = self.flat.dtype.type(launch.divisor)
-            array_module(self.flat).divide(self.flat, divisor, out=self.flat)
         return bool(to_numpy(self.memory[-1:])[0] != 0)
 
     def result(self, place: int) -> Array:
@@ -229,7 +228,7 @@ class SparseBucket(Bucket):
             self._future = self._reduce_known(launch, self._grad)
         else:
             self._exchange = RowExchange(launch.group, self._grad, launch.status)
-            self._future = Future(self._exchange.wait)
+            self._future = Future(partial(self._exchange.wait, launch.divisor))
 
     def wait(self) -> bool:
         """Gather the rows of all ranks, sum and divide them."""
@@ -237,16 +236,16 @@ class SparseBucket(Bucket):
         assert launch is not None
         assert future is not None
         self._launch = self._future = self._exchange = None
-        total = future.wait()
+        mean = future.wait()
         if launch.hook is not None:
-            if not isinstance(total, RowGrad):
+            if not isinstance(mean, RowGrad):
                 raise CollectiveMismatch(
-                    f"the communication hook gave {type(total).__name__} for the sparse bucket"
+                    f"the communication hook gave {type(mean).__name__} for the sparse bucket"
                     f" {self.index}; return the future of a RowGrad"
                 )
-            self._grad = total
+            self._grad = mean
             return False
-        self._grad = divided(total, launch.divisor)
+        self._grad = mean
         return exchange.status if exchange is not None else self._status
 
     def result(self, place: int) -> RowGrad:
@@ -255,7 +254,7 @@ class SparseBucket(Bucket):
         return self._grad
 
     def _reduce_known(self, launch: Launch, grad: RowGrad) -> Future:
-        """Sum rows over ids that are known: one all-reduce of values, nothing gathered."""
+        """Average rows over ids that are known: one all-reduce of values, nothing gathered."""
         ids, self.ids = self.ids, None
         assert ids is not None
         merged = grad.coalesce()
@@ -271,15 +270,15 @@ class SparseBucket(Bucket):
         tail = tuple(grad.rows.shape[1:])
         memory = launch.group.empty(len(ids) * int(np.prod(tail, dtype=np.int64)) + 1, grad.dtype)
         memory[...] = 0
-        values = memory[:-1].reshape(len(ids), *tail)
+        values = view_of(memory[:-1], (len(ids), *tail))
         host = np.zeros(values.shape, grad.dtype)
         host[places] = to_numpy(merged.rows)
         copy_into(values, host)
         memory[-1] = launch.status
-        work = launch.group.all_reduce(memory)
+        mean = average(launch.group, memory, launch.divisor)
 
         def wait() -> RowGrad:
-            work.wait()
+            mean.wait()
             self._status = bool(to_numpy(memory[-1:])[0] != 0)
             xp = array_module(grad.rows)
             rows = xp.empty(values.shape, dtype=values.dtype)

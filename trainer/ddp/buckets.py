@@ -30,11 +30,13 @@ class GradientSpec:
     shape: tuple[int, ...]
     """Its shape."""
     dtype: np.dtype[Any]
-    """Type in which the gradient travels."""
+    """Type in which it lies in its bucket."""
     device: str = "cpu"
     """Where it lives."""
     is_sparse: bool = False
     """Whether rows are expected instead of a whole array."""
+    travels_as: np.dtype[Any] | None = None
+    """Type to which it is rounded on its way; None for that of the bucket."""
 
     @property
     def size(self) -> int:
@@ -64,11 +66,11 @@ class BucketCaps:
     """How big buckets grow: a bucket closes as soon as it reaches its cap.
 
     Raises:
-        ValueError: If a cap is not positive, or the list is empty.
+        ValueError: If a cap is negative, or the list is empty.
     """
 
     cap_mb: float | None = None
-    """Cap in MiB of all buckets; None means 25 with a first bucket of 1."""
+    """Cap in MiB of all buckets, 0 for one a parameter; None means 25 with a first bucket of 1."""
     caps_mb: tuple[float, ...] | None = None
     """Caps of the first, second, ... bucket; the last one holds for all further ones."""
 
@@ -76,8 +78,8 @@ class BucketCaps:
         if self.caps_mb is not None and not self.caps_mb:
             raise ValueError("bucket_cap_mb_list is empty; give one cap or more, or None")
         for cap in (self.cap_mb, *(self.caps_mb or ())):
-            if cap is not None and cap <= 0:
-                raise ValueError(f"a bucket cap of {cap} MiB; caps are greater than 0")
+            if cap is not None and cap < 0:
+                raise ValueError(f"a bucket cap of {cap} MiB; caps are 0 or more")
 
     @property
     def cap_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -64,6 +65,22 @@ class Placement:
         return map_tensors(values, lambda tensor: tensor.to(device=target))
 
 
+def buffer_modes(broadcast: bool | None, forward_sync: bool | None) -> tuple[bool, bool]:
+    """Return whether buffers are copied before forwards, and whether when wrapping.
+
+    Args:
+        broadcast: PyTorch's old option, which is both; a warning says so.
+        forward_sync: The new one, which is the first; it counts if both are given.
+    """
+    if broadcast is None:
+        return forward_sync is not False, True
+    remedy = "use forward_sync_buffers, which copies buffers when wrapping in any case"
+    if forward_sync is not None:
+        remedy = "forward_sync_buffers was given, too, and counts"
+    warnings.warn(f"broadcast_buffers is deprecated; {remedy}", FutureWarning, stacklevel=3)
+    return (broadcast, broadcast) if forward_sync is None else (forward_sync, True)
+
+
 def check_delayed(
     named: Sequence[tuple[str, Tensor]] | None, trigger: Tensor | None
 ) -> list[tuple[str, Tensor]]:
@@ -99,8 +116,8 @@ def reduced_parameters(
 ) -> tuple[list[Tensor], list[GradientSpec]]:
     """Return the parameters to average, each once, with what the layout has to know.
 
-    Raises:
-        ValueError: If gradients should lie in buckets of another dtype.
+    A bucket holds gradients as they travel, so that filling it casts them. Where `.grad` lies in
+    the bucket it has the parameter's dtype, and a copy travels.
     """
     skipped = set(left_out)
     sparse = _sparse(module)
@@ -109,15 +126,19 @@ def reduced_parameters(
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad or name in skipped:
             continue
-        dtype = parameter.dtype if precision is None else precision.travel_dtype(parameter.dtype)
-        if as_view and dtype != parameter.dtype:
-            raise ValueError(
-                f"gradient_as_bucket_view keeps gradients as they travel: {name} is"
-                f" {parameter.dtype}, but travels as {dtype}"
-            )
+        full = parameter.dtype
+        short = full if precision is None else precision.travel_dtype(full)
         leaves.append(parameter)
-        place = str(parameter.device)
-        specs.append(GradientSpec(name, parameter.shape, dtype, place, id(parameter) in sparse))
+        specs.append(
+            GradientSpec(
+                name,
+                parameter.shape,
+                full if as_view else short,
+                str(parameter.device),
+                id(parameter) in sparse,
+                short if as_view else None,
+            )
+        )
     return leaves, specs
 
 
@@ -135,7 +156,7 @@ def describe(
     ignored: Iterable[str],
     options: ReducerOptions,
     precision: MixedPrecision | None,
-    sync_buffers: bool,
+    buffer_modes: tuple[bool, bool],
 ) -> list[tuple[str, str]]:
     """Return what ranks must have in common."""
     left_out, sparse = set(ignored), _sparse(module)
@@ -154,10 +175,15 @@ def describe(
         if name not in left_out
     ]
     lines += options.describe()
+    if precision is not None:
+        # Sizes of buckets depend on it then, and with them the layout.
+        lines.append(("option gradient_as_bucket_view", f"{options.gradient_as_bucket_view}"))
+    in_forward, when_wrapping = buffer_modes
     return [
         *lines,
         ("option mixed_precision", f"{precision}"),
-        ("option forward_sync_buffers", f"{sync_buffers}"),
+        ("option forward_sync_buffers", f"{in_forward}"),
+        ("option broadcast_buffers", f"{when_wrapping} when wrapping"),
     ]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, final
 
 from gradmesh.engine.autograd import Tensor, is_grad_enabled
+from gradmesh.engine.backend import Device
 from gradmesh.engine.nn import Module
 from gradmesh.engine.nn.module import LoadReport
 from gradmesh.engine.optim.optimizer import Optimizer
@@ -19,9 +20,9 @@ from gradmesh.trainer.ddp.buckets import BucketCaps
 from gradmesh.trainer.ddp.buffers import BufferHook, BufferHookLocation, Buffers
 from gradmesh.trainer.ddp.construction import (
     Placement,
+    buffer_modes,
     check_delayed,
     check_some,
-    check_sparse_ids,
     describe,
     describe_delayed,
     reduced_parameters,
@@ -39,11 +40,12 @@ from gradmesh.trainer.ddp.state_sync import broadcast_tensors
 from gradmesh.trainer.ddp.stepping import Stepping
 from gradmesh.trainer.ddp.sync_batch_norm import SyncBatchNorm
 from gradmesh.trainer.ddp.timeline import Timeline
-from gradmesh.trainer.process_group import ProcessGroup
+from gradmesh.trainer.ddp.upkeep import Upkeep
+from gradmesh.trainer.process_group import ProcessGroup, default_group
 
 
 @final
-class DistributedDataParallel(Module, Joinable):
+class DistributedDataParallel(Upkeep, Joinable):
     """Keep a module equal on all ranks: same start, same averaged gradients.
 
     Construction is collective. After it every backward pass through the wrapper's outputs averages
@@ -54,7 +56,9 @@ class DistributedDataParallel(Module, Joinable):
         module: The module; at least one parameter requires a gradient.
         device_ids: None, or the one device of a GPU module; inputs are moved there.
         output_device: Where a GPU module's results are; its own device if None.
-        process_group: The ranks.
+        broadcast_buffers: Deprecated, as in PyTorch: forward_sync_buffers, which for False also
+            leaves buffers out of init_sync.
+        process_group: The ranks; the default group if None.
         init_sync: Compare the ranks' parameters and options, and copy those of rank 0.
         bucket_cap_mb: Size in MiB at which gradients are sent on; None means 25, first 1.
         find_unused_parameters: Allow parameters to take no part in a pass, on any rank.
@@ -67,10 +71,12 @@ class DistributedDataParallel(Module, Joinable):
         skip_all_reduce_unused_params: Do not send buckets that no rank uses.
         bucket_cap_mb_list: Caps of the first, second, ... bucket, instead of bucket_cap_mb.
         batched_grad_copy: Fill a bucket when its last gradient is there, not one by one.
-        forward_sync_buffers: Copy rank 0's buffers to all before each forward.
+        forward_sync_buffers: Copy rank 0's buffers to all before a forward that follows a
+            synchronised one; None means True.
 
     Raises:
         CollectiveMismatch: Ranks differ in parameters, shapes, dtypes or options; on all ranks.
+        NoDefaultGroup: No group was given and init_process_group was not called.
         ValueError: An option does not fit the module.
     """
 
@@ -80,7 +86,8 @@ class DistributedDataParallel(Module, Joinable):
         device_ids: Sequence[Any] | None = None,
         output_device: Any = None,
         *,
-        process_group: ProcessGroup,
+        broadcast_buffers: bool | None = None,
+        process_group: ProcessGroup | None = None,
         init_sync: bool = True,
         bucket_cap_mb: float | None = None,
         find_unused_parameters: bool = False,
@@ -92,11 +99,12 @@ class DistributedDataParallel(Module, Joinable):
         skip_all_reduce_unused_params: bool = False,
         bucket_cap_mb_list: Sequence[float] | None = None,
         batched_grad_copy: bool = False,
-        forward_sync_buffers: bool = True,
+        forward_sync_buffers: bool | None = None,
     ) -> None:
         super().__init__()
         self.module = module
-        self._group = process_group
+        group = default_group() if process_group is None else process_group
+        self._group = group
         delayed = check_delayed(delay_all_reduce_named_params, param_to_hook_all_reduce)
         self._ignored = ignored_names(module)
         self._placement = Placement.of(module, device_ids, output_device)
@@ -115,23 +123,26 @@ class DistributedDataParallel(Module, Joinable):
             module, self._ignored | apart, mixed_precision, gradient_as_bucket_view
         )
         self._buffers_of = Buffers(module, self._ignored)
+        sync_buffers, copies_buffers = buffer_modes(broadcast_buffers, forward_sync_buffers)
         if init_sync:
-            common = describe(module, self._ignored, options, mixed_precision, forward_sync_buffers)
+            modes = (sync_buffers, copies_buffers)
+            common = describe(module, self._ignored, options, mixed_precision, modes)
             common += describe_delayed(module, delayed, param_to_hook_all_reduce)
-            check_agreement(process_group, common)
+            check_agreement(group, common)
         check_some(module, leaves, delayed)
         if init_sync:
-            self._copy_state(0)
+            self._copy_state(0, copies_buffers)
         held_apart = None
         if param_to_hook_all_reduce is not None:
-            held_apart = Delayed(delayed, param_to_hook_all_reduce, process_group)
+            held_apart = Delayed(delayed, param_to_hook_all_reduce, group)
         # Before the reducer watches: it takes gradients that are wide again.
         self._caster = None if mixed_precision is None else Caster(mixed_precision, module, leaves)
         self._timeline = Timeline()
-        self._reducer = Reducer(leaves, specs, process_group, options, self._timeline, held_apart)
+        self._reducer = Reducer(leaves, specs, group, options, self._timeline, held_apart)
         self._reducer.after.append(self._buffers_of.wait_after)
         self._stepping = Stepping(self._reducer, mixed_precision is not None)
-        self._forward_sync_buffers = forward_sync_buffers
+        self._forward_sync_buffers = sync_buffers
+        self._synced_last = True
         self._is_syncing = True
         self._iteration = -1
         self._divide_by_active = False
@@ -139,7 +150,7 @@ class DistributedDataParallel(Module, Joinable):
         self._log.set(
             device_ids=", ".join(map(str, device_ids or ())),
             output_device=-1 if output_device is None else str(output_device),
-            forward_sync_buffers=int(forward_sync_buffers),
+            forward_sync_buffers=int(sync_buffers),
             has_sync_bn=int(self._has_sync_batch_norm()),
             is_multi_device_module=int(self._placement.is_multi_device),
         )
@@ -162,7 +173,7 @@ class DistributedDataParallel(Module, Joinable):
                 self._log.sample(self._iteration)
             self._iteration += 1
             self._timeline.begin(self._iteration)
-        syncs_buffers = self._will_sync_buffers()
+        syncs_buffers = self.will_sync_module_buffers()
         root = self._announce(syncs, syncs_buffers)
         if syncs:
             reducer.rebuild()
@@ -184,7 +195,16 @@ class DistributedDataParallel(Module, Joinable):
             reducer.arm(tensors_in(result))
         elif is_grad_enabled():
             reducer.disarm()
+        self._synced_last = syncs
         return result
+
+    def will_sync_module_buffers(self) -> bool:
+        """Tell whether the next forward copies buffers of rank 0 to all; it is collective then.
+
+        As in PyTorch it does after a forward whose gradients are averaged: the first one under
+        no_sync or no_grad still does, the first one behind it does not.
+        """
+        return self._synced_last and self._forward_sync_buffers and bool(self._buffers_of.named())
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -237,13 +257,18 @@ class DistributedDataParallel(Module, Joinable):
             self._buffers_of,
             self._group,
             lambda root: self._copy_state(root, self._forward_sync_buffers),
-            self._set_divisor,
+            self._follow,
         )
 
     @property
     def join_process_group(self) -> ProcessGroup:
         """The ranks."""
         return self._group
+
+    @property
+    def join_device(self) -> Device:
+        """Where the parameters are."""
+        return next(self.module.parameters()).device
 
     def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
         """Let a hook take the place of the all-reduce: hook(state, bucket) -> Future.
@@ -294,54 +319,6 @@ class DistributedDataParallel(Module, Joinable):
         self._stepping.fuse(optimizer, chosen)
         return optimizer
 
-    def update_process_group(self, group: ProcessGroup, sync_state: bool = True) -> None:
-        """Go on with other ranks, also after a backward pass that failed; collective.
-
-        Communication hooks keep the groups they were given.
-
-        Args:
-            group: The new ranks.
-            sync_state: Copy parameters and buffers of the new rank 0: after a failure some ranks
-                may be a step ahead of others.
-        """
-        self._group = group
-        self._reducer.move_to(group)
-        if sync_state:
-            self._copy_state(0)
-        self._log.set(world_size=group.size, rank=group.rank, has_error=0, error="")
-
-    def set_sparse_ids(self, ids: Mapping[str, Any]) -> None:
-        """Announce which rows have gradients, over all ranks, in the next pass.
-
-        With them a sparse gradient is summed without gathering ids.
-
-        Args:
-            ids: By parameter name, the same on every rank, for every sparse parameter.
-        """
-        check_sparse_ids(self._reducer, ids)
-
-    def set_runtime_stats_sample_rate(self, rate: int) -> None:
-        """Sample every `rate`-th iteration after the first ten.
-
-        Raises:
-            ValueError: If the rate is below 1.
-        """
-        self._timeline.set_rate(rate)
-
-    def logging_data(self) -> dict[str, Any]:
-        """Return figures of construction and of the last sampled iteration."""
-        if self._iteration >= 0:
-            self._log.sample(self._iteration)
-        return self._log.snapshot()
-
-    def check_reduction_finished(self) -> None:
-        """Raise UnfinishedReduction if the last backward pass ended with an error."""
-        self._reducer.check_finished()
-
-    def remove_autograd_hooks(self) -> None:
-        """Stop averaging; the module trains on alone."""
-        self._reducer.release()
-
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadReport:
         """Copy values by name, with or without a leading `module.`."""
         prefix = "module."
@@ -372,9 +349,6 @@ class DistributedDataParallel(Module, Joinable):
             tensors += self._buffers_of.named().values()
         broadcast_tensors(self._group, tensors, root, is_change=True)
 
-    def _will_sync_buffers(self) -> bool:
-        return self._is_syncing and self._forward_sync_buffers and bool(self._buffers_of.named())
-
     def _announce(self, syncs: bool, syncs_buffers: bool) -> int:
         """Tell joined ranks what comes; return the rank whose buffers count."""
         if self._join is None:
@@ -393,6 +367,11 @@ class DistributedDataParallel(Module, Joinable):
         self._reducer.divisor = (
             len(heard.active) if heard is not None and by_active else self._group.size
         )
+
+    def _follow(self, heard: Round) -> None:
+        """Keep in step, on a rank without inputs, with what the active ranks do."""
+        self._set_divisor(heard)
+        self._synced_last = bool(heard.intent & Intent.SYNC_GRADIENTS)
 
     def _has_sync_batch_norm(self) -> bool:
         return any(isinstance(module, SyncBatchNorm) for module in self.module.modules())

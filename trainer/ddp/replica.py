@@ -21,7 +21,7 @@ class ReplicaHook(JoinHook):
         buffers: Its buffers.
         group: The ranks.
         copy_state: Copies one rank's state to all.
-        set_divisor: Takes what a round says about the divisor.
+        follow: Brings the wrapper into line with what the active ranks do.
     """
 
     def __init__(
@@ -30,17 +30,17 @@ class ReplicaHook(JoinHook):
         buffers: Buffers,
         group: ProcessGroup,
         copy_state: Callable[[int], None],
-        set_divisor: Callable[[Round | None], None],
+        follow: Callable[[Round], None],
     ) -> None:
         self._reducer = reducer
         self._buffers = buffers
         self._group = group
         self._copy_state = copy_state
-        self._set_divisor = set_divisor
+        self._follow = follow
 
     def main_hook(self, round_: Round) -> None:
         """Mirror one iteration."""
-        self._set_divisor(round_)
+        self._follow(round_)
         intent = round_.intent
         syncs = bool(intent & Intent.SYNC_GRADIENTS)
         if syncs:

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from gradmesh.engine.autograd import Tensor
-from gradmesh.engine.backend import Array
+from gradmesh.engine.backend import Array, view_of
 from gradmesh.trainer.ddp.buckets import GradientSpec, offsets
 from gradmesh.trainer.process_group import ProcessGroup
 
@@ -44,7 +44,7 @@ class Room:
         self._root = _root_over(self.memory)
         seen = self.flat if self._root is None else self._root.view(self.memory.dtype)
         self.views = [
-            seen[a:b].reshape(spec.shape)
+            view_of(seen[a:b], spec.shape)
             for (a, b), spec in zip(pairwise(ends), specs, strict=True)
         ]
         del seen

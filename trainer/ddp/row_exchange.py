@@ -7,12 +7,14 @@ bit-identical on all ranks.
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from gradmesh.engine.autograd import RowGrad
 from gradmesh.engine.backend import Array, array_module, to_numpy
+from gradmesh.trainer.ddp.average import wide_dtype
 from gradmesh.trainer.ddp.exchange import on_group
 from gradmesh.trainer.ddp.future import Future
 from gradmesh.trainer.ddp.gradients import copy_into
@@ -37,8 +39,11 @@ class RowExchange:
         self._work = group.all_gather(list(self._counts), own)
         self.status = False
 
-    def wait(self) -> RowGrad:
-        """Return the sum over all ranks, coalesced; collective, in the order of the launches."""
+    def wait(self, divisor: int = 1) -> RowGrad:
+        """Return the sum over all ranks, divided; collective, in the order of the launches.
+
+        Two-byte floats are summed and divided in float32 and rounded once.
+        """
         self._work.wait()
         counts = to_numpy(self._counts)
         self.status = bool(counts[:, 1].any())
@@ -46,8 +51,11 @@ class RowExchange:
         grad = self._grad
         ids = self._gather(grad.ids, sizes, ())
         rows = self._gather(grad.rows, sizes, tuple(grad.rows.shape[1:]))
-        merged = RowGrad(ids, rows, grad.num_rows)
-        return merged.coalesce()
+        wide = rows.astype(wide_dtype(rows.dtype), copy=False)
+        mean = _divided(RowGrad(ids, wide, grad.num_rows).coalesce(), divisor)
+        if wide.dtype == rows.dtype:
+            return mean
+        return RowGrad(mean.ids, mean.rows.astype(rows.dtype), grad.num_rows, coalesced=True)
 
     def _gather(self, own: Array, sizes: list[int], tail: tuple[int, ...]) -> Array:
         """Return all ranks' arrays one after another, on the memory of `own`."""
@@ -66,10 +74,10 @@ class RowExchange:
 def all_reduce_rows(group: ProcessGroup, grad: RowGrad, divisor: int = 1) -> Future:
     """Return a future of the sum of a sparse gradient over all ranks, divided by a number."""
     exchange = RowExchange(group, grad)
-    return Future(exchange.wait).then(lambda total: divided(total, divisor))
+    return Future(partial(exchange.wait, divisor))
 
 
-def divided(grad: RowGrad, divisor: int) -> RowGrad:
+def _divided(grad: RowGrad, divisor: int) -> RowGrad:
     """Return a sparse gradient divided by a number, in its own dtype."""
     if divisor == 1:
         return grad

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gradmesh.engine.autograd import Tensor
-from gradmesh.engine.backend import Array
+from gradmesh.engine.backend import Array, view_of
 from gradmesh.trainer.ddp.gradients import copy_into
 from gradmesh.trainer.process_group import ProcessGroup, Work
 
@@ -60,7 +60,7 @@ def _parts(chunk: Iterable[Tensor], memory: Array) -> Iterable[tuple[Tensor, Arr
     start = 0
     for tensor in chunk:
         stop = start + tensor.numel()
-        yield tensor, memory[start:stop].reshape(tensor.shape)
+        yield tensor, view_of(memory[start:stop], tensor.shape)
         start = stop
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, final
 
 from gradmesh.engine.autograd import Function
+from gradmesh.engine.autograd.ops.norm import parameter_dtype
 from gradmesh.engine.backend import Array, ShapeError, array_module, to_numpy
 from gradmesh.engine.nn import Module
 from gradmesh.engine.nn.norm import BatchNorm
+from gradmesh.trainer.ddp.average import wide_dtype
 from gradmesh.trainer.ddp.exchange import on_group
-from gradmesh.trainer.process_group import ProcessGroup
+from gradmesh.trainer.process_group import ProcessGroup, default_group
 
 
 @final
@@ -21,13 +23,15 @@ class SyncBatchNorm(BatchNorm):
 
     Args:
         num_features: Channels.
-        process_group: The ranks.
+        process_group: The ranks; None for the default group when it runs.
         options: As of BatchNorm2d.
     """
 
     axes = (2, 3, 4, 5)
 
-    def __init__(self, num_features: int, process_group: ProcessGroup, **options: Any) -> None:
+    def __init__(
+        self, num_features: int, process_group: ProcessGroup | None = None, **options: Any
+    ) -> None:
         super().__init__(num_features, **options)
         self.process_group = process_group
 
@@ -37,21 +41,19 @@ class SyncBatchNorm(BatchNorm):
             return super().forward(x)
         if x.ndim not in self.axes or x.shape[1] != self.num_features:
             raise ShapeError(f"SyncBatchNorm({self.num_features}) cannot take {tuple(x.shape)}")
-        sums, squares, count = _statistics(x.data, self.process_group)
-        mean = sums / count
-        var = array_module(mean).maximum(squares / count - mean * mean, 0)
+        kind = parameter_dtype("SyncBatchNorm", x, self.weight, self.bias)
+        group = default_group() if self.process_group is None else self.process_group
+        mean, var, count = _statistics(x.data, group)
         if self.training and self.running_mean is not None:
             share = self.count_batch()
-            unbiased = var * (count / max(count - 1, 1))
-            _follow(self.running_mean, mean, share)
-            _follow(self.running_var, unbiased, share)
+            if count:
+                _follow(self.running_mean, mean, share)
+                _follow(self.running_var, var * (count / (count - 1)), share)
         invstd = 1 / array_module(var).sqrt(var + self.eps)
-        return _SyncBatchNorm.apply(
-            x, self.weight, self.bias, mean, invstd, count, self.process_group
-        )
+        return _SyncBatchNorm.apply(x, self.weight, self.bias, mean, invstd, count, group, kind)
 
     @classmethod
-    def convert(cls, module: Module, process_group: ProcessGroup) -> Module:
+    def convert(cls, module: Module, process_group: ProcessGroup | None = None) -> Module:
         """Return the module with every batch normalisation replaced, values taken over."""
         if isinstance(module, BatchNorm) and not isinstance(module, cls):
             made = cls(module.num_features, process_group, eps=module.eps, momentum=module.momentum)
@@ -68,7 +70,7 @@ class SyncBatchNorm(BatchNorm):
 
 
 class _SyncBatchNorm(Function):
-    __slots__ = ("count", "group")
+    __slots__ = ("count", "group", "kind")
 
     @staticmethod
     def forward(
@@ -80,16 +82,21 @@ class _SyncBatchNorm(Function):
         invstd: Array,
         count: float,
         group: ProcessGroup,
+        kind: Any,
     ) -> Array:
-        ctx.count, ctx.group = count, group
+        ctx.count, ctx.group, ctx.kind = max(count, 1), group, kind
         ctx.save_for_backward(x, weight, mean, invstd)
         scale = invstd if weight is None else weight * invstd
         shift = -mean * scale if bias is None else bias - mean * scale
-        return x * _wide(scale, x) + _wide(shift, x)
+        # In float32 for half types: the two terms may be large, and their sum small.
+        given = _wide(x)
+        made = given * _channels(scale, given) + _channels(shift, given)
+        return made.astype(x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        x, weight, mean, invstd = ctx.saved_tensors
+        given, weight, mean, invstd = ctx.saved_tensors
+        x, grad = _wide(given), _wide(grad)
         axes = (0, *range(2, x.ndim))
         own = grad.sum(axis=axes, dtype="float64")
         products = (grad * x).sum(axis=axes, dtype="float64")
@@ -98,27 +105,42 @@ class _SyncBatchNorm(Function):
         scale = invstd if weight is None else weight * invstd
         of_x = -scale * invstd * lined_sums / ctx.count
         constant = -scale * sums / ctx.count - of_x * mean
-        grad_x = grad * _wide(scale, x) + x * _wide(of_x, x) + _wide(constant, x)
-        kind = grad.dtype
+        grad_x = grad * _channels(scale, x) + x * _channels(of_x, x) + _channels(constant, x)
         # Of the parameters each rank has its own part: the wrapper averages them.
-        return (grad_x, lined.astype(kind), own.astype(kind), None, None, None, None)
+        return (
+            grad_x.astype(given.dtype, copy=False),
+            lined.astype(ctx.kind) if ctx.needs_input_grad[1] else None,
+            own.astype(ctx.kind) if ctx.needs_input_grad[2] else None,
+            *(None,) * 5,
+        )
 
 
-def _wide(channels: Array, like: Array) -> Array:
+def _wide(x: Array) -> Array:
+    return x.astype(wide_dtype(x.dtype), copy=False)
+
+
+def _channels(channels: Array, like: Array) -> Array:
     return channels.reshape(1, -1, *([1] * (like.ndim - 2))).astype(like.dtype)
 
 
 def _statistics(x: Array, group: ProcessGroup) -> tuple[Array, Array, float]:
-    """Return sums and sums of squares over all ranks, and how many values there are."""
+    """Return mean, biased variance and number of values per channel over all ranks.
+
+    Of empty batches on all ranks 0 and 1, as BatchNorm has it.
+    """
+    xp = array_module(x)
     axes = (0, *range(2, x.ndim))
     sums = x.sum(axis=axes, dtype="float64")
     squares = (x.astype("float64") ** 2).sum(axis=axes)
-    count = array_module(x).full(1, x.size // x.shape[1], dtype="float64")
-    all_sums, all_squares, total = _summed(group, sums, squares, count)
-    values = float(total[0])
-    if values < 2:
+    own = xp.full(1, x.size // x.shape[1], dtype="float64")
+    all_sums, all_squares, total = _summed(group, sums, squares, own)
+    count = float(total[0])
+    if count == 1:
         raise ShapeError("SyncBatchNorm needs more than one value per channel over all ranks")
-    return all_sums, all_squares, values
+    if not count:
+        return all_sums, xp.ones_like(all_sums), count
+    mean = all_sums / count
+    return mean, xp.maximum(all_squares / count - mean * mean, 0), count
 
 
 def _summed(group: ProcessGroup, *parts: Array) -> list[Array]:

@@ -1,7 +1,8 @@
 """The abstract process group: collectives between the ranks of one generation.
 
 Reductions combine the ranks' arrays in rank order, `((x0 + x1) + x2) + ...`, in the
-arrays' own dtype, on every backend: results are bit-identical on all ranks and runs.
+arrays' own dtype, on every backend: results are bit-identical on all ranks and runs. Only
+averages of two-byte floats are carried in float32, so that no sum leaves their range.
 """
 
 from abc import ABC, abstractmethod
@@ -55,7 +56,8 @@ class ProcessGroup(ABC):
 
         Args:
             array: Numbers of any shape; the result replaces them.
-            op: How to combine. "avg" is the sum divided by `size`, for floats only.
+            op: How to combine. "avg" is the sum divided by `size`, for floats only; of two-byte
+                floats it is summed and divided in float32 and rounded once.
         """
 
     @abstractmethod

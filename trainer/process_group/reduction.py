@@ -16,6 +16,19 @@ _COMBINE: dict[ReduceOp, np.ufunc] = {
 }
 
 
+_HALF_BYTES = 2
+
+
+def carrier(dtype: np.dtype[np.generic], op: ReduceOp) -> np.dtype[np.generic]:
+    """Return the dtype in which partial results are carried.
+
+    Averages of two-byte floats are carried in float32 and rounded once: a sum of values near the
+    end of float16 would leave its range before it is divided.
+    """
+    is_half_mean = op == "avg" and dtype.itemsize == _HALF_BYTES
+    return np.dtype(np.float32) if is_half_mean else dtype
+
+
 def slices(count: int, size: int) -> list[slice]:
     """Cut `count` elements into `size` slices that differ by at most one element."""
     edges = [rank * count // size for rank in range(size + 1)]
@@ -31,6 +44,9 @@ def reduce_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArr
         op: How to combine.
         out: Receives the result; may be any one of the contributions.
     """
+    if carrier(out.dtype, op) != out.dtype:
+        out[...] = _mean_carried(contributions, carrier(out.dtype, op))
+        return
     combine = _COMBINE[op]
     total, *rest = contributions
     for contribution in rest[:-1]:
@@ -46,13 +62,22 @@ def reduce_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArr
 def combine_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArray) -> None:
     """Combine contributions from first to last into `out`, which is none of them.
 
-    For "avg" this is the sum: whoever has all of it divides.
+    For "avg" this is the sum, in the dtype of `out`: the rank that has all of it divides.
     """
     first, *rest = contributions
     if not rest:
         out[...] = first
         return
     combine = _COMBINE[op]
-    combine(first, rest[0], out=out)
+    combine(first, rest[0], out=out, dtype=out.dtype)
     for contribution in rest[1:]:
         combine(out, contribution, out=out)
+
+
+def _mean_carried(contributions: Sequence[AnyArray], dtype: np.dtype[np.generic]) -> AnyArray:
+    """Return the average of contributions in rank order, in a wider dtype."""
+    total = contributions[0].astype(dtype)
+    for contribution in contributions[1:]:
+        np.add(total, contribution, out=total)
+    mean: AnyArray = np.divide(total, total.dtype.type(len(contributions)), out=total)
+    return mean

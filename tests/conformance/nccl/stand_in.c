@@ -86,6 +86,25 @@ static uint16_t to_bfloat(float value) {
   if (op == 4 && is_last)                                                        \
     for (size_t i = 0; i < count; i++) ((T *)total)[i] = (T)(((T *)total)[i] / (T)size);
 
+/* NCCL scales floats before it sums them; that shows in two bytes only: no sum leaves their range. */
+static _Float16 scaled_half(_Float16 value, int op, int size) {
+  return op == 4 ? (_Float16)(value * (_Float16)(1.0f / (float)size)) : value;
+}
+
+static float scaled_bfloat(float value, int op, int size) {
+  return op == 4 ? from_bfloat(to_bfloat(value * from_bfloat(to_bfloat(1.0f / (float)size)))) : value;
+}
+
+/* Scale what the first rank brings, as `combine` does with the others. */
+static void scale_first(void *total, size_t count, int type, int op, int size) {
+  for (size_t i = 0; i < count; i++) {
+    _Float16 *half = (_Float16 *)total + i;
+    uint16_t *bfloat = (uint16_t *)total + i;
+    if (type == 6) *half = scaled_half(*half, op, size);
+    if (type == 9) *bfloat = to_bfloat(scaled_bfloat(from_bfloat(*bfloat), op, size));
+  }
+}
+
 static void combine(void *total, const void *part, size_t count, int type, int op, int is_last, int size) {
   switch (type) {
     case 0: LOOP(int8_t) break;
@@ -94,15 +113,19 @@ static void combine(void *total, const void *part, size_t count, int type, int o
     case 3: LOOP(uint32_t) break;
     case 4: LOOP(int64_t) break;
     case 5: LOOP(uint64_t) break;
-    case 6: LOOP(_Float16) break;
+    case 6:
+      for (size_t i = 0; i < count; i++) {
+        _Float16 *a = (_Float16 *)total + i, b = scaled_half(((const _Float16 *)part)[i], op, size);
+        *a = (_Float16)COMBINE(*a, b, op);
+      }
+      break;
     case 7: LOOP(float) break;
     case 8: LOOP(double) break;
     case 9:
       for (size_t i = 0; i < count; i++) {
         uint16_t *a = (uint16_t *)total + i;
-        float x = from_bfloat(*a), y = from_bfloat(((const uint16_t *)part)[i]);
+        float x = from_bfloat(*a), y = scaled_bfloat(from_bfloat(((const uint16_t *)part)[i]), op, size);
         *a = to_bfloat(COMBINE(x, y, op));
-        if (op == 4 && is_last) *a = to_bfloat(from_bfloat(*a) / (float)size);
       }
   }
 }
@@ -162,6 +185,7 @@ static void run_collective(Op *o) {
     length = bytes;
     result = malloc(bytes + 1);
     memcpy(result, (const char *)all[0].send + skip, bytes);
+    if (o->type == 6 || o->type == 9) scale_first(result, o->count, o->type, o->op, size);
     for (int r = 1; r < size; r++)
       combine(result, (const char *)all[r].send + skip, o->count, o->type, o->op, r == size - 1, size);
   }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gradmesh.engine.autograd import RowGrad
+from gradmesh.engine.backend import view_of
 from gradmesh.engine.backend.dtype import bfloat16, float16
 from gradmesh.trainer.ddp.future import Future
 from gradmesh.trainer.ddp.grad_bucket import GradBucket
@@ -52,14 +53,15 @@ def bf16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
 def _compressed(group: ProcessGroup, bucket: GradBucket, dtype: Any) -> Future:
     buffer = bucket.buffer()
     if isinstance(buffer, RowGrad):
-        short = RowGrad(buffer.ids, buffer.rows.astype(dtype), buffer.num_rows, buffer.coalesced)
-        return all_reduce_rows(group, short, group.size).then(
+        rows = (buffer.rows / buffer.dtype.type(group.size)).astype(dtype)
+        short = RowGrad(buffer.ids, rows, buffer.num_rows, buffer.coalesced)
+        return all_reduce_rows(group, short).then(
             lambda total: RowGrad(
                 total.ids, total.rows.astype(buffer.dtype), total.num_rows, coalesced=True
             )
         )
     memory = group.empty(buffer.shape, dtype)
-    # Divided first: a sum of many ranks would leave the range of float16.
+    # Divided before it is cast, here and above: the range of float16 is short.
     copy_into(memory, (buffer / buffer.dtype.type(group.size)).astype(dtype))
     return Future.after(group.all_reduce(memory), memory).then(lambda sums: _widen(buffer, sums))
 
@@ -88,7 +90,7 @@ def _wrapped(hook: CommHook, dtype: Any, name: str) -> CommHook:
         copy_into(short, buffer.astype(dtype))
         views, start = [], 0
         for leaf in bucket.parameters():
-            views.append(short[start : start + leaf.numel()].reshape(leaf.shape))
+            views.append(view_of(short[start : start + leaf.numel()], leaf.shape))
             start += leaf.numel()
         inner = GradBucket(
             bucket.index(), short, views, bucket.parameters(), bucket.group, bucket.is_last()

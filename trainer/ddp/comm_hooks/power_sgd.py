@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.backend import Array, array_module
+from gradmesh.engine.backend import Array, array_module, view_of
+from gradmesh.trainer.ddp.average import wide_dtype
 from gradmesh.trainer.ddp.comm_hooks.default import average
 from gradmesh.trainer.ddp.comm_hooks.power_sgd_state import PowerSGDState, orthonormalise
 from gradmesh.trainer.ddp.future import Future
@@ -29,16 +30,19 @@ def power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
     views = bucket.gradients()
     thin = [place for place, view in enumerate(views) if _pays(view, state)]
     plain = [view for place, view in enumerate(views) if place not in set(thin)]
-    rest = _packed(group, plain, bucket)
+    rest = _packed(group, plain, bucket.buffer().dtype)
     rest_work = group.all_reduce(rest, "avg") if plain else None
-    matrices = [views[place].reshape(views[place].shape[0], -1) for place in thin]
+    targets = [view_of(views[place], (views[place].shape[0], -1)) for place in thin]
+    # Products and lengths of two-byte floats would leave their range.
+    wide = wide_dtype(bucket.buffer().dtype)
+    matrices = [target.astype(wide, copy=False) for target in targets]
     width = state.matrix_approximation_rank
     starts = [
         state.start((bucket.index(), place), m.shape[1], min(width, *m.shape), m)
         for place, m in zip(thin, matrices, strict=True)
     ]
     ps = [m @ q for m, q in zip(matrices, starts, strict=True)]
-    p_memory = _packed(group, ps, bucket)
+    p_memory = _packed(group, ps, wide)
     p_work = group.all_reduce(p_memory) if thin else None
     state.numel_before += bucket.buffer().size
     state.numel_after += rest.size + p_memory.size + sum(q.size for q in starts)
@@ -50,9 +54,9 @@ def power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
         if p_work is not None:
             p_work.wait()
             _unpack(p_memory, ps)
-            qs = _second_half(state, group, bucket, matrices, ps)
-            for place, m, p, q in zip(thin, matrices, ps, qs, strict=True):
-                m[...] = p @ q.T
+            qs = _second_half(state, group, matrices, ps)
+            for place, target, p, q in zip(thin, targets, ps, qs, strict=True):
+                target[...] = p @ q.T
                 state.keep((bucket.index(), place), q)
         state.keep_error(bucket, wanted, bucket.buffer())
         return bucket.buffer()
@@ -68,12 +72,13 @@ def batched_power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
     wanted = state.add_error(bucket)
     buffer = bucket.buffer()
     side = int(np.ceil(np.sqrt(buffer.size)))
-    padded = array_module(buffer).zeros(side * side, dtype=buffer.dtype)
+    wide = wide_dtype(buffer.dtype)
+    padded = array_module(buffer).zeros(side * side, dtype=wide)
     padded[: buffer.size] = buffer
     matrix = padded.reshape(side, side)
     width = min(state.matrix_approximation_rank, side)
     p = matrix @ state.start((bucket.index(), -1), side, width, matrix)
-    p_memory = _packed(group, [p], bucket)
+    p_memory = _packed(group, [p], wide)
     p_work = group.all_reduce(p_memory)
     state.numel_before += buffer.size
     state.numel_after += 2 * side * width
@@ -81,7 +86,7 @@ def batched_power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
     def finish() -> Array:
         p_work.wait()
         _unpack(p_memory, [p])
-        (q,) = _second_half(state, group, bucket, [matrix], [p])
+        (q,) = _second_half(state, group, [matrix], [p])
         state.keep((bucket.index(), -1), q)
         copy_into(buffer, (p @ q.T).reshape(-1)[: buffer.size])
         state.keep_error(bucket, wanted, buffer)
@@ -91,17 +96,13 @@ def batched_power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
 
 
 def _second_half(
-    state: PowerSGDState,
-    group: ProcessGroup,
-    bucket: GradBucket,
-    matrices: list[Any],
-    ps: list[Any],
+    state: PowerSGDState, group: ProcessGroup, matrices: list[Any], ps: list[Any]
 ) -> list[Any]:
     """Make each P orthonormal and return the averaged Q for it; collective."""
     for p in ps:
         orthonormalise(p, state.orthogonalization_epsilon)
     qs = [m.T @ p for m, p in zip(matrices, ps, strict=True)]
-    memory = _packed(group, qs, bucket)
+    memory = _packed(group, qs, qs[0].dtype)
     group.all_reduce(memory, "avg").wait()
     _unpack(memory, qs)
     return qs
@@ -116,9 +117,9 @@ def _pays(view: Array, state: PowerSGDState) -> bool:
     return bool(thin * state.min_compression_rate < view.size)
 
 
-def _packed(group: ProcessGroup, arrays: list[Any], bucket: GradBucket) -> Array:
+def _packed(group: ProcessGroup, arrays: list[Any], dtype: Any) -> Array:
     """Return arrays one after another in memory of the group."""
-    memory = group.empty(sum(array.size for array in arrays), bucket.buffer().dtype)
+    memory = group.empty(sum(array.size for array in arrays), dtype)
     start = 0
     for array in arrays:
         copy_into(memory[start : start + array.size], array.reshape(-1))

@@ -11,6 +11,7 @@ from typing import final
 
 import numpy as np
 
+from gradmesh.engine.backend import view_of
 from gradmesh.trainer.errors import CollectiveMismatch
 from gradmesh.trainer.process_group.collective import Collectives, Rest, Round
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
@@ -75,7 +76,7 @@ class SharedCollectives(Collectives):
         offset = self._team.memories[self._rank].offset_of(array)
         stage = None
         if offset < 0:
-            stage = self._staged(array.nbytes).view(array.dtype).reshape(array.shape)
+            stage = view_of(self._staged(array.nbytes).view(array.dtype), array.shape)
             stage[...] = array
             offset = self._offset(stage)
         self._with_all(
@@ -260,7 +261,7 @@ class SharedCollectives(Collectives):
     def _pack_one(self, array: AnyArray) -> int:
         """Copy an array to scratch memory; return where that is."""
         stage = self._staged(max(array.nbytes, 1))[: array.nbytes]
-        stage.view(array.dtype).reshape(array.shape)[...] = array
+        view_of(stage.view(array.dtype), array.shape)[...] = array
         return self._offset(stage)
 
     def _pack(self, arrays: Sequence[AnyArray]) -> Place:
@@ -271,7 +272,7 @@ class SharedCollectives(Collectives):
         stage[: sizes.nbytes].view(np.int64)[...] = sizes
         for start, array in zip(starts, arrays, strict=False):
             part = stage[start : start + array.nbytes]
-            part.view(array.dtype).reshape(array.shape)[...] = array
+            view_of(part.view(array.dtype), array.shape)[...] = array
         return Place(self._offset(stage), stage.nbytes)
 
     def _unpack(self, places: Sequence[Place], rank: int, index: int, like: AnyArray) -> AnyArray:

@@ -13,6 +13,7 @@ from typing import final
 
 import numpy as np
 
+from gradmesh.engine.backend import view_of
 from gradmesh.trainer.process_group.collective import (
     ONE_ROUND_BYTES,
     Collectives,
@@ -21,7 +22,7 @@ from gradmesh.trainer.process_group.collective import (
     as_bytes,
 )
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
-from gradmesh.trainer.process_group.reduction import combine_in_order, slices
+from gradmesh.trainer.process_group.reduction import carrier, combine_in_order, slices
 from gradmesh.trainer.process_group.shm.team import Team
 
 _CHUNK_BYTES = 1 << 20
@@ -77,7 +78,7 @@ class ChainedCollectives(Collectives):
         own = self._team.memories[self._team.rank]
         shared = array
         if own.offset_of(array) < 0:
-            shared = self._staged(array.nbytes).view(array.dtype).reshape(array.shape)
+            shared = view_of(self._staged(array.nbytes).view(array.dtype), array.shape)
             shared[...] = array
         self._team.wait_for_slot(deadline)
         number = self._team.begin(text, own.offset_of(shared), array.nbytes)
@@ -96,7 +97,7 @@ class ChainedCollectives(Collectives):
         self, text: str, parts: Sequence[AnyArray], op: ReduceOp, deadline: float
     ) -> None:
         """Run the chain over everybody's array of this host."""
-        dtype, size = parts[0].dtype, parts[0].size
+        dtype, size = carrier(parts[0].dtype, op), parts[0].size
         step = _CHUNK_BYTES // dtype.itemsize
         chunks = [slice(start, min(start + step, size)) for start in range(0, size, step)]
         for turn in range(len(chunks) + self._last + 1):

@@ -77,6 +77,12 @@ class World:
         self._pool.shutdown()
 
 
+@pytest.fixture(scope="session")
+def make_world() -> type[World]:
+    """Give the class of worlds, for fixtures that keep one over several tests."""
+    return World
+
+
 @pytest.fixture
 def world() -> Iterator[Callable[..., World]]:
     """Make worlds: world(size) -> World."""

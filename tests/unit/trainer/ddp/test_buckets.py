@@ -108,7 +108,7 @@ class TestBucketCapacityConfig:
     def test_initial_limits(self, caps, options, limits):
         assert caps.initial_limits(**options) == limits
 
-    @pytest.mark.parametrize("bad", [{"cap_mb": 0}, {"cap_mb": -1}, {"caps_mb": ()}])
+    @pytest.mark.parametrize("bad", [{"cap_mb": -1}, {"caps_mb": (1, -2)}, {"caps_mb": ()}])
     def test_bad_caps_are_refused(self, bad):
         with pytest.raises(ValueError, match="cap"):
             BucketCaps(**bad)

@@ -3,13 +3,14 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 
 import gradmesh as gm
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Embedding, Linear, Module, ReLU, Sequential
-from gradmesh.trainer.ddp import DistributedDataParallel
+from gradmesh.trainer.ddp import DistributedDataParallel, MixedPrecision
 from gradmesh.trainer.errors import CollectiveMismatch
 
 
@@ -112,6 +113,29 @@ def test_different_options_raise_on_all_ranks(world, options):
         assert "rank 2 has option" in str(error)
 
 
+SHORT = {"mixed_precision": MixedPrecision(reduce_dtype=np.float16)}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("some", "others", "words"),
+    [
+        # Buffers are not copied in forwards by either, and only by the second when wrapping.
+        ({"broadcast_buffers": False}, {"forward_sync_buffers": False}, "broadcast_buffers"),
+        ({**SHORT, "gradient_as_bucket_view": True}, SHORT, "gradient_as_bucket_view"),
+    ],
+    ids=["buffers", "views"],
+)
+def test_options_that_only_some_combinations_show_raise_on_all_ranks(world, some, others, words):
+    def job(group):
+        options = others if group.rank else some
+        DistributedDataParallel(net(), process_group=group, **options)
+
+    for error in world(2).errors(job):
+        assert isinstance(error, CollectiveMismatch)
+        assert f"rank 1 has option {words}" in str(error)
+
+
 @pytest.mark.parametrize(("names", "trigger"), [((), None), (("2.bias",), 0), (("2.weight",), 1)])
 def test_parameters_delayed_on_some_ranks_only_raise_on_all(world, names, trigger):
     """Rank 0 delays 2.weight until the gradient of the first weight is there."""
@@ -143,5 +167,14 @@ def test_constructor_refuses_what_cannot_work(world):
         DistributedDataParallel(net(), [0], process_group=group)
     with pytest.raises(ValueError, match="belong together"):
         DistributedDataParallel(net(), process_group=group, param_to_hook_all_reduce=Tensor([1]))
-    with pytest.raises(ValueError, match="greater than 0"):
-        DistributedDataParallel(net(), process_group=group, bucket_cap_mb=0)
+    with pytest.raises(ValueError, match="0 or more"):
+        DistributedDataParallel(net(), process_group=group, bucket_cap_mb=-1)
+
+
+def test_devices_and_modes_are_those_of_the_module(world):
+    ddp = DistributedDataParallel(net(), process_group=world(1).groups[0])
+
+    assert ddp.join_device == next(ddp.parameters()).device
+    assert ddp.train(False) is ddp
+    assert not any(module.training for module in ddp.module.modules())
+    assert ddp.train().module.training

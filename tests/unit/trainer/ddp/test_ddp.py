@@ -148,6 +148,35 @@ def test_update_process_group_goes_on_after_a_failure(world, inputs):
         assert (grad == second[name]).all()
 
 
+def test_update_process_group_goes_on_after_a_forward_that_failed_on_one_rank(world, inputs):
+    one = world(2)
+    wrappers = {}
+
+    def fail(group):
+        module = Sequential(Linear(4, 3), BatchNorm1d(3))
+        ddp = wrappers[group.rank] = DistributedDataParallel(module, process_group=group)
+        with ddp.no_sync():
+            if group.rank == 0:
+                with pytest.raises(ValueError, match="does not fit"):
+                    ddp(inputs(0, 0, 3, 5))
+            else:
+                ddp(inputs(1, 0, 3, 4))
+
+    def go_on(group):
+        ddp = wrappers[group.rank]
+        ddp.update_process_group(group)
+        ddp(inputs(group.rank, 1, 3, 4)).sum().backward()
+        return gradients(ddp)
+
+    one.run(fail)
+    for group in one.groups:
+        group.close()
+    one.groups = one.meet()
+    first, second = one.run(go_on)
+    for name, grad in first.items():
+        assert (grad == second[name]).all()
+
+
 def test_under_no_grad_nothing_is_reduced(world, inputs):
     def job(group):
         ddp = DistributedDataParallel(net(), process_group=group)

@@ -164,6 +164,21 @@ def test_join_and_no_sync(world, inputs):
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
 
 
+def test_ranks_agree_after_join_on_whether_buffers_come_next(world, inputs):
+    def job(group):
+        ddp = DistributedDataParallel(MODELS["batch_norm"](), process_group=group)
+        with ddp.join():
+            # The last pass of the rank that ends first is under no_sync, that of the other is not.
+            for step in range(3 + group.rank):
+                with contextlib.nullcontext() if step % 2 else ddp.no_sync():
+                    ddp(inputs(group.rank, step, 3, 4)).sum().backward()
+        will_sync = ddp.will_sync_module_buffers()
+        ddp(inputs(group.rank, 4, 3, 4)).sum().backward()
+        return will_sync
+
+    assert world(2).run(job) == [True, True]
+
+
 def test_ranks_that_differ_in_no_sync_raise_on_all(world, inputs):
     def job(group):
         ddp = DistributedDataParallel(Linear(4, 2), process_group=group)

@@ -1,13 +1,14 @@
 """Mixed precision, delayed and ignored parameters, optimizers in backward, inputs and buffers."""
 
 from collections import namedtuple
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from gradmesh.engine import optim
-from gradmesh.engine.autograd import Tensor
+from gradmesh.engine.autograd import Tensor, no_grad
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import BatchNorm1d, Linear, Module, Parameter, ReLU, Sequential
 from gradmesh.trainer.ddp import (
@@ -78,13 +79,39 @@ def test_mixed_precision_casts_buffers_and_refuses_hooks(world):
         ddp.register_comm_hook(None, lambda state, bucket: Future.done(bucket.buffer()))
     with pytest.raises(ValueError, match="float dtype"):
         MixedPrecision(param_dtype="int32")
-    with pytest.raises(ValueError, match="travels as float16"):
-        DistributedDataParallel(
+
+
+@pytest.mark.parametrize("reduce_dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("param_dtype", [None, "bfloat16"])
+def test_mixed_precision_takes_views_and_they_change_no_bit(
+    world, inputs, param_dtype, reduce_dtype
+):
+    precision = MixedPrecision(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+
+    def job(group, as_view):
+        ddp = DistributedDataParallel(
             net(),
-            process_group=world(1).groups[0],
+            process_group=group,
             mixed_precision=precision,
-            gradient_as_bucket_view=True,
+            gradient_as_bucket_view=as_view,
+            bucket_cap_mb=1e-4,
         )
+        optimizer = optim.SGD(ddp.parameters(), lr=0.1)
+        kept = []
+        for step in range(3):
+            optimizer.zero_grad(set_to_none=step == 1)
+            with ddp.no_sync():
+                ddp(inputs(group.rank, 7 + step, 5, 4)).sum().backward()
+            (ddp(inputs(group.rank, step, 5, 4)) ** 2).mean().backward()
+            kept.append(ddp.module[0].weight.grad)
+            optimizer.step()
+        assert all(p.grad.dtype == np.float32 for p in ddp.parameters())
+        assert not as_view or np.shares_memory(kept[-1].data, kept[-2].data)
+        return [p.data.tobytes() for p in ddp.parameters()]
+
+    one = world(2)
+    copied, viewed = one.run(lambda g: job(g, False)), one.run(lambda g: job(g, True))
+    assert copied[0] == copied[1] == viewed[0] == viewed[1]
 
 
 def test_delayed_parameters_are_averaged_in_one_piece(world, inputs):
@@ -231,7 +258,7 @@ def test_init_sync_can_be_left_out(world):
     assert world(2).run(job) == [(2, 3), (3, 3)]
 
 
-@pytest.mark.parametrize("cap", [None, 0.001, 1.5, 100])
+@pytest.mark.parametrize("cap", [None, 0, 0.001, 1.5, 100])
 @pytest.mark.parametrize("batched", [False, True])
 def test_bucket_caps_change_no_bit(world, inputs, cap, batched):
     def job(group, **options):
@@ -346,13 +373,43 @@ def test_ddp_buffer_hook_allreduce(world, inputs, location, returns):
         ddp.register_buffer_comm_hook(None, 3)
 
 
-def test_no_sync_leaves_buffers_alone(world, inputs):
+def test_buffers_are_copied_by_the_forward_after_a_synchronised_one(world, inputs):
     def job(group):
         module = Buffered(group.rank)
         ddp = DistributedDataParallel(module, process_group=group)
-        module.state.data[...] = group.rank
-        with ddp.no_sync():
-            ddp(inputs(group.rank, 0, 3, 4)).sum().backward()
-        return module.state.data[0]
+        seen = []
 
-    assert world(2).run(job) == [0, 1]
+        def run(context):
+            module.state.data[...] = group.rank
+            will = ddp.will_sync_module_buffers()
+            with context:
+                ddp(inputs(group.rank, 0, 3, 4))
+            assert module.state.data[0] == (0 if will else group.rank)
+            seen.append(will)
+
+        for context in (ddp.no_sync(), ddp.no_sync(), nullcontext(), nullcontext(), no_grad()):
+            run(context)
+        run(nullcontext())
+        return seen
+
+    assert world(2).run(job) == [[True, False, False, True, True, False]] * 2
+
+
+def test_broadcast_buffers_is_the_old_name_and_covers_wrapping(world, inputs):
+    def job(group, **options):
+        module = Buffered(group.rank)
+        ddp = DistributedDataParallel(module, process_group=group, **options)
+        start = module.state.data[0]
+        module.state.data[...] = 10 + group.rank
+        ddp(inputs(group.rank, 0, 3, 4)).sum().backward()
+        return start, module.state.data[0]
+
+    one = world(2)
+    with pytest.warns(FutureWarning, match="use forward_sync_buffers"):
+        assert one.run(lambda g: job(g, broadcast_buffers=True)) == [(1, 10), (1, 10)]
+    with pytest.warns(FutureWarning, match="use forward_sync_buffers"):
+        alone = one.run(lambda g: job(g, broadcast_buffers=False))
+    assert alone == [(1, 10), (2, 11)]
+    with pytest.warns(FutureWarning, match="and counts"):
+        both = one.run(lambda g: job(g, broadcast_buffers=False, forward_sync_buffers=True))
+    assert both == [(1, 10), (1, 10)]

@@ -228,6 +228,27 @@ def test_static_graph_rebuilds_before_the_third_iteration(world, inputs):
     assert world(2).run(job) == [[0, 0, 1, 1]] * 2
 
 
+def test_a_static_graph_may_begin_under_no_sync(world, inputs):
+    def job(group, static):
+        task = Task()
+        for place, param in enumerate(task.parameters()):
+            param.data[...] = inputs(0, 20 + place, 3, 3).data
+        ddp = DistributedDataParallel(
+            task, process_group=group, static_graph=static, find_unused_parameters=not static
+        )
+        seen = []
+        for step in range(3):
+            ddp.zero_grad()
+            with ddp.no_sync():
+                ddp(inputs(group.rank, 10 + step, 2, 3)).sum().backward()
+            ddp(inputs(group.rank, step, 2, 3)).sum().backward()
+            seen.append([None if g is None else g.tobytes() for g in grads(ddp)])
+        return seen
+
+    one = world(2)
+    assert one.run(lambda g: job(g, True)) == one.run(lambda g: job(g, False))
+
+
 def test_static_graph_multi_forward(world, inputs):
     def job(group):
         ddp = DistributedDataParallel(Linear(3, 1), process_group=group, static_graph=True)

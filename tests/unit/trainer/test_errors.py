@@ -1,0 +1,53 @@
+"""Errors of a process are what torch raises in the same case, and what Python has for it."""
+
+import pytest
+
+from gradmesh.engine.autograd import errors as autograd
+from gradmesh.engine.backend import errors as backend
+from gradmesh.protos.reference import builtin_bases
+from gradmesh.sdk.process.errors import AddressInUse
+from gradmesh.sdk.rpc import errors as rpc
+from gradmesh.trainer import errors as trainer
+
+# torch raises a RuntimeError, or a class of it, in each of these cases.
+TABLE: list[tuple[type[BaseException], set[type[BaseException]]]] = [
+    (trainer.CollectiveTimeout, {TimeoutError, RuntimeError}),
+    (trainer.TrainersMissing, {TimeoutError, RuntimeError}),
+    (trainer.PeerLost, {ConnectionError, RuntimeError}),
+    (trainer.HandshakeRefused, {ConnectionError, RuntimeError}),
+    (trainer.CollectiveMismatch, {ValueError, RuntimeError}),
+    (trainer.TrainingDiverged, {ValueError, RuntimeError}),
+    (trainer.BackendMissing, {ImportError, RuntimeError}),
+    (trainer.DataError, {ValueError}),  # of our own files
+    (trainer.GroupAborted, {RuntimeError}),
+    (trainer.GroupClosed, {RuntimeError}),
+    (trainer.NoDefaultGroup, {RuntimeError}),
+    (trainer.ReductionError, {RuntimeError}),
+    (trainer.InputsExhausted, {RuntimeError}),
+    (AddressInUse, {OSError, RuntimeError}),
+    (rpc.RpcNotRunning, {RuntimeError}),
+    (rpc.RefLeak, {RuntimeError}),
+    (backend.ShapeError, {ValueError, RuntimeError}),
+    (backend.DtypeError, {TypeError, RuntimeError}),
+    (backend.DeviceError, {RuntimeError}),
+    (backend.DeviceUnavailable, {RuntimeError}),
+    (autograd.GraphReleased, {RuntimeError}),
+    (autograd.InplaceError, {RuntimeError}),
+    (autograd.GradientError, {RuntimeError}),
+    (autograd.AnomalyError, {ArithmeticError, RuntimeError}),
+]
+
+
+@pytest.mark.parametrize(
+    ("cls", "builtins"), TABLE, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_builtin_bases(cls: type[BaseException], builtins: set[type[BaseException]]) -> None:
+    assert set(builtin_bases(cls)) == builtins
+
+
+def test_the_table_is_complete() -> None:
+    listed = {cls for cls, _ in TABLE}
+    for module in (trainer, backend, autograd, rpc):
+        for thing in vars(module).values():
+            if isinstance(thing, type) and issubclass(thing, BaseException):
+                assert listed & set(thing.__mro__), f"{thing.__name__} is not in the table"

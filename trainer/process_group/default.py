@@ -1,0 +1,96 @@
+"""The default process group: the ranks of a process, for those that were given no group.
+
+Only `init_process_group` sets it and only `destroy_process_group` unsets it; `connect` leaves it
+alone, so groups that a library or a test makes never become anybody's default.
+"""
+
+import threading
+
+from gradmesh.trainer.errors import NoDefaultGroup
+from gradmesh.trainer.process_group.backend import Backend, connect
+from gradmesh.trainer.process_group.process_group import ProcessGroup
+from gradmesh.trainer.process_group.store import Store
+from gradmesh.trainer.process_group.tcp import Endpoint
+
+_lock = threading.Lock()  # guards _default, also while ranks meet
+_default: ProcessGroup | None = None
+
+
+def init_process_group(
+    store: Store,
+    *,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    generation: int = 1,
+    backend: Backend = "auto",
+    endpoint: Endpoint | None = None,
+) -> ProcessGroup:
+    """Meet the other ranks, and make the group the default of this process.
+
+    Args:
+        store: As of `connect`.
+        rank: As of `connect`.
+        world_size: As of `connect`.
+        timeout_s: As of `connect`.
+        generation: As of `connect`.
+        backend: As of `connect`.
+        endpoint: As of `connect`.
+
+    Raises:
+        ValueError: There is a default group already; it stays.
+        CollectiveTimeout: A rank did not come in time; as `connect` raises, and nothing is set.
+    """
+    global _default
+    with _lock:
+        if _default is not None:
+            raise ValueError(
+                f"there is a default process group already, {_default!r}; call"
+                " gm.process_group.destroy_process_group() first, or use connect() for another one"
+            )
+        _default = connect(
+            store,
+            generation=generation,
+            rank=rank,
+            world_size=world_size,
+            timeout_s=timeout_s,
+            backend=backend,
+            endpoint=endpoint,
+        )
+        return _default
+
+
+def destroy_process_group() -> None:
+    """Close the default process group, its sub-groups with it, and unset it.
+
+    Raises:
+        NoDefaultGroup: There is none.
+    """
+    global _default
+    with _lock:
+        group = _required(_default)
+        _default = None
+    group.close()
+
+
+def is_initialized() -> bool:
+    """Tell whether there is a default process group."""
+    return _default is not None
+
+
+def default_group() -> ProcessGroup:
+    """Return the default process group.
+
+    Raises:
+        NoDefaultGroup: There is none.
+    """
+    return _required(_default)
+
+
+def _required(group: ProcessGroup | None) -> ProcessGroup:
+    if group is None:
+        raise NoDefaultGroup(
+            "this process has no default process group; call"
+            " gm.process_group.init_process_group(...) first, or give a process_group"
+        )
+    return group
