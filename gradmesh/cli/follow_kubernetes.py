@@ -66,6 +66,7 @@ def train_on_kubernetes(
             finally:
                 if launcher.created:
                     launcher.remove(_DRAIN_S - 10.0)
+                training.close()
         code = life.exit_code
     if interrupted:
         return None, code

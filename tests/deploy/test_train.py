@@ -68,7 +68,7 @@ def test_job_that_cannot_be_says_why_and_leaves_nothing(
 
     done = run(tmp_path, *TRAIN)
 
-    assert done.returncode == 4
+    assert done.returncode == 4, done.stderr + done.stdout
     assert "the trainers were given up" in done.stderr
     assert "a_module_that_nobody_has" in done.stderr
     assert left_over(emulated) == []

@@ -73,6 +73,7 @@ class RemoteTraining:
         self._security = security
         self.history = History()
         self.figures: dict[str, float] = {}
+        self._reader = threading.Thread(target=self._read, name="kubernetes-history", daemon=True)
 
     def watch(
         self, request: ClusterRequest, files: Files, is_stopping: Callable[[], bool]
@@ -84,8 +85,7 @@ class RemoteTraining:
         """
         yield ClusterStatus()
         address = self._launcher.create(request, files, is_stopping)
-        reader = threading.Thread(target=self._read, name="kubernetes-history", daemon=True)
-        reader.start()
+        self._reader.start()
         status = ClusterStatus()
         while not is_stopping():
             pods = self._launcher.pods()
@@ -102,10 +102,18 @@ class RemoteTraining:
             yield status
             if done:
                 # The log ends with the pod.
-                reader.join(_ASK_S)
+                self._reader.join(_ASK_S)
                 self.figures = dict(status.result) or self.history.figures
                 return
             time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Wait for the reader of the log, once the cluster is removed.
+
+        A thread amid a connection when the interpreter ends can take the process with it.
+        """
+        if self._reader.is_alive():
+            self._reader.join(_ASK_S)
 
     def write(self, output: Path, assignment: Assignment) -> None:
         """Write metrics and report into a folder of this machine."""
