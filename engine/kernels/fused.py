@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.kernels.compile import jit
+from gradmesh.engine.kernels.compile import inline, jit
 
 # Rows that are summed one after the other in float32; longer runs lose digits.
 _BLOCK = 64
@@ -29,23 +29,33 @@ def bias_add(out: Any, bias: Any, has_relu: Any) -> None:
                 row[j] += bias[j]
 
 
+@inline
+def _mask_row(given: Any, result: Any, kept: Any, sums: Any) -> None:
+    zero = given.dtype.type(0)
+    for j in range(given.shape[0]):
+        # Written so that the gradient passes where the result is NaN, as in torch.
+        x = zero if result[j] <= zero else given[j]
+        kept[j] = x
+        sums[j] += x
+
+
 @jit
 def relu_backward(grad: Any, out: Any, masked: Any, bias_grad: Any) -> None:
     """Put the gradient before a ReLU into masked, and its sum over rows into bias_grad."""
     zero = grad.dtype.type(0)
-    part = np.zeros_like(bias_grad)
+    if grad.shape[0] <= _BLOCK:
+        bias_grad[:] = zero
+        for i in range(grad.shape[0]):
+            _mask_row(grad[i], out[i], masked[i], bias_grad)
+        return
     sums = np.zeros(bias_grad.shape[0])
-    for i in range(grad.shape[0]):
-        given, result, kept = grad[i], out[i], masked[i]
-        for j in range(given.shape[0]):
-            # Written so that the gradient passes where the result is NaN, as in torch.
-            x = zero if result[j] <= zero else given[j]
-            kept[j] = x
-            part[j] += x
-        if (i + 1) % _BLOCK == 0:
-            sums += part
-            part[:] = zero
-    bias_grad[:] = sums + part
+    part = np.empty_like(bias_grad)
+    for first in range(0, grad.shape[0], _BLOCK):
+        part[:] = zero
+        for i in range(first, min(first + _BLOCK, grad.shape[0])):
+            _mask_row(grad[i], out[i], masked[i], part)
+        sums += part
+    bias_grad[:] = sums
 
 
 @jit
@@ -56,20 +66,29 @@ def relu_select(grad: Any, out: Any, masked: Any) -> None:
         masked[i] = zero if out[i] <= zero else grad[i]
 
 
+@inline
+def _add_row(row: Any, sums: Any) -> None:
+    for j in range(row.shape[0]):
+        sums[j] += row[j]
+
+
 @jit
 def column_sum(rows: Any, total: Any) -> None:
     """Put the sum over rows [n, dim] into total, block by block of rows."""
     zero = rows.dtype.type(0)
-    part = np.zeros_like(total)
+    if rows.shape[0] <= _BLOCK:
+        total[:] = zero
+        for i in range(rows.shape[0]):
+            _add_row(rows[i], total)
+        return
     sums = np.zeros(total.shape[0])
-    for i in range(rows.shape[0]):
-        row = rows[i]
-        for j in range(row.shape[0]):
-            part[j] += row[j]
-        if (i + 1) % _BLOCK == 0:
-            sums += part
-            part[:] = zero
-    total[:] = sums + part
+    part = np.empty_like(total)
+    for first in range(0, rows.shape[0], _BLOCK):
+        part[:] = zero
+        for i in range(first, min(first + _BLOCK, rows.shape[0])):
+            _add_row(rows[i], part)
+        sums += part
+    total[:] = sums
 
 
 @jit

@@ -28,7 +28,7 @@ class _Linear(Function):
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         x, weight = ctx.saved_tensors
-        flat = _rows(grad)
+        flat = grad if grad.ndim == 2 else _rows(grad)
         grad_bias = None if ctx.edges[2] is None else _column_sum(flat)
         return *_products(ctx.edges, flat, x, weight), grad_bias
 
@@ -47,8 +47,8 @@ class _LinearRelu(Function):
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         x, weight, out = ctx.saved_tensors
-        flat = _rows(grad)
-        flat, grad_bias = _through_relu(flat, _rows(out))
+        flat = grad if grad.ndim == 2 else _rows(grad)
+        flat, grad_bias = _through_relu(flat, out if out.ndim == 2 else _rows(out))
         return *_products(ctx.edges, flat, x, weight), grad_bias
 
 
@@ -70,9 +70,9 @@ def _affine(x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Arra
 
 
 def _rows(x: Array) -> Array:
-    """Return [..., dim] as a matrix [n, dim], for reading."""
+    """Return [..., dim] as a matrix [n, dim], for reading; those who have one do not ask."""
     # Counted, because numpy cannot infer the number of rows of no columns.
-    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _products(edges: Any, grad: Array, x: Array, weight: Array) -> tuple[Any, Any]:
@@ -83,7 +83,7 @@ def _products(edges: Any, grad: Array, x: Array, weight: Array) -> tuple[Any, An
         if x.ndim != 2:
             grad_x = grad_x.reshape(x.shape)
     if edges[1] is not None:
-        grad_weight = matmul(grad.T, _rows(x))
+        grad_weight = matmul(grad.T, x if x.ndim == 2 else _rows(x))
     return grad_x, grad_weight
 
 

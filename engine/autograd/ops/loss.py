@@ -334,7 +334,6 @@ def binary_cross_entropy_with_logits(
     values, wanted = x.data, target.data
     name = "binary_cross_entropy_with_logits"
     _check_same_shape(name, values, wanted)
-    check_float(name, values)
     is_simple = weight is None and pos_weight is None and reduction != "none"
     if not is_simple:
         _check_fixed(name, weight=weight, pos_weight=pos_weight)
@@ -342,6 +341,7 @@ def binary_cross_entropy_with_logits(
     is_simple = is_simple and not target._requires_grad
     if is_simple and _has_kernel(values, wanted):
         return _Bce.apply(x, target, reduction)
+    check_float(name, values)
     return _BceWithLogits.apply(x, target, weight, pos_weight, reduction)
 
 
