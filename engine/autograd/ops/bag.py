@@ -48,7 +48,7 @@ class _Bag(Function):
     def backward(ctx: Any, grad: Array) -> Any:
         ids, starts, factors, winner, table = ctx.saved_tensors
         ids = ids.reshape(-1)
-        if is_plain(grad):
+        if is_plain(grad) and not (ctx.sparse and table is None):
             # Kernels believe them, and the caller may have used the memory of an array again.
             kernels.check_index(ids, ctx.shape[0])
         grad_weight = grad_scales = None

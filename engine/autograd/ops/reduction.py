@@ -13,7 +13,7 @@ from gradmesh.engine.autograd.ops.arithmetic import maximum, minimum
 from gradmesh.engine.autograd.ops.axis import axes_of, axis_of
 from gradmesh.engine.autograd.ops.floats import check_float, total, wide
 from gradmesh.engine.backend import Array, DimError, ShapeError, array_module, as_array
-from gradmesh.engine.backend.dtype import FLOATS, float64, int64
+from gradmesh.engine.backend.dtype import FLOATS, float32, float64, int64
 
 
 class Extremes(NamedTuple):
@@ -29,20 +29,15 @@ def spread(grad: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
     return array_module(grad).broadcast_to(grad.reshape(kept), shape)
 
 
-def _total(x: Array, axes: tuple[int, ...], keepdim: bool) -> Array:
-    """Return sums, of half precision rounded once, of integers as int64."""
-    if x.dtype.num < 11:
-        return x.sum(axis=axes, keepdims=keepdim, dtype=int64)
-    return total(x, axes, keepdim)
-
-
 class _Sum(Function):
     __slots__ = ("axes", "shape")
 
     @staticmethod
     def forward(ctx: Any, x: Array, dim: Any, keepdim: bool) -> Array:
         ctx.shape, ctx.axes = x.shape, axes_of("sum", dim, x.ndim)
-        return _total(x, ctx.axes, keepdim)
+        if x.dtype.num < float32.num:
+            return x.sum(axis=ctx.axes, keepdims=keepdim, dtype=int64)
+        return total(x, ctx.axes, keepdim)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
