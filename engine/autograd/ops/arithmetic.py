@@ -9,6 +9,7 @@ from gradmesh.engine.autograd.ops.broadcast import (
     align,
     align_floats,
     check_shapes,
+    filling,
     refuse_bools,
     spec,
     unbroadcast,
@@ -208,7 +209,8 @@ class _Where(Function):
         for given, operand in ((a, x), (b, y)):
             check_shapes("where", condition.shape, getattr(operand, "shape", ()))
             if isinstance(operand, int) and operand != given:
-                raise DtypeError(f"where: the dtype of the other operand cannot hold {given}")
+                # It was wrapped around, which torch does for negative ones in uint8 only.
+                filling("where", given, (y if operand is x else x).dtype)
         return xp.where(condition, x, y)
 
     @staticmethod

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from tests.parity.fuzz.generate import generate
 from tests.parity.fuzz.seeds import Budget, Progress, budget
 from tests.parity.fuzz.worker import work
 
@@ -67,8 +68,14 @@ class Crew:
     def dies_again(self, seed: int) -> bool:
         """Tell whether a process of its own dies or hangs of a seed, too."""
         place = self._context.Value("q", seed)
-        arguments = (0, 1, Budget(seed, seed), self._context.Queue(), place)
-        process = self._context.Process(target=work, args=arguments, daemon=True)
+        return self._dies(work, 0, 1, Budget(seed, seed), self._context.Queue(), place)
+
+    def torch_dies(self, seed: int) -> bool:
+        """Tell whether torch alone dies or hangs of a seed."""
+        return self._dies(generate, seed)
+
+    def _dies(self, function: Any, *arguments: Any) -> bool:
+        process = self._context.Process(target=function, args=arguments, daemon=True)
         process.start()
         process.join(_SILENCE_S)
         code = process.exitcode
@@ -95,11 +102,13 @@ def collect(crew: Crew, progress: Progress) -> None:
             for share in dead:
                 seed = crew.replace(share)
                 heard = time.monotonic()
-                if crew.dies_again(seed):
-                    progress.fail(seed, "the process died or hung on this seed")
-                else:
+                if not crew.dies_again(seed):
                     # Torch has written where it must not, in a graph long before.
                     progress.explain("died-once")
+                elif crew.torch_dies(seed):
+                    progress.explain("torch-died")
+                else:
+                    progress.fail(seed, "the process died or hung on this seed")
             continue
         heard = time.monotonic()
         if kind == "count":

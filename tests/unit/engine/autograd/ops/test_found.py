@@ -382,3 +382,24 @@ def test_betas_may_be_a_list() -> None:
     optimizer = gm.optim.Adam([weight], betas=[0.9, 0.99])  # type: ignore[arg-type]
     weight.sum().backward()
     optimizer.step()
+
+
+@pytest.mark.parametrize("number", [-1, -255])
+def test_a_negative_number_beside_bytes_wraps(number: int) -> None:
+    ours = gm.tensor([1, 2], dtype=gm.uint8)
+    theirs = torch.tensor([1, 2], dtype=torch.uint8)
+
+    chosen = gm.where(ours > 1, number, ours)
+
+    assert chosen.tolist() == torch.where(theirs > 1, number, theirs).tolist()
+
+
+@pytest.mark.parametrize("number", [300, -300])
+def test_a_number_that_bytes_cannot_hold_is_refused(number: int) -> None:
+    ours = gm.tensor([1, 2], dtype=gm.uint8)
+    theirs = torch.tensor([1, 2], dtype=torch.uint8)
+
+    with pytest.raises(DtypeError, match="where: a tensor of uint8 cannot hold"):
+        gm.where(ours > 1, ours, number)
+    with pytest.raises(RuntimeError, match="overflow"):
+        torch.where(theirs > 1, theirs, number)
