@@ -125,11 +125,15 @@ class Machine:
     def _disturb(self, tensors: list[Any]) -> None:
         if self.noise is None:
             return
-        for tensor in tensors:
+        for place, tensor in enumerate(tensors):
             name = self.library.dtype_name(tensor)
             if name in EPS and tensor._base is None and not self._seen(tensor):
                 factor = TORCH.constant(np.asarray(self._factor(name, tuple(tensor.shape))))
-                tensor.data.copy_(tensor.data.double() * factor)
+                if tensor.requires_grad and not tensor.is_leaf and self.noise.random() < 0.5:
+                    # Recorded: the derivative, 1 - y² of a tanh for instance, has its own rounding.
+                    tensors[place] = tensor * factor.to(tensor.dtype)
+                else:
+                    tensor.data.copy_(tensor.data.double() * factor)
 
     def _seen(self, tensor: Any) -> bool:
         return any(isinstance(v, list) and any(t is tensor for t in v) for v in self.values)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from tests.parity.fuzz.compare import Difference
+from tests.parity.fuzz.compare import Difference, compared
 from tests.parity.fuzz.execute import execute
-from tests.parity.fuzz.graph import Graph, Leaf, Node, Ref, refs
+from tests.parity.fuzz.graph import Graph, Leaf, Node, Ref, refs, replaced
 from tests.parity.fuzz.library import OURS, TORCH
 from tests.parity.fuzz.template import OPS
 
@@ -166,12 +167,48 @@ def _old_view(d: Difference, graph: Graph) -> bool:
 
 
 def _expanded(d: Difference, graph: Graph) -> bool:
-    copies = any("expand" in name for name in graph.ops())
-    is_leaf = d.kind == "raise" and "view of a leaf Variable" in d.torch
-    differs = d.kind in ("value", "grad", "flag") or is_leaf
-    # A copy is contiguous, so that `contiguous` returns the tensor itself.
-    is_itself = d.kind == "flag" and "contiguous" in d.op
-    return copies and (is_itself or (differs and _changes(graph)))
+    if not any("expand" in name for name in graph.ops()):
+        return False
+    if d.kind == "flag" and "contiguous" in d.op:
+        # A copy is contiguous, so that `contiguous` returns the tensor itself.
+        return True
+    if d.kind == "raise" and "view of a leaf Variable" in d.torch:
+        return _changes(graph)
+    return _is_aliasing(d, graph, ("expand",))
+
+
+def _is_aliasing(d: Difference, graph: Graph, ops: tuple[str, ...]) -> bool:
+    """Tell whether two runs agree as soon as both copy what some ops return."""
+    if d.kind not in ("value", "grad", "flag") or not _changes(graph):
+        return False
+    copies, originals = _with_copies(graph, ops)
+    return not any(
+        found.kind == d.kind and found.where.split("[")[0] not in originals
+        for found in compared(copies)
+    )
+
+
+def _with_copies(graph: Graph, ops: tuple[str, ...]) -> tuple[Graph, set[str]]:
+    """Return the graph with a copy of every result of some ops, and where the results are."""
+    items: list[Leaf | Node] = []
+    slots: dict[int, int] = {}
+    originals = set()
+
+    def moved(value: Any) -> Any:
+        return Ref(slots[value.slot], value.part) if isinstance(value, Ref) else value
+
+    for slot, item in enumerate(graph.items):
+        if isinstance(item, Node):
+            item = Node(
+                item.op, {k: replaced(v, moved) for k, v in item.args.items()}, item.no_grad
+            )
+        items.append(item)
+        if isinstance(item, Node) and any(word in item.op for word in ops):
+            originals.add(f"x{len(items) - 1}")
+            items.append(Node("x.clone", {"x": Ref(len(items) - 1)}, item.no_grad))
+        slots[slot] = len(items) - 1
+    roots = [Ref(slots[r.slot], r.part) for r in graph.roots]
+    return Graph(items, roots, graph.gradient_seed, graph.mode), originals
 
 
 def _overlap(d: Difference, graph: Graph) -> bool:
@@ -197,9 +234,7 @@ def _base(graph: Graph, ref: Ref) -> int:
 
 
 def _view_or_copy(d: Difference, graph: Graph) -> bool:
-    words = ("reshape", "flatten", "contiguous", "view", "einsum")
-    may_copy = any(word in name for word in words for name in graph.ops())
-    return d.kind == "value" and may_copy and _changes(graph)
+    return _is_aliasing(d, graph, ("reshape", "flatten", "contiguous", "view", "einsum"))
 
 
 _STEPS = {
@@ -267,12 +302,16 @@ def _empty_assignment(d: Difference, graph: Graph) -> bool:
 
 
 def _non_finite(d: Difference, graph: Graph) -> bool:
-    if d.kind not in ("value", "grad") or not _FORMULAS & set(graph.ops()):
+    if d.kind == "value":
+        # What comes first is where it begins; a leaf is where running statistics are kept.
+        is_formula = d.op in _FORMULAS or (d.op == "leaf" and "batch-norm" in graph.ops())
+        return is_formula and any(text in d.ours + d.torch for text in ("nan", "inf"))
+    if d.kind != "grad" or not _FORMULAS & set(graph.ops()):
         return False
-    if any(text in d.ours + d.torch for text in ("nan", "inf")):
-        return True
+    # Of finite numbers only a gradient that is infinite in torch, too, may be NaN.
     run = execute(graph, TORCH)
     tensors = [t for value in run.values if isinstance(value, list) for t in value]
+    tensors += [g for g in run.grads.values() if g is not None]
     return any(t.is_floating_point() and not np.isfinite(TORCH.array(t)).all() for t in tensors)
 
 
