@@ -177,8 +177,9 @@ class _Signals:
         self._heard = heard
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        self._before = {n: signal.signal(n, lambda number, frame: None) for n in _EXIT_CODES}
+        # Before the handlers: a signal that comes between the two must not be lost.
         self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._before = {n: signal.signal(n, lambda number, frame: None) for n in _EXIT_CODES}
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
     def close(self) -> None:

@@ -20,16 +20,28 @@ while True:
 """
 
 
+@pytest.fixture
+def send(until: Callable[[Callable[[], bool]], None]) -> Callable[[int], None]:
+    """Send this process a signal as soon as it is handled: a child may be ready before that."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def send(number: int) -> None:
+        until(lambda: all(signal.getsignal(n) is not handler for n, handler in before.items()))
+        os.kill(os.getpid(), number)
+
+    return send
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_ends_the_cluster_in_order(
-    spec: Make, supervise: Supervise, number: int, code: int
+    spec: Make, supervise: Supervise, send: Callable[[int], None], number: int, code: int
 ) -> None:
     lines: list[str] = []
 
     def on_line(name: str, line: str) -> None:
         lines.append(line)
         if line == "ready":
-            os.kill(os.getpid(), number)
+            send(number)
 
     outcome = stay(supervise([spec("a")], on_line=on_line), drain_s=30)
 
@@ -37,10 +49,10 @@ def test_signal_ends_the_cluster_in_order(
     assert lines == ["ready", "drained"]
 
 
-def test_second_signal_kills(spec: Make, supervise: Supervise) -> None:
+def test_second_signal_kills(spec: Make, supervise: Supervise, send: Callable[[int], None]) -> None:
     supervisor = supervise(
         [spec("a", STUBBORN)],
-        on_line=lambda name, line: os.kill(os.getpid(), signal.SIGINT),
+        on_line=lambda name, line: send(signal.SIGINT),
         grace_s=3600,
     )
 
