@@ -269,5 +269,5 @@ def without_frames(error: BaseException) -> BaseException:
     """
     try:
         return copy.copy(error)
-    except Exception:  # an exception of somebody's own that cannot be made from its arguments
+    except Exception:  # a user's exception that cannot be made from its arguments
         return RuntimeError(f"{type(error).__name__}: {error}")

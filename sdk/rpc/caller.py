@@ -340,8 +340,8 @@ class Caller:
     ) -> RpcCall[T]:
         """Begin a question about a value; its reference is not deleted before the answer is there.
 
-        The call does not keep the RRef itself, which keeps the future of the question: a future
-        that nobody reads would be kept by its own call, and be there for ever.
+        The call does not keep the RRef itself, which keeps the future of the question: an unread
+        future would be kept by its own call, and never be freed.
         """
         users = self.exchange.users
         call = self.outstanding.begin(

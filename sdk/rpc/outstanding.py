@@ -23,10 +23,13 @@ T = TypeVar("T")
 _CHECK_S = 1.0
 _CHECK_TIMEOUT_S = 5.0
 
-# How often, at the end, calls are looked for that nobody has read, and how many threads read those
+# How often, at the end, calls without a reader are searched for, and how many threads read those
 # that are answered.
 _KEEP_S = 0.05
 _KEEPERS = 16
+
+# How many calls a message names.
+_NAMED = 5
 
 
 class Runs(Protocol):
@@ -200,7 +203,7 @@ class Outstanding:
                 return False
 
     def _keep_all(self) -> None:
-        """Have the answers read that nobody has asked for."""
+        """Have the answers read that no thread has asked for."""
         with self._lock:
             calls = [call for call in self._calls.values() if not call.is_kept]
             answered = deque(call for call in calls if call.is_answered)
@@ -238,6 +241,18 @@ class Outstanding:
 
         with self._lock:
             return self._changed.wait_for(idle, deadline.remaining_s())
+
+    def under_way(self) -> str:
+        """Return what `drain` waits for, for messages."""
+        with self._lock:
+            calls = [f"{call.what} on {call.worker}" for call in self._calls.values()]
+        if not calls:
+            return "callbacks of futures have not ended; see what they wait for"
+        more = ", ..." if len(calls) > _NAMED else ""
+        return (
+            f"{len(calls)} calls have no answer yet ({', '.join(calls[:_NAMED])}{more}); allow more"
+            " time, or see what they wait for"
+        )
 
     @property
     def made(self) -> int:

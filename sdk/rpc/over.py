@@ -22,7 +22,7 @@ class Over:
 
     def __call__(self, answered: bool) -> None:
         """Let go of what the call needed."""
-        # Of a call whose fate nobody knows the receiver may still come for its references.
+        # After a call of unknown fate the receiver may still ask for its references.
         if answered:
             self._lending.arrived()
         self._kept = None

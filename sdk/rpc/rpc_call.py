@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar, final
 
-from gradmesh.protos.errors import DeadlineExceeded, Overloaded, Unreachable
+from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Overloaded, Unreachable
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.rpc.reaction import Reaction
 from gradmesh.sdk.rpc.reply import Reply, reply_of
@@ -104,14 +104,11 @@ class RpcCall(Generic[T]):
 
     def finish(self) -> T:
         """Wait for the answer; return what it says or raise it."""
-        try:
-            self._respond()
-            if not self._has_answer():
-                self._await_delivery()
-            with self._turn:
-                return self._take() if self._kept is None else self._kept.value()
-        finally:
-            self.end()
+        self._respond()
+        if not self._has_answer():
+            self._await_delivery()
+        with self._turn:
+            return self._take() if self._kept is None else self._kept.value()
 
     def _take(self) -> T:
         """Return what the answer that is there says, or raise it; `_turn` is held."""
@@ -197,6 +194,9 @@ class RpcCall(Generic[T]):
                     if self._reply is None:
                         self._error = error
                 return
+            except BaseException:  # Ctrl-C; the rest of the response cannot be read any more
+                self.fail(self._given_up())
+                raise
             if not reply.deferred:
                 with self._lock:
                     self._reply = self._reply or reply
@@ -216,6 +216,13 @@ class RpcCall(Generic[T]):
         """Return the error of a call whose time is over."""
         return DeadlineExceeded(
             f"{self.what} on {self.worker}: no answer in time; it may still run there",
+            worker=self.worker,
+        )
+
+    def _given_up(self) -> Cancelled:
+        return Cancelled(
+            f"{self.what} on {self.worker}: the wait for its answer was interrupted; it may still"
+            " run there",
             worker=self.worker,
         )
 
@@ -258,13 +265,13 @@ class RpcCall(Generic[T]):
                 reaction()
 
         pending = self._pending
-        # On a lane somebody must wait; there are few connections, so there are few threads.
+        # On a lane a thread must wait; there are few connections, so there are few threads.
         start = functools.partial(self._outstanding.start, respond, reaction)
         if pending is None or not pending.on_answer(start):
             start()
 
     def abandon(self) -> None:
-        """Take the answer off the connection though nobody wants it."""
+        """Take the answer off the connection, though no future wants it."""
 
         def finish() -> None:
             try:

@@ -71,7 +71,7 @@ def _await_quiet(agent: Agent, deadline: Deadline) -> None:
 def _await_idle(agent: Agent, deadline: Deadline) -> None:
     # An answer that has arrived is complete, though its future was not asked yet.
     if not agent.outstanding.drain(deadline):
-        raise DeadlineExceeded(f"{agent.name}: {len(agent.outstanding)} calls have no answer yet")
+        raise DeadlineExceeded(f"{agent.name}: {agent.outstanding.under_way()}")
     # Those who wait for us to meet them are owed an answer that we are about to give.
     quiet = agent.answers.wait_idle(deadline, but=agent.gathers.waiting)
     if not quiet or not agent.execution.wait_idle(deadline):

@@ -113,7 +113,7 @@ class Owners:
         fork = self._keys.new()
         with self._lock:
             # One whose creation has not come yet stays where the creation looks for it: it adds
-            # the reference of whoever asked for it, and until then no deletion is the last.
+            # the reference of its creator, and until then no deletion is the last.
             if self._awaited.get(kept.key) is not kept:
                 self._gone.pop(kept.key, None)
                 self._kept[kept.key] = kept

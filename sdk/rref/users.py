@@ -75,7 +75,7 @@ class Used:
         deleted: Whether the owner was told that it is gone.
         creation: The creation of the value, where this worker asked for it.
         calls: How many questions about the value have no answer yet.
-        dropped: Whether nobody here uses it any more.
+        dropped: Whether no RRef here uses it any more.
     """
 
     __slots__ = ("calls", "confirmed", "creation", "deleted", "dropped", "fork", "key", "owner")
@@ -147,7 +147,7 @@ class Users:
         self._control.later(lambda: self._dropped(used))
 
     def _dropped(self, used: Used) -> None:
-        """Delete a reference that nobody uses, after the answers to all questions about it."""
+        """Delete a reference without an RRef, after the answers to all questions about it."""
         with self._lock:
             used.dropped = True
             asked = used.calls > 0

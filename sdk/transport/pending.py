@@ -229,7 +229,7 @@ class Pending:
 
     @property
     def answered(self) -> bool:
-        """Whether gRPC has the answer; on a lane nobody knows before it is received."""
+        """Whether gRPC has the answer; on a lane that shows only when it is received."""
         return self._future is not None and self._future.done()
 
     @property

@@ -107,7 +107,7 @@ class Mover:
 
     def _is_part(self, state: reshard_pb2.Reshard) -> bool:
         if self._store.resharding.number == state.number:
-            # Whoever leaves is in neither map once the new one is known here.
+            # A server that leaves is in neither map once the new one is known here.
             return True
         held = self._mesh.servers.held_map() or self._mesh.servers.refresh(self._mesh.deadline())
         return self._mesh.name in {*held.names, *(shard.name for shard in state.map.shards)}
@@ -115,8 +115,9 @@ class Mover:
     def _settle(self) -> None:
         """End a reshard that the coordinator speaks of no more.
 
-        It was given up, unless the map has come that has no place for this server: nobody waits
-        until whoever leaves has adopted it, and rows that were handed over must not change here.
+        It was given up, unless the map has come that has no place for this server: the others do
+        not wait until a leaving server has adopted it, and rows that were handed over must not
+        change here.
         """
         resharding = self._store.resharding
         if self._move is not None:

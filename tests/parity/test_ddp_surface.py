@@ -37,6 +37,7 @@ def arguments(kind):
 
 
 ROWS = rows("Name by name")
+ATTRIBUTES = rows("Attribute by attribute")
 HOOKS = rows("Hook by hook")
 # What is written otherwise here.
 OWN_NAMES = {
@@ -92,8 +93,47 @@ def test_absent_names_are_refused(name):
 def test_every_row_names_a_test_that_exists():
     text = "".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
 
-    named = [test for _, test in (*ROWS.values(), *HOOKS.values())]
+    named = [test for _, test in (*ROWS.values(), *ATTRIBUTES.values(), *HOOKS.values())]
     assert [test for test in named if f"def {test}(" not in text] == []
+
+
+def test_every_public_attribute_of_torch_has_a_row():
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        made = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    finally:
+        distributed.destroy_process_group()
+    theirs = vars(made).keys() - vars(torch.nn.Module()).keys()
+    theirs |= {name for name, value in vars(type(made)).items() if isinstance(value, property)}
+    public = {name for name in theirs if not name.startswith("_")}
+    public -= {name.removesuffix("()") for name in ROWS if name.endswith("()")}
+
+    # The module is a child there, not a variable.
+    assert sorted({"module", *public}) == sorted(ATTRIBUTES)
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_rows_of_attributes_say_what_is_so(name):
+    made = DistributedDataParallel(Linear(2, 1), process_group=LocalProcessGroup())
+
+    assert hasattr(made, name) == (ATTRIBUTES[name][0] == "as torch")
+
+
+def test_logging_data_shows_the_options_that_are_no_attributes():
+    made = DistributedDataParallel(Linear(2, 1), process_group=LocalProcessGroup())
+
+    assert made.logging_data().keys() >= {
+        "device_ids",
+        "output_device",
+        "is_multi_device_module",
+        "find_unused_parameters",
+        "gradient_as_bucket_view",
+        "static_graph",
+        "forward_sync_buffers",
+        "bucket_cap_bytes",
+        "bucket_sizes",
+    }
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

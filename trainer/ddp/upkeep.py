@@ -1,4 +1,4 @@
-"""What a wrapper offers besides training: another group, announced ids, figures, its end."""
+"""What a wrapper offers besides training: another group, announced ids, statistics, its end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Upkeep(Module):
         self._timeline.set_rate(rate)
 
     def logging_data(self) -> dict[str, Any]:
-        """Return figures of construction and of the last sampled iteration."""
+        """Return statistics of construction and of the last sampled iteration."""
         if self._iteration >= 0:
             self._log.sample(self._iteration)
         return self._log.snapshot()

@@ -1,7 +1,7 @@
 """The default process group: the ranks of a process, for those that were given no group.
 
 Only `init_process_group` sets it and only `destroy_process_group` unsets it; `connect` leaves it
-alone, so groups that a library or a test makes never become anybody's default.
+alone, so groups that a library or a test makes never become the default.
 """
 
 import threading
@@ -29,7 +29,7 @@ def init_process_group(
     """Meet the other ranks, and make the group the default of this process.
 
     Args:
-        store: As of `connect`.
+        store: As of `connect`; a new one for each time that the ranks meet.
         rank: As of `connect`.
         world_size: As of `connect`.
         timeout_s: As of `connect`.

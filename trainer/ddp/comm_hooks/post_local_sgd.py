@@ -22,7 +22,8 @@ class PostLocalSGDState:
 
     Args:
         process_group: All ranks; None means those of the wrapper.
-        subgroup: The ranks to average with later, such as those of one host.
+        subgroup: The ranks to average with later, such as those of one host; None means that
+            nothing is averaged then.
         start_local_sgd_iter: When the second phase begins.
         post_local_gradient_allreduce: Whether to average within the subgroup in it, or not at all.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradmesh.protos.errors import DeadlineExceeded, Overloaded
+from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Overloaded
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.rpc.outstanding import Outstanding
 from gradmesh.sdk.rpc.reply import Reply
@@ -180,3 +180,75 @@ def test_reading_that_takes_long_does_not_outlast_the_deadline() -> None:
     assert outstanding.drain(Deadline.after(30))
     assert future.result() is True
     pool.close()
+
+
+def test_what_is_under_way_is_named(
+    outstanding: Outstanding, call: RpcCall[Any], answer: Answer
+) -> None:
+    assert outstanding.under_way().startswith("1 calls have no answer yet (f on other);")
+    for _ in range(5):
+        outstanding.begin("more", "g", Deadline.after(20), lambda reply: reply, lambda _: None)
+    assert "(f on other, g on more, g on more, g on more, g on more, ...)" in (
+        outstanding.under_way()
+    )
+
+
+def test_a_callback_that_still_runs_is_what_is_under_way(
+    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+) -> None:
+    Future(call).add_done_callback(lambda done: None)
+    call.keep()
+    answer.come()
+    of_callback, of_keeping = threads.tasks
+    of_keeping()
+
+    assert outstanding.under_way().startswith("callbacks of futures have not ended")
+    of_callback()
+
+
+class Interrupted(Answer):
+    """A response that the user does not wait for to the end."""
+
+    def result(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_wait_holds_up_neither_callbacks_nor_the_end(
+    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any]
+) -> None:
+    answer = Interrupted()
+    call.sent(answer)  # type: ignore[arg-type]
+    future: Future[Any] = Future(call)
+    called: list[BaseException | None] = []
+    future.add_done_callback(lambda done: called.append(done.exception()))
+
+    with pytest.raises(KeyboardInterrupt):
+        future.wait()
+    answer.come()
+    while threads.tasks:
+        threads.tasks.pop(0)()
+
+    assert outstanding.drain(Deadline.after(0))
+    assert [type(error) for error in called] == [Cancelled]
+    with pytest.raises(Cancelled, match="f on other"):
+        future.wait()
+
+
+def test_a_delivery_can_be_waited_for_again_after_an_interruption(
+    outstanding: Outstanding, call: RpcCall[Any]
+) -> None:
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    call._pending = None  # the response said that the answer comes later
+    call._arrived = Event()
+    future: Future[Any] = Future(call)
+    with pytest.raises(KeyboardInterrupt):
+        future.wait()
+    assert len(outstanding) == 1
+
+    call.deliver(Reply())
+
+    assert isinstance(future.wait(), Reply)
+    assert len(outstanding) == 0

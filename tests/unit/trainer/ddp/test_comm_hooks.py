@@ -172,6 +172,18 @@ def test_ddp_hook_parity_post_local_sgd(world, inputs):
     assert all((weight == results[0][1]).all() for _, weight in results)
 
 
+def test_without_a_subgroup_the_second_phase_averages_nothing(world, inputs):
+    def state(group):
+        return hooks.PostLocalSGDState(None, None, start_local_sgd_iter=1)
+
+    (first, _), (second, _) = world(2).run(
+        lambda group: train(group, inputs, hooks.post_local_sgd_hook, state, steps=2)
+    )
+
+    assert (first[0][0] == second[0][0]).all()
+    assert (first[1][0] != second[1][0]).any()
+
+
 @pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.AdamW])
 @pytest.mark.parametrize("as_view", [False, True])
 def test_ddp_hook_with_optimizer_parity(world, inputs, kind, as_view):
