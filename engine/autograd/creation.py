@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmesh.engine.autograd.ops.broadcast import as_number
 from gradmesh.engine.autograd.tensor import Tensor
 from gradmesh.engine.backend import (
     Array,
@@ -77,6 +78,7 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor of one value."""
+    fill_value = as_number(fill_value)
     default = float32 if isinstance(fill_value, float) else np.asarray(fill_value).dtype
     array = np.full(tuple(shape), fill_value, dtype=default if dtype is None else as_dtype(dtype))
     return Tensor(_placed(array, device), requires_grad)

@@ -110,8 +110,10 @@ def fill(target: Any, value: float) -> Any:
 def set_items(target: Any, index: Any, value: Any) -> None:
     """Set some elements of a tensor."""
     _check(target, value)
+    from gradmesh.engine.autograd.ops.broadcast import as_number
     from gradmesh.engine.autograd.ops.indexing import split_index
 
+    value = as_number(value)
     split = split_index(target.data, index)
     if state.enabled and (target.requires_grad or getattr(value, "requires_grad", False)):
         _take_over(target, _SetItems.apply(target, value, split))

@@ -7,7 +7,7 @@ from typing import Any
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd import inplace, ops
 from gradmesh.engine.autograd.ops.axis import axes_of
-from gradmesh.engine.autograd.ops.broadcast import align
+from gradmesh.engine.autograd.ops.broadcast import align, as_number
 from gradmesh.engine.autograd.ops.reduction import arg_extreme
 from gradmesh.engine.autograd.ops.shape import copy as copy_op
 from gradmesh.engine.autograd.ops.shape import flatten
@@ -79,6 +79,9 @@ class Operators:
 
     def __itruediv__(self, other: Any) -> Any:
         return inplace.change(self, ops.div, other)
+
+    def __ipow__(self, other: Any) -> Any:
+        return inplace.change(self, ops.pow, other)
 
     def __eq__(self, other: object) -> Any:
         return _compare(self, "__eq__", other)
@@ -331,7 +334,8 @@ class Operators:
 
 
 def _compare(left: Any, name: str, right: Any) -> Any:
-    array, operand = left.data, right.data if isinstance(right, Operators) else right
+    array = left.data
+    operand = right.data if isinstance(right, Operators) else as_number(right)
     # numpy compares with a Python integer exactly, also with one that the dtype cannot hold.
     if type(operand) is not int and (
         isinstance(operand, float) or getattr(operand, "dtype", array.dtype) is not array.dtype

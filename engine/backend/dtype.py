@@ -81,10 +81,13 @@ def promote_scalar(dtype: np.dtype[Any], scalar: bool | int | float) -> np.dtype
 
 
 def result_dtype(*operands: Any) -> np.dtype[Any]:
-    """Return the dtype of an operation on arrays, with and without axes, and Python numbers."""
+    """Return the dtype of an operation on arrays, with and without axes, and numbers."""
     found: list[np.dtype[Any] | None] = [None, None]
     numbers = []
     for operand in operands:
+        if isinstance(operand, np.generic):
+            # Numbers too, of whatever width: only the category counts.
+            operand = operand.item()
         if isinstance(operand, (bool, int, float)):
             numbers.append(operand)
             continue

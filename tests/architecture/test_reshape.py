@@ -5,30 +5,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.architecture.kernel_writers import kernel_writers, root_name
 from tests.architecture.test_house import ROOMS, ROOT, sources
 
 COPYING = {"reshape", "ravel", "flatten"}
 # Functions that write, and the places of the arguments they write to.
-WRITERS = {
-    "scatter_add": (0,),
-    "scatter_sub_scaled": (0,),
-    "copy_into": (0,),
-    "copyto": (0,),
-    "copy_out": (2,),
-    "copy_in": (0,),
-    "copy_marked": (3,),
-    "bias_add": (0,),
-    "relu_backward": (2, 3),
-    "column_sum": (1,),
-    "bce_with_logits": (2, 4),
-    "mse": (2, 4),
-    "scale_shift": (1,),
-    "combine": (2,),
-    "fold": (2,),
-    "put_along_axis": (0,),
-    "segment_sum": (4,),
-    "_erf": (1,),
+ELSEWHERE = {
+    "copyto": {0},
+    "put_along_axis": {0},
+    "scatter_sub_scaled": {0},
+    "copy_into": {0},
+    "copy_out": {2},
+    "copy_in": {0},
+    "copy_marked": {3},
+    "fold": {2},
+    "segment_sum": {4},
 }
+WRITERS = {**ELSEWHERE, **kernel_writers()}
 
 
 def may_copy(node: ast.expr) -> ast.expr | None:
@@ -55,14 +48,8 @@ def written(node: ast.AST) -> Iterator[ast.expr]:
     elif isinstance(node, ast.Call):
         yield from (k.value for k in node.keywords if k.arg == "out")
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        places = WRITERS.get(name, ())
+        places = WRITERS.get(name, set())
         yield from (arg for place, arg in enumerate(node.args) if place in places)
-
-
-def root_name(node: ast.expr) -> str:
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def copies(function: ast.AST) -> set[str]:
@@ -135,3 +122,14 @@ def test_nothing_is_written_through_a_reshape_that_may_copy() -> None:
     ]
 
     assert found == [], "write through gradmesh.engine.backend.view_of, which never copies"
+
+
+def test_what_kernels_write_to_is_found() -> None:
+    found = kernel_writers()
+
+    assert found["bias_add"] == {0}
+    assert found["relu_backward"] == {2, 3}
+    assert found["relu_select"] == {2}
+    assert found["channel_sums"] == {2, 3}
+    assert found["nadam"] == {0, 1, 2}
+    assert found["scatter_add"] == {0}

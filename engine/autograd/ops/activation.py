@@ -10,7 +10,7 @@ import numpy as np
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.floats import as_float, check_float, check_not_bool, wide
-from gradmesh.engine.backend import Array, array_module, is_plain
+from gradmesh.engine.backend import Array, array_module, is_plain, view_of
 
 _ROOT_2_BY_PI = math.sqrt(2.0 / math.pi)
 
@@ -31,7 +31,7 @@ class _Relu(Function):
         out = ctx.saved_tensors[0]
         if is_plain(grad) and grad.flags.c_contiguous and out.flags.c_contiguous:
             masked = np.empty(out.shape, dtype=grad.dtype)
-            kernels.fused.relu_select(grad.reshape(-1), out.reshape(-1), masked.reshape(-1))
+            kernels.fused.relu_select(grad.reshape(-1), out.reshape(-1), view_of(masked, -1))
             return masked
         return array_module(grad).where(out <= 0, grad.dtype.type(0), grad)
 

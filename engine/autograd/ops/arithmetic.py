@@ -8,6 +8,7 @@ from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.broadcast import (
     align,
     align_floats,
+    as_number,
     check_shapes,
     filling,
     refuse_bools,
@@ -275,7 +276,7 @@ def minimum(a: Any, b: Any) -> Any:
 
 def where(condition: Any, a: Any, b: Any) -> Any:
     """Return a where the condition holds, else b."""
-    return _Where.apply(condition, a, b)
+    return _Where.apply(condition, as_number(a), as_number(b))
 
 
 def neg(a: Any) -> Any:

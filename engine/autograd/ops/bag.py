@@ -8,6 +8,7 @@ import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.floats import wide
 from gradmesh.engine.autograd.ops.given import factors_of, ids_of
 from gradmesh.engine.autograd.ops.rows import bag_pool
 from gradmesh.engine.autograd.row_grad import RowGrad
@@ -124,7 +125,8 @@ def _row_grad_by_id(
     lengths = (starts[1:] - starts[:-1]).tolist()
     bags = xp.repeat(xp.arange(len(lengths)), lengths)
     if winner is not None:
-        rows = grad[bags] * (winner[bags] == xp.arange(len(ids))[:, None])
+        mine = winner[bags] == xp.arange(len(ids))[:, None]
+        rows = xp.where(mine, grad[bags], grad.dtype.type(0))
     else:
         rows = grad[bags] if factors is None else grad[bags] * factors[:, None]
     return RowGrad(ids, rows, num_rows).coalesce()
@@ -135,7 +137,8 @@ def _scales_grad(table: Array, ids: Array, grad: Array, starts: Array) -> Array:
         return kernels.bag_weights_backward(table, ids, np.ascontiguousarray(grad), starts)
     xp = array_module(grad)
     bags = xp.repeat(xp.arange(len(starts) - 1), (starts[1:] - starts[:-1]).tolist())
-    return (table[ids] * grad[bags]).sum(axis=1)
+    products = wide(table[ids]) * grad[bags]
+    return products.sum(axis=1).astype(grad.dtype, copy=False)
 
 
 def check_mode(mode: str) -> None:

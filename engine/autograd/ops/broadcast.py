@@ -66,6 +66,11 @@ def unbroadcast(grad: Array, like: Any) -> Array:
     return grad if grad.dtype == dtype else grad.astype(dtype)
 
 
+def as_number(value: Any) -> Any:
+    """Return a numpy scalar as a Python number, whose range is checked; all else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def check_shapes(name: str, first: tuple[int, ...], second: tuple[int, ...]) -> None:
     """Raise ShapeError if two shapes do not broadcast."""
     for m, n in zip(reversed(first), reversed(second), strict=False):

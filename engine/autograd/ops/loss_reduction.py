@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from gradmesh.engine.autograd.ops.broadcast import align, broadcast_shape
+from gradmesh.engine.autograd.ops.broadcast import broadcast_shape
 from gradmesh.engine.autograd.ops.shape import broadcast_to
 from gradmesh.engine.backend import Array, DtypeError
-from gradmesh.engine.backend.dtype import FLOATS, float32
+from gradmesh.engine.backend.dtype import FLOATS, float32, promote
 
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -53,7 +53,7 @@ def matched(name: str, x: Any, target: Any) -> tuple[Any, Any]:
         ShapeError: If the shapes do not broadcast.
         DtypeError: If neither is of floats.
     """
-    # Before they broadcast: a number without axes does not decide the dtype.
+    # Before they broadcast, so that gradients of half precision are rounded once.
     x, target, shapes = *in_one_dtype(name, x, target), (x.shape, target.shape)
     if shapes[0] == shapes[1]:
         return x, target
@@ -75,7 +75,8 @@ def in_one_dtype(name: str, x: Any, target: Any) -> tuple[Any, Any]:
     dtype = x.dtype
     if dtype != target.dtype:
         broadcast_shape(name, x.shape, target.shape)
-        dtype = align(name, x.data, target.data)[0].dtype
+        # As if they had been broadcast: one without axes counts as much as the other.
+        dtype = promote(dtype, target.dtype)
     if dtype not in FLOATS:
         raise DtypeError(f"{name}: takes floats, not {dtype}; cast with .float() first")
     return x.to(dtype), target.to(dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.autograd.ops.broadcast import check_shapes, spec, unbroadcast
+from gradmesh.engine.autograd.ops.broadcast import as_number, check_shapes, spec, unbroadcast
 from gradmesh.engine.autograd.ops.floats import as_float, check_not_bool
 from gradmesh.engine.backend import Array, array_module
 from gradmesh.engine.backend.dtype import result_dtype
@@ -265,6 +265,7 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     """
     if min is None and max is None:
         raise ValueError("clamp: at least one of min and max must be given")
+    min, max = as_number(min), as_number(max)
     if hasattr(min, "shape") or hasattr(max, "shape"):
         return _ClampBetween.apply(x, min, max)
     return _Clamp.apply(x, min, max)

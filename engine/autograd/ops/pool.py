@@ -42,14 +42,15 @@ class _MaxPool2d(Function):
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
         (which,) = ctx.saved_tensors
-        window, (count, channels, high, wide) = ctx.window, ctx.shape
+        window, (count, channels, height, width) = ctx.window, ctx.shape
         top, left = window.padding
-        shape = (count, channels, high + 2 * top, wide + 2 * left)
-        total = array_module(grad).zeros(shape, dtype=grad.dtype)
-        for i, j, down, across in window.places(high, wide):
+        shape = (count, channels, height + 2 * top, width + 2 * left)
+        given = wide(grad)
+        sums = array_module(grad).zeros(shape, dtype=given.dtype)
+        for i, j, down, across in window.places(height, width):
             mine = which == i * window.size[1] + j
-            total[:, :, down, across] += array_module(grad).where(mine, grad, grad.dtype.type(0))
-        return total[:, :, top : top + high, left : left + wide].copy(), None
+            sums[:, :, down, across] += array_module(grad).where(mine, given, given.dtype.type(0))
+        return sums[:, :, top : top + height, left : left + width].astype(grad.dtype), None
 
 
 class _AvgPool2d(Function):
@@ -69,14 +70,14 @@ class _AvgPool2d(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        window, (count, channels, high, wide) = ctx.window, ctx.shape
+        window, (count, channels, height, width) = ctx.window, ctx.shape
         top, left = window.padding
-        shape = (count, channels, high + 2 * top, wide + 2 * left)
-        total = array_module(grad).zeros(shape, dtype=grad.dtype)
-        share = grad / (window.size[0] * window.size[1])
-        for _, _, down, across in window.places(high, wide):
-            total[:, :, down, across] += share
-        return total[:, :, top : top + high, left : left + wide].copy(), None
+        shape = (count, channels, height + 2 * top, width + 2 * left)
+        share = wide(grad) / (window.size[0] * window.size[1])
+        sums = array_module(grad).zeros(shape, dtype=share.dtype)
+        for _, _, down, across in window.places(height, width):
+            sums[:, :, down, across] += share
+        return sums[:, :, top : top + height, left : left + width].astype(grad.dtype), None
 
 
 class _AdaptiveAvgPool2d(Function):
@@ -97,12 +98,13 @@ class _AdaptiveAvgPool2d(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        out = array_module(grad).zeros(ctx.shape, dtype=grad.dtype)
+        given = wide(grad)
+        out = array_module(grad).zeros(ctx.shape, dtype=given.dtype)
         for i, down in enumerate(ctx.grid[0]):
             for j, across in enumerate(ctx.grid[1]):
                 area = (down.stop - down.start) * (across.stop - across.start)
-                out[:, :, down, across] += grad[:, :, i : i + 1, j : j + 1] / area
-        return out, None
+                out[:, :, down, across] += given[:, :, i : i + 1, j : j + 1] / area
+        return out.astype(grad.dtype, copy=False), None
 
 
 def _cuts(length: int, parts: int) -> list[slice]:

@@ -8,6 +8,7 @@ from typing import Any
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.axis import axis_of
 from gradmesh.engine.autograd.ops.broadcast import (
+    as_number,
     broadcast_shape,
     check_shapes,
     filling,
@@ -121,7 +122,7 @@ def gather(x: Any, dim: int, index: Any) -> Any:
 
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
     """Return x with a value, a number or a tensor without axes, where the mask is true."""
-    return _MaskedFill.apply(x, mask, value)
+    return _MaskedFill.apply(x, mask, as_number(value))
 
 
 def masked_select(x: Any, mask: Any) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from gradmesh.engine.autograd.ops.floats import wide
 from gradmesh.engine.backend import Array, ShapeError, array_module
 
 # Elements of unfolded patches made at a time: a few MiB, which caches still serve.
@@ -91,16 +92,16 @@ def unfold(x: Array, window: Window, groups: int) -> Array:
 
 
 def fold(columns: Array, window: Window, out: Array) -> None:
-    """Sum columns of patches back into images [n, channels, high, wide]; out is overwritten."""
-    count, channels, high, wide = out.shape
+    """Sum columns of patches back into images [n, channels, height, width]; out is overwritten."""
+    count, channels, height, width = out.shape
     if window.is_point:
         out[...] = columns.reshape(out.shape)
         return
-    rows, cols = window.out_size(high, wide)
+    rows, cols = window.out_size(height, width)
     patches = columns.reshape(count, channels, *window.size, rows, cols)
     top, left = window.padding
-    shape = (count, channels, high + 2 * top, wide + 2 * left)
-    total = array_module(out).zeros(shape, dtype=out.dtype)
-    for i, j, down, across in window.places(high, wide):
-        total[:, :, down, across] += patches[:, :, i, j]
-    out[...] = total[:, :, top : top + high, left : left + wide]
+    shape = (count, channels, height + 2 * top, width + 2 * left)
+    sums = array_module(out).zeros(shape, dtype=wide(out[:0]).dtype)
+    for i, j, down, across in window.places(height, width):
+        sums[:, :, down, across] += patches[:, :, i, j]
+    out[...] = sums[:, :, top : top + height, left : left + width]

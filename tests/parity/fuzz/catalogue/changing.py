@@ -35,6 +35,11 @@ def _with(d: Draw) -> dict[str, Any] | None:
     return {"x": x, "y": d.tensor("float", shape=tuple([1 if d.chance(0.1) else n for n in shape]))}
 
 
+def _power(d: Draw) -> dict[str, Any] | None:
+    x = _target(d)
+    return None if x is None else {"x": x, "y": d.pick(2, 3, 1, 0)}
+
+
 def _bits(d: Draw) -> dict[str, Any] | None:
     refs = [r for r in d.refs if d.kind_of(r) in ("int", "bool") and _may_change(d, r)]
     if not refs:
@@ -117,6 +122,7 @@ for _name in ("iand", "ior", "ixor"):
     op(_name, f"operator.{_name}(x, y)", _bits, inplace=True, weight=0.5)
 for _name in ("iadd", "isub", "imul", "itruediv"):
     op(_name, f"operator.{_name}(x, y)", _with, inplace=True)
+op("ipow", "operator.ipow(x, y)", _power, inplace=True, weight=0.5)
 op("x.zero_", "x.zero_()", _alone, inplace=True, weight=0.7)
 op("x.copy_", "x.copy_(y)", _copy, inplace=True)
 op("x.fill_", "x.fill_(c)", _value, inplace=True)

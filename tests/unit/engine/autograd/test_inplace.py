@@ -40,6 +40,14 @@ def test_change_of_a_value_nobody_needs_is_recorded() -> None:
     assert x.grad.tolist() == [4.0, 4.0]
 
 
+def test_a_power_in_place_reaches_what_shares_the_memory() -> None:
+    x = ag.tensor([[1.0, 2.0], [3.0, 4.0]])
+    row = x[1]
+    row **= 2
+
+    assert x.tolist() == [[1.0, 2.0], [9.0, 16.0]]
+
+
 def test_leaf_that_requires_grad_is_protected() -> None:
     x = ag.tensor([1.0], requires_grad=True)
 

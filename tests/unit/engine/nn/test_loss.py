@@ -92,6 +92,26 @@ def test_shapes_that_differ_broadcast_with_a_warning(
         assert_parity(found.data, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*broadcast")
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss"])
+@pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float32", "float64")])
+def test_a_target_without_axes_counts_for_the_dtype(
+    name: str, dtypes: Any, assert_parity: Any
+) -> None:
+    torch = pytest.importorskip("torch")
+    given = [np.array([0.5, 1.25, -2.0], dtypes[0]), np.array(0.75, dtypes[1])]
+    sides = []
+    for tensor, losses in ((ag.tensor, nn.functional), (torch.tensor, torch.nn.functional)):
+        x, target = (tensor(v, requires_grad=True) for v in given)
+        out = getattr(losses, name)(x, target)
+        out.backward()
+        sides.append((out, x.grad, target.grad))
+
+    assert [str(part.dtype) for part in sides[0]] == [dtypes[1], *dtypes]
+    for found, expected in zip(*sides, strict=True):
+        assert_parity(found.data, expected)
+
+
 @pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss"])
 def test_a_target_of_another_dtype_is_promoted(name: str) -> None:
     x = ag.tensor([1.0, 2.5], requires_grad=True)

@@ -299,9 +299,37 @@ def test_long_gradients_of_half_precision_are_rounded_once(dtype: str) -> None:
     G.conv2d(images, kernel).sum().backward()
     assert kernel.grad.item() == 4096
 
+    table, factors = both(np.ones((2, 4096)), dtype)[0], both([[1.0, 1.0]], dtype)[0]
+    G.embedding_bag([[0, 1]], table, mode="sum", per_sample_weights=factors).sum().backward()
+    assert factors.grad.tolist() == [[4096, 4096]]
+
     row = both([0.0, 0.0], dtype)[0]
     row.repeat(4096, 1).sum().backward()
     assert row.grad.tolist() == [4096, 4096]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_of_windows_in_half_precision_are_rounded_once(dtype: str) -> None:
+    """Every one of 48 x 48 windows covers the middle of the image, and takes it as its maximum."""
+    values = np.zeros((1, 1, 95, 95))
+    values[0, 0, 47, 47] = 1
+    image, kernel = both(values, dtype)[0], gm.ones(1, 1, 48, 48).to(getattr(gm, dtype))
+    found = []
+    for out in (G.conv2d(image, kernel), G.max_pool2d(image, 48, 1), G.avg_pool2d(image, 48, 1)):
+        image.grad = None
+        out.sum().backward()
+        found.append(image.grad[0, 0, 47, 47].item())
+
+    assert found == [2304, 2304, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_infinite_gradient_of_a_largest_row_stays_with_it(dtype: str) -> None:
+    table = both([[0.0], [1.0], [2.0]], dtype)[0]
+    out = G.embedding_bag([[0, 1, 2]], table, mode="max", sparse=True)
+    out.backward(gm.full((1, 1), INF).to(getattr(gm, dtype)))
+
+    assert table.grad.to_dense().tolist() == [[0], [0], [INF]]
 
 
 LONG_SUMS: dict[str, Any] = {

@@ -1,6 +1,7 @@
 """Dtypes of results: torch's table, for all pairs of dtypes, tensors without axes and numbers."""
 
 import itertools
+import operator
 import warnings
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gradmesh as gm
 from gradmesh.engine import autograd, nn
 from gradmesh.engine.autograd import ops
 from gradmesh.engine.backend import DtypeError, ShapeError
@@ -46,7 +48,9 @@ INPLACE = {
     "isub": lambda t, a, b: a.sub_(b),
     "imul": lambda t, a, b: a.mul_(b),
     "idiv": lambda t, a, b: a.div_(b),
+    "ipow": lambda t, a, b: operator.ipow(a, b),
 }
+POWERS = {"pow", "ipow"}
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 # What torch refuses and the engine takes: maximum of a number, clamp of truth values.
 WIDER = {"maximum", "minimum", "clamp-min", "clamp-max"}
@@ -98,8 +102,8 @@ def test_two_tensors_give_torchs_dtype_and_value(name: str) -> None:
             a, b = autograd.tensor(values(left, m)), autograd.tensor(values(right, n))
             found = outcome(call, OURS, a, b)
             expected = outcome(call, torch, theirs(torch, left, m), theirs(torch, right, n))
-            if name == "pow" and "bool" in (left, right) and isinstance(found, DtypeError):
-                assert left == right == "bool", label
+            if name in POWERS and "bool" in (left, right) and isinstance(found, DtypeError):
+                assert (left, "bool" if name == "ipow" else right) == ("bool", "bool"), label
                 continue
             check(name, found, expected, label)
 
@@ -114,7 +118,7 @@ def test_a_tensor_and_a_number_give_torchs_dtype_and_value(name: str) -> None:
             continue  # exact here, wrapped around in torch
         if kind in "iu" and name.startswith("clamp") and number in (-2, 300):
             continue  # the end of the dtype's range here, wrapped around in torch
-        if (name, number) in (("pow", 300), ("where", -2)):
+        if (name in POWERS and number == 300) or (name, number) == ("where", -2):
             continue  # a power beyond the range; torch takes -2 for 254 beside uint8
         for turned in (False, True):
             if turned and (name in INPLACE or name.startswith("clamp")):
@@ -127,9 +131,53 @@ def test_a_tensor_and_a_number_give_torchs_dtype_and_value(name: str) -> None:
                 other.reverse()
             found = outcome(call, OURS, *mine)
             expected = outcome(call, torch, *other)
-            if name == "pow" and dtype == "bool" and isinstance(found, DtypeError):
+            if name in POWERS and dtype == "bool" and isinstance(found, DtypeError):
                 continue  # torch takes some of these powers of truth values
             check(name, found, expected, label)
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "div"])
+def test_a_numpy_scalar_counts_as_a_number(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    scalars = [np.int8(3), np.int64(3), np.float16(1.5), np.float32(1.5), np.float64(1.5)]
+    for dtype, scalar, axes in itertools.product(DTYPES, scalars, (1, 0)):
+        label = f"{name}: {dtype}[{axes}] {scalar!r}"
+        found = BINARY[name](OURS, autograd.tensor(values(dtype, axes)), scalar)
+        check(name, found, BINARY[name](torch, theirs(torch, dtype, axes), scalar), label)
+
+
+CHECKED = {
+    "where": lambda t, x, number: t.where(x > 1, x, number),
+    "masked_fill": lambda t, x, number: x.masked_fill(x > 1, number),
+    "full": lambda t, x, number: t.full((2,), number, dtype=t.int8),
+    "fill_": lambda t, x, number: x.fill_(number),
+    "setitem": lambda t, x, number: operator.setitem(x, 0, number),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("number", [300, np.int64(300)])
+def test_a_number_that_the_dtype_cannot_hold_is_refused(name: str, number: Any) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError):
+        CHECKED[name](torch, torch.tensor([1, 2], dtype=torch.int8), number)
+
+    with pytest.raises((DtypeError, OverflowError)):
+        CHECKED[name](gm, gm.tensor([1, 2], dtype=gm.int8), number)
+
+
+def test_a_bound_beyond_the_dtype_is_its_end() -> None:
+    x = autograd.tensor(values("int8", 1))
+
+    assert x.clamp(max=np.int64(300)).tolist() == x.tolist()
+    assert x.clamp(min=np.int64(300)).tolist() == [127] * 3
+
+
+def test_a_numpy_scalar_beyond_the_dtype_is_compared_exactly() -> None:
+    x = autograd.tensor(values("int8", 1))
+
+    assert (x < np.int64(300)).all()
+    assert not (x == np.int16(256 + 2)).any()
 
 
 FLOAT_VALUED = ["exp", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos"]
