@@ -196,9 +196,13 @@ class Draw:
         return self.leaf(tuple(kept), kind)
 
     def number(self) -> Any:
-        """Draw a Python number."""
+        """Draw a Python number, sometimes one of numpy's."""
         if self.chance(0.04):
             return self.pick(True, False, 0, 0.0)
+        if self.chance(0.08):
+            return self.pick(
+                np.int8(3), np.int64(-1), np.float16(0.5), np.float32(2), np.float64(1.5)
+            )
         return self.pick(2, 3, -1, 0.5, -1.5, 2.0, 1, 0.25)
 
     def dim(self, ref: Ref, wrong: float = 0.02) -> int:

@@ -57,6 +57,7 @@ _REFUSED = (
     "Can't call numpy() on Tensor that requires grad",
     "a view and is being modified inplace",
     "created in no_grad mode and is being modified inplace",
+    "can't assign a numpy",
 )
 # Ops that are one formula here and others in torch, or the products of other libraries.
 _FORMULAS = {

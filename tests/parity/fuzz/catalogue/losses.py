@@ -16,10 +16,19 @@ def _regression(d: Draw) -> dict[str, Any]:
     x = d.tensor("float")
     shape = d.shape_of(x)
     y = d.tensor("float", shape=shape)
-    if d.dtype_of(y) != d.dtype_of(x):
-        # Torch gives Huber's loss of two dtypes one of them and no gradient.
-        y = d.leaf(shape, dtype=d.dtype_of(x))
+    if d.chance(0.2):
+        # Shorter by axes in front, or of length 1: the two broadcast.
+        kept = shape[d.rng.randint(0, len(shape)) :]
+        y = d.leaf(tuple([1 if d.chance(0.3) else n for n in kept]))
     return {"x": x, "y": y, "how": _how(d), "beta": d.pick(1.0, 0.5)}
+
+
+def _huber(d: Draw) -> dict[str, Any]:
+    drawn = _regression(d)
+    if d.dtype_of(drawn["y"]) != d.dtype_of(drawn["x"]):
+        # Torch gives Huber's loss of two dtypes one of them and no gradient.
+        drawn["y"] = d.leaf(d.shape_of(drawn["y"]), dtype=d.dtype_of(drawn["x"]))
+    return drawn
 
 
 def _bits(d: Draw, shape: tuple[int, ...], dtype: str) -> Any:
@@ -72,7 +81,7 @@ def _probabilities(d: Draw) -> dict[str, Any]:
 for _name in ("mse_loss", "l1_loss"):
     op(f"f.{_name}", f"f.{_name}(x, y, reduction=how)", _regression)
 op("f.smooth_l1_loss", "f.smooth_l1_loss(x, y, reduction=how, beta=beta)", _regression)
-op("f.huber_loss", "f.huber_loss(x, y, reduction=how, delta=beta)", _regression)
+op("f.huber_loss", "f.huber_loss(x, y, reduction=how, delta=beta)", _huber)
 op(
     "f.bce",
     "f.binary_cross_entropy_with_logits(x, y, weight=weight, reduction=how, pos_weight=heavy)",
@@ -94,7 +103,7 @@ op(
 for _name in ("MSELoss", "L1Loss"):
     op(f"n.{_name}", f"n.{_name}(reduction=how)(x, y)", _regression, weight=0.4)
 op("n.SmoothL1Loss", "n.SmoothL1Loss(reduction=how, beta=beta)(x, y)", _regression, weight=0.4)
-op("n.HuberLoss", "n.HuberLoss(reduction=how, delta=beta)(x, y)", _regression, weight=0.4)
+op("n.HuberLoss", "n.HuberLoss(reduction=how, delta=beta)(x, y)", _huber, weight=0.4)
 op(
     "n.BCE",
     "n.BCEWithLogitsLoss(weight=weight, reduction=how, pos_weight=heavy)(x, y)",
