@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
+# What a server leaves of the time it has for its answer to travel: a part, and at most so long.
+_SHARE, _MOST_S = 0.5, 1.0
+
 
 class Deadline(NamedTuple):
     """A point on a monotonic clock.
@@ -25,6 +28,13 @@ class Deadline(NamedTuple):
         """Return the seconds left, never below zero."""
         left_s = self.at - self.clock()
         return left_s if left_s > 0.0 else 0.0
+
+    def to_answer(self) -> "Deadline":
+        """Return when a server has to stop waiting, so that its reason reaches the caller in time.
+
+        The caller asks again if that was early, and knows by then what it waits for.
+        """
+        return Deadline(self.at - min(_SHARE * self.remaining_s(), _MOST_S), self.clock)
 
     @property
     def passed(self) -> bool:

@@ -42,11 +42,15 @@ class Border(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
         self._active = 0
         self._closed = False
 
-    def close(self, grace_s: float) -> None:
-        """Refuse new calls; wait until those under way have ended, at most `grace_s`."""
+    def refuse(self) -> None:
+        """Refuse new calls from now on."""
         with self._idle:
             self._closed = True
-            self._idle.wait_for(lambda: self._active == 0, grace_s)
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Wait until the calls under way have ended, or the time is over."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._active == 0, timeout_s)
 
     def intercept_service(
         self,

@@ -115,9 +115,11 @@ class Server:
     def drain(self, grace_s: float) -> None:
         """Refuse new calls, let those under way finish within `grace_s`, then stop."""
         deadline = Deadline.after(grace_s)
-        self._health.enter_graceful_shutdown()
+        self._border.refuse()
         self._lanes.refuse()
-        self._border.close(grace_s)
+        # Last, so that a probe that reads "not serving" can rely on it.
+        self._health.enter_graceful_shutdown()
+        self._border.wait_idle(deadline.remaining_s())
         self._lanes.drain(deadline.remaining_s())
         # What is left to wait for is the sending of the last answers. Whoever watches the health
         # service would go on for ever.

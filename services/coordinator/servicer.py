@@ -29,9 +29,6 @@ MAX_WAIT_S = 5.0
 # Longest a server waits for news of a reshard; each holds a thread meanwhile.
 _NEWS_S = 0.5
 
-# Time to send the answer before the caller's deadline passes.
-_MARGIN_S = 0.1
-
 
 @final
 class CoordinatorServicer:
@@ -90,7 +87,7 @@ class CoordinatorServicer:
         with self._changed:
             self._check_own(request.name, call)
             found = self._machine.renew(request, self._clock())
-            left_s = min(request.wait_s, MAX_WAIT_S, call.deadline.remaining_s() - _MARGIN_S)
+            left_s = min(request.wait_s, MAX_WAIT_S, call.deadline.to_answer().remaining_s())
             until = Deadline.after(min(left_s, found.lease_s / 2))
             self._listeners += 1
             try:
@@ -214,7 +211,7 @@ class CoordinatorServicer:
             if found.version != before:
                 fault.point(f"reshard-{_name(found.phase)}", found.number)
                 self._changed.notify_all()
-            until = Deadline.after(min(_NEWS_S, call.deadline.remaining_s() - _MARGIN_S))
+            until = Deadline.after(min(_NEWS_S, call.deadline.to_answer().remaining_s()))
             self._listeners += 1
             try:
                 while not self._closed and self._listeners <= self._max_waiters // 2:
@@ -299,7 +296,7 @@ class CoordinatorServicer:
 
     def _wait(self, look: Callable[[], T], deadline: Deadline) -> T:
         """Return what `look` finds as soon as it is there; raise what it says when time is up."""
-        until = Deadline.after(min(MAX_WAIT_S, deadline.remaining_s() - _MARGIN_S))
+        until = Deadline.after(min(MAX_WAIT_S, deadline.to_answer().remaining_s()))
         self._waiters += 1
         try:
             while True:

@@ -15,9 +15,6 @@ from gradmesh.protos.errors import DeadlineExceeded, Draining, ShardNotReady
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.table import TableShard
 
-# Time to send the answer before the caller's deadline passes.
-_MARGIN_S = 0.1
-
 
 class Kind(IntEnum):
     """What a call is about to do; the gate keeps out all up to a kind."""
@@ -96,17 +93,17 @@ class Gate:
 
     def _wait(self, kind: Kind, deadline: Deadline) -> None:
         self._waiters += 1
+        until = deadline.to_answer()
         try:
             while kind <= self._shut:
                 if self._closed:
                     raise Draining(f"{self._name} is leaving; ask again", worker=self._name)
-                remaining_s = deadline.remaining_s() - _MARGIN_S
-                if remaining_s <= 0 or self._waiters > self._max_waiters:
+                if until.passed or self._waiters > self._max_waiters:
                     raise ShardNotReady(
                         f"{self._name} is handing buckets over to other servers; ask again",
                         worker=self._name,
                     )
-                self._changed.wait(remaining_s)
+                self._changed.wait(until.remaining_s())
         finally:
             self._waiters -= 1
 

@@ -34,9 +34,6 @@ from gradmesh.services.parameter_server.writer import Writer
 
 _log = logging.getLogger(__name__)
 
-# Time to send the answer before the caller's deadline passes.
-_MARGIN_S = 0.1
-
 
 @final
 class Steps:
@@ -276,6 +273,7 @@ class Steps:
     ) -> None:
         with self.changed:
             self.waiters += 1
+            until = deadline.to_answer()
             try:
                 while True:
                     self.check(mark)
@@ -284,14 +282,13 @@ class Steps:
                         return
                     if self._closed:
                         raise Draining(f"{self._name} is leaving; ask again", worker=self._name)
-                    remaining_s = deadline.remaining_s() - _MARGIN_S
-                    if remaining_s <= 0 or self.waiters > self._max_waiters:
+                    if until.passed or self.waiters > self._max_waiters:
                         raise StepPending(
                             f"{self._name} has applied {self.run.applied_steps} steps, step "
                             f"{mark.step} needs {mark.step}: some trainer's gradients are missing",
                             applied_steps=self.run.applied_steps,
                         )
-                    self.changed.wait(remaining_s)
+                    self.changed.wait(until.remaining_s())
             finally:
                 self.waiters -= 1
 

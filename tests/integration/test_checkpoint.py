@@ -316,7 +316,7 @@ def test_a_restore_that_stopped_midway_can_be_given_up(make_cluster):
     shards = mesh.servers.shard_map(mesh.deadline())
     mesh.servers.call_each(shards, "BeginRestore", {0: begin, 1: begin}, mesh.deadline())
     with pytest.raises(DeadlineExceeded, match="gradmesh table reset"):
-        table.lookup([1], timeout_s=0.5)
+        table.lookup([1], timeout_s=2.0)
 
     mesh.open_table("t").reset()
 

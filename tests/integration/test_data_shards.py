@@ -77,4 +77,4 @@ def test_waiting_ends(make_cluster):
     next(shards(greedy, samples=5, epochs=1))
 
     with pytest.raises(DeadlineExceeded, match="others still read the last 1 shards"):
-        next(shards(other, samples=5, epochs=1, timeout_s=0.5))
+        next(shards(other, samples=5, epochs=1, timeout_s=2.0))

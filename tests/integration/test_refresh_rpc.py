@@ -26,7 +26,7 @@ def server(make_cluster, raw):
 def refresh(server, *, lookup=1, **fields):
     fields = {"shard_epoch": server.epoch, "context": CONTEXT, "lookup": 1} | fields
     request = pb.RefreshRequest(ahead_context=AHEAD, ahead_lookup=lookup, **fields)
-    places, rows = server.call("Refresh", request, timeout_s=1.0).arrays
+    places, rows = server.call("Refresh", request, timeout_s=2.0).arrays
     return places.tolist(), rows.tolist()
 
 
@@ -47,7 +47,7 @@ def peek(server, **fields):
     fields = {"shard_epoch": server.epoch, "peek": True} | fields
     fields = {"ahead_lookup": 1} | fields
     request = pb.RefreshRequest(ahead_context=AHEAD, **fields)
-    answer = server.call("Refresh", request, timeout_s=1.0)
+    answer = server.call("Refresh", request, timeout_s=2.0)
     return [array.tolist() for array in answer.arrays], answer.message.count
 
 

@@ -15,7 +15,7 @@ def rrefs(world):
     return [gm.remote(f"worker{n}", f.Layer, (n,)).rpc_sync().get_w() for n in (1, 2)]
 
 
-def make(rrefs, staleness, timeout_s=1.5):
+def make(rrefs, staleness, timeout_s=2.5):
     return gm.optim.DistributedOptimizer(
         gm.optim.SGD, rrefs, 0.1, mode="bounded", staleness=staleness, timeout_s=timeout_s
     )

@@ -53,7 +53,7 @@ def test_errors_that_pass_are_waited_for_until_the_deadline(
     channel = dial(serve().address)
 
     with pytest.raises(errors.DeadlineExceeded, match="waited in vain: step 3") as info:
-        describe(channel, timeout_s=0.8)
+        describe(channel, timeout_s=2.0)
 
     assert type(info.value.__cause__) is errors.StepPending
     assert info.value.metadata == {"applied_steps": "2"}

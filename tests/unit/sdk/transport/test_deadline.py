@@ -26,3 +26,13 @@ def test_a_deadline_of_now_has_passed() -> None:
 
     assert deadline.passed
     assert deadline.remaining_s() == 0
+
+
+def test_a_server_answers_before_its_caller_gives_up() -> None:
+    clock = Clock()
+    short, long = Deadline.after(0.5, clock), Deadline.after(60, clock)
+
+    assert short.to_answer().remaining_s() == 0.25
+    assert long.to_answer().remaining_s() == 59
+    clock.now += 100
+    assert long.to_answer().passed
