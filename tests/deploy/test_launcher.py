@@ -225,7 +225,7 @@ def test_server_that_does_not_answer_is_named(
 ) -> None:
     awake = threading.Event()
     monkeypatch.setattr(api_module, "_CALL_S", (0.5, 0.5))
-    emulated.api.before = lambda method, path: awake.wait(5) and None
+    emulated.api.before = lambda method, path: awake.wait(20) and None
 
     with pytest.raises(KubernetesUnreachable, match=r"does not answer.*kubectl cluster-info"):
         launcher(tmp_path).status()

@@ -129,7 +129,7 @@ def test_waiting_lookups_do_not_keep_gradients_out(make_cluster, pool, threads):
 
 
 def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, pool, eventually):
-    cluster = make_cluster(trainers=2, lease_s=1.0)
+    cluster = make_cluster(trainers=2, lease_s=30.0)
     fast, slow = make_trainers(cluster, pool, timeout_s=30.0)
     waiting = pool.submit(fast.step, 0)
 
@@ -324,7 +324,7 @@ def test_a_trainer_too_many_waits_and_disturbs_nobody(make_cluster, pool, eventu
     trainer.step(0)
     undisturbed = not waiting.done() and cluster.coordinator.machine.rounds.current == 1
     trainer.mesh.close()
-    waiting.result(timeout=5)
+    waiting.result(timeout=20)
 
     assert undisturbed
     assert (spare.place.generation, spare.place.rank) == (2, 0)
@@ -345,9 +345,9 @@ def test_keys_reach_the_other_trainers_of_a_generation_only(make_cluster, pool):
     late = pool.submit(other.get, "later", 10)
     first.mesh.close()
 
-    assert waiting.result(timeout=5) == b"here"
+    assert waiting.result(timeout=20) == b"here"
     with pytest.raises(StaleGeneration):
-        late.result(timeout=5)
+        late.result(timeout=20)
     with pytest.raises(StaleGeneration):
         other.set("address", b"here")
 

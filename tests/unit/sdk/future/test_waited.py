@@ -37,7 +37,7 @@ def test_it_is_finished_once(resolver):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(20)
 
     assert times == [1]
 

@@ -49,7 +49,7 @@ def test_a_table_is_made_once_however_many_ask(make, pool):
         together.wait()
         return store.table("user", make.deadline())
 
-    made = [job.result(timeout=5) for job in [pool.submit(ask) for _ in range(6)]]
+    made = [job.result(timeout=20) for job in [pool.submit(ask) for _ in range(6)]]
 
     assert len(set(map(id, made))) == 1
     assert store.tables() == made[:1]
@@ -91,12 +91,12 @@ def test_making_a_table_does_not_hold_up_the_others(make, pool, monkeypatch):
 
     def slow(self, *args, **options):
         begun.set()
-        assert go_on.wait(5)
+        assert go_on.wait(20)
         original(self, *args, **options)
 
     monkeypatch.setattr(TableShard, "__init__", slow)
     making = pool.submit(store.table, "slow", make.deadline())
-    assert begun.wait(5)
+    assert begun.wait(20)
 
     rows = look_up(store, make)
     contribute(store, make, 1, 1.0)
@@ -105,7 +105,7 @@ def test_making_a_table_does_not_hold_up_the_others(make, pool, monkeypatch):
     go_on.set()
 
     assert rows.shape == (50, 3)
-    assert making.result(timeout=5).spec.name == "slow"
+    assert making.result(timeout=20).spec.name == "slow"
 
 
 @pytest.mark.parametrize("epoch", [0, 2])

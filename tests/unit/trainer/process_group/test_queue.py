@@ -25,7 +25,7 @@ def works(latch, ended):
     works = WorkQueue("queue-test", 5, latch, ended.set)
     yield works
     works.end(GroupClosed("over"))
-    works.join(5)
+    works.join(20)
 
 
 def nothing(_):
@@ -36,7 +36,7 @@ def test_jobs_run_in_order(works):
     seen = []
 
     submitted = [works.submit("job", lambda _, i=i: seen.append(i)) for i in range(100)]
-    submitted[-1].wait(5)
+    submitted[-1].wait(20)
 
     assert seen == list(range(100))
     assert all(work.is_done() for work in submitted)
@@ -46,7 +46,7 @@ def test_failing_job_ends_those_behind_it_and_later_calls(works, ended):
     gate = threading.Event()
 
     def fail(_):
-        gate.wait(5)
+        gate.wait(20)
         raise ConnectionError("broken")
 
     first, second = works.submit("first", fail), works.submit("second", nothing)
@@ -54,9 +54,9 @@ def test_failing_job_ends_those_behind_it_and_later_calls(works, ended):
 
     for work in (first, second):
         with pytest.raises(ConnectionError, match="broken"):
-            work.wait(5)
+            work.wait(20)
         assert isinstance(work.exception(), ConnectionError)
-    assert ended.wait(5)
+    assert ended.wait(20)
     with pytest.raises(ConnectionError, match="broken"):
         works.submit("third", nothing)
 
@@ -66,7 +66,7 @@ def test_a_job_that_nobody_waits_for_runs_all_the_same(works):
 
     works.submit("job", lambda _: ran.set())
 
-    assert ran.wait(5)
+    assert ran.wait(20)
 
 
 def test_whoever_waits_runs_the_job_itself(works):
@@ -100,7 +100,7 @@ def test_what_has_begun_is_left_to_whoever_waits(works):
 def test_end_wakes_an_idle_queue(works, ended):
     works.end(GroupAborted("stop"))
 
-    assert ended.wait(5)
+    assert ended.wait(20)
     with pytest.raises(GroupAborted):
         works.submit("late", nothing)
 
@@ -128,7 +128,7 @@ def test_no_work_is_left_pending_when_submits_race_with_the_end(latch, ended):
         thread.start()
     works.end(GroupAborted("stop"))
     for thread in threads:
-        thread.join(5)
-    works.join(5)
+        thread.join(20)
+    works.join(20)
 
     assert all(work.is_done() for work in submitted)

@@ -62,7 +62,7 @@ def test_peer_is_welcomed(pair, pool):
     heard = pool.submit(welcome, pair[0], WHO, 5.0)
     greet(pair[1], newcomer, WHO.rank, 5.0)
 
-    assert heard.result(5) == 2
+    assert heard.result(20) == 2
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_stranger_is_refused_and_told_why(pair, pool, change, words):
     with pytest.raises(HandshakeRefused, match=words):
         greet(pair[1], stranger, WHO.rank, 5.0)
     with pytest.raises(HandshakeRefused, match=words):
-        heard.result(5)
+        heard.result(20)
 
 
 def test_impostor_that_says_welcome_is_found_out(pair, pool):
