@@ -47,7 +47,7 @@ class OneServer:
             **fields,
         )
         frame = Frame(message, [np.array(ids, np.int64)])
-        return self.call("Lookup", frame, timeout_s=1.0).arrays[0]
+        return self.call("Lookup", frame, timeout_s=3.0).arrays[0]
 
     def backward(self, grads, *, number=1, context=CONTEXT):
         self.call("Backward", Frame(pb.BackwardRequest(context=context, lookup=number), grads))

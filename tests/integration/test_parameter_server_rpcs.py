@@ -270,7 +270,7 @@ def test_a_mark_that_makes_no_sense_is_not_applied(server, mark, error):
     before = server.state()
 
     with pytest.raises(error):
-        server.call("Apply", pb.ApplyRequest(context=CONTEXT, mark=mark), timeout_s=0.5)
+        server.call("Apply", pb.ApplyRequest(context=CONTEXT, mark=mark), timeout_s=2.0)
 
     assert server.state() == before
     assert server.store.contexts.open_count() == 1

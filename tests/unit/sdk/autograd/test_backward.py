@@ -124,7 +124,7 @@ def test_an_unused_send_in_fast_mode_is_named_by_the_deadline(abc):
         y = a.call(b, lambda t: t * 2, x)
         begun = time.monotonic()
         with pytest.raises(GradientMissing, match=r"message 1 from a to c.*mode='smart'"):
-            backward(ctx, [y.sum()], mode="fast", timeout_s=1.0, retain_graph=True)
+            backward(ctx, [y.sum()], mode="fast", timeout_s=3.0, retain_graph=True)
         assert time.monotonic() - begun < 10
         assert ctx.gradients() == {}
 
