@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gradmesh.benchmarks import worker
 from gradmesh.benchmarks.report import Row
-from gradmesh.launch import LocalCluster
+from gradmesh.launch.local import LocalCluster
 
 WORKERS = 5
 """The one that measures, and four that it calls."""

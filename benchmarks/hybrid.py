@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradmesh.benchmarks import worker
 from gradmesh.benchmarks.hybrid_shape import Shape
-from gradmesh.launch import LocalCluster
+from gradmesh.launch.local import LocalCluster
 
 PARTS: Final = ("lookup", "forward", "backward", "step", "total")
 TOTAL, SAMPLES, BYTES, MEMORY = 4, 5, 6, 7

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gradmesh.benchmarks import worker
 from gradmesh.benchmarks.lookup_load import BATCH_ROWS, BATCH_ROWS_VARIABLE
 from gradmesh.benchmarks.report import Row
-from gradmesh.launch import LocalCluster
+from gradmesh.launch.local import LocalCluster
 
 SIZES = (1, 64, 1024, 65536)
 LANES = ("shm", "tcp", "grpc")

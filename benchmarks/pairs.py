@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from gradmesh.benchmarks import worker
-from gradmesh.launch import LocalCluster
+from gradmesh.launch.local import LocalCluster
 
 COUNTS = (1024, 65536)
 """Ids of one call."""

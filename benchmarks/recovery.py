@@ -16,7 +16,7 @@ import numpy as np
 
 from gradmesh.benchmarks.report import Row
 from gradmesh.engine import optim
-from gradmesh.launch import LocalCluster
+from gradmesh.launch.local import LocalCluster
 from gradmesh.sdk.mesh.connect import connect
 
 WORKLOADS = ("log", "snapshot")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gradmesh.benchmarks import worker
 from gradmesh.benchmarks.report import Row
-from gradmesh.launch import LocalCluster
+from gradmesh.launch.local import LocalCluster
 
 LANES = ("shm", "tcp", "grpc")
 CALLEE = "worker-0"

@@ -1,5 +1,6 @@
 """Calls between processes: `gm.rpc.init`, then `gm.rpc_sync`, `gm.rpc_async`, `gm.remote`."""
 
+from gradmesh.sdk.node.start import init as init
 from gradmesh.sdk.rpc.agent import Agent as Agent
 from gradmesh.sdk.rpc.api import debug_info as debug_info
 from gradmesh.sdk.rpc.api import get_timeout as get_timeout
@@ -16,7 +17,6 @@ from gradmesh.sdk.rpc.errors import RpcNotRunning as RpcNotRunning
 from gradmesh.sdk.rpc.meeting import all_gather as all_gather
 from gradmesh.sdk.rpc.meeting import barrier as barrier
 from gradmesh.sdk.rpc.shutdown import shutdown as shutdown
-from gradmesh.sdk.rpc.start import init as init
 from gradmesh.sdk.rpc.worker import WorkerInfo as WorkerInfo
 
 __all__ = [

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
+from gradmesh.launch.sections import SECTION_NAMES
 from gradmesh.sdk.process.config import Sections, load
 from gradmesh.sdk.process.lifecycle import LifecycleConfig
 from gradmesh.sdk.process.log import LogConfig
@@ -17,30 +18,6 @@ from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.setting import Section, Setting, settings
 from gradmesh.sdk.process.transport import TransportConfig
-
-# Every table that a configuration file may hold; a process reads those it needs.
-SECTION_NAMES = (
-    "coordinator",
-    "parameter_server",
-    "trainer",
-    "job",
-    "data",
-    "model",
-    "worker",
-    "rpc",
-    "security",
-    "transport",
-    "log",
-    "metrics",
-    "process",
-)
-PROCESS_SECTIONS: tuple[type[Section], ...] = (
-    SecurityConfig,
-    TransportConfig,
-    LogConfig,
-    MetricsConfig,
-    LifecycleConfig,
-)
 
 Command = Callable[..., int]
 

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import click
 
-from gradmesh.cli.options import PROCESS_SECTIONS, configured, process_config
+from gradmesh.cli.options import configured, process_config
+from gradmesh.launch.sections import role_sections
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 
 
 @click.command("parameter-server")
-@configured(ParameterServerConfig, RpcConfig, *PROCESS_SECTIONS)
+@configured(*role_sections("parameter-server"))
 def parameter_server(sections: Sections, config: Path | None) -> int:
     """Run a parameter server in the foreground: shards of tables, lookups, gradients."""
     from gradmesh.services.parameter_server.main import run

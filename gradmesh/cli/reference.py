@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from gradmesh.cli.options import shown
-from gradmesh.launch.sections import CLUSTER_SECTIONS
+from gradmesh.launch.sections import cluster_sections
 from gradmesh.sdk.process.setting import Section, Setting, settings
 
 BEGIN = "<!-- settings: made by `python -m gradmesh.cli.reference docs/operations.md` -->"
@@ -16,7 +16,7 @@ END = "<!-- end of settings -->"
 
 def settings_tables() -> str:
     """Return a Markdown table per section."""
-    return "\n".join(_table(section) for section in CLUSTER_SECTIONS)
+    return "\n".join(_table(section) for section in cluster_sections())
 
 
 def renew(page: str) -> str:

@@ -14,7 +14,7 @@ from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.launchers import Place
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
-from gradmesh.launch.sections import CLUSTER_SECTIONS
+from gradmesh.launch.sections import cluster_sections
 from gradmesh.launch.training import prepare, result_of
 from gradmesh.sdk.process.config import Sections
 from gradmesh.services.coordinator.config import CoordinatorConfig
@@ -30,7 +30,7 @@ from gradmesh.trainer.job.assignment import assignment_of
 )
 @on_option
 @with_kubernetes
-@configured(*CLUSTER_SECTIONS, without=not_flags(), file="JOB.toml")
+@configured(*cluster_sections(), without=not_flags(), file="JOB.toml")
 def train(
     sections: Sections,
     config: Path,

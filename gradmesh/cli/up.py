@@ -11,7 +11,7 @@ from gradmesh.cli.launcher_option import with_launcher
 from gradmesh.cli.options import configured
 from gradmesh.launch.launcher import ClusterRequest, Launcher
 from gradmesh.launch.screen import LogScreen, ScreenHandler
-from gradmesh.launch.sections import CLUSTER_SECTIONS
+from gradmesh.launch.sections import cluster_sections
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.log import LogConfig
 from gradmesh.services.coordinator.config import CoordinatorConfig
@@ -22,7 +22,7 @@ from gradmesh.services.coordinator.config import CoordinatorConfig
 @click.option("--workers", type=click.IntRange(0), default=0, help="Workers that serve functions.")
 @click.option("--exit-when-done", is_flag=True, help="End the cluster when all trainers are done.")
 @with_launcher
-@configured(*CLUSTER_SECTIONS, without=not_flags())
+@configured(*cluster_sections(), without=not_flags())
 def up(
     sections: Sections,
     config: Path | None,

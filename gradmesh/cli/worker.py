@@ -4,14 +4,15 @@ from pathlib import Path
 
 import click
 
-from gradmesh.cli.options import PROCESS_SECTIONS, configured, process_config
+from gradmesh.cli.options import configured, process_config
+from gradmesh.launch.sections import role_sections
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.worker.config import WorkerConfig
 
 
 @click.command()
-@configured(WorkerConfig, RpcConfig, *PROCESS_SECTIONS)
+@configured(*role_sections("worker"))
 def worker(sections: Sections, config: Path | None) -> int:
     """Run a worker in the foreground: functions of your own modules, called by others."""
     from gradmesh.services.worker.main import run

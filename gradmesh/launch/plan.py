@@ -10,7 +10,7 @@ from typing import Any, final
 
 from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.command import command, flags
-from gradmesh.launch.sections import PROCESS_SECTIONS, ROLE_SECTIONS
+from gradmesh.launch.sections import role_sections
 from gradmesh.launch.state import StateFolder
 from gradmesh.sdk.process.address import join, split
 from gradmesh.services.parameter_server.config import ParameterServerConfig
@@ -75,7 +75,7 @@ class ClusterPlan:
                 "coordinator.trainers": self.trainers
                 or self.settings.get("coordinator.trainers", 0),
             }
-            arguments = flags(own, (*ROLE_SECTIONS["coordinator"], *PROCESS_SECTIONS))
+            arguments = flags(own, role_sections("coordinator"))
             return command("coordinator", *arguments, config=self.config)
 
         return ChildSpec(
@@ -86,7 +86,7 @@ class ClusterPlan:
         )
 
     def _worker(self, folder: StateFolder, role: str, rank: int) -> ChildSpec:
-        name, sections = f"{role}-{rank}", (*ROLE_SECTIONS[role], *PROCESS_SECTIONS)
+        name, sections = f"{role}-{rank}", role_sections(role)
         own = sections[0].section
 
         def argv() -> Sequence[str]:

@@ -11,6 +11,7 @@ from gradmesh.engine.nn import Module
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
+from gradmesh.launch.sections import SECTION_NAMES
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.security import SecurityConfig
@@ -23,17 +24,6 @@ from gradmesh.trainer.models.config import MODEL_NAMES
 
 _POLL_S = 0.25
 _ASK_S = 2.0
-# Every table that a file may hold besides the job's own.
-_OTHERS = (
-    "coordinator",
-    "parameter_server",
-    "trainer",
-    "security",
-    "transport",
-    "log",
-    "metrics",
-    "process",
-)
 
 OnMetrics = Callable[[dict[str, Any]], object]
 
@@ -154,7 +144,7 @@ def read_assignment(file: Path | None, settings: Mapping[str, Any]) -> Assignmen
     """
     own = {section.section for section in JOB_SECTIONS}
     flags = {key: value for key, value in settings.items() if key.partition(".")[0] in own}
-    return assignment_of(load(JOB_SECTIONS, flags=flags, file=file, known=_OTHERS))
+    return assignment_of(load(JOB_SECTIONS, flags=flags, file=file, known=SECTION_NAMES))
 
 
 def prepare(assignment: Assignment) -> None:

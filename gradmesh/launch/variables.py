@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gradmesh.launch.sections import CLUSTER_SECTIONS
+from gradmesh.launch.sections import cluster_sections
 from gradmesh.sdk.process.setting import settings
 
 
@@ -13,7 +13,7 @@ def variables(values: Mapping[str, Any]) -> dict[str, str]:
     Args:
         values: By `section.key`; those that are None are left out, and those that nobody reads.
     """
-    declared = {s.key: s.variable for section in CLUSTER_SECTIONS for s in settings(section)}
+    declared = {s.key: s.variable for section in cluster_sections() for s in settings(section)}
     return {
         declared[key]: _text(value)
         for key, value in values.items()

@@ -19,6 +19,7 @@ from gradmesh.sdk.process.transport import LaneChoice
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.dialer import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 
 
@@ -86,20 +87,10 @@ def connect(
         channel.close()
         raise
 
-    def connect_server(address: str, name: str) -> Channel:
-        return Channel(
-            address,
-            name,
-            security=security,
-            metrics=metrics,
-            patience_s=2.0,
-            max_frame_bytes=max_frame_bytes,
-            lane=lane,
-        )
-
+    dial = Dialer(security=security, metrics=metrics, lane=lane, max_frame_bytes=max_frame_bytes)
     servers = ParameterServers(
         client,
-        connect_server,
+        dial,
         max_frame_bytes=max_frame_bytes,
         metrics=table_metrics,
         owner=worker_pb2.WorkerId(name=member.name, incarnation=member.incarnation),

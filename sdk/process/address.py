@@ -49,6 +49,14 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def is_everywhere(address: str) -> bool:
+    """Say whether an address to listen on means all interfaces, and so nothing to others."""
+    try:
+        return ipaddress.ip_address(split(address)[0]).is_unspecified
+    except ValueError:
+        return False
+
+
 def write_address(file: Path | None, address: str) -> None:
     """Tell others the bound address by a file that appears whole or not at all.
 

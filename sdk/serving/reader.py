@@ -27,6 +27,7 @@ from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.dialer import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 
 
@@ -75,18 +76,9 @@ class TableReader:
             [Channel(one, "coordinator", security=security, metrics=metrics) for one in addresses]
         )
 
-        def connect(address: str, name: str) -> Channel:
-            return Channel(
-                address,
-                name,
-                security=security,
-                metrics=metrics,
-                patience_s=2.0,
-                max_frame_bytes=max_frame_bytes,
-            )
-
+        dial = Dialer(security=security, metrics=metrics, max_frame_bytes=max_frame_bytes)
         self._servers = ParameterServers(
-            self._coordinators, connect, max_frame_bytes=max_frame_bytes, metrics=table_metrics
+            self._coordinators, dial, max_frame_bytes=max_frame_bytes, metrics=table_metrics
         )
         self._lock = threading.Lock()  # guards all below
         self._tables: dict[str, Table] = {}

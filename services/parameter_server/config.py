@@ -1,16 +1,12 @@
 """Settings of a parameter server."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, final
 
-from gradmesh.sdk.process.address import listening, reachable
-from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.errors import Problem
+from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.process.name import worker_name
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.sdk.process.setting import setting
 
 Durability: TypeAlias = Literal["off", "os", "fsync"]
 """What a change must have survived before it is acknowledged."""
@@ -18,31 +14,13 @@ Durability: TypeAlias = Literal["off", "os", "fsync"]
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterServerConfig(Section):
+class ParameterServerConfig(MemberConfig):
     """The [parameter_server] table."""
 
     section: ClassVar[str] = "parameter_server"
 
     name: str = setting(
         "parameter-server-0", "Name of this server, unique in the cluster.", check=worker_name
-    )
-    listen: str = setting(
-        "127.0.0.1:0",
-        "Address to serve on and to tell the others; port 0 takes a free one.",
-        check=listening,
-    )
-    advertise: str | None = setting(
-        None,
-        "Address that others reach this process at, if it is not the one it listens on.",
-        check=reachable,
-    )
-    coordinator: str = setting("127.0.0.1:7070", "Address of the coordinator.", check=reachable)
-    replace: bool = setting(
-        False,
-        "Whether a former process of this name is known to be gone, as after a supervised restart.",
-    )
-    join_timeout_s: float = setting(
-        60.0, "Seconds to look for the coordinator before giving up.", minimum=0.1, maximum=86400
     )
     server_threads: int = setting(16, "Threads that serve calls.", minimum=1, maximum=1024)
     max_frame_bytes: int = setting(
@@ -72,9 +50,3 @@ class ParameterServerConfig(Section):
     max_ssd_bytes: int = setting(
         64 << 30, "Disk that the rows of one table may take there, in bytes.", minimum=1 << 20
     )
-
-    def problems_with(self, sections: Sections) -> Iterable[Problem]:
-        """Yield what is unsafe about the addresses."""
-        if SecurityConfig in sections:
-            yield from sections[SecurityConfig].problems_at("listen", self.listen)
-            yield from sections[SecurityConfig].problems_at("coordinator", self.coordinator)

@@ -1,23 +1,14 @@
 """The parameter server process."""
 
 import logging
-import time
 
-from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.autograd.contexts import CONTEXTS
-from gradmesh.sdk.autograd.station import SharedContexts, Station
-from gradmesh.sdk.mesh.connect import connect
-from gradmesh.sdk.owner.registry import REGISTRY
-from gradmesh.sdk.owner.servicer import OwnerServicer
+from gradmesh.sdk.autograd.station import SharedContexts
+from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.lifecycle import NOT_NEEDED, UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
-from gradmesh.sdk.rpc import current
-from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.config import RpcConfig
-from gradmesh.sdk.rpc.start import dialer
-from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.server import Server
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.services.parameter_server.directory import Directory
 from gradmesh.services.parameter_server.log import Log, Mode
@@ -30,7 +21,6 @@ from gradmesh.services.parameter_server.store import Store
 
 _log = logging.getLogger(__name__)
 
-_OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 _PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
 
 # How soon lookups that wait for a lost trainer hear that its generation is over.
@@ -51,7 +41,6 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
     with Process(config.name, process, config, rpc) as running:
         life = running.life
         rpc.import_modules()
-        incarnation = time.time_ns()
         directory = Directory()
         log = None
         if config.state_dir is not None and config.durability != "off":
@@ -72,60 +61,31 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             keeper = LogKeeper(store, config.snapshot_bytes)
             life.on_drain("log keeper", keeper.close)
         TableMetrics(store, running.registry)
-        metrics = RpcMetrics("client", running.registry)
-        agent = Agent(
-            config.name,
-            incarnation,
-            REGISTRY,
-            dialer(security=process.security, transport=process.transport, metrics=metrics),
+        node = Node(
+            config,
+            "parameter-server",
+            process,
+            running.registry,
             threads=config.server_threads,
-            inline=max(1, config.server_threads // 2),
             timeout_s=rpc.timeout_s,
         )
-        current.install(agent)
-        life.on_drain("rpc", lambda _: agent.close())
-        station = Station(agent)
-        agent.before_close(station.close)
-        contexts = SharedContexts(store.contexts, CONTEXTS)
-        owner = OwnerServicer(
-            config.name, "parameter-server", incarnation, REGISTRY, contexts, agent
-        )
-        rows = ParameterServerServicer(store, directory.check_generation)
-        server = Server(
-            {_PARAMETER_SERVER: rows, _OWNER: owner, **station.services},
-            listen=config.listen,
-            setting="parameter_server.listen",
-            security=process.security,
-            transport=process.transport,
-            threads=config.server_threads,
-            max_frame_bytes=config.max_frame_bytes,
-            registry=running.registry,
-        )
-        life.on_drain("server", server.drain)
+        life.on_drain("node", lambda left_s: node.leave(left_s / 2))
         # First of all: a lookup that waits for a step would keep its thread, and so the process.
         life.on_drain("waits", lambda _: store.close())
-        server.start()
-        mesh = connect(
-            config.coordinator,
-            name=config.name,
-            role="parameter-server",
-            address=config.advertise or server.address,
-            incarnation=incarnation,
-            replace=config.replace,
-            security=process.security,
-            lane=process.transport.lane,
-            metrics=metrics,
-            timeout_s=config.join_timeout_s,
+        server = node.serve(
+            {_PARAMETER_SERVER: ParameterServerServicer(store, directory.check_generation)},
+            contexts=SharedContexts(store.contexts, CONTEXTS),
+            max_frame_bytes=config.max_frame_bytes,
+        )
+        mesh = node.join(
+            server,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
-        life.on_drain("membership", lambda _: mesh.close())
         # Before anybody is served: what the former process was part of is over.
         store.fence(mesh.generation)
         mesh.watch_contexts(store.contexts)
         mesh.watch_contexts(store.copies.snapshots)
         directory.join(mesh)
-        agent.join(mesh)
-        station.join(mesh)
         mover = Mover(store, mesh)
         life.on_drain("mover", mover.close)
         running.is_ready = True

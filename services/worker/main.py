@@ -2,11 +2,11 @@
 
 import logging
 
+from gradmesh.sdk.node.start import init
 from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
 from gradmesh.sdk.process.process import Process, ProcessConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.rpc.shutdown import close
-from gradmesh.sdk.rpc.start import init
 from gradmesh.services.worker.config import WorkerConfig
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import compose_spec
 import pytest
 import yaml
 
-from gradmesh.launch.sections import CLUSTER_SECTIONS
+from gradmesh.launch.sections import cluster_sections
 from gradmesh.sdk.process.config import RESERVED
 from gradmesh.sdk.process.setting import settings
 
@@ -60,7 +60,7 @@ def test_the_older_compose_reads_it() -> None:
 
 
 def test_every_variable_is_a_setting(services: dict[str, Any]) -> None:
-    known = {s.variable for section in CLUSTER_SECTIONS for s in settings(section)} | RESERVED
+    known = {s.variable for section in cluster_sections() for s in settings(section)} | RESERVED
     named = set(services["trainer"]["environment"]) | set(variables())
 
     assert {name for name in named if name.startswith("GRADMESH_")} - known == set()

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from gradmesh.launch.sections import CLUSTER_SECTIONS, PROCESS_SECTIONS, ROLE_SECTIONS
+from gradmesh.launch.sections import cluster_sections, role_sections
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.metrics import new_registry
 from gradmesh.sdk.table.metrics import TableMetrics as ClientTableMetrics
@@ -57,9 +57,9 @@ def filled_in(values: dict[str, str], folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("folder", ALL, ids=lambda folder: folder.name)
 def test_every_setting_exists_and_has_a_value_that_is_good(folder: Path, tmp_path: Path) -> None:
     objects = render(folder)
-    known = {section.section for section in CLUSTER_SECTIONS}
+    known = {section.section for section in cluster_sections()}
     for workload in workloads(objects):
-        sections = (*ROLE_SECTIONS[component(workload)], *PROCESS_SECTIONS)
+        sections = role_sections(component(workload))
         variables = filled_in(environment(workload, objects), tmp_path)
 
         loaded = load(sections, environment=variables, known=known)

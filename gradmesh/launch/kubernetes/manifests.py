@@ -9,7 +9,7 @@ from typing import Any, final
 from gradmesh.launch.kubernetes.api import Object
 from gradmesh.launch.kubernetes.files import Files
 from gradmesh.launch.launcher import ClusterRequest
-from gradmesh.launch.sections import CLUSTER_SECTIONS
+from gradmesh.launch.sections import cluster_sections
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.process.setting import settings
 from gradmesh.trainer.job.assignment import JOB_SECTIONS
@@ -91,7 +91,7 @@ class Manifests:
 
     def _given(self) -> dict[str, str]:
         """Return the settings that the user gave, as variables."""
-        declared = {s.key: s for section in CLUSTER_SECTIONS for s in settings(section)}
+        declared = {s.key: s for section in cluster_sections() for s in settings(section)}
         return {
             declared[key].variable: _as_text(value)
             for key, value in self._request.settings.items()

@@ -5,13 +5,13 @@ from gradmesh.cli.cluster import (
     listen_address,
     not_flags,
 )
-from gradmesh.launch.sections import CLUSTER_SECTIONS
+from gradmesh.launch.sections import cluster_sections
 from gradmesh.sdk.process.config import load
 
 
 def test_children_get_what_only_this_process_knows() -> None:
     loaded = load(
-        CLUSTER_SECTIONS,
+        cluster_sections(),
         flags={"job.steps": "7", "log.level": "debug"},
         environment={"GRADMESH_JOB_SEED": "3", "GRADMESH_PROCESS_DRAIN_S": "4"},
     )
@@ -28,8 +28,8 @@ def test_children_get_what_only_this_process_knows() -> None:
 
 
 def test_coordinator_takes_a_free_port_unless_one_is_configured() -> None:
-    free = load(CLUSTER_SECTIONS)
-    fixed = load(CLUSTER_SECTIONS, environment={"GRADMESH_COORDINATOR_LISTEN": "127.0.0.1:7070"})
+    free = load(cluster_sections())
+    fixed = load(cluster_sections(), environment={"GRADMESH_COORDINATOR_LISTEN": "127.0.0.1:7070"})
 
     assert listen_address(free) == "127.0.0.1:0"
     assert listen_address(fixed) == "127.0.0.1:7070"

@@ -4,7 +4,8 @@ import click
 import pytest
 
 from gradmesh.cli import border
-from gradmesh.cli.options import PROCESS_SECTIONS, SECTION_NAMES, configured, process_config
+from gradmesh.cli.options import configured, process_config
+from gradmesh.launch.sections import process_sections
 from gradmesh.sdk.process.config import Sections
 from gradmesh.services.coordinator.config import CoordinatorConfig
 
@@ -19,7 +20,7 @@ def command(seen: list[Sections], monkeypatch: pytest.MonkeyPatch) -> click.Comm
     monkeypatch.delenv("GRADMESH_CONFIG", raising=False)
 
     @click.command()
-    @configured(CoordinatorConfig, *PROCESS_SECTIONS, without=("coordinator.trainers",))
+    @configured(CoordinatorConfig, *process_sections(), without=("coordinator.trainers",))
     def probe(sections: Sections, config: Path | None) -> int:
         seen.append(sections)
         return 0
@@ -81,8 +82,3 @@ def test_help_names_variable_and_default(
     shown = " ".join(capsys.readouterr().out.split())
     assert "GRADMESH_COORDINATOR_LISTEN; default: 127.0.0.1:7070" in shown
     assert "--lifeline" not in shown
-
-
-def test_every_section_has_a_name_of_its_own() -> None:
-    assert len(set(SECTION_NAMES)) == len(SECTION_NAMES)
-    assert {section.section for section in PROCESS_SECTIONS} <= set(SECTION_NAMES)

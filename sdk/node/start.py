@@ -8,63 +8,27 @@ from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry
 
-from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
 from gradmesh.protos.naming import check_name
-from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.autograd.contexts import CONTEXTS
-from gradmesh.sdk.autograd.station import Station
-from gradmesh.sdk.mesh.connect import connect
-from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn import remote_module as remote_module
+from gradmesh.sdk.node.config import MemberConfig
+from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.optim import owner as owner
-from gradmesh.sdk.optim.pace import PaceMetrics
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
-from gradmesh.sdk.owner.servicer import ContextHolder, NoContexts, OwnerServicer
+from gradmesh.sdk.owner.servicer import ContextHolder
 from gradmesh.sdk.process.memory import spare_what_stays
+from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import TransportConfig
 from gradmesh.sdk.rpc import builtin as builtin
-from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.agent import Agent
-from gradmesh.sdk.rpc.peers import Dial
-from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.retry import RetryPolicy
-from gradmesh.sdk.transport.server import Server
 
 _log = logging.getLogger(__name__)
 
-_OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
-
 OnLost: TypeAlias = Callable[[], object]
-
-
-def dialer(
-    *,
-    security: SecurityConfig | None = None,
-    transport: TransportConfig | None = None,
-    metrics: RpcMetrics | None = None,
-    max_frame_bytes: int = limits.MAX_FRAME_BYTES,
-) -> Dial:
-    """Return what makes the channels of an agent."""
-    metrics = metrics or RpcMetrics("client")
-    lane = (transport or TransportConfig()).lane
-
-    def dial(address: str, name: str) -> Channel:
-        return Channel(
-            address,
-            name,
-            security=security,
-            metrics=metrics,
-            patience_s=2.0,
-            max_frame_bytes=max_frame_bytes,
-            lane=lane,
-        )
-
-    return dial
 
 
 def init(
@@ -123,68 +87,41 @@ def init(
     """
     _check(name, rank, world_size, threads)
     deadline = Deadline.after(join_timeout_s)
-    metrics = RpcMetrics("client", registry)
-    agent = Agent(
-        name,
-        time.time_ns(),
-        functions,
-        dialer(security=security, transport=transport, metrics=metrics),
-        rank=rank,
-        timeout_s=timeout_s,
-        threads=threads,
-        inline=max(1, threads // 2),
+    config = MemberConfig(
+        name=name,
+        listen=listen,
+        advertise=advertise,
+        coordinator=coordinator,
+        replace=replace,
+        join_timeout_s=join_timeout_s,
     )
+    for problem in config.problems():
+        raise InvalidRequest(f"{problem.key} {problem.text}")
+    process = ProcessConfig(
+        security=security or SecurityConfig(), transport=transport or TransportConfig()
+    )
+    node = Node(
+        config,
+        "worker",
+        process,
+        registry,
+        threads=threads,
+        timeout_s=timeout_s,
+        functions=functions,
+        rank=rank,
+        is_current=install,
+    )
+    agent = node.agent
     agent.strict_refs = strict_refs
-    # A bad default is better refused now.
-    agent.caller.deadline(-2 if timeout_s in (None, -1) else timeout_s)
-    if install:
-        current.install(agent)
-    # Calls are recorded process-wide, so it is the process's own worker that takes part.
-    station = Station(agent) if install else None
-    if registry is not None and station is not None:
-        PaceMetrics(registry)
-    if contexts is None:
-        contexts = CONTEXTS if install else NoContexts()
-    server: Server | None = None
-    mesh: Mesh | None = None
     try:
-        servicer = OwnerServicer(name, "worker", agent.me.incarnation, functions, contexts, agent)
-        server = Server(
-            {_OWNER: servicer, **(station.services if station is not None else {})},
-            listen=listen,
-            security=security,
-            transport=transport,
-            threads=threads,
-            registry=registry,
-        )
-        server.start()
-        mesh = connect(
-            coordinator,
-            name=name,
-            role="worker",
-            address=advertise or server.address,
-            incarnation=agent.me.incarnation,
-            rank=rank,
-            world_size=world_size or 0,
-            replace=replace,
-            security=security,
-            metrics=metrics,
-            lane=(transport or TransportConfig()).lane,
-            timeout_s=max(deadline.remaining_s(), 0.1),
-            on_lost=on_lost,
-        )
-        agent.join(mesh)
-        if station is not None:
-            station.join(mesh)
-            agent.before_close(station.close)
-        agent.serve_with(server)
+        # A bad default is better refused now.
+        agent.caller.deadline(-2 if timeout_s in (None, -1) else timeout_s)
+        server = node.serve(contexts=contexts)
+        left_s = max(deadline.remaining_s(), 0.1)
+        node.join(server, world_size=world_size or 0, timeout_s=left_s, on_lost=on_lost)
         agent.world = _await_world(agent, rank, world_size, deadline)
     except BaseException:
-        if mesh is not None:
-            mesh.close()
-        if server is not None:
-            server.drain(0)
-        agent.close()
+        node.leave(0)
         raise
     if install:
         spare_what_stays()

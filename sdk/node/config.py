@@ -1,0 +1,53 @@
+"""Settings that every member of the mesh has, whatever its role."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradmesh.sdk.process.address import is_everywhere, listening, reachable
+from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.process.errors import Problem
+from gradmesh.sdk.process.name import worker_name
+from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.setting import Section, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig(Section):
+    """The fields that the tables of all roles share; a role adds its own."""
+
+    section: ClassVar[str] = ""
+
+    name: str = setting(
+        "worker-0", "Name of this worker, unique in the cluster.", check=worker_name
+    )
+    listen: str = setting(
+        "127.0.0.1:0",
+        "Address to serve on and to tell the others; port 0 takes a free one.",
+        check=listening,
+    )
+    advertise: str | None = setting(
+        None,
+        "Address that others reach this process at, if it is not the one it listens on.",
+        check=reachable,
+    )
+    coordinator: str = setting("127.0.0.1:7070", "Address of the coordinator.", check=reachable)
+    replace: bool = setting(
+        False,
+        "Whether a former process of this name is known to be gone, as after a supervised restart.",
+    )
+    join_timeout_s: float = setting(
+        60.0, "Seconds to look for the coordinator before giving up.", minimum=0.1, maximum=86400
+    )
+
+    def problems(self) -> Iterable[Problem]:
+        """Yield what others could not make sense of."""
+        if is_everywhere(self.listen) and self.advertise is None:
+            text = "must say where others reach this process when listen means everywhere"
+            yield Problem("advertise", text)
+
+    def problems_with(self, sections: Sections) -> Iterable[Problem]:
+        """Yield what is unsafe about the addresses."""
+        if SecurityConfig in sections:
+            yield from sections[SecurityConfig].problems_at("listen", self.listen)
+            yield from sections[SecurityConfig].problems_at("coordinator", self.coordinator)

@@ -1,0 +1,182 @@
+"""A member of the mesh that serves: agent, autograd, server and membership, put together once."""
+
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import final
+
+from google.protobuf.descriptor import ServiceDescriptor
+from prometheus_client import CollectorRegistry
+
+from gradmesh.protos import limits
+from gradmesh.protos.owner.v1 import owner_pb2
+from gradmesh.sdk.autograd.contexts import CONTEXTS
+from gradmesh.sdk.autograd.station import Station
+from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.mesh.role import Role
+from gradmesh.sdk.node.config import MemberConfig
+from gradmesh.sdk.optim.pace import PaceMetrics
+from gradmesh.sdk.owner.registry import REGISTRY, Registry
+from gradmesh.sdk.owner.servicer import ContextHolder, NoContexts, OwnerServicer
+from gradmesh.sdk.process.process import ProcessConfig
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.table.metrics import TableMetrics
+from gradmesh.sdk.transport.dialer import Dialer
+from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.server import Server
+
+_OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
+_NO_SERVICES: Mapping[ServiceDescriptor, object] = MappingProxyType({})
+
+
+@final
+class Node:
+    """Client and server of the same contract, so that A → B → A works.
+
+    Build it, then `serve`, then `join`; `leave` ends it, however far it came. The constructor opens
+    no socket.
+
+    Args:
+        config: Name and addresses.
+        role: What this process is in the mesh.
+        process: Certificates, token and lanes.
+        registry: Where metrics are exported; None for nowhere.
+        threads: Calls of others that run at once.
+        timeout_s: Of calls that set none; 0 for no limit.
+        functions: What others may call.
+        rank: Place among the workers, if it has one.
+        is_current: Whether `gm.rpc_sync` and distributed autograd use this node; a process has one.
+
+    Raises:
+        RpcNotRunning: The process has a current node already.
+    """
+
+    def __init__(
+        self,
+        config: MemberConfig,
+        role: Role,
+        process: ProcessConfig,
+        registry: CollectorRegistry | None,
+        *,
+        threads: int,
+        timeout_s: float,
+        functions: Registry = REGISTRY,
+        rank: int | None = None,
+        is_current: bool = True,
+    ) -> None:
+        self._config, self._role = config, role
+        self._process, self._registry = process, registry
+        self._threads = threads
+        self._metrics = RpcMetrics("client", registry)
+        dial = Dialer(security=process.security, lane=process.transport.lane, metrics=self._metrics)
+        self.agent = Agent(
+            config.name,
+            time.time_ns(),
+            functions,
+            dial,
+            rank=rank,
+            timeout_s=timeout_s,
+            threads=threads,
+            inline=max(1, threads // 2),
+        )
+        self._station: Station | None = None
+        if is_current:
+            current.install(self.agent)
+            # Calls are recorded process-wide, so it is the current node that takes part.
+            self._station = Station(self.agent)
+            self.agent.before_close(self._station.close)
+            if registry is not None:
+                PaceMetrics(registry)
+
+    def serve(
+        self,
+        services: Mapping[ServiceDescriptor, object] = _NO_SERVICES,
+        *,
+        contexts: ContextHolder | None = None,
+        max_frame_bytes: int = limits.MAX_FRAME_BYTES,
+    ) -> Server:
+        """Begin to serve the rpcs of every node, and those of its role.
+
+        Args:
+            services: The role's own.
+            contexts: What is kept for contexts of distributed autograd; by default those that calls
+                are recorded in.
+            max_frame_bytes: Largest message either way.
+
+        Raises:
+            AddressInUse: The address cannot be listened on.
+        """
+        config, agent, station = self._config, self.agent, self._station
+        if contexts is None:
+            contexts = NoContexts() if station is None else CONTEXTS
+        owner = OwnerServicer(
+            config.name, self._role, agent.me.incarnation, agent.functions, contexts, agent
+        )
+        server = Server(
+            {**services, _OWNER: owner, **({} if station is None else station.services)},
+            listen=config.listen,
+            setting=f"{config.section}.listen".lstrip("."),
+            security=self._process.security,
+            transport=self._process.transport,
+            threads=self._threads,
+            max_frame_bytes=max_frame_bytes,
+            registry=self._registry,
+        )
+        agent.serve_with(server)
+        server.start()
+        return server
+
+    def join(
+        self,
+        server: Server,
+        *,
+        world_size: int = 0,
+        timeout_s: float | None = None,
+        table_metrics: TableMetrics | None = None,
+        on_lost: Callable[[], object] = lambda: None,
+    ) -> Mesh:
+        """Join the mesh: others find this node, and it finds them.
+
+        Args:
+            server: What `serve` returned.
+            world_size: How many workers wait for each other at their start; 0 for none.
+            timeout_s: How long to look for the coordinator; by default as configured.
+            table_metrics: Where lookups and pushes are counted.
+            on_lost: Called once if another process takes this one's name.
+
+        Raises:
+            Unreachable: No coordinator answered in time.
+            NameTaken: A live process holds the name.
+            Unauthenticated: The token is missing or wrong.
+        """
+        config = self._config
+        mesh = connect(
+            config.coordinator,
+            name=config.name,
+            role=self._role,
+            address=config.advertise or server.address,
+            incarnation=self.agent.me.incarnation,
+            rank=self.agent.info.rank,
+            world_size=world_size,
+            replace=config.replace,
+            security=self._process.security,
+            metrics=self._metrics,
+            lane=self._process.transport.lane,
+            table_metrics=table_metrics,
+            timeout_s=config.join_timeout_s if timeout_s is None else timeout_s,
+            on_lost=on_lost,
+        )
+        self.agent.join(mesh)
+        if self._station is not None:
+            self._station.join(mesh)
+        return mesh
+
+    def leave(self, grace_s: float) -> None:
+        """Stop to serve within `grace_s`, then leave the mesh; may be called twice.
+
+        In this order, because a member that has left counts as lost to those who wait for an answer
+        that is still on its way.
+        """
+        self.agent.leave(grace_s)
