@@ -70,7 +70,7 @@ fuzz-ddp: $(VENV)/.parity  ## random DDP configurations against torch over gloo;
 fuzz-dist: $(VENV)/.dev  ## random graphs over four workers against local autograd; FUZZ_SEEDS=A..B, FUZZ_SECONDS=n
 	$(BIN)/python -m tests.parity.fuzz.dist_run
 
-check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, the shape of the house, docs tables
+check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, the shape of the packages, docs tables
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -34,7 +34,7 @@ class Crowd:
 
 @contextmanager
 def crowd(module: str, backend: str, world: int) -> Iterator[Crowd]:
-    """Run a module of this room as `world` processes, until the block ends.
+    """Run a module of this package as `world` processes, until the block ends.
 
     Args:
         module: Its name; it takes backend, folder to meet in, rank and world as arguments.

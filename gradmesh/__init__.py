@@ -1,7 +1,7 @@
 """Hybrid-parallel training of embedding-heavy models as a cluster of gRPC services.
 
-This is the door: what users need is here, the rooms behind it are private. Names load on first use,
-so that `gradmesh --help` does not wait for a maths library.
+This is the public API; the packages behind it are private. Names load on first use, so that
+`gradmesh --help` does not wait for a maths library.
 """
 
 from importlib import import_module

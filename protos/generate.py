@@ -13,13 +13,13 @@ from pathlib import Path
 from grpc_tools import protoc  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOM = Path("gradmesh/protos")
+PACKAGE = Path("gradmesh/protos")
 
 
 def generate(target: Path) -> None:
     """Write the stubs of every .proto file below `target`."""
     sources = sorted(
-        str(ROOM / p.relative_to(ROOT / "protos")) for p in ROOT.glob("protos/*/v1/*.proto")
+        str(PACKAGE / p.relative_to(ROOT / "protos")) for p in ROOT.glob("protos/*/v1/*.proto")
     )
     flags = [
         f"-I{ROOT}",
@@ -38,7 +38,7 @@ def main() -> int:
     """Regenerate in place, or compare with what is there."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
-        fresh = {p.relative_to(Path(folder) / ROOM): p for p in Path(folder).rglob("*_pb2*")}
+        fresh = {p.relative_to(Path(folder) / PACKAGE): p for p in Path(folder).rglob("*_pb2*")}
         held = {p.relative_to(ROOT / "protos"): p for p in ROOT.glob("protos/*/v1/*_pb2*.py*")}
         stale = sorted(
             {str(name) for name in fresh.keys() ^ held.keys()}

@@ -14,13 +14,13 @@ from gradmesh.protos.frame import Array
 _INT64 = range(-(2**63), 2**63)
 
 Encode: TypeAlias = Callable[[object, list[Array]], pb.Value | None]
-"""Returns the value of an object that this room has no word for, or None; adds its arrays."""
+"""Returns the value of an object that this package cannot encode, or None; adds its arrays."""
 
 Decode: TypeAlias = Callable[[str, pb.Value, list[Array]], Any]
 """Returns the object of a value of the kinds in `FOREIGN`, given the kind and the arrays."""
 
 FOREIGN = frozenset({"tensor_value", "rows_value", "ref_value", "worker_value", "module_value"})
-"""Kinds whose Python classes other rooms own."""
+"""Kinds whose Python classes other packages own."""
 
 
 def to_value(obj: object, arrays: list[Array], other: Encode | None = None) -> pb.Value:

@@ -15,18 +15,22 @@ from gradmesh.sdk.autograd.station import Station
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.mesh.role import Role
+from gradmesh.sdk.nn import remote_module
 from gradmesh.sdk.node.config import MemberConfig
+from gradmesh.sdk.optim import owner
 from gradmesh.sdk.optim.pace import PaceMetrics
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
 from gradmesh.sdk.owner.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.process.process import ProcessConfig
-from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc import builtin, current
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.dialer import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 
+# What every node serves by name registers itself.
+_SERVED = (builtin, remote_module, owner)
 _OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 _NO_SERVICES: Mapping[ServiceDescriptor, object] = MappingProxyType({})
 
@@ -111,11 +115,11 @@ class Node:
         config, agent, station = self._config, self.agent, self._station
         if contexts is None:
             contexts = NoContexts() if station is None else CONTEXTS
-        owner = OwnerServicer(
+        servicer = OwnerServicer(
             config.name, self._role, agent.me.incarnation, agent.functions, contexts, agent
         )
         server = Server(
-            {**services, _OWNER: owner, **({} if station is None else station.services)},
+            {**services, _OWNER: servicer, **({} if station is None else station.services)},
             listen=config.listen,
             setting=f"{config.section}.listen".lstrip("."),
             security=self._process.security,

@@ -11,17 +11,14 @@ from prometheus_client import CollectorRegistry
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
 from gradmesh.protos.naming import check_name
-from gradmesh.sdk.nn import remote_module as remote_module
 from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.node.node import Node
-from gradmesh.sdk.optim import owner as owner
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
 from gradmesh.sdk.owner.servicer import ContextHolder
 from gradmesh.sdk.process.memory import spare_what_stays
 from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.process.security import SecurityConfig
 from gradmesh.sdk.process.transport import TransportConfig
-from gradmesh.sdk.rpc import builtin as builtin
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.retry import RetryPolicy

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 
-from tests.architecture.test_house import ROOT
+from tests.architecture.test_packages import ROOT
 
 KERNELS = ROOT / "engine/kernels"
 Writers = dict[str, frozenset[int]]

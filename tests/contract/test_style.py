@@ -1,4 +1,4 @@
-"""House rules of the contract that buf does not know."""
+"""Style rules of the contract that buf does not know."""
 
 from pathlib import Path
 

@@ -59,7 +59,7 @@ def test_the_context_holds_the_rooms_and_nothing_else() -> None:
         for line in (ROOT / ".dockerignore").read_text().splitlines()
         if line.startswith("!")
     ]
-    rooms = [path.name for path in (ROOT / "gradmesh").iterdir() if path.is_symlink()]
+    packages = [path.name for path in (ROOT / "gradmesh").iterdir() if path.is_symlink()]
 
     assert sorted(kept) == sorted(
         [
@@ -69,6 +69,6 @@ def test_the_context_holds_the_rooms_and_nothing_else() -> None:
             "deploy/docker",
             "gradmesh",
             "pyproject.toml",
-            *rooms,
+            *packages,
         ]
     )

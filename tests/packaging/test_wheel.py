@@ -1,4 +1,4 @@
-"""The wheel holds the whole house, works from anywhere, and is not shadowed by a user's files."""
+"""The wheel holds all packages, works from anywhere, and is not shadowed by a user's files."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protos", "engine", "sdk", "services", "trainer", "benchmarks")
+PACKAGES = ("protos", "engine", "sdk", "services", "trainer", "benchmarks")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_wheel_holds_every_file_of_the_rooms(wheel: Path) -> None:
     expected = {
         name if name.startswith("gradmesh/") else f"gradmesh/{name}"
         for name in _tracked()
-        if name.split("/")[0] in ("gradmesh", *ROOMS) and name.endswith(kinds)
+        if name.split("/")[0] in ("gradmesh", *PACKAGES) and name.endswith(kinds)
     }
     # The launcher brings the manifests of deploy/base along, which it sees through a link.
     expected |= {

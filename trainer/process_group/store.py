@@ -1,7 +1,7 @@
 """What a process group needs to find its peers: a small shared key-value store.
 
 A protocol rather than a base class, so that the coordinator's client fits without
-importing this room. A store belongs to one generation: keys of an older one are not seen.
+importing this package. A store belongs to one generation: keys of an older one are not seen.
 """
 
 import threading

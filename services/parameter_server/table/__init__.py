@@ -1,4 +1,4 @@
-"""Tables as a parameter server keeps them; `TableShard` is the door."""
+"""Tables as a parameter server keeps them; begin with `TableShard`."""
 
 from gradmesh.services.parameter_server.table.budget import Budget as Budget
 from gradmesh.services.parameter_server.table.figures import Figures as Figures

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -53,3 +56,20 @@ def test_a_process_has_one_current_node(make_node):
     node.leave(0)
     with pytest.raises(RpcNotRunning):
         current.current_agent()
+
+
+def test_every_node_serves_what_registers_itself():
+    served = subprocess.run(
+        [sys.executable, "-c", _NAMES], capture_output=True, text=True, timeout=50, check=True
+    ).stdout.split()
+
+    assert {"gradmesh.remote_module.create", "gradmesh.optim.create", "gradmesh.rpc.gather"} <= set(
+        served
+    ), served
+
+
+_NAMES = """
+from gradmesh.sdk.node import node
+from gradmesh.sdk.owner.registry import REGISTRY
+print(*REGISTRY.names())
+"""

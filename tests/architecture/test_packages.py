@@ -1,4 +1,4 @@
-"""The house keeps its shape: small files, true doors, rooms that import by their full name."""
+"""The packages keep their shape: small files, complete `__all__`, imports by full name."""
 
 import ast
 import importlib
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protos", "engine", "sdk", "services", "trainer", "benchmarks")
-OWN = ("gradmesh", *ROOMS, "tests", "examples")
+PACKAGES = ("protos", "engine", "sdk", "services", "trainer", "benchmarks")
+OWN = ("gradmesh", *PACKAGES, "tests", "examples")
 
 
 def sources(*folders: str) -> list[Path]:
@@ -28,12 +28,12 @@ def module_of(path: Path) -> str:
     return name.removesuffix(".__init__")
 
 
-def test_each_room_is_a_relative_symlink_behind_the_door() -> None:
-    for room in ROOMS:
-        link = ROOT / "gradmesh" / room
+def test_each_package_is_a_relative_symlink_in_the_import_package() -> None:
+    for package in PACKAGES:
+        link = ROOT / "gradmesh" / package
 
         assert link.is_symlink()
-        assert link.readlink() == Path("..") / room
+        assert link.readlink() == Path("..") / package
 
 
 def test_no_file_is_longer_than_500_lines() -> None:
@@ -54,10 +54,10 @@ def test_no_file_is_called_after_nothing() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in sources("gradmesh", *ROOMS) if "\n__all__ = [" in p.read_text()],
+    [p for p in sources("gradmesh", *PACKAGES) if "\n__all__ = [" in p.read_text()],
     ids=module_of,
 )
-def test_doors_are_true(path: Path) -> None:
+def test_exported_names_exist(path: Path) -> None:
     module = importlib.import_module(module_of(path))
 
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
@@ -67,7 +67,7 @@ def test_doors_are_true(path: Path) -> None:
 def test_every_module_imports() -> None:
     skipped = {"gradmesh.__main__", "gradmesh.protos.generate"}
 
-    for path in sources("gradmesh", *ROOMS):
+    for path in sources("gradmesh", *PACKAGES):
         if module_of(path) not in skipped:
             importlib.import_module(module_of(path))
 
@@ -75,7 +75,7 @@ def test_every_module_imports() -> None:
 def test_nothing_pickles_or_evaluates() -> None:
     forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
     found = []
-    for path in sources("gradmesh", *ROOMS):
+    for path in sources("gradmesh", *PACKAGES):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import) and forbidden & {a.name for a in node.names}:
                 found.append(path)
