@@ -173,7 +173,7 @@ class Cluster:
         parameter_servers: int = 2,
         trainers: int = 1,
         min_trainers: int = 0,
-        lease_s: float = 2.0,
+        lease_s: float = 30.0,
         state_dir: Path | None = None,
         security: SecurityConfig | None = None,
         server_threads: int = 8,
