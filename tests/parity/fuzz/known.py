@@ -132,6 +132,10 @@ _FORMULAS = {
     "x.norm-order",
     "t.norm-order",
 }
+_PRODUCTS = {
+    *("matmul", "x.matmul", "t.matmul", "x.mm", "t.mm", "x.bmm", "t.bmm", "x.dot"),
+    *("matmul-square", "linear", "n.Linear", "einsum"),
+}
 _HALVES = ("float16", "bfloat16")
 _OVERWRITES = {"x.fill_", "x.zero_", "x.copy_", "setitem"}
 
@@ -295,7 +299,7 @@ def _beyond(d: Difference, graph: Graph) -> bool:
 
 def _signed_zero(d: Difference, graph: Graph) -> bool:
     infinite = d.kind == "value" and "inf" in d.ours and "inf" in d.torch
-    return infinite and any("relu" in name.lower() for name in graph.ops())
+    return infinite and any("relu" in name.lower() or name in _PRODUCTS for name in graph.ops())
 
 
 def _empty_assignment(d: Difference, graph: Graph) -> bool:
@@ -384,7 +388,11 @@ KNOWN: list[Known] = [
         "a rounding error of a norm, of half precision or about 0 decides at a step or a pole",
         _step,
     ),
-    Known("signed-zero", "relu of -0 is 0, torch keeps the sign", _signed_zero),
+    Known(
+        "signed-zero",
+        "relu of -0 is 0, torch keeps the sign; a sum of products that are 0 has either sign",
+        _signed_zero,
+    ),
     Known("norm-0", "the gradient of norm of order 0 is 0, torch has none", _norm_of_order_0),
     Known(
         "too-few-samples",
