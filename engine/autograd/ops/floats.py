@@ -13,7 +13,7 @@ from gradmesh.engine.backend.dtype import float32, float64
 
 # numpy's number of float32; those of truth values and integers are lower, of all floats higher.
 _FIRST_FLOAT = float32.num
-# From so many terms on numpy's sum of them, one after the other, loses digits of float32.
+# Beyond this many terms numpy's sequential sum loses digits of float32.
 _MANY = 4096
 
 
