@@ -8,6 +8,9 @@ each other.
 from gradmesh.engine.autograd.tensor import Tensor as Tensor
 
 # isort: on
+from gradmesh.engine.autograd.backward_scope import BackwardScope as BackwardScope
+from gradmesh.engine.autograd.backward_scope import gradient_map as gradient_map
+from gradmesh.engine.autograd.backward_scope import queue_callback as queue_callback
 from gradmesh.engine.autograd.creation import arange as arange
 from gradmesh.engine.autograd.creation import as_tensor as as_tensor
 from gradmesh.engine.autograd.creation import empty as empty
@@ -35,30 +38,27 @@ from gradmesh.engine.autograd.grad_mode import no_grad as no_grad
 from gradmesh.engine.autograd.grad_mode import set_grad_enabled as set_grad_enabled
 from gradmesh.engine.autograd.gradcheck import gradcheck as gradcheck
 from gradmesh.engine.autograd.hook import HookHandle as HookHandle
-from gradmesh.engine.autograd.partial_pass import Entry as Entry
-from gradmesh.engine.autograd.partial_pass import PartialPass as PartialPass
-from gradmesh.engine.autograd.received import Origin as Origin
-from gradmesh.engine.autograd.received import Received as Received
-from gradmesh.engine.autograd.received import receive as receive
+from gradmesh.engine.autograd.local_pass import GradientEntry as GradientEntry
+from gradmesh.engine.autograd.local_pass import LocalPass as LocalPass
+from gradmesh.engine.autograd.receive_node import Origin as Origin
+from gradmesh.engine.autograd.receive_node import ReceiveNode as ReceiveNode
+from gradmesh.engine.autograd.receive_node import receive as receive
 from gradmesh.engine.autograd.renew import renew as renew
 from gradmesh.engine.autograd.row_grad import RowGrad as RowGrad
 from gradmesh.engine.autograd.tensor import grad_of as grad
-from gradmesh.engine.autograd.under_way import BackwardPart as BackwardPart
-from gradmesh.engine.autograd.under_way import gradient_map as gradient_map
-from gradmesh.engine.autograd.under_way import queue_callback as queue_callback
 
 __all__ = [
     "AnomalyError",
-    "BackwardPart",
-    "Entry",
+    "BackwardScope",
     "Function",
+    "GradientEntry",
     "GradientError",
     "GraphReleased",
     "HookHandle",
     "InplaceError",
+    "LocalPass",
     "Origin",
-    "PartialPass",
-    "Received",
+    "ReceiveNode",
     "RowGrad",
     "Tensor",
     "arange",

@@ -17,6 +17,7 @@ from numpy import generic
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_backward
+from gradmesh.engine.autograd.backward_scope import run_in_scope
 from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.function import (
     RELEASED,
@@ -30,22 +31,21 @@ from gradmesh.engine.autograd.function import (
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
-from gradmesh.engine.autograd.under_way import run_part
 from gradmesh.engine.backend import Array, ShapeError, as_array
 
 _by_sequence = attrgetter("sequence")
 
 
 def _count_alone() -> int:
-    """Return the reference count of an array that only a tuple and a local name refer to."""
+    """Return the reference count of an array that has only a tuple and a local name."""
     results = (np.empty(0),)
     result = results[0]
     return getrefcount(result)
 
 
-# Counted, because what a call adds to the count differs between Python's versions.
+# Measured, because what a call adds to the count differs between versions of Python.
 ALONE = _count_alone()
-"""Of a gradient with this count nobody but the pass has a reference: no copy is needed."""
+"""A gradient with this count is referenced by the pass only, so it needs no copy."""
 
 
 def run_backward(
@@ -68,7 +68,7 @@ def run_backward(
         GraphReleased: If the graph was used before without retain_graph.
         InplaceError: If a value that backward needs was changed in place.
     """
-    run_part(into, lambda: _Pass(retain_graph, into).run(roots, grads))
+    run_in_scope(into, lambda: _FullPass(retain_graph, into).run(roots, grads))
 
 
 def reachable_nodes(roots: Sequence[Any]) -> list[Function]:
@@ -96,8 +96,8 @@ def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
     return nodes, uses
 
 
-class _Pass:
-    """Carry the state of one backward pass."""
+class _FullPass:
+    """Carry the state of one backward pass whose gradients are all there at the start."""
 
     __slots__ = ("anomaly", "into", "owned", "pending", "retain_graph", "uses")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, final
 
-from gradmesh.engine.autograd import Entry, GradientError, Tensor, run_backward
+from gradmesh.engine.autograd import GradientEntry, GradientError, Tensor, run_backward
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.common.v1 import worker_pb2
 from gradmesh.protos.errors import (
@@ -126,7 +126,7 @@ class _Backward:
             if plan is not None and not plan.sends:
                 part.run_locally(lambda: run_backward(roots, None, part.head.retain_graph, ctx.map))
             else:
-                part.begin(plan, Entry(roots))
+                part.begin(plan, GradientEntry(roots))
                 while not self._is_over():
                     part.work()
                     self._wait()

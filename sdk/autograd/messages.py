@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from gradmesh.engine.autograd import Entry, Received, Tensor, receive
-from gradmesh.engine.autograd.received import find_received
+from gradmesh.engine.autograd import GradientEntry, ReceiveNode, Tensor, receive
+from gradmesh.engine.autograd.receive_node import find_receive_nodes
 from gradmesh.protos.common.v1 import autograd_pb2
 from gradmesh.protos.errors import InvalidFrame, SendNotFound
 from gradmesh.sdk.autograd.active import active_part
@@ -29,7 +29,7 @@ class Sent:
 
     __slots__ = ("count", "entry", "receiver")
 
-    def __init__(self, count: int, receiver: str, entry: Entry) -> None:
+    def __init__(self, count: int, receiver: str, entry: GradientEntry) -> None:
         self.count = count
         self.receiver = receiver
         self.entry = entry
@@ -91,7 +91,7 @@ class Messages:
         # Sequence of the oldest received node: what is older cannot lead to one.
         self._since = sys.maxsize
         self.sent: dict[int, Sent] = {}
-        self.received: list[Received] = []
+        self.received: list[ReceiveNode] = []
         self.peers: set[str] = set()
 
     @property
@@ -115,7 +115,7 @@ class Messages:
             self._count = note.message = self._count + 1
             made_from = self._behind(tensors)
             self._lineage.note(note.lineage, self._count, made_from, receiver)
-            self.sent[self._count] = Sent(self._count, receiver, Entry(tensors))
+            self.sent[self._count] = Sent(self._count, receiver, GradientEntry(tensors))
         return note
 
     def receive(
@@ -141,7 +141,7 @@ class Messages:
         """Return the received messages that some tensors were made from."""
         if not self.received:
             return set()
-        nodes = find_received(tensors, self._since)
+        nodes = find_receive_nodes(tensors, self._since)
         return {
             node.origin.id
             for node in nodes

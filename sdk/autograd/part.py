@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
-from gradmesh.engine.autograd import BackwardPart, Entry, PartialPass
+from gradmesh.engine.autograd import BackwardScope, GradientEntry, LocalPass
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import BackwardAborted, GradmeshError
 from gradmesh.protos.frame import Frame
@@ -70,8 +70,8 @@ class Part:
         self._seen: set[int] = set()
         self._plan: pb.Plan | None = None
         self._expected: dict[int, Sent] = {}
-        self._engine: PartialPass | None = None
-        self._under_way = BackwardPart(ctx.map)
+        self._engine: LocalPass | None = None
+        self._under_way = BackwardScope(ctx.map)
         self._outbox = Outbox(ctx, deadline)
         self.brought: list[tuple[str, int]] = []
         # Who gets gradients in the answer to the call that the working thread serves, and these.
@@ -126,7 +126,7 @@ class Part:
             self._busy = True
             return True
 
-    def begin(self, plan: pb.Plan | None, roots: Entry | None = None) -> PartialPass:
+    def begin(self, plan: pb.Plan | None, roots: GradientEntry | None = None) -> LocalPass:
         """Find out what there is to do here; the second time nothing happens.
 
         Args:
@@ -150,7 +150,7 @@ class Part:
         entries = [one.entry for one in sent]
         if roots is not None:
             entries.insert(0, roots)
-        self._engine = PartialPass(entries, retain_graph=self.head.retain_graph, into=self.ctx.map)
+        self._engine = LocalPass(entries, retain_graph=self.head.retain_graph, into=self.ctx.map)
         if roots is not None:
             seeds = [np.ones(shape, dtype) for shape, dtype in roots.tensors]
             self._engine.feed(roots, seeds)
@@ -210,7 +210,7 @@ class Part:
                     self._busy = False
                     return
 
-    def _end(self, engine: PartialPass) -> None:
+    def _end(self, engine: LocalPass) -> None:
         """Do what waits for the end of the part."""
         with bound(self.ctx):
             self._under_way.finish()

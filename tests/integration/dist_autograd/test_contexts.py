@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradmesh as gm
-from gradmesh.engine.autograd import Received
+from gradmesh.engine.autograd import ReceiveNode
 from gradmesh.protos.errors import ContextReleased
 from tests.integration.dist_autograd import functions as f
 
@@ -59,7 +59,7 @@ def test_graph_for_python_call(world, kind):
 
         assert sent.entry.targets == (x, y)
         assert ctx.messages.received == [result.grad_fn]
-        assert type(result.grad_fn) is Received
+        assert type(result.grad_fn) is ReceiveNode
         assert there == {"sends": {"1": ["_Add"]}, "recvs": 1, "peers": ["worker0"]}
         name = ctx.name
 

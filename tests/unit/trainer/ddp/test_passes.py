@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from gradmesh.engine.autograd import BackwardPart, Tensor, no_grad, run_backward
+from gradmesh.engine.autograd import BackwardScope, Tensor, no_grad, run_backward
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Linear, Module
 from gradmesh.trainer.ddp import DistributedDataParallel
@@ -119,7 +119,7 @@ def test_a_pass_in_pieces_ends_with_its_part(world, inputs, find_unused):
         )
         for step in range(3):
             into = {}
-            part = BackwardPart(into)
+            part = BackwardScope(into)
             loss = (ddp(inputs(group.rank, step, 2, 3)) ** 2).sum()
             hidden, received = ddp.module.ends.pop()
 

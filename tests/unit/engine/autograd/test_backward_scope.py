@@ -1,4 +1,4 @@
-"""The pass under way: callbacks at its end, and its gradient map."""
+"""The scope of a backward pass: callbacks at its end, and its gradient map."""
 
 import threading
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradmesh.engine.autograd import (
-    BackwardPart,
+    BackwardScope,
     Function,
     GradientError,
     Tensor,
@@ -98,9 +98,9 @@ def test_a_nested_pass_leaves_its_callbacks_to_the_outer_one() -> None:
     assert seen == ["inner pass over", None]
 
 
-def test_a_part_gathers_the_callbacks_of_passes_on_several_threads() -> None:
+def test_a_scope_gathers_the_callbacks_of_passes_on_several_threads() -> None:
     into: dict = {}
-    part = BackwardPart(into)
+    scope = BackwardScope(into)
     seen = []
     leaves = [leaf() for _ in range(3)]
 
@@ -108,7 +108,7 @@ def test_a_part_gathers_the_callbacks_of_passes_on_several_threads() -> None:
         x.register_post_accumulate_grad_hook(
             lambda _: queue_callback(lambda: seen.append(gradient_map() is into))
         )
-        with part:
+        with scope:
             run_backward([(x * 2).sum()], into=into)
 
     threads = [threading.Thread(target=piece, args=(x,)) for x in leaves]
@@ -117,7 +117,7 @@ def test_a_part_gathers_the_callbacks_of_passes_on_several_threads() -> None:
     for thread in threads:
         thread.join(30)
     assert seen == []
-    part.finish()
+    scope.finish()
 
     assert seen == [True] * 3
     assert set(into) == set(leaves)

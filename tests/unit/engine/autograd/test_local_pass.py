@@ -1,13 +1,15 @@
-"""A backward pass whose gradients come at different times."""
+"""A backward pass whose gradients arrive at different times, and its copies of gradients."""
 
 import itertools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gradmesh.engine import autograd as ag
-from gradmesh.engine.autograd import Entry, PartialPass
+from gradmesh.engine.autograd import GradientEntry, LocalPass, engine, local_pass
 from gradmesh.engine.backend import ShapeError
 
 
@@ -36,8 +38,8 @@ def test_roots_alone_give_what_a_local_backward_gives() -> None:
     ag.run_backward([a, b], retain_graph=True, into=expected)
 
     into: dict[Any, Any] = {}
-    entry = Entry([a, b])
-    whole = PartialPass([entry], retain_graph=False, into=into)
+    entry = GradientEntry([a, b])
+    whole = LocalPass([entry], retain_graph=False, into=into)
     whole.feed(entry, [one(), one()])
     whole.run()
 
@@ -51,10 +53,10 @@ def test_roots_alone_give_what_a_local_backward_gives() -> None:
 def test_a_node_waits_until_everything_it_gets_is_there() -> None:
     x = leaf(1.0, 2.0)
     shared = x * 3
-    sent = Entry([shared])
-    root = Entry([shared.sum()])
+    sent = GradientEntry([shared])
+    root = GradientEntry([shared.sum()])
     into: dict[Any, Any] = {}
-    part = PartialPass([root, sent], retain_graph=False, into=into)
+    part = LocalPass([root, sent], retain_graph=False, into=into)
 
     part.feed(root, [one()])
     part.run()
@@ -70,13 +72,13 @@ def test_a_node_waits_until_everything_it_gets_is_there() -> None:
 
 def test_sums_are_the_same_bits_whatever_comes_first() -> None:
     x = leaf(*np.linspace(0.1, 1.7, 7))
-    entries = [Entry([x * factor]) for factor in (0.1, 3.3, 1e6, 7e-5)]
+    entries = [GradientEntry([x * factor]) for factor in (0.1, 3.3, 1e6, 7e-5)]
     grads = [np.linspace(i - 0.7, i + 1.1, 7).astype(np.float32) for i in range(4)]
     seen = set()
 
     for order in itertools.permutations(range(4)):
         into: dict[Any, Any] = {}
-        part = PartialPass(entries, retain_graph=True, into=into)
+        part = LocalPass(entries, retain_graph=True, into=into)
         for i in order:
             part.feed(entries[i], [grads[i]])
             part.run()
@@ -93,9 +95,9 @@ def test_the_bits_are_those_of_one_local_pass() -> None:
     expected: dict[Any, Any] = {}
     ag.run_backward(parts, grads, retain_graph=True, into=expected)
 
-    entries = [Entry([part]) for part in parts]
+    entries = [GradientEntry([part]) for part in parts]
     into: dict[Any, Any] = {}
-    whole = PartialPass(entries, retain_graph=False, into=into)
+    whole = LocalPass(entries, retain_graph=False, into=into)
     for i in (2, 0, 3, 1):
         whole.feed(entries[i], [grads[i]])
         whole.run()
@@ -105,12 +107,12 @@ def test_the_bits_are_those_of_one_local_pass() -> None:
 
 def test_what_no_gradient_reaches_is_settled_without_a_key() -> None:
     x, y = leaf(1.0), leaf(2.0)
-    used, unused = Entry([x * 2]), Entry([y * 3])
+    used, unused = GradientEntry([x * 2]), GradientEntry([y * 3])
     got: list[Any] = []
     _, (far,) = received([np.ones(1, np.float32)], Origin(got.append))
-    beyond = Entry([far * 2])
+    beyond = GradientEntry([far * 2])
     into: dict[Any, Any] = {}
-    part = PartialPass([used, unused, beyond], retain_graph=False, into=into)
+    part = LocalPass([used, unused, beyond], retain_graph=False, into=into)
 
     part.feed(used, [np.ones(1, np.float32)])
     part.feed(unused, [None])
@@ -126,8 +128,8 @@ def test_the_last_received_tensor_sees_that_nothing_is_left() -> None:
     left: list[int] = []
     _, (far,) = received([np.ones(1, np.float32)], Origin(lambda grads: left.append(part.left)))
     w = leaf(3.0)
-    entry = Entry([far * w])
-    part = PartialPass([entry], retain_graph=False, into={})
+    entry = GradientEntry([far * w])
+    part = LocalPass([entry], retain_graph=False, into={})
 
     part.feed(entry, [np.ones(1, np.float32)])
     part.run()
@@ -138,9 +140,9 @@ def test_the_last_received_tensor_sees_that_nothing_is_left() -> None:
 def test_several_results_of_one_node_come_together() -> None:
     x = leaf(1.0, 2.0, 3.0, 4.0)
     first, second = x.chunk(2)
-    one_of, other = Entry([first]), Entry([second])
+    one_of, other = GradientEntry([first]), GradientEntry([second])
     into: dict[Any, Any] = {}
-    part = PartialPass([one_of, other], retain_graph=False, into=into)
+    part = LocalPass([one_of, other], retain_graph=False, into=into)
 
     part.feed(other, [np.array([3.0, 4.0], np.float32)])
     part.run()
@@ -155,8 +157,8 @@ def test_gradients_of_tensors_without_dimensions_are_arrays(count: int) -> None:
     got: list[Any] = []
     # numpy makes scalars, not arrays, of arithmetic on arrays of no dimension.
     _, tensors = received([one() * np.ones(()) for _ in range(count)], Origin(got.extend))
-    root = Entry([sum(t.relu() * 2 for t in tensors)])
-    part = PartialPass([root], retain_graph=False, into={})
+    root = GradientEntry([sum(t.relu() * 2 for t in tensors)])
+    part = LocalPass([root], retain_graph=False, into={})
 
     part.feed(root, [np.ones(())])
     part.run()
@@ -171,9 +173,9 @@ def test_hooks_run_once_with_the_whole_gradient() -> None:
     y.register_hook(lambda grad: seen.append(("y", grad.tolist())))
     x.register_hook(lambda grad: grad * 10)
     x.register_post_accumulate_grad_hook(lambda p: seen.append(("x", into[p].tolist())))
-    entries = [Entry([y]), Entry([y]), Entry([x])]
+    entries = [GradientEntry([y]), GradientEntry([y]), GradientEntry([x])]
     into: dict[Any, Any] = {}
-    part = PartialPass(entries, retain_graph=False, into=into)
+    part = LocalPass(entries, retain_graph=False, into=into)
 
     for entry in entries:
         part.feed(entry, [np.ones(1, np.float32)])
@@ -186,9 +188,9 @@ def test_row_gradients_stay_sparse() -> None:
     table = leaf(*range(8))
     rows = ag.RowGrad(np.array([1, 3]), np.ones((2, 2), np.float32), 4)
     table = ag.tensor(np.zeros((4, 2), np.float32), requires_grad=True)
-    entries = [Entry([table]), Entry([table])]
+    entries = [GradientEntry([table]), GradientEntry([table])]
     into: dict[Any, Any] = {}
-    part = PartialPass(entries, retain_graph=False, into=into)
+    part = LocalPass(entries, retain_graph=False, into=into)
 
     for entry in entries:
         part.feed(entry, [rows])
@@ -202,8 +204,8 @@ def test_undo_takes_back_what_the_pass_added() -> None:
     x, y = leaf(1.0), leaf(2.0)
     held = np.array([7.0], np.float32)
     into: dict[Any, Any] = {x: held}
-    entry = Entry([x * 2 + y])
-    part = PartialPass([entry], retain_graph=True, into=into)
+    entry = GradientEntry([x * 2 + y])
+    part = LocalPass([entry], retain_graph=True, into=into)
     part.feed(entry, [np.ones(1, np.float32)])
     part.run()
     after = {key: grad.tolist() for key, grad in into.items()}
@@ -218,10 +220,10 @@ def test_undo_takes_back_what_the_pass_added() -> None:
 def test_a_used_graph_and_a_changed_value_are_named() -> None:
     x = leaf(1.0)
     y = x * x
-    entry = Entry([y])
+    entry = GradientEntry([y])
 
     def run(retain_graph: bool) -> None:
-        part = PartialPass([entry], retain_graph=retain_graph, into={})
+        part = LocalPass([entry], retain_graph=retain_graph, into={})
         part.feed(entry, [np.ones(1, np.float32)])
         part.run()
 
@@ -232,13 +234,13 @@ def test_a_used_graph_and_a_changed_value_are_named() -> None:
     z = x * x
     with ag.no_grad():
         x.mul_(2.0)
-    entry = Entry([z])
+    entry = GradientEntry([z])
     with pytest.raises(ag.InplaceError, match="Mul"):
         run(False)
 
 
 def test_an_entry_refuses_gradients_that_do_not_fit() -> None:
-    entry = Entry([leaf(1.0, 2.0)])
+    entry = GradientEntry([leaf(1.0, 2.0)])
 
     entry.check([None])
     entry.check([np.ones(2, np.float32)])
@@ -248,3 +250,69 @@ def test_an_entry_refuses_gradients_that_do_not_fit() -> None:
         entry.check([np.ones(2, np.float64)])
     with pytest.raises(ag.GradientError, match="2 gradients for 1"):
         entry.check([None, None])
+
+
+def address(array: Any) -> int:
+    return array.__array_interface__["data"][0]
+
+
+class Doubled(ag.Function):
+    """Remember where the gradient of the last backward lies; keep it if a list is there."""
+
+    held: list[Any] | None = None
+    last = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        result = grad * 2
+        Doubled.last = address(result)
+        if Doubled.held is not None:
+            Doubled.held.append(result)
+        return result
+
+
+def backward_locally(y: ag.Tensor, into: dict[Any, Any]) -> None:
+    entry = GradientEntry([y])
+    part = LocalPass([entry], retain_graph=False, into=into)
+    part.feed(entry, [np.ones(2, np.float32)])
+    part.run()
+
+
+def backward_at_once(y: ag.Tensor, into: dict[Any, Any]) -> None:
+    ag.run_backward([y], [np.ones(2, np.float32)], into=into)
+
+
+def plain_count(value: Any) -> int:
+    return sys.getrefcount(value)
+
+
+def frugal_count(value: Any) -> int:
+    """Count as an interpreter whose calls borrow their arguments."""
+    return sys.getrefcount(value) - 3
+
+
+@pytest.mark.parametrize("count", [sys.getrefcount, plain_count, frugal_count])
+@pytest.mark.parametrize("backward", [backward_locally, backward_at_once])
+def test_only_a_gradient_with_other_references_is_copied(
+    monkeypatch: pytest.MonkeyPatch, backward: Callable[..., None], count: Callable[[Any], int]
+) -> None:
+    # What a call adds to a reference count depends on the interpreter: a constant is wrong on some.
+    monkeypatch.setattr(engine, "getrefcount", count)
+    alone = engine._count_alone()
+    for module in (engine, local_pass):
+        monkeypatch.setattr(module, "getrefcount", count)
+        monkeypatch.setattr(module, "ALONE", alone)
+    x, kept, shared = leaf(1.0, 2.0), {}, {}
+
+    monkeypatch.setattr(Doubled, "held", None)
+    backward(Doubled.apply(x), kept)
+    assert address(kept[x]) == Doubled.last
+
+    monkeypatch.setattr(Doubled, "held", [])
+    backward(Doubled.apply(x), shared)
+    assert address(shared[x]) != Doubled.last
+    assert shared[x].tolist() == kept[x].tolist() == [2.0, 2.0]

@@ -1,11 +1,11 @@
-"""A backward pass that comes in pieces.
+"""This process's local pass of a distributed backward.
 
-In a distributed pass gradients enter a process at several places and at different times: at the
-roots, and at every message it sent whose gradient comes back. Each node runs once, when everything
-that it will get is there; the pass stops where something is missing and goes on when it came.
+Gradients enter at several entries and at different times: at the roots, and at each message whose
+gradient comes back. Each node runs once, when all its contributions are there; `run` stops when
+no node is ready, and the next `feed` continues the pass.
 
-Contributions are kept until they are complete and then added in the order in which `run_backward`
-would have added them, so the sums are the same bits whatever came first.
+Contributions wait until they are complete and are then added in the order in which `run_backward`
+would add them, so the sums have the same bits whichever arrives first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, final
 from numpy import generic
 
 from gradmesh.engine.autograd.anomaly import check_backward
-from gradmesh.engine.autograd.engine import miscounted
+from gradmesh.engine.autograd.engine import ALONE, miscounted
 from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.function import (
     RELEASED,
@@ -32,7 +32,7 @@ from gradmesh.engine.autograd.function import (
 )
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
-from gradmesh.engine.autograd.received import Received
+from gradmesh.engine.autograd.receive_node import ReceiveNode
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 from gradmesh.engine.backend import ShapeError, as_array
 
@@ -40,12 +40,12 @@ _by_order = itemgetter(0, 1)
 
 
 @final
-class Entry:
-    """Some tensors at which gradients enter together: the roots, or what one message carried.
+class GradientEntry:
+    """Name tensors at which gradients enter together: the roots, or those of one message.
 
     Args:
-        tensors: They require gradients. What becomes of them later does not matter: the graph is
-            entered where they stand now.
+        tensors: They require gradients. Later changes to them do not matter: gradients enter the
+            graph at the nodes the tensors have now.
     """
 
     __slots__ = ("sequence", "targets", "tensors")
@@ -56,11 +56,11 @@ class Entry:
         self.sequence = next_sequence()
 
     def check(self, grads: Sequence[Any]) -> None:
-        """Return if gradients fit the tensors; None fits all.
+        """Check that gradients fit the tensors; None fits each.
 
         Raises:
-            GradientError: Their number does not.
-            ShapeError: A shape or dtype does not.
+            GradientError: If their number does not fit.
+            ShapeError: If a shape or dtype does not fit.
         """
         if len(grads) != len(self.tensors):
             raise GradientError(f"{len(grads)} gradients for {len(self.tensors)} tensors")
@@ -73,11 +73,11 @@ class Entry:
 
 
 @final
-class PartialPass:
-    """Runs what can be run; for one thread at a time.
+class LocalPass:
+    """Run the nodes that are ready, on one thread at a time.
 
     Args:
-        entries: Everything at which gradients will enter. Each must be fed once.
+        entries: All entries of the pass. Each must be fed once.
         retain_graph: Keep the saved values, so that the graph can be used again.
         into: Where leaf gradients go, added to what is there.
 
@@ -88,44 +88,44 @@ class PartialPass:
     """
 
     def __init__(
-        self, entries: Sequence[Entry], *, retain_graph: bool, into: dict[Any, Any]
+        self, entries: Sequence[GradientEntry], *, retain_graph: bool, into: dict[Any, Any]
     ) -> None:
         self._retain_graph = retain_graph
         self._into = into
         self._anomaly = state.anomaly
-        self.received: list[Received] = []
+        self.received: list[ReceiveNode] = []
         self._missing = _count_uses(entries, self.received)
-        # What came so far: (order of the giver, its edge, gradient, whether nobody else has it).
+        # Contributions so far: (order of the producer, its edge, gradient, whether it is unshared).
         self._came: dict[Any, list[tuple[int, int, Any, bool]]] = {}
         self._ready: list[tuple[int, Function]] = []
         self.left = len(self._missing)
         self.before: dict[Any, Any] = {}
 
-    def feed(self, entry: Entry, grads: Sequence[Any]) -> None:
-        """Let gradients in, None where there is none; `run` does the rest."""
+    def feed(self, entry: GradientEntry, grads: Sequence[Any]) -> None:
+        """Take the gradients of an entry, None where there is none; `run` does the rest."""
         for place, (target, grad) in enumerate(zip(entry.targets, grads, strict=True)):
             self._give(target, -entry.sequence, place, grad, False)
 
     def run(self) -> None:
-        """Run all nodes that have everything they wait for, latest first.
+        """Run all nodes whose contributions are complete, latest first.
 
         Raises:
-            GraphReleased: The graph was used before without retain_graph.
-            InplaceError: A value that backward needs was changed in place.
+            GraphReleased: If the graph was used before without retain_graph.
+            InplaceError: If a value that backward needs was changed in place.
         """
         ready = self._ready
         while ready:
             self._visit(heapq.heappop(ready)[1])
 
     def forget(self) -> None:
-        """Let go of the graph; what `undo` needs stays."""
+        """Drop the references to the graph; keep what `undo` needs."""
         self._missing.clear()
         self._came.clear()
         self._ready.clear()
         self.received.clear()
 
     def undo(self) -> None:
-        """Take back what the pass added to the map."""
+        """Remove what the pass added to the map."""
         for leaf, held in self.before.items():
             if held is None:
                 self._into.pop(leaf, None)
@@ -164,7 +164,7 @@ class PartialPass:
         self.left -= 1
         came = self._came.pop(node, None)
         if came is None:
-            if type(node) is Received:
+            if type(node) is ReceiveNode:
                 node.origin.give_back([None] * node.outputs)
             results: tuple[Any, ...] = (None,) * len(node.edges)
         elif type(node) is Output:
@@ -179,9 +179,8 @@ class PartialPass:
             if edge is None:
                 continue
             result = results[place]
-            # Three: the tuple, this name, and the count's own argument. Nobody else refers to the
-            # array then, and it may be kept without a copy.
-            alone = result is not None and getrefcount(result) == 3
+            # No other reference: the array may be kept without a copy.
+            alone = result is not None and getrefcount(result) == ALONE
             owned = alone and type(result) is not RowGrad and result.base is None
             if isinstance(result, generic):
                 # A scalar of numpy, as arithmetic on arrays of no dimension gives.
@@ -216,8 +215,8 @@ class PartialPass:
         return tuple(results)
 
 
-def _count_uses(entries: Sequence[Entry], received: list[Received]) -> dict[Any, int]:
-    """Return how many contributions each reachable node and leaf will get; find the received."""
+def _count_uses(entries: Sequence[GradientEntry], received: list[ReceiveNode]) -> dict[Any, int]:
+    """Count the contributions of each reachable node and leaf; collect the receive nodes."""
     uses: dict[Any, int] = {}
     stack: list[Any] = []
     for entry in entries:
@@ -230,7 +229,7 @@ def _count_uses(entries: Sequence[Entry], received: list[Received]) -> dict[Any,
                     stack.append(target)
     while stack:
         node = stack.pop()
-        if type(node) is Received:
+        if type(node) is ReceiveNode:
             received.append(node)
         for edge in node.edges:
             if edge is None:
@@ -245,7 +244,7 @@ def _count_uses(entries: Sequence[Entry], received: list[Received]) -> dict[Any,
 
 
 def _total(came: list[tuple[int, int, Any, bool]]) -> tuple[Any, bool]:
-    """Return the sum of contributions, and whether nobody else refers to its memory."""
+    """Return the sum of contributions, and whether it has no other reference."""
     if len(came) == 1:
         return came[0][2], came[0][3]
     came.sort(key=_by_order)

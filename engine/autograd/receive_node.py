@@ -1,4 +1,4 @@
-"""Tensors that came from another process: where the graph of this one ends."""
+"""The node of tensors received from another process, where this process's graph ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradmesh.engine.autograd.tensor import Tensor
 
 
 class Origin(Protocol):
-    """Where received tensors came from, and their gradients go."""
+    """Where received tensors came from and where their gradients go."""
 
     def give_back(self, grads: list[Any], /) -> None:
         """Take the gradients of all tensors that arrived together.
@@ -20,8 +20,8 @@ class Origin(Protocol):
         """
 
 
-class Received(Function):
-    """Be the graph's end on this process: hand complete gradients to their origin."""
+class ReceiveNode(Function):
+    """End the graph on this process: hand complete gradients to the origin of the tensors."""
 
     __slots__ = ("origin",)
 
@@ -34,15 +34,15 @@ class Received(Function):
         return ()
 
 
-def receive(tensors: Sequence[Tensor], origin: Origin) -> Received:
+def receive(tensors: Sequence[Tensor], origin: Origin) -> ReceiveNode:
     """Give tensors that arrived together a common node, through which their gradients go back.
 
     Args:
-        tensors: At least one; leaves that nobody has used yet.
+        tensors: At least one; leaves that no op has used yet.
         origin: Given the gradients of all of them, once a pass. A pass that reaches none of them
-            does so only if it was told to expect it, as a PartialPass is by its entries.
+            does so only if it was told to expect it, as a LocalPass is by its entries.
     """
-    node = Received()
+    node = ReceiveNode()
     node.saved_tensors = ()
     node.origin = origin
     link(node, ())
@@ -50,8 +50,8 @@ def receive(tensors: Sequence[Tensor], origin: Origin) -> Received:
     return node
 
 
-def find_received(tensors: Sequence[Any], since: int) -> list[Received]:
-    """Return the nodes of received tensors that some tensors were made from, in no order.
+def find_receive_nodes(tensors: Sequence[Any], since: int) -> list[ReceiveNode]:
+    """Return the receive nodes that some tensors were computed from, in no order.
 
     Args:
         tensors: Where to begin.
@@ -60,10 +60,10 @@ def find_received(tensors: Sequence[Any], since: int) -> list[Received]:
     """
     stack = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen = set(stack)
-    found: list[Received] = []
+    found: list[ReceiveNode] = []
     while stack:
         node = stack.pop()
-        if type(node) is Received:
+        if type(node) is ReceiveNode:
             found.append(node)
             continue
         for edge in node.edges:

@@ -1,11 +1,11 @@
-"""Tensors that came from elsewhere."""
+"""Tensors that came from another process."""
 
 from typing import Any
 
 import numpy as np
 
 from gradmesh.engine import autograd as ag
-from gradmesh.engine.autograd.received import find_received
+from gradmesh.engine.autograd.receive_node import find_receive_nodes
 
 
 class Origin:
@@ -56,13 +56,13 @@ def test_hooks_of_a_received_tensor_change_what_is_handed_over() -> None:
     assert got[0][0].tolist() == [6.0, 6.0]
 
 
-def test_find_received_sees_only_what_the_tensors_were_made_from() -> None:
+def test_find_receive_nodes_sees_only_what_the_tensors_were_made_from() -> None:
     leaf = ag.tensor([1.0, 2.0], requires_grad=True)
     old = leaf * 2
     first, (x,) = received([ones(2)], Origin(lambda grads: None))
     second, (y, z) = received([ones(2), ones(2)], Origin(lambda grads: None))
     mixed = x * old + leaf
 
-    assert find_received([mixed], first.sequence) == [first]
-    assert set(find_received([mixed, y * z], first.sequence)) == {first, second}
-    assert find_received([old, leaf], first.sequence) == []
+    assert find_receive_nodes([mixed], first.sequence) == [first]
+    assert set(find_receive_nodes([mixed, y * z], first.sequence)) == {first, second}
+    assert find_receive_nodes([old, leaf], first.sequence) == []
