@@ -35,7 +35,7 @@ class BlasUnavailable(RuntimeError):
     """Report a matrix library that is not installed."""
 
 
-class _Holder:
+class _BlasState:
     """Keep the library in use, None for numpy's own, and the threads that share blocks."""
 
     __slots__ = ("library", "pool", "threads")
@@ -46,7 +46,7 @@ class _Holder:
         self.threads = 1
 
 
-_holder = _Holder()
+_state = _BlasState()
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -65,11 +65,11 @@ def matmul(a: Array, b: Array) -> Array:
         return out
     starts = range(0, a.shape[0], _BLOCK_ROWS)
     blocks = [slice(start, start + _BLOCK_ROWS) for start in starts]
-    if _holder.pool is None:
+    if _state.pool is None:
         for block in blocks:
             _multiply(a[block], b, out[block])
     else:
-        list(_holder.pool.map(lambda block: _multiply(a[block], b, out[block]), blocks))
+        list(_state.pool.map(lambda block: _multiply(a[block], b, out[block]), blocks))
     return out
 
 
@@ -91,33 +91,33 @@ def use_blas(name: str) -> Iterator[None]:
     Raises:
         BlasUnavailable: If the library is not installed.
     """
-    before = _holder.library
-    _holder.library = _load(name)
+    before = _state.library
+    _state.library = _load(name)
     try:
         yield
     finally:
-        _holder.library = before
+        _state.library = before
 
 
 def set_blas(name: str) -> None:
     """Multiply matrices by another library from now on; arguments as in `use_blas`."""
-    _holder.library = _load(name)
+    _state.library = _load(name)
 
 
 def set_num_threads(count: int) -> None:
     """Set how many threads share a big product; results are the same for any number."""
     if count < 1:
         raise ValueError(f"{count} threads; one is the least")
-    before = _holder.pool
-    _holder.pool = ThreadPoolExecutor(count, "gradmesh-blas") if count > 1 else None
-    _holder.threads = count
+    before = _state.pool
+    _state.pool = ThreadPoolExecutor(count, "gradmesh-blas") if count > 1 else None
+    _state.threads = count
     if before is not None:
         before.shutdown()
 
 
 def get_num_threads() -> int:
     """Return how many threads share a big product."""
-    return _holder.threads
+    return _state.threads
 
 
 def pin_blas_threads() -> None:
@@ -145,7 +145,7 @@ def _load(name: str) -> Any:
 
 
 def _multiply(a: Array, b: Array, out: Array) -> None:
-    library = _holder.library
+    library = _state.library
     if library is None or not is_plain(a) or a.dtype != b.dtype:
         np.matmul(a, b, out=out)
         return

@@ -13,7 +13,7 @@ from typing import Any
 from gradmesh.engine.backend.errors import DeviceUnavailable
 
 
-class _Holder:
+class _CudaState:
     """Keep the module that serves `cuda` devices, once it is known."""
 
     __slots__ = ("functions", "module")
@@ -23,7 +23,7 @@ class _Holder:
         self.functions: dict[str, Any] = {}
 
 
-_holder = _Holder()
+_state = _CudaState()
 
 
 def cuda_module() -> Any:
@@ -32,9 +32,9 @@ def cuda_module() -> Any:
     Raises:
         DeviceUnavailable: If cupy is not installed or finds no CUDA device.
     """
-    if _holder.module is None:
-        _holder.module = _import_cupy()
-    return _holder.module
+    if _state.module is None:
+        _state.module = _import_cupy()
+    return _state.module
 
 
 def is_available() -> bool:
@@ -49,12 +49,12 @@ def is_available() -> bool:
 @contextlib.contextmanager
 def stand_in(module: Any) -> Iterator[None]:
     """Serve `cuda` devices from another module with cupy's interface, for tests."""
-    before = _holder.module, _holder.functions
-    _holder.module, _holder.functions = module, {}
+    before = _state.module, _state.functions
+    _state.module, _state.functions = module, {}
     try:
         yield
     finally:
-        _holder.module, _holder.functions = before
+        _state.module, _state.functions = before
 
 
 def _import_cupy() -> Any:
@@ -72,10 +72,10 @@ def _import_cupy() -> Any:
 
 def raw_function(source: str, name: str) -> Any:
     """Return a kernel from CUDA C source, compiled once in this process."""
-    function = _holder.functions.get(name)
+    function = _state.functions.get(name)
     if function is None:
         function = cuda_module().RawModule(code=source).get_function(name)
-        _holder.functions[name] = function
+        _state.functions[name] = function
     return function
 
 
