@@ -13,7 +13,7 @@ BUILD_ARGS = --build-arg PIP_INDEX_URL --build-arg PIP_EXTRA_INDEX_URL \
   --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup parity-setup kernels test test-all soak fuzz-engine fuzz-ddp fuzz-dist check format protos check-protos image e2e bench render clean
+.PHONY: help demo setup parity-setup kernels test test-all faults-slice soak fuzz-engine fuzz-ddp fuzz-dist check format protos check-protos image e2e bench render clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,13 @@ test: $(VENV)/.dev kernels  ## the tests, without the slow ones
 
 test-all: $(VENV)/.dev kernels  ## all tests that need no container engine
 	$(BIN)/python -m pytest -q -n 4 --dist=worksteal -m "not e2e"
+
+# Another slice each day, so that all seeds of the slow fault tests run within a week.
+SLICES := 7
+SLICE ?= $(shell expr $$(date +%s) / 86400 % $(SLICES))
+
+faults-slice: $(VENV)/.dev kernels  ## a seventh of the slow fault tests, another one each day; SLICE=0..6
+	TEST_SLICE=$(SLICE)/$(SLICES) $(BIN)/python -m pytest -q -n 2 --dist=worksteal -m "slow and not e2e" tests/faults
 
 # Compiled once; else each of the processes that tests start at the same time would do it.
 kernels: $(VENV)/.dev

@@ -40,15 +40,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run in another order with TEST_ORDER_SEED=N, to find tests that need or disturb others."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run in another order with TEST_ORDER_SEED=N, or a share of the tests with TEST_SLICE=K/N.
+
+    A share is every N-th test from the K-th, after `-m` has chosen. Other orders find tests that
+    need or disturb others.
+    """
     if seed := os.environ.get("TEST_ORDER_SEED"):
         # Fixtures of modules and sessions are made again and again if single tests move, so files
         # do, and tests within a file.
         chance = random.Random(int(seed))
         files = sorted({str(item.path) for item in items})
-        place = dict(zip(files, chance.sample(range(len(files)), len(files)), strict=True))
-        items.sort(key=lambda item: (place[str(item.path)], chance.random()))
+        order = dict(zip(files, chance.sample(range(len(files)), len(files)), strict=True))
+        items.sort(key=lambda item: (order[str(item.path)], chance.random()))
+    if share := os.environ.get("TEST_SLICE"):
+        first, step = (int(number) for number in share.split("/"))
+        chosen = items[first % step :: step]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
