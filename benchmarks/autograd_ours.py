@@ -9,7 +9,7 @@ import numpy as np
 import gradmesh as gm
 from gradmesh.benchmarks.autograd import WORKERS
 from gradmesh.benchmarks.worker import serve, timed
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import TransportConfig
 
 _SHAPE = (64, 64)
 _state: dict[str, Any] = {}

@@ -18,7 +18,7 @@ from gradmesh.benchmarks.worker import serve
 from gradmesh.engine.autograd import Tensor, as_tensor
 from gradmesh.engine.autograd.ops import cat
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-from gradmesh.sdk.process.memory import keep_big_buffers
+from gradmesh.sdk.process.process import keep_big_buffers
 from gradmesh.trainer.process_group import connect
 
 

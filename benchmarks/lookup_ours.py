@@ -7,7 +7,7 @@ from typing import Any
 import gradmesh as gm
 from gradmesh.benchmarks import lookup_load as load
 from gradmesh.benchmarks.worker import serve, timed
-from gradmesh.sdk.process.memory import keep_big_buffers
+from gradmesh.sdk.process.process import keep_big_buffers
 
 
 def main(address: str, lanes: list[Any]) -> None:

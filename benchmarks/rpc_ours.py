@@ -12,8 +12,8 @@ import numpy as np
 import gradmesh as gm
 from gradmesh.benchmarks.rpc import CALLEE
 from gradmesh.benchmarks.worker import serve, timed
-from gradmesh.sdk.process.memory import keep_big_buffers
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import TransportConfig
+from gradmesh.sdk.process.process import keep_big_buffers
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.agent import Agent
 

@@ -13,7 +13,7 @@ import gradmesh as gm
 from gradmesh.benchmarks.worker import serve, timed
 from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
-from gradmesh.sdk.process.memory import keep_big_buffers
+from gradmesh.sdk.process.process import keep_big_buffers
 from gradmesh.trainer.data import DataConfig
 from gradmesh.trainer.data.progression import begin
 from gradmesh.trainer.job.assignment import Assignment

@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
     from gradmesh.sdk.owner.registry import async_execution as async_execution
     from gradmesh.sdk.owner.registry import remote_exception as remote_exception
-    from gradmesh.sdk.process.security import SecurityConfig as SecurityConfig
+    from gradmesh.sdk.process.network import SecurityConfig as SecurityConfig
     from gradmesh.sdk.rpc.api import remote as remote
     from gradmesh.sdk.rpc.api import rpc_async as rpc_async
     from gradmesh.sdk.rpc.api import rpc_sync as rpc_sync
@@ -273,7 +273,7 @@ _HOMES = {
     "LocalCluster": "gradmesh.launch.local",
     "Mesh": "gradmesh.sdk.mesh.mesh",
     "RRef": "gradmesh.sdk.rref.rref",
-    "SecurityConfig": "gradmesh.sdk.process.security",
+    "SecurityConfig": "gradmesh.sdk.process.network",
     "SyncBatchNorm": "gradmesh.trainer.ddp",
     "Table": "gradmesh.sdk.table.table",
     "TableReader": "gradmesh.sdk.serving",

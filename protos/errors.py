@@ -26,9 +26,19 @@ server interceptor, the client border, the retry loop and docs/errors.md all rea
 RuntimeErrors, which torch raises when a call or a peer fails, beside the builtin that fits.
 """
 
+from enum import Enum
 from typing import ClassVar
 
-from gradmesh.protos.retry import Retry as Retry
+
+class Retry(Enum):
+    """What a caller may do with a failed call."""
+
+    NEVER = "never"
+    """The same call fails again."""
+    CALL = "same call, with backoff"
+    """The same call may succeed a little later."""
+    REFRESH = "after a refresh"
+    """Fetch newer state, then begin again from a higher level."""
 
 
 class GradmeshError(RuntimeError):

@@ -42,7 +42,7 @@ MAX_PREFIX_BYTES = HEADER.size + _MAX_TABLE_BYTES + limits.MAX_HEAD_BYTES + ALIG
 """Largest part of a frame that stands before its arrays."""
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     """The fixed part of a frame."""
 
     magic: int
@@ -55,7 +55,7 @@ class Header(NamedTuple):
     body_bytes: int
 
 
-class Entry(NamedTuple):
+class ArrayEntry(NamedTuple):
     """Where an array of a frame lies."""
 
     shape: tuple[int, ...]
@@ -68,13 +68,13 @@ def aligned(size: int) -> int:
     return (size + ALIGN - 1) & -ALIGN
 
 
-def read_header(data: Any) -> Header:
+def read_header(data: Any) -> FrameHeader:
     """Read and check the fixed part of a frame.
 
     Raises:
         InvalidFrame: It is none, or claims more than the limits allow.
     """
-    header = Header._make(HEADER.unpack_from(data))
+    header = FrameHeader._make(HEADER.unpack_from(data))
     if header.magic != MAGIC:
         raise InvalidFrame("these bytes are no lane frame")
     if header.head_bytes > limits.MAX_HEAD_BYTES or header.table_bytes > _MAX_TABLE_BYTES:
@@ -93,7 +93,7 @@ def entry(number: int, shape: tuple[int, ...], offset: int) -> bytes:
     return _ENTRY.pack(number, len(shape), 0, 0, offset) + extents
 
 
-class Layout(NamedTuple):
+class ArrayTable(NamedTuple):
     """All arrays of a frame.
 
     Attributes:
@@ -102,12 +102,12 @@ class Layout(NamedTuple):
         bools: Which of them hold truth values, whose bytes must be checked.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ArrayEntry, ...]
     end: int
     bools: tuple[int, ...]
 
 
-def read_table(table: bytes) -> Layout:
+def read_table(table: bytes) -> ArrayTable:
     """Read the description of a frame's arrays.
 
     Raises:
@@ -118,12 +118,12 @@ def read_table(table: bytes) -> Layout:
 
 
 @lru_cache(maxsize=1024)
-def _read_small_table(table: bytes) -> Layout:
+def _read_small_table(table: bytes) -> ArrayTable:
     return _read_table(table)
 
 
-def _read_table(table: bytes) -> Layout:
-    entries: list[Entry] = []
+def _read_table(table: bytes) -> ArrayTable:
+    entries: list[ArrayEntry] = []
     bools: list[int] = []
     at = end = 0
     while at < len(table):
@@ -134,10 +134,10 @@ def _read_table(table: bytes) -> Layout:
             bools.append(len(entries))
         entries.append(found)
         end = max(end, last)
-    return Layout(tuple(entries), end, tuple(bools))
+    return ArrayTable(tuple(entries), end, tuple(bools))
 
 
-def _read_entry(table: bytes, at: int, index: int) -> tuple[Entry, int, int]:
+def _read_entry(table: bytes, at: int, index: int) -> tuple[ArrayEntry, int, int]:
     """Return the entry at byte `at`, where it ends, and where its array ends."""
     if at + _ENTRY.size > len(table):
         raise InvalidFrame(f"array {index}: its description is cut off", index=index)
@@ -153,10 +153,10 @@ def _read_entry(table: bytes, at: int, index: int) -> tuple[Entry, int, int]:
     largest = max(offset, size, *shape)
     if offset % ALIGN or largest > _MAX_EXTENT:
         raise InvalidFrame(f"array {index}: {shape} at {offset} is beyond the limits", index=index)
-    return Entry(shape, dtype, offset), stop, offset + size
+    return ArrayEntry(shape, dtype, offset), stop, offset + size
 
 
-def read_arrays(layout: Layout, buffer: Any, base: int, body_bytes: int) -> list[Array]:
+def read_arrays(layout: ArrayTable, buffer: Any, base: int, body_bytes: int) -> list[Array]:
     """Return the arrays of a frame as views of `buffer`, whose body begins at `base`.
 
     Raises:

@@ -1,4 +1,10 @@
-"""Bounds that every reader enforces before it allocates memory for what a peer claims to send."""
+"""Bounds of the contract, which every reader enforces before it allocates memory; and names."""
+
+import re
+
+from gradmesh.protos.errors import InvalidRequest
+
+_ALLOWED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/\-]*")
 
 MAX_AXES = 8
 """Axes of one array."""
@@ -28,4 +34,25 @@ MAX_TABLE_DIM = 2**16
 """Elements of one row."""
 
 MAX_LINEAGE = 2**16
-"""Messages with gradients in one context, as far as one process has heard of them."""
+"""Messages with gradients in one context, as far as one process knows of them."""
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return the name.
+
+    Raises:
+        InvalidRequest: It is empty, too long, or has characters that do not belong into a name.
+    """
+    if len(name) > MAX_NAME_BYTES or not _ALLOWED.fullmatch(name):
+        raise InvalidRequest(
+            f"{name[:40]!r} is no name for a {kind}; use letters, digits and _ . : / -, "
+            f"at most {MAX_NAME_BYTES}",
+            kind=kind,
+        )
+    return name
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts trainer-2 before trainer-10."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -9,8 +9,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from gradmesh.protos import limits
 from gradmesh.protos.frame import Frame, decode, encode, head_too_large, is_bulk, parse
-from gradmesh.protos.hot import HOT
-from gradmesh.protos.repeatable import REPEATABLE
+from gradmesh.protos.rpcs import HOT, REPEATABLE
 
 Body: TypeAlias = Message | Frame[Any]
 """What a call sends or receives: a frame where the message carries arrays, else the message."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast, final
 
 from gradmesh.protos.coordinator.v1 import coordinator_pb2, status_pb2
+from gradmesh.protos.limits import natural_key
 from gradmesh.protos.method import methods_of
-from gradmesh.protos.naming import natural_key
 from gradmesh.sdk.mesh.role import role_name
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 

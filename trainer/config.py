@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from gradmesh.sdk.node.config import MemberConfig
-from gradmesh.sdk.process.name import worker_name
+from gradmesh.sdk.process.network import worker_name
 from gradmesh.sdk.process.setting import setting
 from gradmesh.trainer.process_group.backend import Backend
 

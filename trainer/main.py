@@ -3,9 +3,8 @@
 import logging
 
 from gradmesh.sdk.node.node import Node
-from gradmesh.sdk.process.address import split
-from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
-from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.process.network import split
+from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.trainer.config import TrainerConfig

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.lifecycle import LifecycleConfig
 from gradmesh.sdk.process.metrics import MetricsConfig
+from gradmesh.sdk.process.process import LifecycleConfig
 from gradmesh.sdk.process.setting import settings
 from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig

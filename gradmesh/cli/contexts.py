@@ -11,7 +11,7 @@ from gradmesh.cli.mesh_option import checked
 from gradmesh.cli.options import configured
 from gradmesh.launch.launcher import Launcher
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import WorkerContexts, fetch
 
 

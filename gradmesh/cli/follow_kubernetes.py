@@ -13,8 +13,8 @@ from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.kubernetes.training import RemoteTraining, cluster_name, collect
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
+from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.coordinator.config import CoordinatorConfig
 from gradmesh.trainer.job.assignment import assignment_of

@@ -11,10 +11,9 @@ from gradmesh.cli.launcher_option import with_launcher
 from gradmesh.cli.options import Command, configured
 from gradmesh.launch.launcher import Launcher
 from gradmesh.sdk.mesh.connect import connect
-from gradmesh.sdk.process.address import reachable
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.errors import ConfigError, Problem
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig, reachable
+from gradmesh.sdk.process.setting import ConfigError, Problem
 
 
 def with_mesh(

@@ -11,13 +11,11 @@ import click
 
 from gradmesh.launch.sections import SECTION_NAMES
 from gradmesh.sdk.process.config import Sections, load
-from gradmesh.sdk.process.lifecycle import LifecycleConfig
 from gradmesh.sdk.process.log import LogConfig
 from gradmesh.sdk.process.metrics import MetricsConfig
-from gradmesh.sdk.process.process import ProcessConfig
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
+from gradmesh.sdk.process.process import LifecycleConfig, ProcessConfig
 from gradmesh.sdk.process.setting import Section, Setting, settings
-from gradmesh.sdk.process.transport import TransportConfig
 
 Command = Callable[..., int]
 

@@ -16,7 +16,7 @@ from gradmesh.launch.launcher import Launcher
 from gradmesh.launch.training import carried_on, result_of
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 
 _POLL_S = 0.5

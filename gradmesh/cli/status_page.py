@@ -12,8 +12,8 @@ from typing import final
 from urllib.parse import urlsplit
 
 from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.process.address import join, split
-from gradmesh.sdk.process.errors import AddressInUse
+from gradmesh.sdk.process.network import join, split
+from gradmesh.sdk.process.setting import AddressInUse
 from gradmesh.sdk.status import ClusterStatus
 
 # Many readers of the page are one reader of the coordinator.

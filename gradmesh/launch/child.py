@@ -2,7 +2,7 @@
 
 The child's standard input is a pipe whose other end only the supervisor holds. When the supervisor
 dies, even by SIGKILL, the kernel closes it and the child sees the end of its input (the `lifeline`
-of gradmesh.sdk.process.lifecycle). So there is never an orphan.
+of gradmesh.sdk.process.process). So there is never an orphan.
 """
 
 import contextlib

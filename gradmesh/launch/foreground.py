@@ -4,7 +4,7 @@ import os
 from typing import Protocol
 
 from gradmesh.launch.supervisor import Outcome
-from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
+from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 
 _POLL_S = 0.1
 

@@ -12,7 +12,7 @@ from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.command import command, flags
 from gradmesh.launch.sections import role_sections
 from gradmesh.launch.state import StateFolder
-from gradmesh.sdk.process.address import join, split
+from gradmesh.sdk.process.network import join, split
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 
 SERVER_ROLE = "parameter-server"

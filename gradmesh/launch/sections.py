@@ -19,11 +19,11 @@ _TABLES = {
     "model": "gradmesh.trainer.models.config:ModelConfig",
     "worker": "gradmesh.services.worker.config:WorkerConfig",
     "rpc": "gradmesh.sdk.rpc.config:RpcConfig",
-    "security": "gradmesh.sdk.process.security:SecurityConfig",
-    "transport": "gradmesh.sdk.process.transport:TransportConfig",
+    "security": "gradmesh.sdk.process.network:SecurityConfig",
+    "transport": "gradmesh.sdk.process.network:TransportConfig",
     "log": "gradmesh.sdk.process.log:LogConfig",
     "metrics": "gradmesh.sdk.process.metrics:MetricsConfig",
-    "process": "gradmesh.sdk.process.lifecycle:LifecycleConfig",
+    "process": "gradmesh.sdk.process.process:LifecycleConfig",
 }
 _PROCESS = ("security", "transport", "log", "metrics", "process")
 _ROLES = {

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, final
 from gradmesh.launch.child import Child, ChildSpec
 from gradmesh.launch.policy import RestartPolicy
 from gradmesh.launch.state import start_ticks
-from gradmesh.sdk.process.lifecycle import NOT_NEEDED
+from gradmesh.sdk.process.process import NOT_NEEDED
 
 _log = logging.getLogger(__name__)
 

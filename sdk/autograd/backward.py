@@ -16,7 +16,7 @@ from gradmesh.protos.errors import (
 from gradmesh.sdk.autograd.context import Context
 from gradmesh.sdk.autograd.failure import lost, to_failure
 from gradmesh.sdk.autograd.part import METHODS
-from gradmesh.sdk.transport.channel import Pending
+from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 Mode: TypeAlias = Literal["smart", "fast"]
@@ -214,7 +214,7 @@ class _Backward:
 
     def _call_all(
         self, name: str, request: Any, workers: set[str], deadline: Deadline
-    ) -> list[tuple[str, Pending]]:
+    ) -> list[tuple[str, PendingCall]]:
         calls = []
         for worker in sorted(workers):
             try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.protos.method import Body, Method
 from gradmesh.sdk.autograd.failure import lost
-from gradmesh.sdk.transport.channel import Channel, Pending
+from gradmesh.sdk.transport.channel import Channel, PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Outbox:
         self._ctx = ctx
         self._deadline = deadline
         self._lock = threading.Lock()  # guards _calls
-        self._calls: list[tuple[str | None, Pending]] = []
+        self._calls: list[tuple[str | None, PendingCall]] = []
 
     def send(self, worker: str, method: Method, request: Body) -> None:
         """Begin a call to a worker.
@@ -66,7 +66,7 @@ class Outbox:
         with self._lock:
             self._calls.append((worker, call))
 
-    def add(self, call: Pending) -> None:
+    def add(self, call: PendingCall) -> None:
         """Look after a call to a server."""
         with self._lock:
             self._calls.append((None, call))

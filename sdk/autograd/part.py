@@ -21,7 +21,7 @@ from gradmesh.sdk.autograd.active import working_for
 from gradmesh.sdk.autograd.binding import bound
 from gradmesh.sdk.autograd.gradients import pack_gradients, unpack_gradients
 from gradmesh.sdk.autograd.outbox import Outbox
-from gradmesh.sdk.transport.channel import Pending
+from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ class Part:
         with self._lock:
             return self.over and (not self._told or bool(self.finished))
 
-    def add_call(self, call: Pending, brought: tuple[str, int]) -> None:
+    def add_call(self, call: PendingCall, brought: tuple[str, int]) -> None:
         """Look after a call to a table's server.
 
         Args:

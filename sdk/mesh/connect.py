@@ -8,18 +8,16 @@ from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import worker_pb2
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.limits import check_name
 from gradmesh.sdk.mesh.coordinator import Coordinator
 from gradmesh.sdk.mesh.lease import Lease
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.mesh.role import ROLES, Role
 from gradmesh.sdk.mesh.servers import ParameterServers
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import LaneChoice
+from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
 from gradmesh.sdk.table.metrics import TableMetrics
-from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.channel import Channel, Dialer
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.dialer import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 
 

@@ -24,9 +24,9 @@ from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.future.waited import Resolver, Waited
 from gradmesh.sdk.table.metrics import TableMetrics
-from gradmesh.sdk.transport.channel import Channel, Pending, Writer
+from gradmesh.sdk.transport.channel import Channel, PendingCall, RequestWriter
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.retry import RetryPolicy
+from gradmesh.sdk.transport.pending_call import RetryPolicy
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ class ParameterServers:
         self,
         shards: ShardMap,
         name: str,
-        requests: Mapping[int, Body | Writer],
+        requests: Mapping[int, Body | RequestWriter],
         deadline: Deadline,
     ) -> dict[int, Any]:
         """Call several servers at once; return the responses by shard.
@@ -248,9 +248,12 @@ class Calls:
     """
 
     def __init__(
-        self, method: Method, calls: Iterable[tuple[Channel, Body | Writer]], deadline: Deadline
+        self,
+        method: Method,
+        calls: Iterable[tuple[Channel, Body | RequestWriter]],
+        deadline: Deadline,
     ) -> None:
-        self._pending: list[Pending] = []
+        self._pending: list[PendingCall] = []
         try:
             for channel, request in calls:
                 self._pending.append(channel.start(method, request, deadline))
@@ -287,7 +290,7 @@ class Calls:
         finally:
             self.cancel()
 
-    def only(self) -> Pending:
+    def only(self) -> PendingCall:
         """Hand over the only call, to wait for it without more ado."""
         return self._pending.pop()
 
@@ -309,7 +312,7 @@ def map_of(wire: table_pb2.ShardMap) -> ShardMap:
 
 
 def call_all(
-    method: Method, calls: Iterable[tuple[Channel, Body | Writer]], deadline: Deadline
+    method: Method, calls: Iterable[tuple[Channel, Body | RequestWriter]], deadline: Deadline
 ) -> list[Any]:
     """Make the same call on several channels at once; return the responses in order.
 

@@ -4,12 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gradmesh.sdk.process.address import is_everywhere, listening, reachable
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.errors import Problem
-from gradmesh.sdk.process.name import worker_name
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.sdk.process.network import (
+    SecurityConfig,
+    is_everywhere,
+    listening,
+    reachable,
+    worker_name,
+)
+from gradmesh.sdk.process.setting import Problem, Section, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.rpc import builtin, current
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.table.metrics import TableMetrics
-from gradmesh.sdk.transport.dialer import Dialer
+from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.server import Server
 

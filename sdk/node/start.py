@@ -10,18 +10,16 @@ from prometheus_client import CollectorRegistry
 
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.limits import check_name
 from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.owner.registry import REGISTRY, Registry
 from gradmesh.sdk.owner.servicer import ContextHolder
-from gradmesh.sdk.process.memory import spare_what_stays
-from gradmesh.sdk.process.process import ProcessConfig
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
+from gradmesh.sdk.process.process import ProcessConfig, spare_what_stays
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.retry import RetryPolicy
+from gradmesh.sdk.transport.pending_call import RetryPolicy
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from gradmesh.sdk.optim.stepper import Stepper
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.failure import from_proto
 from gradmesh.sdk.rref.rref import RRef
-from gradmesh.sdk.transport.channel import Pending
+from gradmesh.sdk.transport.channel import PendingCall
 
 _STEP = METHODS["StepParameters"]
 
@@ -56,7 +56,7 @@ class Rounds:
         """
         caller = self._agent.caller
         deadline = caller.deadline(timeout_s)
-        calls: list[tuple[str, Pending]] = []
+        calls: list[tuple[str, PendingCall]] = []
         here: pb.StepParametersRequest | None = None
         leads, errors = [0], {}
         for worker in self._owners:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, final, overload
 
 from gradmesh.protos.errors import FunctionNotFound, InvalidRequest
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.limits import check_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=type[Exception])

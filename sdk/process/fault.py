@@ -17,7 +17,7 @@ _SIGNALS = {"kill": signal.SIGKILL, "leave": signal.SIGTERM}
 
 
 @final
-class Fault(NamedTuple):
+class PlannedFault(NamedTuple):
     """Where a process dies, or is told to leave.
 
     Attributes:
@@ -51,13 +51,13 @@ class Fault(NamedTuple):
         return "-".join(map(str, self))
 
 
-_planned: list[tuple[Fault, Path]] = []
+_planned: list[tuple[PlannedFault, Path]] = []
 
 
 def plan(worker: str, faults: Sequence[str], folder: Path | None) -> None:
     """Arm the faults of this process that have not fired yet."""
     _planned.clear()
-    for fault in map(Fault.parse, faults):
+    for fault in map(PlannedFault.parse, faults):
         if fault.worker == worker and folder is not None:
             mark = folder / fault.mark
             if not mark.exists():

@@ -18,9 +18,8 @@ from prometheus_client import (
     generate_latest,
 )
 
-from gradmesh.sdk.process.address import join, listening, split
-from gradmesh.sdk.process.errors import AddressInUse
-from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.sdk.process.network import join, listening, split
+from gradmesh.sdk.process.setting import AddressInUse, Section, setting
 
 
 def _listening_or_off(value: str) -> str:

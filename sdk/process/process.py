@@ -1,22 +1,252 @@
-"""One process of the mesh: its logs, metrics and life set up in one place, in the right order."""
+"""One process of the mesh: set up and ended in one place, in the right order.
 
+It ends on a signal, on a request, or when its parent is gone. Callbacks drain in reverse order
+within one deadline, and a watcher thread ends a process that hangs in its drain by `os._exit`.
+"""
+
+import ctypes
+import gc
 import logging
 import os
+import signal
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import ClassVar, Self, final
 
 from prometheus_client import CollectorRegistry
 
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.process.config import section_as_dict
-from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
 from gradmesh.sdk.process.log import LogConfig, set_up_logging
-from gradmesh.sdk.process.memory import keep_big_buffers
 from gradmesh.sdk.process.metrics import MetricsConfig, MetricsEndpoint, new_registry
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.setting import Section
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
+from gradmesh.sdk.process.setting import Section, setting
+
+DONE = 0
+BAD_CONFIG = 2
+LOST_MESH = 3
+UNRECOVERABLE = 4
+NOT_NEEDED = 5
+INTERRUPTED = 130
+TERMINATED = 143
+
+_EXIT_CODES = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED}
+_STDIN = 0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleConfig(Section):
+    """How a process ends."""
+
+    section: ClassVar[str] = "process"
+
+    drain_s: float = setting(
+        10.0,
+        "Seconds a process may take to finish its work after SIGTERM before it is cut off.",
+        minimum=0.1,
+        maximum=3600,
+    )
+    lifeline: bool = setting(
+        False,
+        "Whether the process ends when its standard input closes, as its supervisor's death does.",
+        hidden=True,
+    )
+    faults: tuple[str, ...] = setting(
+        (),
+        "For tests: points at which processes end themselves, worker:point:step[:leave].",
+        hidden=True,
+    )
+    fault_marks: Path | None = setting(
+        None, "For tests: folder that remembers which faults have fired.", hidden=True
+    )
+
+
+@final
+class Lifecycle:
+    """Waits for the end of the process and drains it; a context manager.
+
+    Inside the `with` block register what must be closed with `on_drain`, then either `wait()` or
+    work while `stopping` is False. Leaving the block runs the callbacks.
+
+    Args:
+        config: The drain deadline and whether there is a lifeline.
+        hard_exit: How the process is cut off; `os._exit`, which tests replace.
+    """
+
+    def __init__(
+        self, config: LifecycleConfig, hard_exit: Callable[[int], object] = os._exit
+    ) -> None:
+        self._config = config
+        self._hard_exit = hard_exit
+        self._callbacks: list[tuple[str, Callable[[float], object]]] = []
+        self._exit_code: int | None = None
+        self._deadline = 0.0
+        self._guard = threading.Lock()  # guards _exit_code and _deadline
+        self._asked = threading.Event()
+        self._drained = threading.Event()
+        self._signals: _Signals | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the process has been asked to end."""
+        return self._exit_code is not None
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should exit with: 0 unless a signal or `stop` said otherwise."""
+        return DONE if self._exit_code is None else self._exit_code
+
+    def on_drain(self, name: str, callback: Callable[[float], object]) -> None:
+        """Register what to do before the process ends.
+
+        Args:
+            name: What is drained, for the log.
+            callback: Called with the seconds that remain; later ones are called first.
+        """
+        self._callbacks.append((name, callback))
+
+    def stop(self, exit_code: int = DONE, reason: str = "") -> None:
+        """Ask the process to end; the first request decides the exit code. Thread safe."""
+        with self._guard:
+            if self._exit_code is not None:
+                return
+            self._deadline = time.monotonic() + self._config.drain_s
+            self._exit_code = exit_code
+        self._asked.set()
+        if reason:
+            _log.info("draining", extra={"reason": reason, "drain_s": self._config.drain_s})
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait until the process is asked to end.
+
+        Returns:
+            The exit code, or None when the timeout came first.
+        """
+        return self._exit_code if self._asked.wait(timeout_s) else None
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._watch, name="lifecycle-watch", daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            self._signals = _Signals(self._on_signal)
+        if self._config.lifeline:
+            threading.Thread(target=self._hold_lifeline, name="lifeline", daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+        try:
+            self._drain()
+        finally:
+            self._drained.set()
+            if self._signals is not None:
+                self._signals.close()
+
+    def _drain(self) -> None:
+        while self._callbacks:
+            name, callback = self._callbacks.pop()
+            try:
+                callback(max(0.0, self._deadline - time.monotonic()))
+            except Exception:
+                # One part that fails to close must not keep the others from closing.
+                _log.exception("drain failed", extra={"part": name})
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.stopping:
+            self._hard_exit(_EXIT_CODES[number])
+        self.stop(_EXIT_CODES[number], number.name)
+
+    def _watch(self) -> None:
+        self._asked.wait()
+        if not self._drained.wait(max(0.0, self._deadline - time.monotonic()) + 0.5):
+            _log.error("drain took too long, cut off", extra={"drain_s": self._config.drain_s})
+            self._hard_exit(self.exit_code)
+
+    def _hold_lifeline(self) -> None:
+        # os.read, not sys.stdin: a reader blocked in a buffered stream would hold its lock at exit.
+        while os.read(_STDIN, 4096):
+            pass
+        self.stop(TERMINATED, "the supervisor is gone")
+
+
+@final
+class _Signals:
+    """Hears signals in a thread of its own, so that a main thread stuck in C code hears them too.
+
+    Python runs signal handlers in the main thread, between bytecodes. But the number is written to
+    the wakeup descriptor at once, whatever that thread does.
+    """
+
+    def __init__(self, heard: Callable[[signal.Signals], None]) -> None:
+        self._heard = heard
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        # Before the handlers: a signal that comes between the two must not be lost.
+        self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._before = {n: signal.signal(n, lambda number, frame: None) for n in _EXIT_CODES}
+        threading.Thread(target=self._listen, name="signals", daemon=True).start()
+
+    def close(self) -> None:
+        """Give the signals back to whoever had them."""
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._writer)
+
+    def _listen(self) -> None:
+        while numbers := os.read(self._reader, 64):
+            for number in numbers:
+                if number in _EXIT_CODES:
+                    self._heard(signal.Signals(number))
+        os.close(self._reader)
+
+
+# Numbers from glibc's malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+
+_MMAP_BYTES = 1 << 30
+# Older glibc refuses more than this.
+_MMAP_BYTES_OLD = 32 << 20
+# mallopt takes a C int, so the trim threshold stays just below 2 GiB.
+_TRIM_BYTES = (1 << 31) - 1
+_PAD_BYTES = 64 << 20
+
+
+def keep_big_buffers() -> bool:
+    """Make malloc keep freed big buffers instead of returning them to the kernel.
+
+    A reply of 16 MiB otherwise pays page faults on each call, which cost more than the copy.
+    Call once, at process start. The price is a higher resident size after a peak.
+
+    Returns:
+        Whether the allocator took the settings; False off glibc, where nothing is changed.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    if mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES) != 1:
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES_OLD)
+    trimmed: int = mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+    padded: int = mallopt(_M_TOP_PAD, _PAD_BYTES)
+    return trimmed == 1 and padded == 1
+
+
+def spare_what_stays() -> None:
+    """Leave everything made so far out of the garbage collector's passes.
+
+    A process has some hundred thousand objects of modules and compiled functions. Small calls make
+    objects at such a rate that Python looks through all of them every few seconds, for a tenth of
+    a second. Called when a process begins to serve; `gc.unfreeze` takes it back.
+    """
+    gc.freeze()
+
 
 _log = logging.getLogger(__name__)
 

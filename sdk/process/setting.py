@@ -1,15 +1,68 @@
-"""A setting: one documented field of a configuration section.
+"""Settings: documented fields of configuration sections, and what is wrong with them.
 
-A section is a frozen dataclass whose fields are made by `setting`, so that the loader, the
-command line and the table in docs/operations.md all read the same declaration.
+A section is a frozen dataclass whose fields are made by `setting`, so that the loader, the command
+line and the table in docs/operations.md all read the same declaration.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, final, get_type_hints
 
-from gradmesh.sdk.process.errors import Problem
+
+@final
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the configuration.
+
+    Attributes:
+        key: The setting, as `section.key`, or the name of a file or variable.
+        text: What is wrong and what to do about it.
+        source: Where the value came from, in words; empty when it is not one value.
+    """
+
+    key: str
+    text: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" + (f" ({self.source})" if self.source else "")
+
+
+@final
+class ConfigError(ValueError):
+    """The configuration cannot be used; carries every problem, not just the first.
+
+    Args:
+        problems: What is wrong, at least one entry.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+@final
+class AddressInUse(OSError, RuntimeError):
+    """A process cannot listen on its address.
+
+    Args:
+        address: The address as configured, `host:port`.
+        key: The setting that holds it, as `section.key`.
+        cause: What the operating system said.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, address: str, key: str, cause: str = "address already in use") -> None:
+        self.address = address
+        super().__init__(
+            f"cannot listen on {address!r}: {cause}; stop the process that holds it, "
+            f"or set {key} to another address (port 0 takes a free one)"
+        )
+
 
 if TYPE_CHECKING:
     from gradmesh.sdk.process.config import Sections
@@ -42,7 +95,7 @@ class Section:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SettingRule:
     """What `setting` adds to a field: its meaning and the values it accepts."""
 
     help: str
@@ -63,7 +116,7 @@ class Setting:
     annotation: Any
     default: Any
     flag: str
-    rule: Rule
+    rule: SettingRule
 
     @property
     def key(self) -> str:
@@ -101,7 +154,7 @@ def setting(
     Returns:
         The dataclass field, typed as its default so that type checkers see the field's type.
     """
-    rule = Rule(help, minimum, maximum, check, hidden, flag)
+    rule = SettingRule(help, minimum, maximum, check, hidden, flag)
     return dataclasses.field(default=default, metadata={_METADATA: rule})
 
 

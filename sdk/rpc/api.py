@@ -13,7 +13,7 @@ from gradmesh.sdk.rpc.peers import To
 from gradmesh.sdk.rpc.worker import WorkerInfo
 from gradmesh.sdk.rref.rref import RRef
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.retry import RetryPolicy
+from gradmesh.sdk.transport.pending_call import RetryPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 

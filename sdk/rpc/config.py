@@ -7,8 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from gradmesh.sdk.process.errors import ConfigError, Problem
-from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.sdk.process.setting import ConfigError, Problem, Section, setting
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

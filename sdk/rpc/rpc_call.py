@@ -11,7 +11,7 @@ from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Overloaded, Unre
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.rpc.reaction import Reaction
 from gradmesh.sdk.rpc.reply import Reply, reply_of
-from gradmesh.sdk.transport.channel import Pending
+from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class RpcCall(Generic[T]):
         self._outstanding = outstanding
         self._read = read
         self._over: Callable[[bool], None] | None = over
-        self._pending: Pending | None = None
+        self._pending: PendingCall | None = None
         self._sent = False
         self._turn = threading.Lock()  # held by the one that waits for the response, or reads it
         self._lock = threading.Lock()  # guards _reply, _error, _arrived, _ready and _keeping
@@ -87,7 +87,7 @@ class RpcCall(Generic[T]):
         self._keeping = False
         self._kept: Future[T] | None = None
 
-    def sent(self, pending: Pending) -> None:
+    def sent(self, pending: PendingCall) -> None:
         """Note that the request is on its way."""
         self._pending = pending
         self._sent = True

@@ -19,7 +19,7 @@ from gradmesh.sdk.rref.ids import (
 from gradmesh.sdk.rref.owners import Owners
 from gradmesh.sdk.rref.rref import Home, RRef
 from gradmesh.sdk.rref.users import Used, Users
-from gradmesh.sdk.transport.channel import Pending
+from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -108,7 +108,7 @@ class Borrowing:
     def __init__(self, exchange: "Exchange", is_reply: bool) -> None:
         self._exchange = exchange
         self._is_reply = is_reply
-        self._calls: list[tuple[Pending, Used, Worker]] = []
+        self._calls: list[tuple[PendingCall, Used, Worker]] = []
 
     def take(self, ref: value_pb2.RemoteRef, deadline: Deadline) -> RRef[Any]:
         """Return a reference that arrived.

@@ -16,7 +16,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.mesh.servers import ParameterServers
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving.cache import RowCache
 from gradmesh.sdk.serving.coordinators import Coordinators
 from gradmesh.sdk.serving.errors import ReadOnly
@@ -25,9 +25,8 @@ from gradmesh.sdk.table.lookup import PendingLookup, look_up
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
-from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.channel import Channel, Dialer
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.dialer import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 
 

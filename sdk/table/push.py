@@ -20,7 +20,7 @@ from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.table.routing import route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
-from gradmesh.sdk.transport.channel import Pending
+from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -104,7 +104,7 @@ class PendingPush:
             for piece in part.pieces
         ]
 
-    def _send(self, shards: ShardMap) -> list[tuple[_Part, Pending | GradmeshError]]:
+    def _send(self, shards: ShardMap) -> list[tuple[_Part, PendingCall | GradmeshError]]:
         return [
             (piece, self._start(piece))
             for part in self._left
@@ -126,7 +126,7 @@ class PendingPush:
             return [_Part(message, shards, part.sender, doubtful=True) for message in messages]
         return [_Part(message, shards, self._next_push()) for message in messages]
 
-    def _start(self, part: _Part) -> Pending | GradmeshError:
+    def _start(self, part: _Part) -> PendingCall | GradmeshError:
         message, wire = part.message, self._table.wire.grads
         try:
             channel = self._table.servers.channel(part.shards, message.shard)
@@ -162,7 +162,7 @@ class PendingPush:
             raise (final_ones or failures)[0]
 
 
-def _failure(call: Pending | GradmeshError) -> GradmeshError | None:
+def _failure(call: PendingCall | GradmeshError) -> GradmeshError | None:
     """Wait for one message; return what went wrong."""
     if isinstance(call, GradmeshError):
         return call

@@ -9,7 +9,7 @@ from gradmesh.protos.common.v1 import array_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import wire_dtype
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.limits import check_name
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction, lifetime_recipe
 from gradmesh.sdk.table.recipe import Initializer, to_recipe

@@ -5,6 +5,7 @@ calls take a lane where there is one.
 """
 
 import math
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import grpc
@@ -14,19 +15,18 @@ from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Unreachable
 from gradmesh.protos.frame import parse
 from gradmesh.protos.method import Body, Method
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import LaneChoice
+from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
+from gradmesh.sdk.transport.boundary import from_call
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.lane.client import Lanes
-from gradmesh.sdk.transport.lane.direct import DirectCall
-from gradmesh.sdk.transport.lane.exchange import EXCHANGE, VERSION_METADATA
-from gradmesh.sdk.transport.lane.host import OPEN_LANE
+from gradmesh.sdk.transport.lane.client import LanePool
+from gradmesh.sdk.transport.lane.direct_call import DirectCall
+from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE, VERSION_METADATA
+from gradmesh.sdk.transport.lane.server import OPEN_LANE
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.pending import Pending as Pending
-from gradmesh.sdk.transport.pending import Writer as Writer
-from gradmesh.sdk.transport.retry import RetryPolicy
+from gradmesh.sdk.transport.pending_call import PendingCall as PendingCall
+from gradmesh.sdk.transport.pending_call import RequestWriter as RequestWriter
+from gradmesh.sdk.transport.pending_call import RetryPolicy
 from gradmesh.sdk.transport.security import call_metadata, channel_credentials
-from gradmesh.sdk.transport.status import from_call
 
 
 @final
@@ -73,11 +73,11 @@ class Channel:
         else:
             self._channel = grpc.secure_channel(address, credentials, options)
         self._calls: dict[str, Any] = {}
-        self.lanes = Lanes(
+        self.lanes = LanePool(
             address, worker, lane, self._negotiate, self._exchange, security, max_frame_bytes
         )
 
-    def call(self, method: Method, request: Body | Writer, deadline: Deadline) -> Any:
+    def call(self, method: Method, request: Body | RequestWriter, deadline: Deadline) -> Any:
         """Make a call and wait for its answer.
 
         Raises:
@@ -85,7 +85,9 @@ class Channel:
         """
         return self.start(method, request, deadline).result()
 
-    def start(self, method: Method, request: Body | Writer, deadline: Deadline) -> "Pending":
+    def start(
+        self, method: Method, request: Body | RequestWriter, deadline: Deadline
+    ) -> "PendingCall":
         """Begin a call; several to different workers run at once.
 
         Args:
@@ -94,7 +96,7 @@ class Channel:
                 on a lane is sent as it is.
             deadline: Of all attempts together.
         """
-        return Pending(self, method, request, deadline)
+        return PendingCall(self, method, request, deadline)
 
     def attempt(self, method: Method, data: bytes, timeout_s: float) -> "grpc.Future[bytes]":
         """Send the bytes of a call once, through gRPC.
@@ -173,3 +175,37 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
         # Where a name has moved to another address, as a pod's does, half a minute is long.
         ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ]
+
+
+# A worker that cannot be reached for this long may be back at another address.
+_PATIENCE_S = 2.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialer:
+    """Makes a channel from an address and a name.
+
+    Args:
+        security: Certificates and token.
+        metrics: Where calls are counted.
+        lane: Which way hot calls take.
+        max_frame_bytes: Largest message either way.
+    """
+
+    security: SecurityConfig | None = None
+    metrics: RpcMetrics = field(default_factory=lambda: RpcMetrics("client"))
+    lane: LaneChoice = "auto"
+    max_frame_bytes: int = limits.MAX_FRAME_BYTES
+
+    def __call__(self, address: str, name: str) -> Channel:
+        """Return a channel to a worker."""
+        return Channel(
+            address,
+            name,
+            security=self.security,
+            metrics=self.metrics,
+            patience_s=_PATIENCE_S,
+            max_frame_bytes=self.max_frame_bytes,
+            lane=self.lane,
+        )

@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 
-from gradmesh.protos.access import ADMIN, ROLES
 from gradmesh.protos.errors import Forbidden, Unauthenticated
-from gradmesh.sdk.process.errors import ConfigError, Problem
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.transport.caller import ANYBODY, Caller
+from gradmesh.protos.rpcs import ADMIN, ROLES
+from gradmesh.sdk.process.network import SecurityConfig
+from gradmesh.sdk.process.setting import ConfigError, Problem
+from gradmesh.sdk.transport.call import UNRESTRICTED, CallerRole
 
 _HEADER, _BEARER = "authorization", "Bearer "
 _SUM = "sha256:"
@@ -170,7 +170,7 @@ class CallerCheck:
         path: str,
         metadata: Mapping[str, str],
         certificate: Callable[[], Mapping[str, Any]],
-    ) -> Caller:
+    ) -> CallerRole:
         """Return who calls `path`, if it may.
 
         Args:
@@ -183,8 +183,8 @@ class CallerCheck:
             Forbidden: The role of the token or of the certificate may not, or there is none.
         """
         if is_open(path):
-            return ANYBODY
-        caller = ANYBODY if self._tokens is None else self._by_token(metadata)
+            return UNRESTRICTED
+        caller = UNRESTRICTED if self._tokens is None else self._by_token(metadata)
         caller.check(path)
         if self._certificate_roles:
             certified = _by_certificate(certificate())
@@ -196,7 +196,7 @@ class CallerCheck:
                 raise caller.refuse(f"be shown with a certificate of {certified.role!r}")
         return caller
 
-    def _by_token(self, metadata: Mapping[str, str]) -> Caller:
+    def _by_token(self, metadata: Mapping[str, str]) -> CallerRole:
         shown = metadata.get(_HEADER)
         if shown is None:
             raise Unauthenticated("this cluster wants a token; set security.token_file")
@@ -205,7 +205,7 @@ class CallerCheck:
         role = self._tokens.get(_sum_of(shown.removeprefix(_BEARER)))
         if role is None or not shown.startswith(_BEARER):
             raise Unauthenticated("the token is wrong; compare security.token_file on both ends")
-        return Caller(role)
+        return CallerRole(role)
 
 
 def _accepted(config: SecurityConfig) -> dict[str, str] | None:
@@ -245,7 +245,7 @@ def _sum_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _by_certificate(said: Mapping[str, Any]) -> Caller:
+def _by_certificate(said: Mapping[str, Any]) -> CallerRole:
     """Return who shows a certificate: one of its names is its role."""
     names = [name.decode(errors="replace") for name in said.get(_ALTERNATIVE_NAMES, ())]
     roles = [name.removesuffix(_ROLE_NAME) for name in names if name.endswith(_ROLE_NAME)]
@@ -256,7 +256,7 @@ def _by_certificate(said: Mapping[str, Any]) -> Caller:
             f"trainer{_ROLE_NAME}",
             names=", ".join(names),
         )
-    return Caller(known[0])
+    return CallerRole(known[0])
 
 
 def _check_certificates(config: SecurityConfig) -> None:

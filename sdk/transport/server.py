@@ -20,18 +20,15 @@ from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
 from gradmesh.protos.method import from_wire, methods_of, to_wire
-from gradmesh.sdk.process.address import join, split
-from gradmesh.sdk.process.errors import AddressInUse
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import SecurityConfig, TransportConfig, join, split
+from gradmesh.sdk.process.setting import AddressInUse
+from gradmesh.sdk.transport.boundary import CallInterceptor
 from gradmesh.sdk.transport.call import MAX_CALL_S as MAX_CALL_S
 from gradmesh.sdk.transport.call import Call as Call
-from gradmesh.sdk.transport.call import Endpoint
-from gradmesh.sdk.transport.caller import current_caller
+from gradmesh.sdk.transport.call import RpcHandler, current_caller
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.interceptor import Border
-from gradmesh.sdk.transport.lane.exchange import EXCHANGE
-from gradmesh.sdk.transport.lane.host import OPEN_LANE, OWN, LaneHost
+from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
+from gradmesh.sdk.transport.lane.server import OPEN_LANE, OWN, LaneServer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import CallerCheck, server_credentials
 
@@ -74,16 +71,16 @@ class Server:
         security = security or SecurityConfig()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         metrics = RpcMetrics("server", registry)
-        self._border = Border(CallerCheck(security), metrics)
+        self._border = CallInterceptor(CallerCheck(security), metrics)
         endpoints = _endpoints(services)
         hot = {e.method.number: e for e in endpoints if e.method.number}
-        self._lanes = LaneHost(
+        self._lanes = LaneServer(
             transport or TransportConfig(), security, listen, hot, metrics, max_frame_bytes
         )
         self._server = grpc.server(
             self._pool, interceptors=[self._border], options=_options(max_frame_bytes)
         )
-        endpoints.append(Endpoint(OPEN_LANE, self._lanes.open_lane))
+        endpoints.append(RpcHandler(OPEN_LANE, self._lanes.open_lane))
         # A stream holds its thread for as long as it lasts, so it takes none of the calls'.
         streams = (transport or TransportConfig()).max_lanes
         self._stream_pool = ThreadPoolExecutor(streams, thread_name_prefix="lane-stream")
@@ -157,10 +154,10 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def _endpoints(services: Mapping[ServiceDescriptor, object]) -> list[Endpoint]:
+def _endpoints(services: Mapping[ServiceDescriptor, object]) -> list[RpcHandler]:
     """Return all rpcs with what serves them; the server itself has those of lanes."""
     return [
-        Endpoint(method, getattr(servicer, method.verb))
+        RpcHandler(method, getattr(servicer, method.verb))
         for descriptor, servicer in services.items()
         for method in methods_of(descriptor).values()
         if method.path not in OWN
@@ -168,7 +165,7 @@ def _endpoints(services: Mapping[ServiceDescriptor, object]) -> list[Endpoint]:
 
 
 def _handlers(
-    descriptor: ServiceDescriptor, endpoints: list[Endpoint], max_frame_bytes: int
+    descriptor: ServiceDescriptor, endpoints: list[RpcHandler], max_frame_bytes: int
 ) -> grpc.GenericRpcHandler:
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         endpoint.method.name: grpc.unary_unary_rpc_method_handler(
@@ -180,14 +177,14 @@ def _handlers(
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
 
 
-def _exchange(lanes: LaneHost, pool: ThreadPoolExecutor) -> grpc.GenericRpcHandler:
+def _exchange(lanes: LaneServer, pool: ThreadPoolExecutor) -> grpc.GenericRpcHandler:
     behaviour: Any = partial(lanes.exchange)
     behaviour.experimental_thread_pool = pool
     handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(behaviour)
     return grpc.method_handlers_generic_handler(EXCHANGE.service, {EXCHANGE.name: handler})
 
 
-def _behaviour(endpoint: Endpoint, max_frame_bytes: int) -> Any:
+def _behaviour(endpoint: RpcHandler, max_frame_bytes: int) -> Any:
     """Return the function that turns request bytes into response bytes."""
     method, serve = endpoint
 

@@ -6,7 +6,7 @@ from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import table_pb2 as pb
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest, TableConflict, TableNotFound
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.limits import check_name
 from gradmesh.sdk.table.arithmetic import least_max_bytes, row_bytes
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction

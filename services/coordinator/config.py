@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, final
 
-from gradmesh.sdk.process.address import listening
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.process.errors import Problem
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.sdk.process.network import SecurityConfig, listening
+from gradmesh.sdk.process.setting import Problem, Section, setting
 
 
 @final

@@ -11,7 +11,7 @@ from typing import NamedTuple, final
 import msgspec
 
 from gradmesh.protos.errors import InvalidRequest, ShardNotReady
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.limits import check_name
 
 MAX_SHARDS = 1 << 20
 """Shards of one data set; each takes a bit in the coordinator's file."""

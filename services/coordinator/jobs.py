@@ -8,7 +8,7 @@ import json
 from typing import final
 
 from gradmesh.protos.errors import JobDone
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.limits import check_name
 
 MAX_JOBS = 256
 """Finished jobs that are remembered; older ones have no trainers left."""

@@ -17,7 +17,7 @@ from gradmesh.protos.coordinator.v1 import (
     table_pb2,
 )
 from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch, ShardNotReady
-from gradmesh.protos.naming import check_name
+from gradmesh.protos.limits import check_name
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.board import Board
 from gradmesh.services.coordinator.catalogue import Catalogue

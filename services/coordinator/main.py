@@ -3,7 +3,7 @@
 import logging
 
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
-from gradmesh.sdk.process.address import write_address
+from gradmesh.sdk.process.network import write_address
 from gradmesh.sdk.process.process import Process, ProcessConfig
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.config import CoordinatorConfig

@@ -10,7 +10,7 @@ from typing import final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2 as pb
 from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
-from gradmesh.protos.naming import check_name, natural_key
+from gradmesh.protos.limits import check_name, natural_key
 from gradmesh.services.coordinator.journal import Journal
 
 # Short-lived clients come and go under ever new names.

@@ -10,7 +10,7 @@ from typing import final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2, reshard_pb2, table_pb2
 from gradmesh.protos.errors import InvalidRequest, ReshardUnderWay
-from gradmesh.protos.naming import natural_key
+from gradmesh.protos.limits import natural_key
 from gradmesh.protos.sharding import BUCKETS, rebalance
 
 WAITING = reshard_pb2.RESHARD_PHASE_WAITING

@@ -19,7 +19,7 @@ from gradmesh.protos.errors import (
     StaleGeneration,
     StoreFull,
 )
-from gradmesh.protos.naming import natural_key
+from gradmesh.protos.limits import natural_key
 
 MAX_KEYS = 65536
 """Values that one generation may publish: a few for each trainer of the largest group."""

@@ -4,7 +4,7 @@ from typing import final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2, table_pb2
 from gradmesh.protos.errors import ShardNotReady
-from gradmesh.protos.naming import natural_key
+from gradmesh.protos.limits import natural_key
 from gradmesh.protos.sharding import even_buckets
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, final
 
 from gradmesh.sdk.node.config import MemberConfig
-from gradmesh.sdk.process.name import worker_name
+from gradmesh.sdk.process.network import worker_name
 from gradmesh.sdk.process.setting import setting
 
 Durability: TypeAlias = Literal["off", "os", "fsync"]

@@ -6,8 +6,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.autograd.contexts import CONTEXTS
 from gradmesh.sdk.autograd.station import SharedContexts
 from gradmesh.sdk.node.node import Node
-from gradmesh.sdk.process.lifecycle import NOT_NEEDED, UNRECOVERABLE
-from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.process.process import NOT_NEEDED, UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.parameter_server.config import ParameterServerConfig
 from gradmesh.services.parameter_server.directory import Directory

@@ -8,7 +8,7 @@ import numpy as np
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
-from gradmesh.sdk.transport.call import Empty
+from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Contexts, Part, Slots
 from gradmesh.services.parameter_server.epochs import Epochs
@@ -61,7 +61,7 @@ class Refresher:
         epoch: int,
         mark: context_pb2.StepMark | None,
         since: int = 0,
-        empty: Empty = np.empty,
+        empty: ArrayAllocator = np.empty,
     ) -> tuple[list[Array], int]:
         """Return what changed since a lookup was made ahead, and leave it there.
 
@@ -102,7 +102,7 @@ class Refresher:
         number: int,
         mark: context_pb2.StepMark | None,
         since: int = 0,
-        empty: Empty = np.empty,
+        empty: ArrayAllocator = np.empty,
     ) -> tuple[list[Array], int]:
         """Return what changed since a lookup was made ahead, and make it one of its step.
 
@@ -203,7 +203,7 @@ class _Changed:
         self._kinds.setdefault(kind, []).append(some)
         self._sizes[kind] += slots.size
 
-    def read(self, empty: Empty) -> list[Array]:
+    def read(self, empty: ArrayAllocator) -> list[Array]:
         """Return the places and the rows of each kind."""
         arrays: list[Array] = []
         for (dim, dtype), every in self._kinds.items():

@@ -18,7 +18,7 @@ from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.transport.call import Empty
+from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
 from gradmesh.services.parameter_server.copies import Copies
@@ -197,7 +197,7 @@ class Store:
         mark: context_pb2.StepMark | None,
         ahead: bool = False,
         peek: bool = False,
-        empty: Empty = np.empty,
+        empty: ArrayAllocator = np.empty,
     ) -> list[Array]:
         """Return the rows of several tables, in memory that `empty` gives.
 

@@ -3,8 +3,7 @@
 import logging
 
 from gradmesh.sdk.node.start import init
-from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
-from gradmesh.sdk.process.process import Process, ProcessConfig
+from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.rpc.shutdown import close
 from gradmesh.services.worker.config import WorkerConfig

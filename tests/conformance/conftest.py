@@ -21,8 +21,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.mesh.servers import METHODS
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics

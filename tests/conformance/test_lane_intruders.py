@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from gradmesh.protos.lane import HEADER, MAGIC, VERSION, Header
+from gradmesh.protos.lane import HEADER, MAGIC, VERSION, FrameHeader
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.transport.lane.handshake import greet
 from gradmesh.sdk.transport.lane.link import Link
@@ -58,7 +58,7 @@ def ask_raw(link: Link, data: bytes) -> bytes:
 
 
 def header(**changed: int) -> bytes:
-    return HEADER.pack(*Header(MAGIC, 1, 1, 1000, 0, 0, 0, 0)._replace(**changed))
+    return HEADER.pack(*FrameHeader(MAGIC, 1, 1, 1000, 0, 0, 0, 0)._replace(**changed))
 
 
 BAD = {
@@ -150,7 +150,7 @@ def test_memory_that_could_shrink_is_refused(lane_mesh: Any) -> None:
 
 
 def test_a_client_that_says_nothing_is_cut_off(lane_mesh: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("gradmesh.sdk.transport.lane.host.HELLO_S", 0.2)
+    monkeypatch.setattr("gradmesh.sdk.transport.lane.server.HELLO_S", 0.2)
     monkeypatch.setattr("gradmesh.sdk.transport.lane.handshake.HELLO_S", 0.2)
     mesh = lane_mesh("grpc")
     address = offer(mesh, owner_pb2.LANE_KIND_TCP).address

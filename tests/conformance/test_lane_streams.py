@@ -11,15 +11,18 @@ import pytest
 
 from gradmesh.protos.errors import DeadlineExceeded, Unauthenticated, Unreachable
 from gradmesh.protos.frame import Frame
-from gradmesh.protos.lane import HEADER, MAGIC, Header
+from gradmesh.protos.lane import HEADER, MAGIC, FrameHeader
 from gradmesh.protos.owner.v1 import owner_pb2, owner_pb2_grpc
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.mesh.servers import METHODS
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.lane.chunks import CHUNK_BYTES, data_of, to_messages
-from gradmesh.sdk.transport.lane.exchange import VERSION_METADATA
+from gradmesh.sdk.transport.lane.grpc_stream import (
+    CHUNK_BYTES,
+    VERSION_METADATA,
+    data_of,
+    to_messages,
+)
 from gradmesh.sdk.transport.lane.stream import LaneBroken
 
 
@@ -167,7 +170,7 @@ def test_an_interrupted_call_leaves_a_channel_that_works_and_closes(lane_mesh: A
 
 
 def frame(**changed: int) -> bytes:
-    return HEADER.pack(*Header(MAGIC, 3, 1, 1000, 0, 0, 0, 0)._replace(**changed))
+    return HEADER.pack(*FrameHeader(MAGIC, 3, 1, 1000, 0, 0, 0, 0)._replace(**changed))
 
 
 @pytest.mark.parametrize("bad", [frame(magic=1), frame(head_bytes=2**32 - 1), frame() + frame()])
@@ -208,7 +211,7 @@ def test_a_grpc_without_direct_calls_makes_a_call_each(
     lane_mesh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mesh = lane_mesh("grpc")
-    monkeypatch.setattr("gradmesh.sdk.transport.lane.direct._core", None)
+    monkeypatch.setattr("gradmesh.sdk.transport.lane.direct_call._core", None)
 
     mesh.lookup(np.arange(3), channel=mesh.connect())
 

@@ -6,9 +6,8 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, MethodDescriptor
 
 from gradmesh.protos import errors
-from gradmesh.protos.access import ACCESS, ROLES
 from gradmesh.protos.frame import ARRAYS_FIELD
-from gradmesh.protos.repeatable import REPEATABLE
+from gradmesh.protos.rpcs import ACCESS, REPEATABLE, ROLES
 
 Rpcs = dict[str, MethodDescriptor]
 

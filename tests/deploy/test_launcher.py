@@ -24,7 +24,7 @@ from gradmesh.launch.kubernetes.errors import (
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.kubernetes.manifests import IMAGE, Manifests
 from gradmesh.launch.launcher import ClusterRequest, Launcher
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import fetch
 from tests.conformance.launcher_suite import LauncherSuite
 from tests.deploy.emulator.cluster import EmulatedCluster

@@ -11,7 +11,7 @@ import gradmesh as gm
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import fetch
 from tests.deploy.emulator.cluster import EmulatedCluster
 from tests.deploy.emulator.server import wait_until

@@ -10,7 +10,7 @@ import trustme
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 from tests.deploy.emulator.cluster import EmulatedCluster
 from tests.deploy.emulator.resources import CORE

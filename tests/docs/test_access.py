@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gradmesh.protos.access import ACCESS, ROLES
+from gradmesh.protos.rpcs import ACCESS, ROLES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 

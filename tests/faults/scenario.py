@@ -12,8 +12,8 @@ import numpy as np
 from gradmesh.launch.local import LocalCluster
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.mesh.connect import connect
-from gradmesh.sdk.process.fault import Fault
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.fault import PlannedFault
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 from gradmesh.trainer.data import ClickSpec
 
@@ -96,7 +96,7 @@ def train(
         restarts = {p["name"]: p["restarts"] for p in cluster.processes()}
         began = began_at(cluster.folder.log_file("parameter-server-0"))
     fired = {mark.name for mark in marks.iterdir()}
-    assert fired == {Fault.parse(fault).mark for fault in faults} or (fired and not all_fire)
+    assert fired == {PlannedFault.parse(fault).mark for fault in faults} or (fired and not all_fire)
     exact = ("auc", "best_auc", "log_loss", "samples", "dense_crc32")
     return Outcome({name: result[name] for name in exact}, tables, restarts, began)
 

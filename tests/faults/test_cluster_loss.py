@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import fetch
 from tests.faults.scenario import assert_same, train, wait_for
 

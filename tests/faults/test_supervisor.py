@@ -17,7 +17,7 @@ import pytest
 # A server that holds a port and its lifeline, as the real ones do.
 CHILD = """
 import socket, sys
-from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
+from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 with Lifecycle(LifecycleConfig(lifeline=True)) as life, socket.create_server(("127.0.0.1", 0)) as s:
     open(sys.argv[1], "w").write(str(s.getsockname()[1]))
     life.wait()

@@ -15,7 +15,7 @@ import pytest
 import gradmesh as gm
 from gradmesh.launch.errors import ClusterFailed, StateInUse
 from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 
 

@@ -24,7 +24,7 @@ from gradmesh.protos.errors import (
 from gradmesh.sdk import autograd
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.nn import RemoteEmbedding
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.table.recipe import Initializer
 
 

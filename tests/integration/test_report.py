@@ -9,7 +9,7 @@ import pytest
 import gradmesh as gm
 from gradmesh.cli.report import statuses
 from gradmesh.launch.errors import ClusterFailed
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 
 SMALL = {"job.steps": 60, "job.batch_size": 64, "job.eval_batches": 2}
 

@@ -7,7 +7,7 @@ from gradmesh.engine import optim
 from gradmesh.protos.errors import Forbidden
 from gradmesh.sdk import autograd
 from gradmesh.sdk.nn import RemoteEmbedding
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving import TableReader
 from gradmesh.sdk.status import fetch
 

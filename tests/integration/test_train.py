@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import gradmesh as gm
 from gradmesh.launch.errors import ClusterFailed
-from gradmesh.sdk.process.errors import ConfigError
+from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.trainer.errors import DataError
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "criteo_dlrm"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.status import ClusterStatus, fetch
 
 GRADMESH = (sys.executable, "-m", "gradmesh")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, final
 
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.protos.naming import check_name
-from gradmesh.sdk.process.errors import Problem
-from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.protos.limits import check_name
+from gradmesh.sdk.process.setting import Problem, Section, setting
 
 Shape: TypeAlias = Literal["linear", "cosine", "constant"]
 TableOptimizer: TypeAlias = Literal["sgd", "adagrad", "rowwise-adagrad", "adam"]

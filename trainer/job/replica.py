@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from gradmesh.engine.nn import Module
-from gradmesh.sdk.process.errors import ConfigError, Problem
+from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.trainer.ddp import DistributedDataParallel
 from gradmesh.trainer.process_group import ProcessGroup
 

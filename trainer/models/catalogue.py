@@ -5,7 +5,7 @@ from typing import Any
 
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module
-from gradmesh.sdk.process.errors import ConfigError, Problem
+from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.trainer.data.fields import Fields
 from gradmesh.trainer.models.config import ModelConfig
 from gradmesh.trainer.models.dcn import DCNv2

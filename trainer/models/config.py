@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from gradmesh.sdk.process.convert import did_you_mean
-from gradmesh.sdk.process.errors import Problem
-from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.sdk.process.config import did_you_mean
+from gradmesh.sdk.process.setting import Problem, Section, setting
 
 MODEL_NAMES = ("dlrm", "dcnv2", "wide-deep", "deepfm", "two-tower")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias, final
 
 from gradmesh.launch.docker.errors import DockerMissing, DockerRejected, DockerUnreachable
-from gradmesh.protos.naming import natural_key
+from gradmesh.protos.limits import natural_key
 
 # The client has no types.
 Container: TypeAlias = Any

@@ -24,7 +24,7 @@ from gradmesh.launch.launcher import (
 )
 from gradmesh.launch.readable import readable
 from gradmesh.launch.watched import Watched
-from gradmesh.sdk.process.address import split
+from gradmesh.sdk.process.network import split
 
 _POLL_S = 0.1
 _TAIL = 20

@@ -14,14 +14,12 @@ from typing import final
 from gradmesh.protos.errors import GradmeshError, LaneUnavailable
 from gradmesh.protos.lane import VERSION
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.process.address import split
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import LaneChoice
-from gradmesh.sdk.transport.lane.direct import DirectCall
-from gradmesh.sdk.transport.lane.exchange import ClientStream, Watch
+from gradmesh.sdk.process.network import LaneChoice, SecurityConfig, split
+from gradmesh.sdk.transport.lane.arena import IdleTrimmer
+from gradmesh.sdk.transport.lane.direct_call import DirectCall
+from gradmesh.sdk.transport.lane.grpc_stream import ClientStream, StreamWatchdog
 from gradmesh.sdk.transport.lane.handshake import HELLO_S, greet, host_identity
-from gradmesh.sdk.transport.lane.link import Link, TcpLink
-from gradmesh.sdk.transport.lane.trimmer import Trimmer
+from gradmesh.sdk.transport.lane.link import InlineLink, Link
 from gradmesh.sdk.transport.security import client_tls
 
 _log = logging.getLogger(__name__)
@@ -43,7 +41,7 @@ _MAX_PAUSE_S = 60.0
 
 
 @final
-class Lanes:
+class LanePool:
     """The lane connections of one channel.
 
     Args:
@@ -71,8 +69,8 @@ class Lanes:
         self._wanted = _KINDS[choice]
         self._negotiate = negotiate
         self._exchange = exchange
-        self._watch = Watch()
-        self._trimmer = Trimmer(self._trim)
+        self._watch = StreamWatchdog()
+        self._trimmer = IdleTrimmer(self._trim)
         self._security = security
         self._max_frame_bytes = max_frame_bytes
         self._lock = threading.Lock()  # guards all below; _free is also popped without it
@@ -205,7 +203,7 @@ class Lanes:
             stream.close()
             self._failed.add("stream")
             raise
-        return TcpLink(stream, self._max_frame_bytes, "stream")
+        return InlineLink(stream, self._max_frame_bytes, "stream")
 
     def _note_open(self, link: Link) -> None:
         with self._lock:

@@ -5,19 +5,22 @@ as the kernel tells, and pass each other the memory they write to.
 """
 
 import functools
+import hmac
 import os
+import secrets
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from gradmesh.protos.lane import VERSION
-from gradmesh.sdk.transport.caller import Caller
+from gradmesh.sdk.transport.call import CallerRole
 from gradmesh.sdk.transport.lane.arena import Arena, map_peer
-from gradmesh.sdk.transport.lane.link import SMALL, Link, ShmLink, TcpLink
-from gradmesh.sdk.transport.lane.stream import LaneBroken, PlainStream, Stream, TlsStream
+from gradmesh.sdk.transport.lane.link import SMALL, InlineLink, Link, ShmLink
+from gradmesh.sdk.transport.lane.stream import ByteStream, LaneBroken, PlainStream, TlsStream
 
 SECRET_BYTES = 32
 HELLO_S = 5.0
@@ -41,22 +44,22 @@ def host_identity() -> str:
         return ""
 
 
-def stream_of(sock: socket.socket) -> Stream:
+def stream_of(sock: socket.socket) -> ByteStream:
     """Return the stream of a socket that is connected and, where needed, encrypted."""
     import ssl
 
     return TlsStream(sock) if isinstance(sock, ssl.SSLSocket) else PlainStream(sock)
 
 
-def _eager_stream(sock: socket.socket) -> Stream:
+def _eager_stream(sock: socket.socket) -> ByteStream:
     """Return the stream of a unix socket, whose other end answers within microseconds."""
     if len(os.sched_getaffinity(0)) == 1:
         # Only the turn of the other process can bring what we would look for.
         return PlainStream(sock)
     # Imported here: a process without such a lane does without the compiler.
-    from gradmesh.sdk.transport.lane.look import Eagerness
+    from gradmesh.sdk.transport.lane.spin import SpinWait
 
-    return PlainStream(sock, Eagerness(SMALL))
+    return PlainStream(sock, SpinWait(SMALL))
 
 
 def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -> Link:
@@ -71,7 +74,7 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
     if kind == "tcp":
         sock.sendall(hello)
         _check(_WELCOME.unpack(_read(sock, _WELCOME.size)))
-        return TcpLink(stream_of(sock), max_frame_bytes)
+        return InlineLink(stream_of(sock), max_frame_bytes)
     check_user(sock)
     arena = Arena(max_frame_bytes, shared=True)
     try:
@@ -89,9 +92,9 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
 def welcome(
     sock: socket.socket,
     kind: str,
-    admit: Callable[[bytes], Caller | None],
+    admit: Callable[[bytes], CallerRole | None],
     max_frame_bytes: int,
-) -> tuple[Link, Caller]:
+) -> tuple[Link, CallerRole]:
     """Open a connection as its server; return it and who is at its other end.
 
     Args:
@@ -108,7 +111,7 @@ def welcome(
     if kind == "tcp":
         caller = _admit(_read(sock, _HELLO.size), admit)
         sock.sendall(_WELCOME.pack(_MAGIC, VERSION))
-        return TcpLink(stream_of(sock), max_frame_bytes), caller
+        return InlineLink(stream_of(sock), max_frame_bytes), caller
     check_user(sock)
     hello, fd = _receive_fd(sock, _HELLO.size)
     try:
@@ -136,7 +139,7 @@ def check_user(sock: socket.socket) -> None:
         raise ValueError(f"the other end runs as user {user}, this one as {os.geteuid()}")
 
 
-def _admit(hello: bytes, admit: Callable[[bytes], Caller | None]) -> Caller:
+def _admit(hello: bytes, admit: Callable[[bytes], CallerRole | None]) -> CallerRole:
     magic, version, secret = _HELLO.unpack(hello)
     _check((magic, version))
     caller = admit(secret)
@@ -171,3 +174,37 @@ def _receive_fd(sock: socket.socket, size: int) -> tuple[bytes, int]:
             os.close(fd)
         raise LaneBroken("the other end closed the connection during the handshake")
     return data, fds[0]
+
+
+_TTL_S = 10.0
+_MAX = 256
+
+
+@final
+class LaneSecrets:
+    """Secrets given out and not yet used."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards _open
+        self._open: list[tuple[float, bytes, CallerRole]] = []
+
+    def make(self, caller: CallerRole) -> bytes | None:
+        """Return a new secret for a caller; None when too many are waiting."""
+        now = time.monotonic()
+        secret = secrets.token_bytes(SECRET_BYTES)
+        with self._lock:
+            self._open = [offer for offer in self._open if offer[0] > now]
+            if len(self._open) >= _MAX:
+                return None
+            self._open.append((now + _TTL_S, secret, caller))
+        return secret
+
+    def take(self, shown: bytes) -> CallerRole | None:
+        """Return whom a secret was made for, and use it up; None if it is not good."""
+        now = time.monotonic()
+        with self._lock:
+            for place, (until, secret, caller) in enumerate(self._open):
+                if hmac.compare_digest(secret, shown):
+                    del self._open[place]
+                    return caller if until > now else None
+        return None

@@ -17,16 +17,15 @@ from gradmesh.protos.lane import (
     HEADER,
     MAGIC,
     MAX_PREFIX_BYTES,
-    Header,
+    FrameHeader,
     aligned,
     entry,
     read_arrays,
     read_header,
     read_table,
 )
-from gradmesh.sdk.transport.lane.arena import Arena
-from gradmesh.sdk.transport.lane.stream import LaneBroken, Stream
-from gradmesh.sdk.transport.lane.trimmer import BIG_BYTES
+from gradmesh.sdk.transport.lane.arena import BIG_BYTES, Arena
+from gradmesh.sdk.transport.lane.stream import ByteStream, LaneBroken
 
 FOREVER = float("inf")
 
@@ -72,7 +71,7 @@ class Link(ABC):
     """
 
     def __init__(
-        self, kind: str, stream: Stream, arena: Arena, inbox: mmap.mmap, max_frame_bytes: int
+        self, kind: str, stream: ByteStream, arena: Arena, inbox: mmap.mmap, max_frame_bytes: int
     ) -> None:
         self.kind = kind
         self.stream = stream
@@ -212,11 +211,11 @@ class Link(ABC):
         return have
 
     @abstractmethod
-    def _end(self, head_end: int, header: Header) -> int:
+    def _end(self, head_end: int, header: FrameHeader) -> int:
         """Return how many bytes of the frame come over the socket."""
 
     @abstractmethod
-    def _read(self, header: Header, table: bytes, head_end: int) -> list[Array]:
+    def _read(self, header: FrameHeader, table: bytes, head_end: int) -> list[Array]:
         """Return the arrays of the frame that has arrived."""
 
     def trim(self) -> None:
@@ -241,7 +240,9 @@ class ShmLink(Link):
         max_frame_bytes: Largest frame either way.
     """
 
-    def __init__(self, stream: Stream, arena: Arena, peer: mmap.mmap, max_frame_bytes: int) -> None:
+    def __init__(
+        self, stream: ByteStream, arena: Arena, peer: mmap.mmap, max_frame_bytes: int
+    ) -> None:
         inbox = mmap.mmap(-1, MAX_PREFIX_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         super().__init__("shm", stream, arena, inbox, max_frame_bytes)
         self._peer = peer
@@ -260,10 +261,10 @@ class ShmLink(Link):
         """Wait for the next frame, as Link does."""
         return self._receive_quickly(self._peer, deadline)
 
-    def _end(self, head_end: int, header: Header) -> int:
+    def _end(self, head_end: int, header: FrameHeader) -> int:
         return head_end
 
-    def _read(self, header: Header, table: bytes, head_end: int) -> list[Array]:
+    def _read(self, header: FrameHeader, table: bytes, head_end: int) -> list[Array]:
         if not table:
             return []
         if header.body_bytes > self._peer_bytes:
@@ -272,7 +273,7 @@ class ShmLink(Link):
 
 
 @final
-class TcpLink(Link):
+class InlineLink(Link):
     """Everything over one connection; frames arrive in pieces of any size.
 
     Args:
@@ -281,7 +282,7 @@ class TcpLink(Link):
         kind: "tcp" or "stream".
     """
 
-    def __init__(self, stream: Stream, max_frame_bytes: int, kind: str = "tcp") -> None:
+    def __init__(self, stream: ByteStream, max_frame_bytes: int, kind: str = "tcp") -> None:
         inbox = mmap.mmap(
             -1, MAX_PREFIX_BYTES + max_frame_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         )
@@ -305,10 +306,10 @@ class TcpLink(Link):
                 at = start + array.nbytes
         return b"".join(entries), at, parts
 
-    def _end(self, head_end: int, header: Header) -> int:
+    def _end(self, head_end: int, header: FrameHeader) -> int:
         return aligned(head_end) + header.body_bytes if header.body_bytes else head_end
 
-    def _read(self, header: Header, table: bytes, head_end: int) -> list[Array]:
+    def _read(self, header: FrameHeader, table: bytes, head_end: int) -> list[Array]:
         if not table:
             return []
         return read_arrays(read_table(table), self._frozen, aligned(head_end), header.body_bytes)

@@ -8,15 +8,13 @@ from typing import Any, final
 from gradmesh.protos.errors import GradmeshError, InvalidFrame, InvalidRequest
 from gradmesh.protos.frame import Array, Frame, parse
 from gradmesh.protos.lane import FAILED, SUCCEEDED
-from gradmesh.sdk.transport.call import MAX_CALL_S, Call, Endpoint
-from gradmesh.sdk.transport.caller import Caller
+from gradmesh.sdk.transport.boundary import to_proto, unforeseen
+from gradmesh.sdk.transport.call import MAX_CALL_S, Call, CallerRole, RpcHandler
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.interceptor import unforeseen
+from gradmesh.sdk.transport.lane.arena import IDLE_S
 from gradmesh.sdk.transport.lane.link import FOREVER, Link, Received
 from gradmesh.sdk.transport.lane.stream import LaneBroken
-from gradmesh.sdk.transport.lane.trimmer import IDLE_S
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.status import to_proto
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +38,10 @@ class Session:
     def __init__(
         self,
         link: Link,
-        endpoints: Mapping[int, Endpoint],
+        endpoints: Mapping[int, RpcHandler],
         metrics: RpcMetrics,
         peer: str,
-        caller: Caller,
+        caller: CallerRole,
         is_draining: Callable[[], bool],
     ) -> None:
         self.link = link
@@ -104,7 +102,7 @@ class Session:
         self._metrics.observe(path, status, seconds, sent, request.size, link.kind)
 
     def _handle(
-        self, endpoint: Endpoint | None, request: Received
+        self, endpoint: RpcHandler | None, request: Received
     ) -> tuple[bytes, Sequence[Array]]:
         """Run the handler; return head and arrays of its response."""
         if endpoint is None:

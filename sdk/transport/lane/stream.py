@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
-    from gradmesh.sdk.transport.lane.look import Eagerness
+    from gradmesh.sdk.transport.lane.spin import SpinWait
 
 # How long the kernel waits before it asks us whether the deadline has passed.
 _SLICE_S = 1.0
@@ -22,7 +22,7 @@ class LaneBroken(ConnectionError):
     """The connection is gone, or what came over it made no sense."""
 
 
-class Stream(ABC):
+class ByteStream(ABC):
     """One connection."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Stream(ABC):
         """Close the connection, also under a thread that reads from it; may be called twice."""
 
 
-class SocketStream(Stream):
+class SocketStream(ByteStream):
     """A connection over a socket.
 
     Args:
@@ -94,7 +94,7 @@ class SocketStream(Stream):
 class PlainStream(SocketStream):
     """A socket whose timeouts are the kernel's: no extra system call on the way of each message."""
 
-    def __init__(self, sock: socket.socket, eager: "Eagerness | None" = None) -> None:
+    def __init__(self, sock: socket.socket, eager: "SpinWait | None" = None) -> None:
         super().__init__(sock)
         self.eager = eager
         self._looks = self._closed = False
@@ -141,7 +141,7 @@ class PlainStream(SocketStream):
         eager.note(time.monotonic_ns() - begun)
         return data
 
-    def _look(self, eager: "Eagerness") -> bytes | None:
+    def _look(self, eager: "SpinWait") -> bytes | None:
         """Look for bytes before sleeping; None if there are none."""
         # Before the number of the descriptor is read; see `close`.
         self._looks = True

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar, final
 
-from gradmesh.sdk.process.lifecycle import UNRECOVERABLE
+from gradmesh.sdk.process.process import UNRECOVERABLE
 
 
 @final

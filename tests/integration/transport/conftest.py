@@ -22,7 +22,7 @@ from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.optim.stepper import Stepper
 from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.owner.servicer import OwnerServicer
-from gradmesh.sdk.process.address import join, split
+from gradmesh.sdk.process.network import join, split
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline

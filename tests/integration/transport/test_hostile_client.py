@@ -18,9 +18,9 @@ from gradmesh.protos.method import Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.transport.boundary import from_call
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.status import from_call
 
 SERVICES = [
     coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradmesh.protos.repeatable import REPEATABLE
+from gradmesh.protos.rpcs import REPEATABLE
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,16 +10,15 @@ import pytest
 import trustme
 
 from gradmesh.protos import errors
-from gradmesh.protos.access import ACCESS, ROLES
 from gradmesh.protos.autograd.v1 import autograd_pb2
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
-from gradmesh.sdk.process.errors import ConfigError
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import LaneChoice
+from gradmesh.protos.rpcs import ACCESS, ROLES
+from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
+from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Server

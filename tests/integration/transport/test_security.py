@@ -11,8 +11,8 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gradmesh.protos import errors
-from gradmesh.sdk.process.errors import ConfigError
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
+from gradmesh.sdk.process.setting import ConfigError
 
 Issue = Callable[..., SecurityConfig]
 

@@ -14,7 +14,7 @@ from gradmesh.protos import errors
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.process.errors import AddressInUse
+from gradmesh.sdk.process.setting import AddressInUse
 from gradmesh.sdk.transport.deadline import Deadline
 
 METHODS = methods_of(owner_pb2.DESCRIPTOR.services_by_name["OwnerService"])

@@ -23,7 +23,7 @@ from rpc_later import (
 )
 
 import gradmesh as gm
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import TransportConfig
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.current import current_agent
 

@@ -10,7 +10,7 @@ from rpc_functions import add, whoami
 
 import gradmesh as gm
 from gradmesh.protos import errors
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.peers import Peers
 from gradmesh.sdk.rpc.shutdown import close

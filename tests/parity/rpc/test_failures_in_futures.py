@@ -10,7 +10,7 @@ from rpc_functions import Point, add, echo
 
 import gradmesh as gm
 from gradmesh.protos import errors
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import TransportConfig
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.shutdown import close
 

@@ -14,7 +14,7 @@ from rpc_later import own_future
 
 import gradmesh as gm
 from gradmesh.protos import errors
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import TransportConfig
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.transport.channel import Channel
 

@@ -16,7 +16,7 @@ from test_faulty import faulty as faulty
 
 import gradmesh as gm
 from gradmesh.protos import errors
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import TransportConfig
 from gradmesh.sdk.rpc.agent import Agent
 
 ASK: dict[str, tuple[str, Callable[[Any], Any]]] = {

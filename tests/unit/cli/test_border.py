@@ -7,7 +7,7 @@ import pytest
 from gradmesh.cli.border import exit_code, run
 from gradmesh.launch.errors import ClusterFailed, NoCluster, StateInUse
 from gradmesh.protos import errors
-from gradmesh.sdk.process.errors import AddressInUse, ConfigError, Problem
+from gradmesh.sdk.process.setting import AddressInUse, ConfigError, Problem
 
 
 def raising(error: BaseException) -> click.Command:

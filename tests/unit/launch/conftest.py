@@ -11,7 +11,7 @@ from gradmesh.launch.supervisor import Supervisor
 # A child that lives as the real ones do: it holds its lifeline and drains on SIGTERM.
 STEADY = """
 import sys
-from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
+from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 with Lifecycle(LifecycleConfig(lifeline=True)) as life:
     print("ready", flush=True)
     life.wait()

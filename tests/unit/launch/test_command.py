@@ -3,7 +3,7 @@ from pathlib import Path
 
 from gradmesh.launch.command import command, flags
 from gradmesh.sdk.process.log import LogConfig
-from gradmesh.sdk.process.security import SecurityConfig
+from gradmesh.sdk.process.network import SecurityConfig
 
 
 def test_flags_are_written_for_the_known_sections_only() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from gradmesh.launch.plan import ClusterPlan, reachable_address
 from gradmesh.launch.state import StateFolder
-from gradmesh.sdk.process.address import write_address
+from gradmesh.sdk.process.network import write_address
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ from typing import ClassVar, Literal, final
 
 import pytest
 
-from gradmesh.sdk.process.address import listening
 from gradmesh.sdk.process.config import Sections, load
-from gradmesh.sdk.process.errors import ConfigError, Problem
-from gradmesh.sdk.process.setting import Section, setting
-from gradmesh.sdk.process.transport import TransportConfig
+from gradmesh.sdk.process.network import TransportConfig, listening
+from gradmesh.sdk.process.setting import ConfigError, Problem, Section, setting
 
 
 @final

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
+from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 
 CHILD = """
 import sys, time
-from gradmesh.sdk.process.lifecycle import Lifecycle, LifecycleConfig
+from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 with Lifecycle(LifecycleConfig(lifeline=True, drain_s=float(sys.argv[2]))) as life:
     life.on_drain("first", lambda s: print("first", flush=True))
     if sys.argv[1] == "hang":

@@ -5,8 +5,8 @@ import urllib.request
 import pytest
 from prometheus_client import Counter
 
-from gradmesh.sdk.process.errors import AddressInUse
 from gradmesh.sdk.process.metrics import MetricsConfig, MetricsEndpoint, new_registry
+from gradmesh.sdk.process.setting import AddressInUse
 
 
 def get(address: str, path: str) -> tuple[int, str]:

@@ -1,8 +1,11 @@
 import json
+import platform
 import signal
 import subprocess
 import sys
 import urllib.request
+
+from gradmesh.sdk.process.process import keep_big_buffers
 
 CHILD = """
 import sys
@@ -37,3 +40,7 @@ def test_process_says_its_configuration_serves_metrics_and_drains() -> None:
     ]
     assert lines[0]["config"]["metrics"] == {"listen": "127.0.0.1:0"}
     assert {line["role"] for line in lines} == {"oven-0"}
+
+
+def test_allocator_is_tuned_where_it_is_glibc() -> None:
+    assert keep_big_buffers() is (platform.libc_ver()[0] == "glibc")

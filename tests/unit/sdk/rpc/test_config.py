@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradmesh.sdk.process.config import load
-from gradmesh.sdk.process.errors import ConfigError
+from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.sdk.rpc.config import RpcConfig
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gradmesh.sdk.process.config import load
-from gradmesh.sdk.process.errors import ConfigError
+from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.trainer.data import ClickSpec, Fields
 from gradmesh.trainer.job.assignment import JOB_SECTIONS, Assignment, assignment_of, steps_of
 from gradmesh.trainer.job.config import JobConfig

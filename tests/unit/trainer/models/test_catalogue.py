@@ -8,7 +8,7 @@ from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.engine.optim import Adagrad
 from gradmesh.sdk.process.config import load
-from gradmesh.sdk.process.errors import ConfigError
+from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.trainer.data import ClickData, ClickSpec, Fields
 from gradmesh.trainer.metric import auc
 from gradmesh.trainer.models import LocalEmbedding, ModelConfig, build_model, row_dim

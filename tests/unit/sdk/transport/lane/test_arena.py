@@ -1,9 +1,11 @@
 import os
+import threading
+import time
 
 import numpy as np
 import pytest
 
-from gradmesh.sdk.transport.lane.arena import Arena, map_peer
+from gradmesh.sdk.transport.lane.arena import Arena, IdleTrimmer, map_peer
 
 
 def test_what_is_written_is_seen_by_the_peer() -> None:
@@ -57,3 +59,30 @@ def test_memory_that_could_shrink_is_refused() -> None:
     with pytest.raises(ValueError, match="not sealed"):
         map_peer(fd)
     os.close(fd)
+
+
+def test_it_trims_once_after_the_last_big_frame():
+    trimmed = threading.Semaphore(0)
+    trimmer = IdleTrimmer(trimmed.release, idle_s=0.2)
+    begun = time.monotonic()
+
+    for _ in range(5):
+        trimmer.note()
+
+    assert trimmed.acquire(timeout=10)
+    assert time.monotonic() - begun >= 0.2
+    assert not trimmed.acquire(timeout=0.4)
+    trimmer.note()
+    assert trimmed.acquire(timeout=10)
+
+
+def test_closed_it_does_nothing_and_leaves_no_thread(own_threads, eventually):
+    trimmed = threading.Semaphore(0)
+    trimmer = IdleTrimmer(trimmed.release, idle_s=0.2)
+    trimmer.note()
+
+    trimmer.close()
+    trimmer.note()
+
+    assert not trimmed.acquire(timeout=0.5)
+    eventually(lambda: not own_threads.alive())

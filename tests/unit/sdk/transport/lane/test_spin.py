@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gradmesh.sdk.transport.lane import look
-from gradmesh.sdk.transport.lane.look import Eagerness
+from gradmesh.sdk.transport.lane import spin
+from gradmesh.sdk.transport.lane.spin import SpinWait
 from gradmesh.sdk.transport.lane.stream import LaneBroken, PlainStream
 
 
@@ -32,29 +32,29 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_bytes_that_are_there_are_found(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
-    assert Eagerness(64).look(ours.fileno()) == b"hello"
+    assert SpinWait(64).look(ours.fileno()) == b"hello"
 
 
 def test_no_more_than_the_size_is_taken(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
-    eager = Eagerness(3)
+    eager = SpinWait(3)
     assert [eager.look(ours.fileno()), eager.look(ours.fileno())] == [b"hel", b"lo"]
 
 
 def test_the_end_of_the_stream_is_no_silence(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.close()
-    assert Eagerness(64).look(ours.fileno()) == b""
+    assert SpinWait(64).look(ours.fileno()) == b""
     with pytest.raises(LaneBroken):
-        PlainStream(ours, Eagerness(64)).receive_bytes(64, time.monotonic() + 5)
+        PlainStream(ours, SpinWait(64)).receive_bytes(64, time.monotonic() + 5)
 
 
 def test_looking_in_vain_makes_the_next_waits_sleep(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = pair
-    eager = Eagerness(64)
+    eager = SpinWait(64)
     assert eager.look(ours.fileno()) is None
     theirs.send(b"late")
     # Four waits sleep at once, the fifth looks.
@@ -68,7 +68,7 @@ def test_looking_in_vain_again_and_again_is_given_up_for_long(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, _ = pair
-    eager = Eagerness(64)
+    eager = SpinWait(64)
     skipped = []
     for _ in range(4):
         assert eager.look(ours.fileno()) is None
@@ -80,7 +80,7 @@ def test_looking_in_vain_again_and_again_is_given_up_for_long(
 def test_nobody_looks_where_waits_are_long(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
-    eager = Eagerness(64)
+    eager = SpinWait(64)
     for _ in range(10):
         eager.note(10_000_000)
     assert eager.look(ours.fileno()) is None
@@ -93,7 +93,7 @@ def test_a_stream_sleeps_where_looking_does_not_help(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = pair
-    stream = PlainStream(ours, Eagerness(64))
+    stream = PlainStream(ours, SpinWait(64))
     threading.Timer(0.05, theirs.send, [b"slow"]).start()
     assert stream.receive_bytes(64, time.monotonic() + 30) == b"slow"
 
@@ -105,8 +105,8 @@ def test_one_thread_looks_at_a_time(
     theirs.send(b"hello")
     taken = threading.Lock()
     taken.acquire()
-    monkeypatch.setattr(look, "_looking", taken)
-    eager = Eagerness(64)
+    monkeypatch.setattr(spin, "_looking", taken)
+    eager = SpinWait(64)
     assert eager.look(ours.fileno()) is None
     taken.release()
     # It was not in vain: it did not look at all.
@@ -118,8 +118,8 @@ def test_closing_under_a_look_leaves_the_descriptor_to_it(
 ) -> None:
     ours, _ = pair
     # As long as it takes, whatever the machine does meanwhile.
-    monkeypatch.setattr(look, "_look", _look_until_something_comes(look._look))
-    stream = PlainStream(ours, Eagerness(64))
+    monkeypatch.setattr(spin, "_look", _look_until_something_comes(spin._look))
+    stream = PlainStream(ours, SpinWait(64))
     broken = threading.Event()
 
     def receive() -> None:
@@ -129,7 +129,7 @@ def test_closing_under_a_look_leaves_the_descriptor_to_it(
 
     thread = threading.Thread(target=receive)
     thread.start()
-    while not look._looking.locked():
+    while not spin._looking.locked():
         time.sleep(0.001)
     stream.close()
     # Had it been closed at once, the number could belong to another connection by now.

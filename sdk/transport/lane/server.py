@@ -16,17 +16,13 @@ from gradmesh.protos.errors import LaneUnavailable
 from gradmesh.protos.lane import VERSION
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.process.address import split
-from gradmesh.sdk.process.security import SecurityConfig
-from gradmesh.sdk.process.transport import TransportConfig
-from gradmesh.sdk.transport.call import Call, Endpoint
-from gradmesh.sdk.transport.caller import Caller, current_caller
-from gradmesh.sdk.transport.lane.exchange import EXCHANGE, VERSION_METADATA, ServerStream
-from gradmesh.sdk.transport.lane.handshake import HELLO_S, host_identity, welcome
-from gradmesh.sdk.transport.lane.link import Link, TcpLink
-from gradmesh.sdk.transport.lane.offers import Offers
+from gradmesh.sdk.process.network import SecurityConfig, TransportConfig, split
+from gradmesh.sdk.transport.call import Call, CallerRole, RpcHandler, current_caller
+from gradmesh.sdk.transport.lane.arena import IdleTrimmer
+from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE, VERSION_METADATA, ServerStream
+from gradmesh.sdk.transport.lane.handshake import HELLO_S, LaneSecrets, host_identity, welcome
+from gradmesh.sdk.transport.lane.link import InlineLink, Link
 from gradmesh.sdk.transport.lane.session import Session
-from gradmesh.sdk.transport.lane.trimmer import Trimmer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import server_tls
 
@@ -42,7 +38,7 @@ OWN = frozenset({OPEN_LANE.path, EXCHANGE.path})
 
 
 @final
-class LaneHost:
+class LaneServer:
     """Lanes of one server; nothing listens before somebody asks.
 
     Args:
@@ -59,7 +55,7 @@ class LaneHost:
         config: TransportConfig,
         security: SecurityConfig,
         listen: str,
-        endpoints: Mapping[int, Endpoint],
+        endpoints: Mapping[int, RpcHandler],
         metrics: RpcMetrics,
         max_frame_bytes: int,
     ) -> None:
@@ -69,14 +65,14 @@ class LaneHost:
         self._endpoints = endpoints
         self._metrics = metrics
         self._max_frame_bytes = max_frame_bytes
-        self._offers = Offers()
+        self._offers = LaneSecrets()
         self._lock = threading.Lock()  # guards all below
         self._listeners: dict[str, socket.socket] = {}
         self._addresses: dict[str, str] = {}
         self._connections: dict[threading.Thread, socket.socket | Session] = {}
         self._streams: dict[Session, threading.Event] = {}
         # Sessions over sockets do it themselves: their wait for a request can end in between.
-        self._trimmer = Trimmer(self._trim)
+        self._trimmer = IdleTrimmer(self._trim)
         self._draining = False
 
     def open_lane(self, request: pb.OpenLaneRequest, call: Call) -> pb.OpenLaneResponse:
@@ -111,7 +107,7 @@ class LaneHost:
         if VERSION_METADATA not in [tuple(pair) for pair in context.invocation_metadata()]:
             raise LaneUnavailable(f"lanes of version {VERSION} only", version=VERSION)
         stream = ServerStream(requests, context)
-        link = TcpLink(stream, self._max_frame_bytes, "stream")
+        link = InlineLink(stream, self._max_frame_bytes, "stream")
         session = self._session(link, context.peer(), current_caller())
         over = threading.Event()
         with self._lock:
@@ -144,7 +140,7 @@ class LaneHost:
             assert isinstance(stream, ServerStream)
             stream.while_idle(session.link.trim)
 
-    def _session(self, link: Link, peer: str, caller: Caller) -> Session:
+    def _session(self, link: Link, peer: str, caller: CallerRole) -> Session:
         return Session(link, self._endpoints, self._metrics, peer, caller, lambda: self._draining)
 
     def _choose(self, request: pb.OpenLaneRequest) -> pb.LaneKind:

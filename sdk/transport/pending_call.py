@@ -1,9 +1,11 @@
-"""A call under way: first on a lane if there is one, then through gRPC, until it is answered."""
+"""A call under way: first on a lane if there is one, then through gRPC, repeated until answered."""
 
+import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import grpc
@@ -20,17 +22,52 @@ from gradmesh.protos.errors import (
 from gradmesh.protos.frame import Array, Frame, parse
 from gradmesh.protos.lane import SUCCEEDED
 from gradmesh.protos.method import Body, Method, from_wire, to_wire
-from gradmesh.sdk.transport.call import Empty
+from gradmesh.sdk.transport.boundary import from_bytes, from_call
+from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.link import Link, Received
 from gradmesh.sdk.transport.lane.stream import LaneBroken, SocketStream
-from gradmesh.sdk.transport.retry import may_repeat
-from gradmesh.sdk.transport.status import from_bytes, from_call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Growing pauses between attempts.
+
+    Args:
+        first_s: Pause after the first failure.
+        factor: Growth from pause to pause.
+        max_s: Longest pause.
+        jitter: Share of a pause that is random, so that many clients do not come back at once.
+    """
+
+    first_s: float = 0.05
+    factor: float = 2.0
+    max_s: float = 1.0
+    jitter: float = 0.3
+
+    def pauses(self) -> Iterator[float]:
+        """Yield one pause after another, without end."""
+        pause = self.first_s
+        while True:
+            yield pause * (1 - self.jitter * random.random())
+            pause = min(self.max_s, pause * self.factor)
+
+
+def may_repeat(method: Method, error: GradmeshError) -> bool:
+    """Tell whether the call may be sent again after this error.
+
+    A typed refusal means that the server did not act, so even a call that is not repeatable may go
+    again. A lost connection says nothing about what the server did.
+    """
+    if error.retry is not Retry.CALL:
+        return False
+    return method.repeatable or not isinstance(error, Unreachable)
+
 
 if TYPE_CHECKING:
     from gradmesh.sdk.transport.channel import Channel
 
-Writer: TypeAlias = Callable[[Empty], Body]
+RequestWriter: TypeAlias = Callable[[ArrayAllocator], Body]
 """Writes a request, given memory for its arrays."""
 
 
@@ -39,7 +76,7 @@ _GRACE_S = 1.0
 
 
 @final
-class Pending:
+class PendingCall:
     """A call under way, sent again by `result` where that is safe.
 
     Args:
@@ -69,7 +106,7 @@ class Pending:
     )
 
     def __init__(
-        self, channel: "Channel", method: Method, request: Body | Writer, deadline: Deadline
+        self, channel: "Channel", method: Method, request: Body | RequestWriter, deadline: Deadline
     ) -> None:
         self._begun = time.monotonic()
         self._channel = channel

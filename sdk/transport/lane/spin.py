@@ -13,7 +13,7 @@ from numba import types
 
 from gradmesh.engine.kernels.compile import jit
 
-MOST_NS: Final = 300_000
+MAX_SPIN_NS: Final = 300_000
 """Longest that anybody looks before it sleeps."""
 
 # A look lasts this much longer than twice the usual wait.
@@ -62,7 +62,7 @@ _looking = threading.Lock()
 
 
 @final
-class Eagerness:
+class SpinWait:
     """Whether to look now, and the looking.
 
     Looking keeps a core from others, perhaps from the very process that is waited for. So it lasts
@@ -90,10 +90,10 @@ class Eagerness:
             self._skip -= 1
             return None
         limit_ns = 2 * self._usual_ns + _SPARE_NS
-        if self._usual_ns > MOST_NS or not _looking.acquire(blocking=False):
+        if self._usual_ns > MAX_SPIN_NS or not _looking.acquire(blocking=False):
             return None
         try:
-            got = _look(fd, self._address, self._size, min(limit_ns, MOST_NS), self._clock)
+            got = _look(fd, self._address, self._size, min(limit_ns, MAX_SPIN_NS), self._clock)
         finally:
             _looking.release()
         if got < 0:

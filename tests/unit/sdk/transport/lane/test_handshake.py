@@ -1,13 +1,13 @@
 from typing import Any
 
-from gradmesh.sdk.transport.caller import ANYBODY, Caller
-from gradmesh.sdk.transport.lane import offers as module
-from gradmesh.sdk.transport.lane.offers import Offers
+from gradmesh.sdk.transport.call import UNRESTRICTED, CallerRole
+from gradmesh.sdk.transport.lane import handshake as module
+from gradmesh.sdk.transport.lane.handshake import LaneSecrets
 
 
 def test_a_secret_is_good_once() -> None:
-    offers = Offers()
-    reader = Caller("reader")
+    offers = LaneSecrets()
+    reader = CallerRole("reader")
     secret = offers.make(reader)
     assert secret is not None
 
@@ -17,9 +17,9 @@ def test_a_secret_is_good_once() -> None:
 
 
 def test_a_secret_runs_out(monkeypatch: Any) -> None:
-    offers = Offers()
+    offers = LaneSecrets()
     now = module.time.monotonic()
-    secret = offers.make(ANYBODY)
+    secret = offers.make(UNRESTRICTED)
     assert secret is not None
 
     monkeypatch.setattr(module.time, "monotonic", lambda: now + 60)
@@ -28,7 +28,7 @@ def test_a_secret_runs_out(monkeypatch: Any) -> None:
 
 
 def test_secrets_are_bounded() -> None:
-    offers = Offers()
-    made = [offers.make(ANYBODY) for _ in range(300)]
+    offers = LaneSecrets()
+    made = [offers.make(UNRESTRICTED) for _ in range(300)]
 
     assert made.count(None) == 300 - 256

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from gradmesh.protos import errors
-from gradmesh.sdk.transport.status import from_call, to_status
+from gradmesh.sdk.transport.boundary import from_call, to_status
 
 
 class FailedCall(grpc.RpcError):

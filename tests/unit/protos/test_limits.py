@@ -1,7 +1,7 @@
 import pytest
 
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.protos.naming import check_name, natural_key
+from gradmesh.protos.limits import check_name, natural_key
 
 
 @pytest.mark.parametrize("name", ["a", "trainer-0", "ads/user.v2", "my_module.f", "0", "x" * 256])

@@ -1,0 +1,207 @@
+"""What a process needs to know of the network: addresses, certificates, tokens, lanes."""
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, TypeAlias, final
+
+from gradmesh.sdk.process.setting import Problem, Section, setting
+
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})")
+
+
+def split(address: str) -> tuple[str, int]:
+    """Split `host:port` into host (without brackets) and port.
+
+    Raises:
+        ValueError: The text is not an address.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError(f"expected host:port such as '127.0.0.1:7070', got {address!r}")
+    return match["host"].strip("[]"), int(match["port"])
+
+
+def join(host: str, port: int) -> str:
+    """Join host and port, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listening(address: str) -> str:
+    """Check an address to listen on; port 0 takes a free port."""
+    split(address)
+    return address
+
+
+def reachable(address: str) -> str:
+    """Check an address to connect to; port 0 is refused."""
+    if split(address)[1] == 0:
+        raise ValueError(f"expected the port that the other side listens on, got {address!r}")
+    return address
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether an address can be reached from this machine only."""
+    host = split(address)[0]
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_everywhere(address: str) -> bool:
+    """Say whether an address to listen on means all interfaces, and so nothing to others."""
+    try:
+        return ipaddress.ip_address(split(address)[0]).is_unspecified
+    except ValueError:
+        return False
+
+
+def write_address(file: Path | None, address: str) -> None:
+    """Tell others the bound address by a file that appears whole or not at all.
+
+    Args:
+        file: Where to write; None does nothing.
+        address: The address with its real port.
+    """
+    if file is None:
+        return
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.write_text(address + "\n", encoding="utf-8")
+    draft.replace(file)
+
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+
+
+def worker_name(name: str) -> str:
+    """Check the name of a process.
+
+    Raises:
+        ValueError: It is not a DNS label of at most 63 characters (dots allowed), which is what
+            a Kubernetes pod can be called too.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(
+            "expected at most 63 of a-z, 0-9, '-' and '.', beginning and ending with a letter "
+            f"or digit, got {name!r}"
+        )
+    return name
+
+
+def readable_file(path: Path) -> Path:
+    """Check that a path is a file that this process can read."""
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise ValueError(
+            f"expected a readable file, got {str(path)!r}: {error.strerror}"
+        ) from error
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityConfig(Section):
+    """Certificates and token of a process, for the calls it serves and for those it makes."""
+
+    section: ClassVar[str] = "security"
+
+    tls_certificate_file: Path | None = setting(
+        None, "PEM certificate this process shows to others; turns TLS on.", check=readable_file
+    )
+    tls_key_file: Path | None = setting(
+        None, "PEM private key of the certificate.", check=readable_file
+    )
+    tls_authority_file: Path | None = setting(
+        None, "PEM certificates of the authority that signs the others'.", check=readable_file
+    )
+    tls_require_client_certificate: bool = setting(
+        False, "Whether callers must show a certificate too (mutual TLS)."
+    )
+    token_file: Path | None = setting(
+        None,
+        "File with the bearer token that this process shows, and wants to see if there is no "
+        "tokens_file.",
+        check=readable_file,
+    )
+    tokens_file: Path | None = setting(
+        None,
+        "File with the tokens that callers may show, a line role:token or role:sha256:SUM each.",
+        check=readable_file,
+    )
+    certificate_roles: bool = setting(
+        False, "Whether callers' certificates must name their role: ROLE.role.gradmesh."
+    )
+    allow_plaintext_token: bool = setting(
+        False, "Whether the token may travel without TLS beyond this machine."
+    )
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.tls_certificate_file is not None or self.tls_authority_file is not None
+
+    def problems(self) -> Iterable[Problem]:
+        """Yield halves of a pair that stand alone."""
+        if self.tls_certificate_file is not None and self.tls_key_file is None:
+            yield Problem("tls_key_file", "is missing; a certificate needs its private key")
+        if self.tls_key_file is not None and self.tls_certificate_file is None:
+            yield Problem("tls_certificate_file", "is missing; a private key needs a certificate")
+        if self.tls_require_client_certificate and self.tls_authority_file is None:
+            yield Problem(
+                "tls_authority_file", "is missing; it says which client certificates are good"
+            )
+
+        if self.certificate_roles and not self.tls_require_client_certificate:
+            yield Problem(
+                "tls_require_client_certificate", "must be true where certificate_roles is"
+            )
+
+    def problems_at(self, key: str, address: str) -> Iterable[Problem]:
+        """Yield what is unsafe when the address of setting `key` is served or called."""
+        tokens = self.token_file is not None or self.tokens_file is not None
+        plain = tokens and not self.tls
+        if plain and not self.allow_plaintext_token and not is_loopback(address):
+            yield Problem(
+                key,
+                f"the token would travel unencrypted to or from {address!r}; set "
+                "security.tls_certificate_file, or security.allow_plaintext_token = true "
+                "on a network you trust",
+            )
+
+
+LaneChoice: TypeAlias = Literal["auto", "shm", "tcp", "grpc", "unary"]
+"""The best that both ends can, shared memory, TCP, streams of gRPC, or a gRPC call each."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportConfig(Section):
+    """The [transport] table: lanes for the hot calls a process serves and makes."""
+
+    section: ClassVar[str] = "transport"
+
+    lane: LaneChoice = setting(
+        "auto",
+        "Way of hot calls: shared memory (shm) on one host, a TCP socket (tcp) between hosts, "
+        "the best of them (auto), gRPC alone over long-lived streams (grpc), or a gRPC call for "
+        "each (unary), for proxies that end streams.",
+    )
+    lane_port: int = setting(
+        0,
+        "TCP port of lanes, on the host this process listens on; 0 takes a free one.",
+        minimum=0,
+        maximum=65535,
+    )
+    max_lanes: int = setting(
+        256,
+        "Lane connections served at once; callers beyond it stay on gRPC.",
+        minimum=1,
+        maximum=65536,
+    )
