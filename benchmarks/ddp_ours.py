@@ -9,11 +9,12 @@ from typing import Any, final, get_args
 
 import numpy as np
 
+from gradmesh.benchmarks import resnet
 from gradmesh.benchmarks.worker import serve, timed
 from gradmesh.engine import optim
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.backend import Generator
-from gradmesh.engine.nn import MLP, Module, resnet
+from gradmesh.engine.nn import MLP, Module
 from gradmesh.engine.nn.functional import cross_entropy
 from gradmesh.trainer.ddp import DistributedDataParallel
 from gradmesh.trainer.process_group import Backend, FileStore, ProcessGroup, connect

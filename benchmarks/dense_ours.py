@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmesh.benchmarks import resnet
 from gradmesh.engine import autograd, nn, optim
 from gradmesh.engine.backend import Generator
 
@@ -63,7 +64,7 @@ def embedding_bag() -> Callable[[], None]:
 
 def resnet50(batch: int = 4) -> Callable[[], None]:
     """Return forward and backward of a ResNet-50 on images of 224 x 224."""
-    model = nn.resnet.resnet50(generator=Generator(0))
+    model = resnet.resnet50(generator=Generator(0))
     x = autograd.randn(batch, 3, 224, 224, generator=Generator(1))
     y = autograd.arange(batch)
 

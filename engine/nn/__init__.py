@@ -2,7 +2,6 @@
 
 from gradmesh.engine.nn import functional as functional
 from gradmesh.engine.nn import init as init
-from gradmesh.engine.nn import resnet as resnet
 from gradmesh.engine.nn.activation import GELU as GELU
 from gradmesh.engine.nn.activation import Identity as Identity
 from gradmesh.engine.nn.activation import LeakyReLU as LeakyReLU
@@ -47,8 +46,6 @@ from gradmesh.engine.nn.pool import AdaptiveAvgPool2d as AdaptiveAvgPool2d
 from gradmesh.engine.nn.pool import AvgPool2d as AvgPool2d
 from gradmesh.engine.nn.pool import Flatten as Flatten
 from gradmesh.engine.nn.pool import MaxPool2d as MaxPool2d
-from gradmesh.engine.nn.resnet import Bottleneck as Bottleneck
-from gradmesh.engine.nn.resnet import ResNet as ResNet
 
 __all__ = [
     "GELU",
@@ -58,7 +55,6 @@ __all__ = [
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
-    "Bottleneck",
     "Conv1d",
     "Conv2d",
     "CrossEntropyLoss",
@@ -87,7 +83,6 @@ __all__ = [
     "NLLLoss",
     "Parameter",
     "ReLU",
-    "ResNet",
     "Sequential",
     "SiLU",
     "Sigmoid",
@@ -99,5 +94,4 @@ __all__ = [
     "clip_grad_value_",
     "functional",
     "init",
-    "resnet",
 ]

@@ -133,13 +133,10 @@ EXEMPT: dict[str, str] = {
     **{
         f"nn.{name}": _PARTS
         for name in (
-            "Bottleneck",
             "CrossNetwork",
             "Module",
             "ModuleDict",
             "ModuleList",
-            "ResNet",
-            "resnet",
         )
     },
     **{

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradmesh.benchmarks import resnet
 from gradmesh.engine import autograd as ag
 from gradmesh.engine import nn
 from gradmesh.engine.backend import Generator
@@ -106,7 +107,7 @@ def test_layer_equals_torchs(
         (nn.DotInteraction(), (3, 4, 2)),
         (nn.DotInteraction(self_interaction=True), (3, 4, 2)),
         (nn.FactorizationMachine(), (3, 4, 2)),
-        (nn.Bottleneck(4, 2, stride=2), (2, 4, 4, 4)),
+        (resnet.Bottleneck(4, 2, stride=2), (2, 4, 4, 4)),
     ],
 )
 def test_gradients_of_composed_layers(layer: nn.Module, shape: tuple[int, ...]) -> None:
@@ -121,7 +122,7 @@ def _resnet50s(dtype: str) -> tuple[list[Any], list[Any]]:
     torch = pytest.importorskip("torch")
     from gradmesh.benchmarks.dense_torch import resnet50_model
 
-    mine = nn.resnet.resnet50(generator=Generator(0)).to(dtype=dtype)
+    mine = resnet.resnet50(generator=Generator(0)).to(dtype=dtype)
     peer = resnet50_model(torch).to(getattr(torch, dtype))
     with torch.no_grad():
         for p, q in zip(mine.parameters(), peer.parameters(), strict=True):

@@ -6,13 +6,16 @@ from typing import Any, final
 
 from gradmesh.engine.autograd import ops
 from gradmesh.engine.backend import Generator
-from gradmesh.engine.nn import init
-from gradmesh.engine.nn.container import Sequential
-from gradmesh.engine.nn.conv import Conv2d
-from gradmesh.engine.nn.linear import Linear
-from gradmesh.engine.nn.module import Module
-from gradmesh.engine.nn.norm import BatchNorm2d
-from gradmesh.engine.nn.pool import AdaptiveAvgPool2d, MaxPool2d
+from gradmesh.engine.nn import (
+    AdaptiveAvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    Linear,
+    MaxPool2d,
+    Module,
+    Sequential,
+    init,
+)
 
 _EXPANSION = 4
 

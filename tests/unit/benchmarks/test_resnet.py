@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from gradmesh.benchmarks import resnet
 from gradmesh.engine import autograd as ag
 from gradmesh.engine import nn
 
@@ -8,10 +9,10 @@ from gradmesh.engine import nn
 @pytest.mark.parametrize(
     ("make", "millions"),
     [
-        (nn.resnet.resnet50, 25.557),
-        (nn.resnet.resnet101, 44.549),
-        (nn.resnet.resnext50_32x4d, 25.029),
-        pytest.param(nn.resnet.resnext101_32x8d, 88.791, marks=pytest.mark.slow),
+        (resnet.resnet50, 25.557),
+        (resnet.resnet101, 44.549),
+        (resnet.resnext50_32x4d, 25.029),
+        pytest.param(resnet.resnext101_32x8d, 88.791, marks=pytest.mark.slow),
     ],
 )
 def test_parameter_counts_are_those_of_the_papers(make: object, millions: float) -> None:
@@ -21,7 +22,7 @@ def test_parameter_counts_are_those_of_the_papers(make: object, millions: float)
 
 
 def test_names_are_torchvisions() -> None:
-    names = [name for name, _ in nn.resnet.resnet50().named_parameters()]
+    names = [name for name, _ in resnet.resnet50().named_parameters()]
 
     assert names[0] == "conv1.weight"
     assert "layer1.0.downsample.1.bias" in names
@@ -30,7 +31,7 @@ def test_names_are_torchvisions() -> None:
 
 
 def test_small_residual_network_trains() -> None:
-    net = nn.ResNet((1, 1, 1, 1), num_classes=3, groups=2, width_per_group=32)
+    net = resnet.ResNet((1, 1, 1, 1), num_classes=3, groups=2, width_per_group=32)
     x = ag.randn(2, 3, 33, 32)
 
     loss = nn.functional.cross_entropy(net(x), ag.tensor([0, 2]))
