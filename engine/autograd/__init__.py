@@ -26,10 +26,6 @@ from gradmesh.engine.autograd.creation import zeros as zeros
 from gradmesh.engine.autograd.creation import zeros_like as zeros_like
 from gradmesh.engine.autograd.engine import reachable_nodes as reachable_nodes
 from gradmesh.engine.autograd.engine import run_backward as run_backward
-from gradmesh.engine.autograd.errors import AnomalyError as AnomalyError
-from gradmesh.engine.autograd.errors import GradientError as GradientError
-from gradmesh.engine.autograd.errors import GraphReleased as GraphReleased
-from gradmesh.engine.autograd.errors import InplaceError as InplaceError
 from gradmesh.engine.autograd.function import Function as Function
 from gradmesh.engine.autograd.grad_mode import detect_anomaly as detect_anomaly
 from gradmesh.engine.autograd.grad_mode import enable_grad as enable_grad
@@ -46,6 +42,10 @@ from gradmesh.engine.autograd.receive_node import receive as receive
 from gradmesh.engine.autograd.renew import renew as renew
 from gradmesh.engine.autograd.row_grad import RowGrad as RowGrad
 from gradmesh.engine.autograd.tensor import grad_of as grad
+from gradmesh.engine.errors import AnomalyError as AnomalyError
+from gradmesh.engine.errors import GradientError as GradientError
+from gradmesh.engine.errors import GraphReleased as GraphReleased
+from gradmesh.engine.errors import InplaceError as InplaceError
 
 __all__ = [
     "AnomalyError",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradmesh.engine.autograd.errors import AnomalyError
 from gradmesh.engine.backend import array_module
+from gradmesh.engine.errors import AnomalyError
 
 
 def check_forward(node: Any, result: Any) -> None:

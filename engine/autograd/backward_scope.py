@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, final
 
-from gradmesh.engine.autograd.errors import GradientError
+from gradmesh.engine.errors import GradientError
 
 
 @final

@@ -18,7 +18,6 @@ from numpy import generic
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_backward
 from gradmesh.engine.autograd.backward_scope import run_in_scope
-from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.function import (
     RELEASED,
     Function,
@@ -32,6 +31,7 @@ from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 from gradmesh.engine.backend import Array, ShapeError, as_array
+from gradmesh.engine.errors import GradientError
 
 _by_sequence = attrgetter("sequence")
 

@@ -16,9 +16,9 @@ from numpy import ndarray
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.anomaly import check_forward
-from gradmesh.engine.autograd.errors import GraphReleased, InplaceError
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.backend import DeviceError
+from gradmesh.engine.errors import GraphReleased, InplaceError
 
 _sequence = itertools.count()
 _NOTHING: tuple[Any, ...] = ()

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.autograd.engine import run_backward
-from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.grad_mode import no_grad
 from gradmesh.engine.autograd.row_grad import RowGrad
 from gradmesh.engine.autograd.tensor import Tensor
 from gradmesh.engine.backend import to_numpy
 from gradmesh.engine.backend.dtype import float64
+from gradmesh.engine.errors import GradientError
 
 
 def gradcheck(

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import gradmesh.engine.autograd.tensor as tensor_module
-from gradmesh.engine.autograd.errors import InplaceError
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module
 from gradmesh.engine.backend.dtype import can_hold
+from gradmesh.engine.errors import InplaceError
 
 
 class _SetItems(Function):

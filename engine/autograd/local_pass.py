@@ -20,7 +20,6 @@ from numpy import generic
 
 from gradmesh.engine.autograd.anomaly import check_backward
 from gradmesh.engine.autograd.engine import ALONE, miscounted
-from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.function import (
     RELEASED,
     Function,
@@ -35,6 +34,7 @@ from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.receive_node import ReceiveNode
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 from gradmesh.engine.backend import ShapeError, as_array
+from gradmesh.engine.errors import GradientError
 
 _by_order = itemgetter(0, 1)
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import gradmesh.engine.autograd.engine as engine_module
-from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.grad_mode import state
 from gradmesh.engine.autograd.hook import HookHandle, LeafExtras, add_hook
 from gradmesh.engine.autograd.methods import Methods
@@ -23,6 +22,7 @@ from gradmesh.engine.backend import (
     to_numpy,
 )
 from gradmesh.engine.backend.dtype import is_float
+from gradmesh.engine.errors import GradientError
 
 
 class Tensor(Methods):

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from gradmesh.engine.backend.errors import DeviceUnavailable
+from gradmesh.engine.errors import DeviceUnavailable
 
 
 class _CudaState:

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gradmesh.engine.backend.errors import DtypeError
+from gradmesh.engine.errors import DtypeError
 
 float16: np.dtype[Any] = np.dtype("float16")
 float32: np.dtype[Any] = np.dtype("float32")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self, final
 
 from gradmesh.engine.autograd import Tensor
-from gradmesh.engine.backend.device import as_device
+from gradmesh.engine.backend.array import as_device
 from gradmesh.engine.nn import Module, Parameter
 from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.protos.errors import InvalidFrame, InvalidRequest

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from gradmesh.engine import errors as autograd_errors
+from gradmesh.engine import errors as backend_errors
 from gradmesh.engine import nn
 from gradmesh.engine.autograd import Tensor
-from gradmesh.engine.autograd import errors as autograd_errors
-from gradmesh.engine.backend import errors as backend_errors
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.owner.registry import REGISTRY, async_execution

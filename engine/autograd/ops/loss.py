@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine import kernels
-from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.activation import stable_sigmoid
 from gradmesh.engine.autograd.ops.broadcast import broadcast_shape
@@ -23,6 +22,7 @@ from gradmesh.engine.autograd.ops.soft_target import soft_cross_entropy
 from gradmesh.engine.autograd.ops.softmax import log_softmax_array
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
 from gradmesh.engine.backend.dtype import FLOATS, float32
+from gradmesh.engine.errors import GradientError
 
 
 def _check_same_shape(name: str, x: Array, target: Array) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradmesh.engine.autograd.errors import GradientError
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.broadcast import align, spec, unbroadcast
 from gradmesh.engine.autograd.ops.operand import check_operands
 from gradmesh.engine.backend import Array, DtypeError
 from gradmesh.engine.backend.dtype import FLOATS, bool_
+from gradmesh.engine.errors import GradientError
 
 
 class _Remainder(Function):

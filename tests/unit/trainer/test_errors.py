@@ -2,8 +2,8 @@
 
 import pytest
 
-from gradmesh.engine.autograd import errors as autograd
-from gradmesh.engine.backend import errors as backend
+from gradmesh.engine import errors as autograd
+from gradmesh.engine import errors as backend
 from gradmesh.protos.reference import builtin_bases
 from gradmesh.sdk.process.setting import AddressInUse
 from gradmesh.sdk.rpc import errors as rpc

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gradmesh as gm
-from gradmesh.engine.autograd.errors import InplaceError
+from gradmesh.engine.errors import InplaceError
 
 F = gm.nn.functional
 
