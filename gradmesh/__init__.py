@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from gradmesh.engine.autograd.ops import var as var
     from gradmesh.engine.autograd.ops import where as where
     from gradmesh.engine.autograd.ops.einsum import einsum as einsum
-    from gradmesh.engine.autograd.ops.matmul import matmul as matmul
+    from gradmesh.engine.autograd.ops.linear import matmul as matmul
     from gradmesh.engine.autograd.ops.softmax import softmax as softmax
     from gradmesh.engine.autograd.ops.vector_norm import norm as norm
     from gradmesh.engine.backend.dtype import bfloat16 as bfloat16

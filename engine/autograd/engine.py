@@ -16,7 +16,6 @@ import numpy as np
 from numpy import generic
 
 import gradmesh.engine.autograd.tensor as tensor_module
-from gradmesh.engine.autograd.anomaly import check_backward
 from gradmesh.engine.autograd.backward_scope import run_in_scope
 from gradmesh.engine.autograd.function import (
     RELEASED,
@@ -27,7 +26,7 @@ from gradmesh.engine.autograd.function import (
     release,
     used_before,
 )
-from gradmesh.engine.autograd.grad_mode import state
+from gradmesh.engine.autograd.grad_mode import check_backward, state
 from gradmesh.engine.autograd.leaf import accumulate_leaf
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 from gradmesh.engine.backend import Array, ShapeError, as_array

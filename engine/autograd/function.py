@@ -15,8 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 import gradmesh.engine.autograd.tensor as tensor_module
-from gradmesh.engine.autograd.anomaly import check_forward
-from gradmesh.engine.autograd.grad_mode import state
+from gradmesh.engine.autograd.grad_mode import check_forward, state
 from gradmesh.engine.backend import DeviceError
 from gradmesh.engine.errors import GraphReleased, InplaceError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd import ops
-from gradmesh.engine.autograd.ops.axis import axis_of
+from gradmesh.engine.autograd.ops.arguments import axis_of
 from gradmesh.engine.autograd.rearranging import Rearranging
 from gradmesh.engine.backend import DimError, DtypeError, ShapeError, array_module, as_array
 from gradmesh.engine.backend.dtype import bool_, result_dtype

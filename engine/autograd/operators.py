@@ -6,7 +6,7 @@ from typing import Any
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd import inplace, ops
-from gradmesh.engine.autograd.ops.axis import axes_of
+from gradmesh.engine.autograd.ops.arguments import axes_of
 from gradmesh.engine.autograd.ops.broadcast import align, as_number
 from gradmesh.engine.autograd.ops.reduction import arg_extreme
 from gradmesh.engine.autograd.ops.shape import copy as copy_op

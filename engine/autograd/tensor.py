@@ -10,7 +10,7 @@ import numpy as np
 
 import gradmesh.engine.autograd.engine as engine_module
 from gradmesh.engine.autograd.grad_mode import state
-from gradmesh.engine.autograd.hook import HookHandle, LeafExtras, add_hook
+from gradmesh.engine.autograd.leaf import HookHandle, LeafExtras, add_hook
 from gradmesh.engine.autograd.methods import Methods
 from gradmesh.engine.backend import (
     Array,

@@ -1,4 +1,7 @@
-"""Memory of big arrays: the allocator's settings, pinned buffers, and streams for copies to a GPU."""
+"""Memory of big arrays: the allocator's settings; pinned buffers and streams for copies to a GPU.
+
+On the CPU pinned buffers and streams do nothing special, so code that uses them runs everywhere.
+"""
 
 from __future__ import annotations
 

@@ -6,9 +6,7 @@ import math
 from typing import Any, ClassVar, final
 
 from gradmesh.engine.autograd import empty, ops
-from gradmesh.engine.autograd.ops.conv1d import single
-from gradmesh.engine.autograd.ops.padding import check_padding
-from gradmesh.engine.autograd.ops.window import pair
+from gradmesh.engine.autograd.ops.window import check_padding, pair, single
 from gradmesh.engine.backend import Generator, ShapeError
 from gradmesh.engine.backend.dtype import float32
 from gradmesh.engine.nn import init

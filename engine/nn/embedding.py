@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from gradmesh.engine.autograd import Tensor, empty, ops
-from gradmesh.engine.autograd.ops.bag import check_mode
+from gradmesh.engine.autograd.ops.embedding import check_mode
 from gradmesh.engine.backend import Generator, ShapeError
 from gradmesh.engine.backend.dtype import float32
 from gradmesh.engine.nn import init

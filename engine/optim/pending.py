@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from gradmesh.engine.autograd import Tensor
-from gradmesh.engine.autograd.renew import replace_memory
+from gradmesh.engine.autograd.inplace import replace_memory
 from gradmesh.engine.optim.optimizer import Optimizer
 
 

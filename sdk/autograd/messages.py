@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from gradmesh.engine.autograd import GradientEntry, ReceiveNode, Tensor, receive
-from gradmesh.engine.autograd.receive_node import find_receive_nodes
+from gradmesh.engine.autograd.local_pass import find_receive_nodes
 from gradmesh.protos.common.v1 import autograd_pb2
 from gradmesh.protos.errors import InvalidFrame, SendNotFound
 from gradmesh.sdk.autograd.active import active_part

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from gradmesh.engine import errors as autograd_errors
-from gradmesh.engine import errors as backend_errors
-from gradmesh.engine import nn
+from gradmesh.engine import errors, nn
 from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.sdk.future.future import Future
@@ -38,10 +36,9 @@ def register() -> None:
         cls = getattr(nn, name)
         if isinstance(cls, type):
             REGISTRY.register(f"gradmesh.nn.{name}", cls)
-    for module in (backend_errors, autograd_errors):
-        for error in vars(module).values():
-            if isinstance(error, type) and issubclass(error, Exception):
-                REGISTRY.register_exception(f"gradmesh.{error.__name__}", error)
+    for error in vars(errors).values():
+        if isinstance(error, type) and issubclass(error, Exception):
+            REGISTRY.register_exception(f"gradmesh.{error.__name__}", error)
 
 
 register()

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from gradmesh.engine.autograd import HookHandle, Tensor, gradient_map, queue_callback
-from gradmesh.engine.autograd.hook import add_hook
+from gradmesh.engine.autograd.leaf import add_hook
 from gradmesh.engine.backend import to_numpy
 from gradmesh.trainer.ddp import fault
 from gradmesh.trainer.ddp.backward_pass import BackwardPass

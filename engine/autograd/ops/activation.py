@@ -1,4 +1,4 @@
-"""Activations."""
+"""Activations and dropout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import numpy as np
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.floats import as_float, check_float, check_not_bool, wide
-from gradmesh.engine.backend import Array, array_module, is_plain, view_of
+from gradmesh.engine.backend import (
+    Array,
+    Generator,
+    array_module,
+    as_array,
+    default_generator,
+    device_of,
+    is_plain,
+    to_device,
+    view_of,
+)
 
 _ROOT_2_BY_PI = math.sqrt(2.0 / math.pi)
 
@@ -34,6 +44,22 @@ class _Relu(Function):
             kernels.fused.relu_select(grad.reshape(-1), out.reshape(-1), view_of(masked, -1))
             return masked
         return array_module(grad).where(out <= 0, grad.dtype.type(0), grad)
+
+
+class _LeakyRelu(Function):
+    __slots__ = ("slope",)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, slope: float) -> Array:
+        check_float("leaky_relu", x)
+        ctx.slope = slope
+        ctx.save_for_backward(x)
+        return array_module(x).where(x > 0, x, x * x.dtype.type(slope))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        (x,) = ctx.saved_tensors
+        return array_module(x).where(x > 0, grad, grad * grad.dtype.type(ctx.slope)), None
 
 
 class _Sigmoid(Function):
@@ -97,7 +123,7 @@ class _Gelu(Function):
             inner = _ROOT_2_BY_PI * (x + 0.044715 * x**3)
             out = 0.5 * x * (1 + array_module(x).tanh(inner))
         else:
-            out = 0.5 * x * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
+            out = 0.5 * x * (1 + kernels.erf(x * x.dtype.type(math.sqrt(0.5))))
         return out.astype(dtype, copy=False)
 
     @staticmethod
@@ -110,7 +136,7 @@ class _Gelu(Function):
             slope = _ROOT_2_BY_PI * (1 + 3 * 0.044715 * x * x)
             out = grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
             return out.astype(dtype, copy=False), None
-        cdf = 0.5 * (1 + _erf(x * x.dtype.type(math.sqrt(0.5))))
+        cdf = 0.5 * (1 + kernels.erf(x * x.dtype.type(math.sqrt(0.5))))
         density = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
         return (grad * (cdf + x * density)).astype(dtype, copy=False), None
 
@@ -129,6 +155,11 @@ def stable_sigmoid(x: Array) -> Array:
 def relu(x: Any) -> Any:
     """Return max(x, 0); its gradient at 0 is 0."""
     return _Relu.apply(x)
+
+
+def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+    """Return x where it is positive, else x times a slope."""
+    return _LeakyRelu.apply(x, negative_slope)
 
 
 def sigmoid(x: Any) -> Any:
@@ -158,7 +189,30 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     return _Gelu.apply(x, approximate == "tanh")
 
 
-def _erf(x: Array) -> Array:
-    from gradmesh.engine.kernels import erf
+class _Dropout(Function):
+    __slots__ = ()
 
-    return erf(x)
+    @staticmethod
+    def forward(ctx: Any, x: Array, rate: float, generator: Generator) -> Array:
+        kept = generator.random(tuple(x.shape)) >= rate
+        scale = as_array(kept.astype(x.dtype))
+        if rate < 1:
+            scale *= x.dtype.type(1 / (1 - rate))
+        mask = to_device(scale, device_of(x))
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        return grad * ctx.saved_tensors[0], None, None
+
+
+def dropout(
+    x: Any, p: float = 0.5, training: bool = True, generator: Generator | None = None
+) -> Any:
+    """Set elements to 0 with probability p and scale the others by 1 / (1 - p)."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"p is {p}; a probability lies in [0, 1]")
+    if not training or p == 0:
+        return x
+    return _Dropout.apply(x, p, generator or default_generator())

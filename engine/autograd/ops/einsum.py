@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from gradmesh.engine.autograd.ops.arithmetic import mul
 from gradmesh.engine.autograd.ops.indexing import getitem
-from gradmesh.engine.autograd.ops.matmul import matmul
+from gradmesh.engine.autograd.ops.linear import matmul
 from gradmesh.engine.autograd.ops.reduction import sum as sum_over
 from gradmesh.engine.autograd.ops.shape import permute, reshape
 from gradmesh.engine.backend import DtypeError, ShapeError

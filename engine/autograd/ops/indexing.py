@@ -10,7 +10,7 @@ import numpy as np
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.autograd.ops.axis import axis_of
+from gradmesh.engine.autograd.ops.arguments import axis_of
 from gradmesh.engine.autograd.ops.rows import scatter_add
 from gradmesh.engine.backend import Array, ShapeError, array_module
 from gradmesh.engine.backend.dtype import bool_, result_dtype, uint8

@@ -1,4 +1,4 @@
-"""The affine map of a layer, with or without ReLU, fused so that outputs are passed over once."""
+"""Matrix products, and the affine map of a layer fused with ReLU to pass over outputs once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,45 @@ import numpy as np
 
 from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.broadcast import unbroadcast
 from gradmesh.engine.autograd.ops.floats import total
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
-from gradmesh.engine.backend.blas import matmul
+from gradmesh.engine.backend.blas import matmul as multiply
+
+
+class _Matmul(Function):
+    __slots__ = ()
+
+    @staticmethod
+    def forward(ctx: Any, a: Array, b: Array) -> Array:
+        if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
+            raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
+        if a.dtype != b.dtype:
+            raise DtypeError(f"matmul: dtypes {a.dtype} and {b.dtype} differ; cast one of them")
+        ctx.save_for_backward(a, b)
+        return multiply(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        a, b = ctx.saved_tensors
+        xp = array_module(grad)
+        # Vectors become matrices for the time of the computation.
+        left = a[None, :] if a.ndim == 1 else a
+        right = b[:, None] if b.ndim == 1 else b
+        full = grad
+        if b.ndim == 1:
+            full = full[..., None]
+        if a.ndim == 1:
+            full = xp.expand_dims(full, -2)
+        need_a, need_b = ctx.needs_input_grad
+        grad_a = grad_b = None
+        if need_a:
+            found = multiply(full, xp.swapaxes(right, -1, -2))
+            grad_a = unbroadcast(found, (left.shape, a.dtype)).reshape(a.shape)
+        if need_b:
+            found = multiply(xp.swapaxes(left, -1, -2), full)
+            grad_b = unbroadcast(found, (right.shape, b.dtype)).reshape(b.shape)
+        return grad_a, grad_b
 
 
 class _Linear(Function):
@@ -58,7 +94,7 @@ def _affine(x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Arra
         # One product of matrices; a stack of them may come in an order that has no view as rows.
         out = _affine(_rows(x), weight, bias, has_relu)
         return out.reshape(*x.shape[:-1], weight.shape[0])
-    out = matmul(x, weight.T)
+    out = multiply(x, weight.T)
     if bias is not None and is_plain(out) and bias.flags.c_contiguous:
         kernels.fused.bias_add(out, bias, has_relu)
         return out
@@ -79,11 +115,11 @@ def _products(edges: Any, grad: Array, x: Array, weight: Array) -> tuple[Any, An
     """Return the gradients of x and of the weight, from that of the result, [n, out]."""
     grad_x = grad_weight = None
     if edges[0] is not None:
-        grad_x = matmul(grad, weight)
+        grad_x = multiply(grad, weight)
         if x.ndim != 2:
             grad_x = grad_x.reshape(x.shape)
     if edges[1] is not None:
-        grad_weight = matmul(grad.T, x if x.ndim == 2 else _rows(x))
+        grad_weight = multiply(grad.T, x if x.ndim == 2 else _rows(x))
     return grad_x, grad_weight
 
 
@@ -105,6 +141,11 @@ def _through_relu(grad: Array, out: Array) -> tuple[Array, Array]:
         return masked, sums
     masked = array_module(grad).where(out <= 0, grad.dtype.type(0), grad)
     return masked, total(masked, 0)
+
+
+def matmul(a: Any, b: Any) -> Any:
+    """Return the matrix product, batched over leading axes as numpy's matmul."""
+    return _Matmul.apply(a, b)
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:

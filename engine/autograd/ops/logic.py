@@ -6,8 +6,8 @@ from typing import Any
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd.function import Function
+from gradmesh.engine.autograd.ops.arguments import check_operands
 from gradmesh.engine.autograd.ops.broadcast import align
-from gradmesh.engine.autograd.ops.operand import check_operands
 from gradmesh.engine.backend import Array, DtypeError, array_module
 from gradmesh.engine.backend.dtype import FLOATS
 

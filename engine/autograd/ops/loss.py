@@ -1,7 +1,11 @@
-"""Losses, each one op: value and gradient are computed in one stable formula."""
+"""Losses of a prediction against a target of the same shape, each one op; and their reductions.
+
+Value and gradient of an op are computed in one stable formula.
+"""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,24 +14,101 @@ from gradmesh.engine import kernels
 from gradmesh.engine.autograd.function import Function
 from gradmesh.engine.autograd.ops.activation import stable_sigmoid
 from gradmesh.engine.autograd.ops.broadcast import broadcast_shape
-from gradmesh.engine.autograd.ops.floats import check_float, wide
-from gradmesh.engine.autograd.ops.loss_reduction import (
-    check_reduction,
-    in_one_dtype,
-    matched,
-    reduce_losses,
-    scaled,
-)
-from gradmesh.engine.autograd.ops.soft_target import soft_cross_entropy
-from gradmesh.engine.autograd.ops.softmax import log_softmax_array
+from gradmesh.engine.autograd.ops.floats import check_float
+from gradmesh.engine.autograd.ops.shape import broadcast_to
 from gradmesh.engine.backend import Array, DtypeError, ShapeError, array_module, is_plain
-from gradmesh.engine.backend.dtype import FLOATS, float32
+from gradmesh.engine.backend.dtype import FLOATS, float32, promote
 from gradmesh.engine.errors import GradientError
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_reduction(reduction: str) -> None:
+    """Raise ValueError unless the reduction is one of torch's."""
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction is {reduction!r}; use one of {_REDUCTIONS}")
+
+
+def reduce_losses(losses: Array, reduction: str, count: Any) -> Array:
+    """Reduce losses; count is what a mean divides by, an empty mean is NaN as in torch."""
+    if reduction == "none":
+        return losses
+    if losses.dtype.itemsize < 4:
+        # Half precision holds neither long sums nor large counts.
+        return reduce_losses(losses.astype(float32), reduction, count).astype(losses.dtype)
+    total = losses.sum()
+    if reduction == "sum":
+        return total
+    return total / count if count else total + float("nan")
+
+
+def scaled(grad: Array, reduction: str, count: Any) -> Array:
+    """Return the gradient of each loss from that of the reduced one."""
+    if reduction != "mean" or not count:
+        return grad
+    dtype = grad.dtype
+    # float() because the count may live on a device.
+    if dtype.itemsize < 4:
+        return (grad.astype(float32) / float(count)).astype(dtype)
+    return grad / dtype.type(float(count))
+
+
+def matched(name: str, x: Any, target: Any) -> tuple[Any, Any]:
+    """Return input and target in one shape and one float dtype.
+
+    Shapes that differ broadcast, with torch's warning: [n, 1] against [n] is an [n, n] of losses,
+    which is hardly ever meant.
+
+    Raises:
+        ShapeError: If the shapes do not broadcast.
+        DtypeError: If neither is of floats.
+    """
+    # Before they broadcast, so that gradients of half precision are rounded once.
+    x, target, shapes = *in_one_dtype(name, x, target), (x.shape, target.shape)
+    if shapes[0] == shapes[1]:
+        return x, target
+    shape = broadcast_shape(name, *shapes)
+    warnings.warn(
+        f"{name}: input {shapes[0]} and target {shapes[1]} differ and broadcast to {shape}; "
+        "give both one shape, with reshape() or expand(), if that is not meant",
+        stacklevel=3,
+    )
+    return broadcast_to(x, shape), broadcast_to(target, shape)
+
+
+def in_one_dtype(name: str, x: Any, target: Any) -> tuple[Any, Any]:
+    """Return input and target in their common dtype.
+
+    Raises:
+        DtypeError: If neither is of floats.
+    """
+    dtype = x.dtype
+    if dtype != target.dtype:
+        broadcast_shape(name, x.shape, target.shape)
+        # As if they had been broadcast: one without axes counts as much as the other.
+        dtype = promote(dtype, target.dtype)
+    if dtype not in FLOATS:
+        raise DtypeError(f"{name}: takes floats, not {dtype}; cast with .float() first")
+    return x.to(dtype), target.to(dtype)
+
+
+def check_fixed(name: str, **weights: Any) -> None:
+    """Raise GradientError if weights want a gradient: as in torch they have none."""
+    for label, weight in weights.items():
+        if getattr(weight, "requires_grad", False):
+            raise GradientError(f"{name}: {label} has no gradient; detach it")
 
 
 def _check_same_shape(name: str, x: Array, target: Array) -> None:
     if x.shape != target.shape:
         raise ShapeError(f"{name}: input {tuple(x.shape)} and target {tuple(target.shape)} differ")
+
+
+def _check_factors(name: str, shape: tuple[int, ...], **weights: Any) -> None:
+    """Raise ShapeError if weights do not broadcast to a shape: there would be more losses."""
+    for label, weight in weights.items():
+        if weight is not None and broadcast_shape(name, shape, weight.shape) != shape:
+            raise ShapeError(f"{name}: {label} {tuple(weight.shape)} for an input {shape}")
 
 
 class _MseLoss(Function):
@@ -139,172 +220,57 @@ def _run(kernel: Any, x: Array, target: Array, reduction: str) -> tuple[Array, A
     return part.reshape(x.shape), total
 
 
-class _NllLoss(Function):
-    """Pick the negated log-probability of each target class."""
-
-    __slots__ = ("reduction", "shape", "total")
+class _L1Loss(Function):
+    __slots__ = ("reduction",)
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Array, target: Array, weight: Any, ignore: int, reduction: str
-    ) -> Array:
-        x2, flat = _as_rows("nll_loss", x, target)
-        xp = array_module(x)
-        scale, kept = _class_weights("nll_loss", x, flat, weight, ignore)
-        safe = xp.where(kept, flat, 0)
-        ctx.reduction, ctx.shape, ctx.total = reduction, x.shape, _total(scale)
-        ctx.save_for_backward(safe, scale, kept)
-        losses = _of_kept(kept, -x2[xp.arange(len(safe)), safe] * scale)
-        if reduction == "none":
-            return losses.reshape(target.shape)
-        return reduce_losses(losses, reduction, ctx.total)
+    def forward(ctx: Any, x: Array, target: Array, reduction: str) -> Array:
+        error = x - target
+        ctx.reduction = reduction
+        ctx.save_for_backward(error)
+        return reduce_losses(array_module(x).abs(error), reduction, error.size)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        safe, scale, kept = ctx.saved_tensors
-        slope = _of_kept(kept, -scaled(grad, ctx.reduction, ctx.total).reshape(-1) * scale)
-        return _one_hot(ctx.shape, safe, slope), None, None, None, None
+        (error,) = ctx.saved_tensors
+        slope = array_module(grad).sign(error) * scaled(grad, ctx.reduction, error.size)
+        return slope, -slope if ctx.needs_input_grad[1] else None, None
 
 
-class _CrossEntropy(Function):
-    """Take log-softmax and the loss of the target class at once."""
+class _HuberLoss(Function):
+    """Take half the square of errors up to a width, and a line of the same slope beyond."""
 
-    __slots__ = ("dtype", "reduction", "shape", "smoothing", "total")
+    __slots__ = ("is_smooth", "reduction", "width")
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Array,
-        target: Array,
-        weight: Any,
-        ignore: int,
-        smoothing: float,
-        reduction: str,
+        ctx: Any, x: Array, target: Array, width: float, is_smooth: bool, reduction: str
     ) -> Array:
-        x2, flat = _as_rows("cross_entropy", x, target)
         xp = array_module(x)
-        logs = log_softmax_array(wide(x2), 1)
-        scale, kept = _class_weights("cross_entropy", x, flat, weight, ignore)
-        safe = xp.where(kept, flat, 0)
-        losses = -logs[xp.arange(len(safe)), safe] * scale
-        if smoothing:
-            classes = xp.ones(x2.shape[1], dtype=logs.dtype) if weight is None else weight
-            even = -(logs * classes).sum(axis=1)
-            number = logs.dtype.type
-            losses = losses * number(1 - smoothing) + even * number(smoothing / x2.shape[1])
-        losses = _of_kept(kept, losses)
-        ctx.dtype = x.dtype
-        ctx.reduction, ctx.shape, ctx.total = reduction, x.shape, _total(scale)
-        ctx.smoothing = smoothing
-        ctx.save_for_backward(logs, safe, scale, kept, weight)
-        if reduction == "none":
-            return losses.reshape(target.shape).astype(x.dtype, copy=False)
-        return reduce_losses(losses, reduction, ctx.total).astype(x.dtype, copy=False)
+        number = x.dtype.type
+        error = x - target
+        size = xp.abs(error)
+        ctx.width, ctx.is_smooth, ctx.reduction = width, is_smooth, reduction
+        ctx.save_for_backward(error)
+        square = number(0.5) * error * error
+        line = size - number(0.5 * width)
+        if is_smooth:
+            square /= number(width)
+        else:
+            line *= number(width)
+        losses = xp.where(size < number(width), square, line)
+        return reduce_losses(losses, reduction, error.size)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        logs, safe, scale, kept, weight = ctx.saved_tensors
+        (error,) = ctx.saved_tensors
         xp = array_module(grad)
-        slope = scaled(grad, ctx.reduction, ctx.total).reshape(-1, 1)
-        share = xp.zeros_like(logs)
-        share[xp.arange(len(safe)), safe] = scale * (1 - ctx.smoothing)
-        if ctx.smoothing:
-            classes = xp.ones(logs.shape[1], dtype=logs.dtype) if weight is None else weight
-            share += kept[:, None] * classes * logs.dtype.type(ctx.smoothing / logs.shape[1])
-        out = xp.exp(logs)
-        out *= share.sum(axis=1, keepdims=True)
-        out -= share
-        out *= slope
-        out = out.astype(ctx.dtype, copy=False)
-        return _from_rows(out, ctx.shape), None, None, None, None, None
-
-
-def _as_rows(name: str, x: Array, target: Array) -> tuple[Array, Array]:
-    """Return input as [n, classes] and target as [n], whatever axes follow the classes."""
-    if x.dtype.kind in "iub":
-        raise DtypeError(f"{name}: takes floats, not {x.dtype}; cast with .float() first")
-    if target.dtype.kind not in "iu":
-        more = ", or probabilities in the shape of the input" if name == "cross_entropy" else ""
-        raise DtypeError(
-            f"{name}: targets are class numbers{more}, not {target.dtype} of {tuple(target.shape)} "
-            f"for an input of {tuple(x.shape)}"
-        )
-    shape = x.shape
-    if len(shape) > 1:
-        is_fit = shape[:1] + shape[2:] == target.shape
-    else:
-        is_fit = len(shape) == 1 and target.shape in ((), (1,))
-    if not is_fit:
-        raise ShapeError(
-            f"{name}: input {tuple(x.shape)} does not fit target {tuple(target.shape)}"
-        )
-    if not x.shape[0 if x.ndim == 1 else 1]:
-        raise ShapeError(f"{name}: input {tuple(x.shape)} has no classes")
-    flat = target.reshape(-1)
-    if x.ndim == 1:
-        return x[None], flat
-    return array_module(x).moveaxis(x, 1, -1).reshape(flat.size, x.shape[1]), flat
-
-
-def _from_rows(rows: Array, shape: tuple[int, ...]) -> Array:
-    if len(shape) < 3:
-        return rows.reshape(shape)
-    moved = rows.reshape((shape[0], *shape[2:], shape[1]))
-    return array_module(rows).moveaxis(moved, -1, 1)
-
-
-def _one_hot(shape: tuple[int, ...], places: Array, values: Array) -> Array:
-    xp = array_module(values)
-    classes = shape[0] if len(shape) == 1 else shape[1]
-    out = xp.zeros((len(places), classes), dtype=values.dtype)
-    out[xp.arange(len(places)), places] = values
-    return _from_rows(out, shape)
-
-
-def _of_kept(kept: Array, values: Array) -> Array:
-    """Return values, 0 for ignored targets: a product with 0 would keep their NaN and infinity."""
-    return values if kept.all() else array_module(values).where(kept, values, values.dtype.type(0))
-
-
-def _check_fixed(name: str, **weights: Any) -> None:
-    """Raise GradientError if weights want a gradient: as in torch they have none."""
-    for label, weight in weights.items():
-        if getattr(weight, "requires_grad", False):
-            raise GradientError(f"{name}: {label} has no gradient; detach it")
-
-
-def _check_factors(name: str, shape: tuple[int, ...], **weights: Any) -> None:
-    """Raise ShapeError if weights do not broadcast to a shape: there would be more losses."""
-    for label, weight in weights.items():
-        if weight is not None and broadcast_shape(name, shape, weight.shape) != shape:
-            raise ShapeError(f"{name}: {label} {tuple(weight.shape)} for an input {shape}")
-
-
-def _class_weights(
-    name: str, x: Array, target: Array, weight: Any, ignore: int
-) -> tuple[Array, Array]:
-    """Return the weight of each target, and which targets count."""
-    classes = x.shape[0] if x.ndim == 1 else x.shape[1]
-    kept = target != ignore
-    if bool(((target < 0) | (target >= classes))[kept].any()):
-        raise IndexError(f"{name}: a target lies outside the {classes} classes")
-    if weight is None:
-        return kept.astype(x.dtype), kept
-    _check_weight(name, weight, classes, x.dtype)
-    xp = array_module(x)
-    return xp.where(kept, weight[xp.where(kept, target, 0)], x.dtype.type(0)), kept
-
-
-def _check_weight(name: str, weight: Any, classes: int, dtype: Any) -> None:
-    if tuple(weight.shape) != (classes,):
-        raise ShapeError(f"{name}: weight {tuple(weight.shape)} does not fit {classes} classes")
-    if weight.dtype != dtype:
-        raise DtypeError(f"{name}: weight {weight.dtype} and input {dtype} differ; cast one")
-
-
-def _total(scale: Array) -> Array:
-    """Return the sum of weights that a mean divides by; half precision cannot count far."""
-    return scale.sum(dtype=float32) if scale.dtype.itemsize < 4 else scale.sum()
+        width = error.dtype.type(ctx.width)
+        slope = xp.maximum(xp.minimum(error, width), -width)
+        if ctx.is_smooth:
+            slope /= width
+        slope = slope * scaled(grad, ctx.reduction, error.size)
+        return slope, -slope if ctx.needs_input_grad[1] else None, None, None, None
 
 
 def mse_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
@@ -336,7 +302,7 @@ def binary_cross_entropy_with_logits(
     _check_same_shape(name, values, wanted)
     is_simple = weight is None and pos_weight is None and reduction != "none"
     if not is_simple:
-        _check_fixed(name, weight=weight, pos_weight=pos_weight)
+        check_fixed(name, weight=weight, pos_weight=pos_weight)
         _check_factors(name, values.shape, weight=weight, pos_weight=pos_weight)
     is_simple = is_simple and not target._requires_grad
     if is_simple and _has_kernel(values, wanted):
@@ -345,57 +311,38 @@ def binary_cross_entropy_with_logits(
     return _BceWithLogits.apply(x, target, weight, pos_weight, reduction)
 
 
-def nll_loss(
-    x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
-) -> Any:
-    """Return the negated log-probability of the target class.
+def l1_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
+    """Return the absolute error; shapes that differ broadcast, with a warning."""
+    check_reduction(reduction)
+    return _L1Loss.apply(*matched("l1_loss", x, target), reduction)
 
-    Args:
-        x: Log-probabilities, [n, classes, ...].
-        target: Class numbers, [n, ...].
-        weight: Weight per class, [classes].
-        ignore_index: Targets of this value count for nothing.
-        reduction: `"mean"` (weighted), `"sum"` or `"none"`.
+
+def smooth_l1_loss(x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+    """Return the absolute error less beta / 2, and below beta its square over 2 * beta.
+
+    Shapes that differ broadcast, with a warning. With beta 0 it is the absolute error.
+
+    Raises:
+        ValueError: If beta is negative.
     """
     check_reduction(reduction)
-    _check_fixed("nll_loss", weight=weight)
-    return _NllLoss.apply(x, target, weight, ignore_index, reduction)
+    if not beta >= 0:
+        raise ValueError(f"smooth_l1_loss: beta is {beta}; use 0 or more")
+    operands = matched("smooth_l1_loss", x, target)
+    if beta == 0:
+        return _L1Loss.apply(*operands, reduction)
+    return _HuberLoss.apply(*operands, float(beta), True, reduction)
 
 
-def cross_entropy(
-    x: Any,
-    target: Any,
-    weight: Any = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:
-    """Return the cross-entropy of softmax(x) against classes, or against probabilities of them.
+def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+    """Return half the squared error, and beyond delta a line of slope delta.
 
-    Args:
-        x: Logits, [n, classes, ...], or [classes].
-        target: Class numbers, [n, ...], or probabilities in the shape of x.
-        weight: Weight per class, [classes], in the dtype of x.
-        ignore_index: Class numbers of this value count for nothing; not for probabilities.
-        reduction: `"mean"` (weighted by class for class numbers), `"sum"` or `"none"`.
-        label_smoothing: Share of each target that is spread evenly over the classes.
+    Shapes that differ broadcast, with a warning.
+
+    Raises:
+        ValueError: If delta is not positive.
     """
     check_reduction(reduction)
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing}; use 0 to 1")
-    values, wanted = x.data, target.data
-    if values.shape == wanted.shape and values.shape and wanted.dtype in FLOATS:
-        if ignore_index >= 0:
-            raise ValueError(
-                f"cross_entropy: ignore_index is {ignore_index}, but probabilities have no index; "
-                "set probabilities to 0 instead"
-            )
-        if not values.shape[0 if values.ndim == 1 else 1]:
-            raise ShapeError(f"cross_entropy: input {tuple(values.shape)} has no classes")
-        x, target = in_one_dtype("cross_entropy", x, target)
-        if weight is not None:
-            _check_weight("cross_entropy", weight, x.shape[0 if x.ndim == 1 else 1], x.dtype)
-        return soft_cross_entropy(x, target, weight, label_smoothing, reduction)
-    if weight is not None:
-        _check_fixed("cross_entropy", weight=weight)
-    return _CrossEntropy.apply(x, target, weight, ignore_index, label_smoothing, reduction)
+    if not delta > 0:
+        raise ValueError(f"huber_loss: delta is {delta}; use a positive number")
+    return _HuberLoss.apply(*matched("huber_loss", x, target), float(delta), False, reduction)

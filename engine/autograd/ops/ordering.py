@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import gradmesh.engine.autograd.tensor as tensor_module
-from gradmesh.engine.autograd.ops.axis import as_int, axis_of
+from gradmesh.engine.autograd.ops.arguments import as_int, axis_of
 from gradmesh.engine.autograd.ops.selection import gather
 from gradmesh.engine.autograd.ops.shape import copy
 from gradmesh.engine.backend import Array, ShapeError, array_module

@@ -1,4 +1,4 @@
-"""Picking elements by index along an axis, and hiding elements by a mask."""
+"""Gather and scatter by an index along an axis, and selection by masks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.autograd.ops.axis import axis_of
+from gradmesh.engine.autograd.ops.arguments import axis_of
 from gradmesh.engine.autograd.ops.broadcast import (
     as_number,
     broadcast_shape,
@@ -15,9 +15,8 @@ from gradmesh.engine.autograd.ops.broadcast import (
     spec,
     unbroadcast,
 )
-from gradmesh.engine.autograd.ops.floats import check_float
 from gradmesh.engine.autograd.ops.indexing import getitem
-from gradmesh.engine.autograd.ops.rows import scatter_add
+from gradmesh.engine.autograd.ops.rows import scatter_add as sum_into
 from gradmesh.engine.autograd.ops.shape import broadcast_to
 from gradmesh.engine.backend import Array, DimError, DtypeError, ShapeError, array_module
 from gradmesh.engine.backend.dtype import bool_
@@ -58,12 +57,77 @@ class _Gather(Function):
             return out.reshape(ctx.shape), None, None
         places = xp.arange(size).reshape(ctx.shape)
         flat = xp.take_along_axis(_cut(places, index, ctx.axis), index, axis=ctx.axis).reshape(-1)
-        scatter_add(out, flat, grad.reshape(-1, 1))
+        sum_into(out, flat, grad.reshape(-1, 1))
         return out.reshape(ctx.shape), None, None
 
 
 def _cut(x: Array, index: Array, axis: int) -> Array:
     return x[tuple(slice(None) if i == axis else slice(0, n) for i, n in enumerate(index.shape))]
+
+
+class _ScatterAdd(Function):
+    __slots__ = ("shape",)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, src: Array, axis: int, index: Array) -> Array:
+        _check_scatter(x, src, axis, index)
+        places = _places(x, axis, index)
+        ctx.shape = src.shape
+        ctx.save_for_backward(places)
+        out = x.copy().reshape(-1, 1)
+        if places.size:
+            sum_into(out, places.reshape(-1), src[_covered(places)].reshape(-1, 1))
+        return out.reshape(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Array) -> Any:
+        (places,) = ctx.saved_tensors
+        grad_src = None
+        if ctx.needs_input_grad[1]:
+            grad_src = array_module(grad).zeros(ctx.shape, dtype=grad.dtype)
+            if places.size:
+                grad_src[_covered(places)] = grad.reshape(-1)[places]
+        return grad, grad_src, None, None
+
+
+def _covered(index: Array) -> tuple[slice, ...]:
+    """Return the part of src that the index covers; torch leaves the rest alone."""
+    return tuple(slice(0, n) for n in index.shape)
+
+
+def _places(x: Array, axis: int, index: Array) -> Array:
+    """Return for each element of the index its place in x, counted in row-major order."""
+    xp = array_module(index)
+    out = xp.zeros(index.shape, dtype="int64")
+    step = 1
+    for place in reversed(range(x.ndim)):
+        along = [1] * place + [-1] + [1] * (x.ndim - place - 1)
+        at = index if place == axis else xp.arange(index.shape[place]).reshape(along)
+        out += at.astype("int64", copy=False) * step
+        step *= x.shape[place]
+    return out
+
+
+def _check_scatter(x: Array, src: Array, axis: int, index: Array) -> None:
+    if index.dtype.kind not in "iu":
+        raise DtypeError(f"scatter_add: an index is of integers, not {index.dtype}")
+    if x.dtype != src.dtype:
+        raise DtypeError(f"scatter_add: dtypes {x.dtype} and {src.dtype} differ; cast one of them")
+    shapes = tuple(x.shape), tuple(src.shape), tuple(index.shape)
+    if not x.ndim == src.ndim == index.ndim:
+        raise ShapeError(
+            f"scatter_add: tensor {shapes[0]}, src {shapes[1]} and index {shapes[2]} differ in axes"
+        )
+    # As in torch, an index without elements may have any lengths.
+    for place, length in enumerate(index.shape if index.size else ()):
+        if length > src.shape[place] or (place != axis and length > x.shape[place]):
+            raise ShapeError(
+                f"scatter_add: index {shapes[2]} is larger than src {shapes[1]}, "
+                f"or than tensor {shapes[0]} apart from axis {axis}"
+            )
+    limit = x.shape[axis] if x.ndim else 1
+    if bool(((index < 0) | (index >= limit)).any()):
+        raise IndexError(f"scatter_add: an index lies outside the {limit} places of axis {axis}")
 
 
 class _MaskedFill(Function):
@@ -96,28 +160,25 @@ class _MaskedFill(Function):
         )
 
 
-class _LeakyRelu(Function):
-    __slots__ = ("slope",)
-
-    @staticmethod
-    def forward(ctx: Any, x: Array, slope: float) -> Array:
-        check_float("leaky_relu", x)
-        ctx.slope = slope
-        ctx.save_for_backward(x)
-        return array_module(x).where(x > 0, x, x * x.dtype.type(slope))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Array) -> Any:
-        (x,) = ctx.saved_tensors
-        return array_module(x).where(x > 0, grad, grad * grad.dtype.type(ctx.slope)), None
-
-
 def gather(x: Any, dim: int, index: Any) -> Any:
     """Return, for each place of the index, the element of x at that place along an axis."""
     axis = axis_of("gather", dim, x.ndim)
     if not x.ndim:
         return gather(x.reshape(1), 0, index.reshape(-1)).reshape(index.shape)
     return _Gather.apply(x, axis, index)
+
+
+def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
+    """Return x with each element of src added at its place along an axis; repeated places add up.
+
+    Args:
+        x: A tensor.
+        dim: The axis that the index counts along.
+        index: Integers, no longer than src along any axis, nor than x along the other axes.
+        src: What is added, of x's dtype.
+    """
+    axis = axis_of("scatter_add", dim, x.ndim)
+    return _ScatterAdd.apply(x, src, axis, index)
 
 
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
@@ -139,11 +200,6 @@ def masked_select(x: Any, mask: Any) -> Any:
     shape = broadcast_shape("masked_select", x.shape, mask.shape)
     x = x if x.shape == shape else broadcast_to(x, shape)
     return getitem(x, mask if mask.shape == shape else broadcast_to(mask, shape))
-
-
-def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
-    """Return x where it is positive, else x times a slope."""
-    return _LeakyRelu.apply(x, negative_slope)
 
 
 def chunk(x: Any, chunks: int, dim: int = 0) -> Any:

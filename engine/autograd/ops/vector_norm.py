@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.autograd.function import Function
-from gradmesh.engine.autograd.ops.axis import axes_of
+from gradmesh.engine.autograd.ops.arguments import axes_of
 from gradmesh.engine.autograd.ops.floats import check_float, wide
 from gradmesh.engine.autograd.ops.reduction import spread
 from gradmesh.engine.backend import Array, ShapeError, array_module

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradmesh.engine.autograd.ops.floats import wide
@@ -11,6 +12,13 @@ from gradmesh.engine.backend import Array, ShapeError, array_module
 
 # Elements of unfolded patches made at a time: a few MiB, which caches still serve.
 _CHUNK = 1 << 21
+
+
+def single(value: Any) -> int:
+    """Return a number from one or a sequence of one."""
+    if isinstance(value, (tuple, list)):
+        (value,) = value
+    return operator.index(value)
 
 
 def pair(value: Any) -> tuple[int, int]:
@@ -105,3 +113,28 @@ def fold(columns: Array, window: Window, out: Array) -> None:
     for i, j, down, across in window.places(height, width):
         sums[:, :, down, across] += patches[:, :, i, j]
     out[...] = sums[:, :, top : top + height, left : left + width]
+
+
+def check_padding(padding: Any, stride: Sequence[int]) -> None:
+    """Raise ValueError if padding is a word that a convolution with this stride cannot take."""
+    if not isinstance(padding, str):
+        return
+    if padding not in ("same", "valid"):
+        raise ValueError(f"padding is {padding!r}; use numbers, 'same' or 'valid'")
+    if padding == "same" and any(step != 1 for step in stride):
+        raise ValueError(f"padding 'same' needs a stride of 1, not {tuple(stride)}")
+
+
+def named_padding(
+    padding: str, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the zeros on both sides of each axis, and how many results to leave out in front.
+
+    Where "same" needs an odd number of zeros, the result is one longer than the input with as many
+    on both sides; torch has the odd one behind, so the first is left out.
+    """
+    check_padding(padding, stride)
+    if padding == "valid":
+        return (0,) * len(size), (0,) * len(size)
+    needed = [step * (n - 1) for n, step in zip(size, dilation, strict=True)]
+    return tuple((n + 1) // 2 for n in needed), tuple(n % 2 for n in needed)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gradmesh.engine import errors as autograd
-from gradmesh.engine import errors as backend
+from gradmesh.engine import errors as engine
 from gradmesh.protos.reference import builtin_bases
 from gradmesh.sdk.process.setting import AddressInUse
 from gradmesh.sdk.rpc import errors as rpc
@@ -27,14 +26,14 @@ TABLE: list[tuple[type[BaseException], set[type[BaseException]]]] = [
     (AddressInUse, {OSError, RuntimeError}),
     (rpc.RpcNotRunning, {RuntimeError}),
     (rpc.RefLeak, {RuntimeError}),
-    (backend.ShapeError, {ValueError, RuntimeError}),
-    (backend.DtypeError, {TypeError, RuntimeError}),
-    (backend.DeviceError, {RuntimeError}),
-    (backend.DeviceUnavailable, {RuntimeError}),
-    (autograd.GraphReleased, {RuntimeError}),
-    (autograd.InplaceError, {RuntimeError}),
-    (autograd.GradientError, {RuntimeError}),
-    (autograd.AnomalyError, {ArithmeticError, RuntimeError}),
+    (engine.ShapeError, {ValueError, RuntimeError}),
+    (engine.DtypeError, {TypeError, RuntimeError}),
+    (engine.DeviceError, {RuntimeError}),
+    (engine.DeviceUnavailable, {RuntimeError}),
+    (engine.GraphReleased, {RuntimeError}),
+    (engine.InplaceError, {RuntimeError}),
+    (engine.GradientError, {RuntimeError}),
+    (engine.AnomalyError, {ArithmeticError, RuntimeError}),
 ]
 
 
@@ -47,7 +46,7 @@ def test_builtin_bases(cls: type[BaseException], builtins: set[type[BaseExceptio
 
 def test_the_table_is_complete() -> None:
     listed = {cls for cls, _ in TABLE}
-    for module in (trainer, backend, autograd, rpc):
+    for module in (trainer, engine, rpc):
         for thing in vars(module).values():
             if isinstance(thing, type) and issubclass(thing, BaseException):
                 assert listed & set(thing.__mro__), f"{thing.__name__} is not in the table"

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine import autograd as ag
-from gradmesh.engine.autograd.receive_node import find_receive_nodes
+from gradmesh.engine.autograd.local_pass import find_receive_nodes
 
 
 class Origin:

@@ -15,7 +15,7 @@ from gradmesh.engine.backend import (
     Generator,
     copy_rows,
     empty_pinned,
-    memory,
+    stream,
     synchronize,
     to_numpy,
 )
@@ -136,7 +136,7 @@ def test_rows_go_to_the_device_through_pinned_memory() -> None:
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
     pinned = empty_pinned((5, 2), np.float32)
 
-    with memory(Device("cuda", 0)) as made:
+    with stream(Device("cuda", 0)) as made:
         found = copy_rows(rows, Device("cuda", 0), pinned)
         made.synchronize()
     synchronize(Device("cuda", 0))
