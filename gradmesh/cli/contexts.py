@@ -10,9 +10,9 @@ from gradmesh.cli.launcher_option import with_launcher
 from gradmesh.cli.mesh_option import checked
 from gradmesh.cli.options import configured
 from gradmesh.launch.launcher import Launcher
+from gradmesh.sdk.cluster.status import WorkerContexts, fetch
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import WorkerContexts, fetch
 
 
 @click.command()

@@ -41,7 +41,7 @@ def export(model: Path, folder: Path, kind: str, parameter_servers: int) -> int:
         mesh.restore(saved.tables)
         for feature in range(saved.fields.features):
             name = f"feature-{feature}"
-            mesh.open_table(name).export(draft / f"{name}.{kind}")
+            mesh.export_table(mesh.open_table(name), draft / f"{name}.{kind}")
     for file in sorted(saved.tables.parent.iterdir()):
         if file.is_file():
             shutil.copyfile(file, draft / file.name)

@@ -7,8 +7,8 @@ from pathlib import Path
 from gradmesh.cli.progress import NoteHandler, progress_screen
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.training import OnMetrics, watch
+from gradmesh.sdk.cluster.status import ClusterStatus
 from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
-from gradmesh.sdk.status import ClusterStatus
 
 _DRAIN_S = 45.0
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gradmesh.sdk.status import ClusterStatus
+from gradmesh.sdk.cluster.status import ClusterStatus
 
 _LINE_EVERY_S = 3.0
 

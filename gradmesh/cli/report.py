@@ -15,9 +15,9 @@ from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.launcher import Launcher
 from gradmesh.launch.training import carried_on, result_of
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
 
 _POLL_S = 0.5
 _ASK_S = 2.0

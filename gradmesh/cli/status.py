@@ -12,10 +12,10 @@ from gradmesh.cli.launcher_option import with_launcher
 from gradmesh.cli.mesh_option import checked
 from gradmesh.cli.options import configured
 from gradmesh.launch.launcher import Launcher, ProcessView
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.network import SecurityConfig, listening
 from gradmesh.sdk.process.setting import ConfigError, Problem
-from gradmesh.sdk.status import ClusterStatus, fetch
 
 
 @click.command()

@@ -12,9 +12,9 @@ from typing import final
 from urllib.parse import urlsplit
 
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import ClusterStatus
 from gradmesh.sdk.process.network import join, split
 from gradmesh.sdk.process.setting import AddressInUse
-from gradmesh.sdk.status import ClusterStatus
 
 # Many readers of the page are one reader of the coordinator.
 _KEPT_S = 0.5

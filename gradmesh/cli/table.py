@@ -99,7 +99,7 @@ def export(mesh: Mesh, timeout_s: float, name: str, file: Path) -> int:
     """Write ids and rows of a table to FILE (.safetensors, .npz or .parquet), sorted by id."""
     source = mesh.open_table(name)
     with RowBar(f"exporting {name}") as bar:
-        count = source.export(file, progress=bar, timeout_s=timeout_s)
+        count = mesh.export_table(source, file, progress=bar, timeout_s=timeout_s)
     click.echo(f"{count:,} rows of {name} are in {file}")
     return 0
 
@@ -142,7 +142,7 @@ def import_file(
     else:
         target = mesh.open_table(name)
     with RowBar(f"importing {name}") as bar:
-        count = target.import_rows(file, progress=bar, timeout_s=timeout_s)
+        count = mesh.import_table(target, file, progress=bar, timeout_s=timeout_s)
     click.echo(f"{count:,} rows of {file} are in {name}")
     return 0
 
@@ -187,7 +187,7 @@ def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
 @with_mesh(30.0)
 def reset(mesh: Mesh, timeout_s: float, name: str) -> int:
     """Put a table back to its first rows; opens one that a restore left closed midway."""
-    mesh.open_table(name).reset(timeout_s=timeout_s)
+    mesh.reset_table(mesh.open_table(name), timeout_s=timeout_s)
     click.echo(f"{name} is back at its first rows")
     return 0
 

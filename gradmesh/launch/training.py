@@ -13,9 +13,9 @@ from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.policy import RestartPolicy
 from gradmesh.launch.sections import SECTION_NAMES
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
 from gradmesh.trainer.data.source import build_vocabulary
 from gradmesh.trainer.job.assignment import JOB_SECTIONS, Assignment, assignment_of
 from gradmesh.trainer.job.history import read_history

@@ -27,8 +27,8 @@ from gradmesh.sdk.autograd.messages import Messages
 from gradmesh.sdk.autograd.outbox import Peers
 from gradmesh.sdk.autograd.part import Part
 from gradmesh.sdk.autograd.tables import Lookups, RecordedLookup
+from gradmesh.sdk.cluster.servers import METHODS, call_all
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.mesh.servers import METHODS, call_all
 from gradmesh.sdk.table.lookup import Lookup
 from gradmesh.sdk.transport.deadline import Deadline
 

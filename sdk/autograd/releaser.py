@@ -15,7 +15,7 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.outbox import Peers
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)

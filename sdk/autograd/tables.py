@@ -14,7 +14,7 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import pack
 from gradmesh.sdk.autograd.active import active_part
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.table.lookup import Lookup
 from gradmesh.sdk.transport.channel import Channel

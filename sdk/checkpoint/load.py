@@ -16,7 +16,7 @@ from gradmesh.sdk.checkpoint.manifest import Manifest, corrupt
 from gradmesh.sdk.checkpoint.parallel import Meter
 from gradmesh.sdk.checkpoint.snapshot import Block
 from gradmesh.sdk.checkpoint.tensors import map_tensors
-from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.transport.deadline import Deadline
 
 _CALL_BYTES = 4 << 20

@@ -31,7 +31,7 @@ from gradmesh.sdk.checkpoint.manifest import (
 from gradmesh.sdk.checkpoint.parallel import Meter, for_each
 from gradmesh.sdk.checkpoint.snapshot import Block, Progress, Snapshot
 from gradmesh.sdk.checkpoint.tensors import write_tensors
-from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
 

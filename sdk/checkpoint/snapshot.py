@@ -16,7 +16,8 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.method import Body
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.mesh.servers import METHODS, ParameterServers
+from gradmesh.sdk.cluster.servers import METHODS, ParameterServers
+from gradmesh.sdk.cluster.steps import commit_step
 from gradmesh.sdk.transport.deadline import Deadline
 
 Block: TypeAlias = dict[str, Array]
@@ -68,7 +69,7 @@ class Snapshot:
         self._step = step
         deadline = Deadline.after(freeze_s)
         if step is None:
-            servers.settle(deadline)
+            commit_step(servers, deadline)
         self.shards: ShardMap = servers.refresh(deadline)
         self.name = "" if step is None else uuid.uuid4().hex
         try:

@@ -20,7 +20,7 @@ from gradmesh.sdk.checkpoint.manifest import sync_folder
 from gradmesh.sdk.checkpoint.parallel import Meter
 from gradmesh.sdk.checkpoint.snapshot import Progress, Snapshot
 from gradmesh.sdk.checkpoint.tensors import as_bytes
-from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.table.table_set import as_ids
 from gradmesh.sdk.transport.deadline import Deadline
 

@@ -9,11 +9,11 @@ from gradmesh.protos.common.v1 import worker_pb2
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.limits import check_name
-from gradmesh.sdk.mesh.coordinator import Coordinator
-from gradmesh.sdk.mesh.lease import Lease
+from gradmesh.sdk.cluster.coordinator import Coordinator
+from gradmesh.sdk.cluster.lease import Lease
+from gradmesh.sdk.cluster.membership import ROLES, Role
+from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.mesh.role import ROLES, Role
-from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Channel, Dialer
@@ -90,7 +90,6 @@ def connect(
         client,
         dial,
         max_frame_bytes=max_frame_bytes,
-        metrics=table_metrics,
         owner=worker_pb2.WorkerId(name=member.name, incarnation=member.incarnation),
     )
-    return Mesh(channel, client, lease, servers, timeout_s)
+    return Mesh(channel, client, lease, servers, table_metrics or TableMetrics(), timeout_s)

@@ -16,18 +16,21 @@ from gradmesh.protos.coordinator.v1 import (
     table_pb2,
 )
 from gradmesh.protos.errors import GradmeshError, NotMember
-from gradmesh.sdk.checkpoint.load import check_specs, load
+from gradmesh.sdk.checkpoint.load import check_specs, load, reset
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.parallel import Meter
 from gradmesh.sdk.checkpoint.save import save
 from gradmesh.sdk.checkpoint.snapshot import Progress
-from gradmesh.sdk.mesh.coordinator import Coordinator
-from gradmesh.sdk.mesh.lease import Lease
-from gradmesh.sdk.mesh.membership import KeyStore, Membership
-from gradmesh.sdk.mesh.runs import Runs
-from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.checkpoint.transfer import export_rows, import_rows
+from gradmesh.sdk.cluster import steps
+from gradmesh.sdk.cluster.coordinator import Coordinator
+from gradmesh.sdk.cluster.lease import Lease
+from gradmesh.sdk.cluster.membership import KeyStore, Membership
+from gradmesh.sdk.cluster.servers import ParameterServers
+from gradmesh.sdk.cluster.steps import RunState
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer
 from gradmesh.sdk.table.spec import make_spec
 from gradmesh.sdk.table.table import Table
@@ -35,8 +38,8 @@ from gradmesh.sdk.table.wire import Precision, Wire, wire_of
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 
-# Whoever leaves after an error may have lost a server: no reason to wait for long.
-_SETTLE_S = 2.0
+# A process that leaves after an error may have lost a server: do not wait for long.
+_LEAVE_COMMIT_S = 2.0
 
 
 @final
@@ -48,7 +51,7 @@ class Mesh:
         incarnation: Distinguishes it from a former process of the same name.
         timeout_s: Default deadline of every call.
         servers: The parameter servers.
-        runs: The trainers' runs on them.
+        table_metrics: Counts lookups and pushes.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Mesh:
         coordinator: Coordinator,
         lease: Lease,
         servers: ParameterServers,
+        table_metrics: TableMetrics,
         timeout_s: float,
     ) -> None:
         self._channel = channel
@@ -65,7 +69,7 @@ class Mesh:
         self._contexts = itertools.count(1)
         self.coordinator = coordinator
         self.servers = servers
-        self.runs = Runs(servers, timeout_s)
+        self.table_metrics = table_metrics
         self.name = lease.member.name
         self.incarnation = lease.member.incarnation
         self.timeout_s = timeout_s
@@ -158,7 +162,9 @@ class Mesh:
         return self._open(self.coordinator.describe_table(name, self.deadline()), wire)
 
     def _open(self, spec: table_pb2.TableSpec, wire: Wire) -> Table:
-        return Table(spec, self.servers, self._next_push, self.timeout_s, wire)
+        return Table(
+            spec, self.servers, self._next_push, self.timeout_s, wire, metrics=self.table_metrics
+        )
 
     def _next_push(self) -> tuple[str, int, int]:
         return self.name, self.incarnation, next(self._sequence)
@@ -226,13 +232,53 @@ class Mesh:
         """Return the values that the trainers of a generation publish to each other."""
         return KeyStore(self.coordinator, generation, self.timeout_s)
 
-    def start_run(self, membership: Membership, tables: Sequence[Table]) -> None:
-        """Begin a run on all parameter servers; called by rank 0 before the first step.
+    def find_run(self, membership: Membership) -> RunState | None:
+        """Return the step from which the servers can resume a run; None if they hold none.
 
-        The tables go back to their initial rows, and everything an older generation still sends is
-        refused from now on. `runs` has more: going on with a run, and runs with staleness.
+        Raises:
+            StaleGeneration: A newer generation began.
         """
-        self.runs.begin(membership, [table.name for table in tables])
+        return steps.find_run(self.servers, membership, self.deadline())
+
+    def start_run(
+        self,
+        membership: Membership,
+        tables: Sequence[Table | str],
+        *,
+        state: RunState | None = None,
+        staleness: int | None = None,
+    ) -> RunState:
+        """Start a run on all parameter servers, or resume one; called by rank 0 once a generation.
+
+        Messages of older generations are refused from now on.
+
+        Args:
+            membership: The generation, and this trainer's rank in it.
+            tables: The run's tables, or their names. A new run without a step resets them to their
+                initial rows.
+            state: Where to resume: the result of `find_run`, or with origin 0 the step of the
+                checkpoint that was restored. None starts at the first step.
+            staleness: Steps that a trainer may be ahead of the slowest one, each applying its own;
+                None for a synchronous run.
+
+        Returns:
+            Where the run starts.
+
+        Raises:
+            RunLost: A server does not hold the run at that step.
+            StaleGeneration: A newer generation began.
+        """
+        names = [table if isinstance(table, str) else table.name for table in tables]
+        return steps.start_run(
+            self.servers, membership, names, self.deadline(), state=state, staleness=staleness
+        )
+
+    def commit_step(self, timeout_s: float | None = None) -> None:
+        """Have the newest step of this process applied on every server, e.g. to read its rows.
+
+        Within a run the next step does that; the last one needs it.
+        """
+        steps.commit_step(self.servers, self.deadline(timeout_s))
 
     def checkpoint(
         self,
@@ -299,6 +345,72 @@ class Mesh:
         )
         return chain[-1][1]
 
+    def export_table(
+        self,
+        table: Table,
+        path: str | Path,
+        *,
+        progress: Progress | None = None,
+        timeout_s: float = 3600.0,
+    ) -> int:
+        """Write all rows of a table that were ever used to a file of ids and rows, sorted by id.
+
+        Args:
+            table: The table.
+            path: Ends in .safetensors, .npz or .parquet; a file of that name is replaced.
+            progress: Called with rows done and rows in all.
+            timeout_s: Deadline of the whole.
+
+        Returns:
+            Number of rows.
+
+        Raises:
+            InvalidRequest: The name has no known format, or its package is missing.
+        """
+        return export_rows(
+            self.servers,
+            table.spec,
+            Path(path),
+            progress=progress,
+            timeout_s=timeout_s,
+            call_s=self.timeout_s,
+        )
+
+    def import_table(
+        self,
+        table: Table,
+        path: str | Path,
+        *,
+        progress: Progress | None = None,
+        timeout_s: float = 3600.0,
+    ) -> int:
+        """Set rows of a table from a file as `export_table` writes it.
+
+        The optimizer state of these rows starts from zero; other rows stay.
+
+        Returns:
+            Number of rows.
+
+        Raises:
+            InvalidRequest: The file does not fit the table; nothing is changed.
+            IdOutOfRange: An id is not a row of the table; nothing is changed.
+        """
+        return import_rows(
+            self.servers,
+            table.spec,
+            Path(path),
+            progress=progress,
+            timeout_s=timeout_s,
+            call_s=self.timeout_s,
+        )
+
+    def reset_table(self, table: Table, *, timeout_s: float | None = None) -> None:
+        """Reset all rows of a table and its optimizer state to their initial values.
+
+        This also opens a table that an unfinished restore left closed.
+        """
+        reset(self.servers, [table.name], self.deadline(timeout_s))
+
     def report(self, progress: status_pb2.Progress) -> None:
         """Tell the coordinator how far this trainer is."""
         self.coordinator.report_progress(self.name, self.incarnation, progress, self.deadline())
@@ -312,7 +424,7 @@ class Mesh:
     def close(self) -> None:
         """Leave the mesh; may be called twice."""
         with contextlib.suppress(GradmeshError):
-            self.servers.settle(Deadline.after(_SETTLE_S))
+            self.commit_step(_LEAVE_COMMIT_S)
         self._lease.close()
         self.servers.close()
         self._channel.close()

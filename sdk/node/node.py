@@ -12,9 +12,9 @@ from gradmesh.protos import limits
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.contexts import CONTEXTS
 from gradmesh.sdk.autograd.station import Station
+from gradmesh.sdk.cluster.membership import Role
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.mesh.role import Role
 from gradmesh.sdk.nn import remote_module
 from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.optim import owner

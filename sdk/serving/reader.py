@@ -15,10 +15,10 @@ from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
-from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.cluster.coordinator import Coordinators
+from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving.cache import RowCache
-from gradmesh.sdk.serving.coordinators import Coordinators
 from gradmesh.sdk.serving.errors import ReadOnly
 from gradmesh.sdk.serving.pandas_frame import is_frame, like_ids, side_by_side
 from gradmesh.sdk.table.lookup import PendingLookup, look_up
@@ -76,9 +76,8 @@ class TableReader:
         )
 
         dial = Dialer(security=security, metrics=metrics, max_frame_bytes=max_frame_bytes)
-        self._servers = ParameterServers(
-            self._coordinators, dial, max_frame_bytes=max_frame_bytes, metrics=table_metrics
-        )
+        self._servers = ParameterServers(self._coordinators, dial, max_frame_bytes=max_frame_bytes)
+        self._metrics = table_metrics or TableMetrics()
         self._lock = threading.Lock()  # guards all below
         self._tables: dict[str, Table] = {}
         self._sets: dict[tuple[str, ...], TableSet] = {}
@@ -163,7 +162,7 @@ class TableReader:
         asked_at = [cache.now() for cache in caches]
         wanted = [ids[some] for (ids, _), some in zip(distinct, missing, strict=True)]
         hits = sum(ids.size for ids, _ in distinct) - sum(ids.size for ids in wanted)
-        self._servers.metrics.add(cache_hits=hits)
+        self._metrics.add(cache_hits=hits)
         if any(ids.size for ids in wanted):
             fresh = _look_up(tables, wanted, deadline)
             for place, (cache, _, out) in enumerate(steps):
@@ -180,7 +179,9 @@ class TableReader:
         for name in names:
             if name not in known:
                 spec = self._coordinators.describe_table(name, deadline)
-                known[name] = Table(spec, self._servers, self.push, self.timeout_s)
+                known[name] = Table(
+                    spec, self._servers, self.push, self.timeout_s, metrics=self._metrics
+                )
         with self._lock:
             self._tables = known | self._tables
             return self._sets.setdefault(key, TableSet([self._tables[name] for name in names]))

@@ -6,7 +6,7 @@ from typing import Any, final
 from gradmesh.protos.common.v1 import array_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.transport.deadline import Deadline
 
 _FIGURES = (

@@ -13,7 +13,8 @@ from gradmesh.protos.frame import Array, Frame, Serialized
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import EXACT, unpack_all
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.mesh.servers import METHODS, Calls
+from gradmesh.sdk.cluster.servers import METHODS, Calls
+from gradmesh.sdk.cluster.steps import commit_step
 from gradmesh.sdk.table.heads import asked_field
 from gradmesh.sdk.table.routing import Part, Route, route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
@@ -87,9 +88,9 @@ class PendingLookup:
         self._deadline = deadline
         self._purpose = purpose
         self._sent: tuple[Lookup, Calls] | None = None
-        if self._purpose.mark is None:
-            # Whoever reads outside of a run sees the steps that this process has taken in it.
-            tables.servers.settle(deadline)
+        if purpose.mark is None and tables.servers.prepared_step is not None:
+            # A read outside the run sees the steps that this process has prepared in it.
+            commit_step(tables.servers, deadline)
         try:
             self._sent = self._send(tables.servers.shard_map(deadline))
         except (StaleShardMap, Unreachable):
@@ -183,7 +184,7 @@ class PendingLookup:
             return (*read(*sent), sent[0])
 
         found, size, lookup = servers.with_map(attempt, self._deadline)
-        servers.metrics.note_lookup(self._wanted.ids.size, lookup.route.distinct.size, size)
+        self._tables.metrics.note_lookup(self._wanted.ids.size, lookup.route.distinct.size, size)
         return found
 
     def _assemble(self, sent: Lookup, calls: Calls) -> tuple[Lookup, int]:

@@ -26,8 +26,8 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import pack, unpack
+from gradmesh.sdk.cluster.servers import METHODS, Calls, call_all
 from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.mesh.servers import METHODS, Calls, call_all
 from gradmesh.sdk.table.lookup import Lookup, Purpose, look_up
 from gradmesh.sdk.table.routing import Part
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
@@ -165,7 +165,7 @@ class Prefetched:
             self._bring_up_to_date(ahead, requests, deadline)
         except _GONE:
             return None
-        self._tables.servers.metrics.add(
+        self._tables.metrics.add(
             prefetch_hits=1,
             prefetched_rows=sum(lookup.route.totals),
             refreshed_rows=self._changed,
@@ -208,7 +208,7 @@ class Prefetched:
 
     def discard(self) -> None:
         """Let the servers forget the rows."""
-        self._tables.servers.metrics.add(prefetch_misses=1)
+        self._tables.metrics.add(prefetch_misses=1)
         with contextlib.suppress(GradmeshError):
             ahead = self._ahead.result().lookup
             servers, request = self._tables.servers, owner_pb2.ReleaseContextRequest

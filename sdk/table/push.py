@@ -17,7 +17,8 @@ from gradmesh.protos.errors import GradmeshError, StaleShardMap, Unreachable
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.precision import EXACT, pack
 from gradmesh.protos.sharding import Ids, ShardMap
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
+from gradmesh.sdk.cluster.steps import commit_step
 from gradmesh.sdk.table.routing import route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.transport.channel import PendingCall
@@ -71,7 +72,8 @@ class PendingPush:
         self._table = table
         self._next_push = next_push
         self._deadline = deadline
-        table.servers.settle(deadline)
+        if table.servers.prepared_step is not None:
+            commit_step(table.servers, deadline)
         shards = table.servers.shard_map(deadline)
         messages = self._cut(wanted, grads, shards, lasting)
         target = table.tables[0]
@@ -82,7 +84,7 @@ class PendingPush:
             messages += [_Message(shard, *nothing) for shard in sorted(others)]
         self._left = [_Part(message, shards, next_push()) for message in messages]
         self._sent = self._send(shards)
-        table.servers.metrics.note_push(sum([message.ids.size for message in messages]))
+        table.metrics.note_push(sum([message.ids.size for message in messages]))
 
     def _cut(
         self, wanted: WantedIds, grads: Array, shards: ShardMap, lasting: bool

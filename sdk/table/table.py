@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -13,13 +12,11 @@ from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
-from gradmesh.sdk.checkpoint.load import reset
-from gradmesh.sdk.checkpoint.snapshot import Progress
-from gradmesh.sdk.checkpoint.transfer import export_rows, import_rows
+from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.mesh.servers import ParameterServers
 from gradmesh.sdk.table.gradients import BadGradients, fit_grads
 from gradmesh.sdk.table.lookup import PendingLookup
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.push import PendingPush
 from gradmesh.sdk.table.schedule import counts_steps
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
@@ -37,6 +34,7 @@ class Table:
         next_push: Returns (worker, incarnation, sequence) of the next push.
         timeout_s: Default deadline of a call.
         wire: Precision of rows and gradients on the wire.
+        metrics: Counts lookups and pushes, for all tables of a mesh.
 
     Attributes:
         name: Name of the table.
@@ -54,6 +52,7 @@ class Table:
         next_push: Callable[[], tuple[str, int, int]],
         timeout_s: float,
         wire: Wire = EXACTLY,
+        metrics: TableMetrics | None = None,
     ) -> None:
         self.spec = spec
         self.servers = servers
@@ -64,6 +63,7 @@ class Table:
         self.dim: int = spec.dim
         self.dtype: np.dtype[Any] = numpy_dtype(spec.dtype)
         self.wire = wire
+        self.metrics = metrics or TableMetrics()
         if wire != EXACTLY and self.dtype != np.float32:
             raise InvalidRequest(
                 f"table {spec.name!r} has rows of {self.dtype}; only float32 travels in another "
@@ -149,67 +149,6 @@ class Table:
         flat = np.ascontiguousarray(rows.reshape(-1, self.dim))
         wanted, deadline = _want(shaped), self._deadline(timeout_s)
         return PendingPush(self._alone, wanted, flat, self._next_push, deadline, lasting=lasting)
-
-    def export(
-        self,
-        path: str | Path,
-        *,
-        progress: Progress | None = None,
-        timeout_s: float = 3600.0,
-    ) -> int:
-        """Write all rows that were ever used to a file of ids and rows, sorted by id.
-
-        Args:
-            path: Ends in .safetensors, .npz or .parquet; a file of that name is replaced.
-            progress: Called with rows done and rows in all.
-            timeout_s: Deadline of the whole.
-
-        Returns:
-            How many rows there are.
-
-        Raises:
-            InvalidRequest: The name says no format, or its package is missing.
-        """
-        return export_rows(
-            self.servers,
-            self.spec,
-            Path(path),
-            progress=progress,
-            timeout_s=timeout_s,
-            call_s=self.timeout_s,
-        )
-
-    def import_rows(
-        self,
-        path: str | Path,
-        *,
-        progress: Progress | None = None,
-        timeout_s: float = 3600.0,
-    ) -> int:
-        """Set rows from a file as `export` writes it; their optimizer state begins anew.
-
-        Returns:
-            How many rows there were.
-
-        Raises:
-            InvalidRequest: The file does not fit the table; nothing is changed.
-            IdOutOfRange: An id is no row of the table; nothing is changed.
-        """
-        return import_rows(
-            self.servers,
-            self.spec,
-            Path(path),
-            progress=progress,
-            timeout_s=timeout_s,
-            call_s=self.timeout_s,
-        )
-
-    def reset(self, *, timeout_s: float | None = None) -> None:
-        """Put all rows and the optimizer's state back to the beginning.
-
-        This opens a table, too, that a restore which stopped midway left closed.
-        """
-        reset(self.servers, [self.name], self._deadline(timeout_s))
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)

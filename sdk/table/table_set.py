@@ -53,6 +53,7 @@ class TableSet:
             names = ", ".join(table.name for table in self.tables)
             raise InvalidRequest(f"the tables of one layer must come from one mesh: {names}")
         self.servers = self.tables[0].servers
+        self.metrics = self.tables[0].metrics
         self.wire = self.tables[0].wire
         if any(table.wire != self.wire for table in self.tables):
             raise InvalidRequest("tables that are read together must have the same wire precision")

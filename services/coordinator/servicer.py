@@ -15,7 +15,7 @@ from gradmesh.protos.coordinator.v1 import (
 )
 from gradmesh.protos.errors import GradmeshError, Retry
 from gradmesh.protos.version import VERSION
-from gradmesh.sdk.mesh.role import role_name
+from gradmesh.sdk.cluster.membership import role_name
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call

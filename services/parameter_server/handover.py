@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.sharding import ShardMap, buckets_of
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.log.record import MarksStaged, RunState

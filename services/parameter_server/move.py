@@ -10,8 +10,8 @@ from typing import final
 from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import ReshardAborted
 from gradmesh.protos.sharding import ShardMap
+from gradmesh.sdk.cluster.servers import map_of
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.mesh.servers import map_of
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.services.parameter_server.gate import Kind

@@ -11,8 +11,8 @@ import pytest
 from gradmesh.launch.errors import ClusterExists, NoCluster, StateInUse
 from gradmesh.launch.launcher import ClusterRequest, Launcher
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import fetch
 
 DOWN_S = 60.0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gradmesh.protos.lane import VERSION
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.handshake import greet, host_identity
 from gradmesh.sdk.transport.lane.link import Link

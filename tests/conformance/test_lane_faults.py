@@ -19,7 +19,7 @@ from gradmesh.protos.errors import Unauthenticated, Unreachable
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline

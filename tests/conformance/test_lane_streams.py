@@ -14,7 +14,7 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.lane import HEADER, MAGIC, FrameHeader
 from gradmesh.protos.owner.v1 import owner_pb2, owner_pb2_grpc
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.grpc_stream import (

@@ -23,7 +23,7 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.deadline import Deadline
 from tests.conformance.conftest import LANES, LaneMesh
 

@@ -24,8 +24,8 @@ from gradmesh.launch.kubernetes.errors import (
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.kubernetes.manifests import IMAGE, Manifests
 from gradmesh.launch.launcher import ClusterRequest, Launcher
+from gradmesh.sdk.cluster.status import fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import fetch
 from tests.conformance.launcher_suite import LauncherSuite
 from tests.deploy.emulator.cluster import EmulatedCluster
 from tests.deploy.emulator.resources import CORE, Resource

@@ -11,8 +11,8 @@ import gradmesh as gm
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import fetch
 from tests.deploy.emulator.cluster import EmulatedCluster
 from tests.deploy.emulator.server import wait_until
 from tests.deploy.manifests import OVERLAYS, needs_kubectl

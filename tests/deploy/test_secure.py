@@ -10,8 +10,8 @@ import trustme
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
 from tests.deploy.emulator.cluster import EmulatedCluster
 from tests.deploy.emulator.resources import CORE
 from tests.deploy.emulator.server import wait_until

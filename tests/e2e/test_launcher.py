@@ -14,8 +14,8 @@ from gradmesh.launch.docker.errors import DockerUnreachable, ImageMissing
 from gradmesh.launch.docker.launcher import DockerLauncher
 from gradmesh.launch.errors import CannotScale, ClusterFailed
 from gradmesh.launch.launcher import ClusterRequest, Launcher
+from gradmesh.sdk.cluster.status import fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import fetch
 from tests.conformance.launcher_suite import DOWN_S, LauncherSuite, joined, until
 from tests.e2e.compose import docker
 

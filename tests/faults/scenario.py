@@ -11,10 +11,10 @@ import numpy as np
 
 from gradmesh.launch.local import LocalCluster
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.process.fault import PlannedFault
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
 from gradmesh.trainer.data import ClickSpec
 
 JOB = {"job.steps": 30, "job.batch_size": 64, "job.eval_batches": 3, "job.log_every": 1}

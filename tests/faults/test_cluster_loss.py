@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gradmesh.sdk.cluster.status import fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import fetch
 from tests.faults.scenario import assert_same, train, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import pytest
 
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.method import methods_of
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy

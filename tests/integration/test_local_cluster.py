@@ -15,8 +15,8 @@ import pytest
 import gradmesh as gm
 from gradmesh.launch.errors import ClusterFailed, StateInUse
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
 
 
 def until(condition: Callable[[], Any]) -> Any:

@@ -255,7 +255,7 @@ def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
 
 
 def test_a_lease_thread_warns_and_goes_on(cluster, caplog, eventually):
-    caplog.set_level(logging.WARNING, "gradmesh.sdk.mesh.lease")
+    caplog.set_level(logging.WARNING, "gradmesh.sdk.cluster.lease")
     mesh = cluster.connect("worker", timeout_s=2.0)
 
     cluster.stop_coordinator()

@@ -38,7 +38,7 @@ def run(cluster, pool, change=None, staleness=None):
         trainer.place = joined.result(15)
     trainers.sort(key=lambda trainer: trainer.place.rank)
     names = [table.name for table in trainers[0].tables]
-    trainers[0].mesh.runs.begin(trainers[0].place, names, staleness=staleness)
+    trainers[0].mesh.start_run(trainers[0].place, names, staleness=staleness)
     arrived, changed = threading.Event(), threading.Event()
     if change is None:
         changed.set()

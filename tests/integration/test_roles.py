@@ -6,10 +6,10 @@ import pytest
 from gradmesh.engine import optim
 from gradmesh.protos.errors import Forbidden
 from gradmesh.sdk import autograd
+from gradmesh.sdk.cluster.status import fetch
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving import TableReader
-from gradmesh.sdk.status import fetch
 
 ROLES = ("parameter-server", "trainer", "worker", "client", "reader", "admin")
 

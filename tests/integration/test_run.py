@@ -18,7 +18,7 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk import autograd
-from gradmesh.sdk.mesh.servers import METHODS
+from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.table.recipe import Initializer
 
@@ -203,8 +203,8 @@ def test_the_next_generation_goes_on_where_all_servers_are(make_cluster, pool):
     returned = Trainer(cluster, "trainer-1")
     for joined in [pool.submit(trainer.join) for trainer in (first, returned)]:
         joined.result(timeout=15)
-    state = first.mesh.runs.find(first.place)
-    begun = first.mesh.runs.begin(first.place, ["user"], state=state)
+    state = first.mesh.find_run(first.place)
+    begun = first.mesh.start_run(first.place, ["user"], state=state)
     rows = first.table.lookup(np.arange(20))
     step_together(pool, [first, returned], 2)
 
@@ -230,8 +230,8 @@ def test_a_step_is_dropped_unless_all_servers_have_prepared_it(make_cluster):
     prepared = [s.steps.run.prepared_steps for s in cluster.stores]
 
     trainer.join()
-    state = trainer.mesh.runs.find(trainer.place)
-    trainer.mesh.runs.begin(trainer.place, ["user"], state=state)
+    state = trainer.mesh.find_run(trainer.place)
+    trainer.mesh.start_run(trainer.place, ["user"], state=state)
     rows = trainer.table.lookup(np.arange(20))
     trainer.step(1)
 
@@ -247,7 +247,7 @@ def test_with_staleness_a_rank_may_be_ahead_so_far_and_no_further(make_cluster, 
     for joined in [pool.submit(trainer.join) for trainer in trainers]:
         joined.result(timeout=15)
     fast, slow = sorted(trainers, key=lambda trainer: trainer.place.rank)
-    fast.mesh.runs.begin(fast.place, ["user"], staleness=2)
+    fast.mesh.start_run(fast.place, ["user"], staleness=2)
 
     for step in range(3):
         fast.step(step)

@@ -14,7 +14,7 @@ import pytest
 
 import gradmesh as gm
 from gradmesh.cli.status_page import as_html
-from gradmesh.sdk.status import ClusterStatus, MemberStatus
+from gradmesh.sdk.cluster.status import ClusterStatus, MemberStatus
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
 
 GRADMESH = (sys.executable, "-m", "gradmesh")
 SMALL = ("--batch-size", "16", "--data-rows", "50,20", "--eval-batches", "4", "--log-every", "1")

@@ -24,8 +24,12 @@ def read(path):
 
 
 @pytest.fixture
-def table(make_cluster):
-    mesh = make_cluster(parameter_servers=2).connect()
+def mesh(make_cluster):
+    return make_cluster(parameter_servers=2).connect()
+
+
+@pytest.fixture
+def table(mesh):
     return mesh.table("user", dim=DIM, optimizer=optim.Adagrad(lr=0.1))
 
 
@@ -36,11 +40,13 @@ def fill(table, count=3000):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_export_is_sorted_and_whole(table, tmp_path, kind):
+def test_export_is_sorted_and_whole(mesh, table, tmp_path, kind):
     ids = fill(table)
     told = []
 
-    count = table.export(tmp_path / f"user.{kind}", progress=lambda *rows: told.append(rows))
+    count = mesh.export_table(
+        table, tmp_path / f"user.{kind}", progress=lambda *rows: told.append(rows)
+    )
 
     found = read(tmp_path / f"user.{kind}")
     assert count == ids.size
@@ -54,23 +60,25 @@ def test_export_is_sorted_and_whole(table, tmp_path, kind):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_import_brings_the_same_rows(make_cluster, tmp_path, kind, dtype):
     options = {"dim": DIM, "dtype": dtype, "optimizer": optim.SGD(lr=0.1)}
-    old = make_cluster(parameter_servers=2).connect().table("user", **options)
-    new = make_cluster(parameter_servers=1).connect().table("user", seed=9, **options)
+    old_mesh = make_cluster(parameter_servers=2).connect()
+    new_mesh = make_cluster(parameter_servers=1).connect()
+    old = old_mesh.table("user", **options)
+    new = new_mesh.table("user", seed=9, **options)
     ids = fill(old, 500)
     path = tmp_path / f"user.{kind}"
-    old.export(path)
+    old_mesh.export_table(old, path)
 
-    assert new.import_rows(path) == 500
+    assert new_mesh.import_table(new, path) == 500
 
     np.testing.assert_array_equal(new.lookup(ids), old.lookup(ids))
-    assert new.export(tmp_path / f"again.{kind}") == 500
+    assert new_mesh.export_table(new, tmp_path / f"again.{kind}") == 500
     np.testing.assert_array_equal(read(path)[0], ids) if dtype != "bfloat16" else None
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_empty_table_goes_through(table, tmp_path, kind):
-    assert table.export(tmp_path / f"user.{kind}") == 0
-    assert table.import_rows(tmp_path / f"user.{kind}") == 0
+def test_empty_table_goes_through(mesh, table, tmp_path, kind):
+    assert mesh.export_table(table, tmp_path / f"user.{kind}") == 0
+    assert mesh.import_table(table, tmp_path / f"user.{kind}") == 0
 
 
 def good():
@@ -90,76 +98,78 @@ def good():
     ],
 )
 @pytest.mark.parametrize("kind", ["safetensors", "npz"])
-def test_file_that_does_not_fit_changes_nothing(table, tmp_path, kind, change, match):
+def test_file_that_does_not_fit_changes_nothing(mesh, table, tmp_path, kind, change, match):
     path = tmp_path / f"bad.{kind}"
     save = save_file if kind == "safetensors" else lambda arrays, file: np.savez(file, **arrays)
     save(good() | change, path)
 
     with pytest.raises(InvalidRequest, match=match):
-        table.import_rows(path)
+        mesh.import_table(table, path)
 
-    assert table.export(tmp_path / "all.npz") == 0
+    assert mesh.export_table(table, tmp_path / "all.npz") == 0
 
 
-def test_foreign_files_are_refused(table, tmp_path):
+def test_foreign_files_are_refused(mesh, table, tmp_path):
     for kind in FORMATS:
         (tmp_path / f"noise.{kind}").write_bytes(b"\xff" * 100)
         with pytest.raises(InvalidRequest, match="no file of ids and rows"):
-            table.import_rows(tmp_path / f"noise.{kind}")
+            mesh.import_table(table, tmp_path / f"noise.{kind}")
         with pytest.raises(FileNotFoundError):
-            table.import_rows(tmp_path / f"missing.{kind}")
+            mesh.import_table(table, tmp_path / f"missing.{kind}")
     with pytest.raises(InvalidRequest, match="must end in"):
-        table.export(tmp_path / "user.csv")
+        mesh.export_table(table, tmp_path / "user.csv")
 
 
-def test_truncated_files_are_refused(table, tmp_path):
+def test_truncated_files_are_refused(mesh, table, tmp_path):
     fill(table, 200)
     for kind in FORMATS:
         path = tmp_path / f"user.{kind}"
-        table.export(path)
+        mesh.export_table(table, path)
         path.write_bytes(path.read_bytes()[:-40])
         with pytest.raises(InvalidRequest, match="no file of ids and rows"):
-            table.import_rows(path)
+            mesh.import_table(table, path)
 
 
 def test_ids_beyond_a_dense_table_are_refused(make_cluster, tmp_path):
-    table = make_cluster().connect().table("user", rows=4, dim=DIM, optimizer=optim.SGD(lr=0.1))
+    mesh = make_cluster().connect()
+    table = mesh.table("user", rows=4, dim=DIM, optimizer=optim.SGD(lr=0.1))
     save_file(good(), tmp_path / "a.safetensors")
 
     with pytest.raises(IdOutOfRange, match="id 4"):
-        table.import_rows(tmp_path / "a.safetensors")
+        mesh.import_table(table, tmp_path / "a.safetensors")
 
-    assert table.export(tmp_path / "all.npz") == 0
+    assert mesh.export_table(table, tmp_path / "all.npz") == 0
 
 
 def test_imported_rows_begin_with_fresh_state(make_cluster, tmp_path):
-    table = make_cluster().connect().table("user", rows=9, dim=DIM, optimizer=optim.Adagrad(lr=0.1))
+    mesh = make_cluster().connect()
+    table = mesh.table("user", rows=9, dim=DIM, optimizer=optim.Adagrad(lr=0.1))
     table.push(np.arange(5), np.ones((5, DIM), np.float32))
     save_file(good(), tmp_path / "a.safetensors")
 
-    table.import_rows(tmp_path / "a.safetensors")
+    mesh.import_table(table, tmp_path / "a.safetensors")
     table.push([0], np.ones((1, DIM), np.float32))
 
     np.testing.assert_allclose(table.lookup([0, 1]), [[0.9] * DIM, [1.0] * DIM], rtol=1e-6)
 
 
-def test_without_pyarrow_the_message_says_what_to_do(table, tmp_path, monkeypatch):
+def test_without_pyarrow_the_message_says_what_to_do(mesh, table, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(InvalidRequest, match=r"gradmesh\[data\]"):
-        table.export(tmp_path / "a.parquet")
+        mesh.export_table(table, tmp_path / "a.parquet")
 
 
-def test_export_that_fails_leaves_nothing_behind(table, tmp_path):
+def test_export_that_fails_leaves_nothing_behind(mesh, table, tmp_path):
     fill(table, 100)
 
     def stop(done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        table.export(tmp_path / "a.npz", progress=stop)
+        mesh.export_table(table, tmp_path / "a.npz", progress=stop)
     with pytest.raises(DeadlineExceeded):
-        table.export(tmp_path / "a.npz", timeout_s=0.0)
+        mesh.export_table(table, tmp_path / "a.npz", timeout_s=0.0)
 
     assert list(tmp_path.iterdir()) == []
-    table.export(tmp_path / "a.npz")
+    mesh.export_table(table, tmp_path / "a.npz")

@@ -135,7 +135,7 @@ def test_rows_that_others_push_are_refreshed(cluster):
         rows = layer(ids)
 
     np.testing.assert_array_equal(rows.data, table.lookup(ids))
-    metrics = mesh.servers.metrics
+    metrics = mesh.table_metrics
     assert (metrics.value("prefetched_rows"), metrics.value("refreshed_rows")) == (ids.size, 3)
 
 
@@ -163,7 +163,7 @@ def test_rows_that_others_push_when_the_step_before_is_over_are_refreshed(cluste
         expected = tables[0].lookup(ids.reshape(-1)).reshape(seen.shape)
 
     np.testing.assert_array_equal(seen, expected)
-    metrics = mesh.servers.metrics
+    metrics = mesh.table_metrics
     assert metrics.value("prefetch_hits") == 1
     # All of them when the step before was applied, and some once more.
     assert metrics.value("refreshed_rows") > metrics.value("prefetched_rows")
@@ -189,7 +189,7 @@ def test_a_look_at_the_changes_that_fails_costs_nothing_but_time(cluster, monkey
         rows = layer(ids)
 
     np.testing.assert_array_equal(rows.data, table.lookup(ids))
-    assert mesh.servers.metrics.value("refreshed_rows") == ids.size
+    assert mesh.table_metrics.value("refreshed_rows") == ids.size
 
 
 def test_a_look_that_fails_halfway_leaves_nothing_behind(cluster, monkeypatch):
@@ -227,12 +227,12 @@ def test_rows_that_others_set_are_refreshed(cluster, tmp_path):
     layer = RemoteEmbedding(table)
     ids = np.arange(0, 500, 7)
     table.lookup(ids)
-    table.export(tmp_path / "rows.npz")
+    mesh.export_table(table, tmp_path / "rows.npz")
     table.push(ids, np.ones((ids.size, 5), np.float32))
 
     with autograd.context(mesh):
         assert layer.prefetch(ids)
-        table.import_rows(tmp_path / "rows.npz")
+        mesh.import_table(table, tmp_path / "rows.npz")
         rows = layer(ids)
 
     np.testing.assert_array_equal(rows.data, table.lookup(ids))
@@ -249,7 +249,7 @@ def test_other_ids_than_prefetched_are_looked_up(cluster):
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
 
-    assert mesh.servers.metrics.value("prefetch_misses") == 1
+    assert mesh.table_metrics.value("prefetch_misses") == 1
     assert [store.contexts.open_count() for store in cluster.stores] == [0, 0]
 
 
@@ -286,7 +286,7 @@ def test_a_server_that_restarted_is_asked_anew(cluster):
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
 
-    assert mesh.servers.metrics.value("prefetch_hits") == 0
+    assert mesh.table_metrics.value("prefetch_hits") == 0
     moved = cluster.stores[0].table("cold", mesh.deadline())
     assert moved.steps == 1
 
@@ -324,7 +324,7 @@ def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluste
             losses,
             table.lookup(hot),
             table.lookup(cold),
-            mesh.servers.metrics.value("prefetch_hits"),
+            mesh.table_metrics.value("prefetch_hits"),
         )
 
     plain, ahead = train_hash(0), train_hash(1)
@@ -359,7 +359,7 @@ def test_a_job_that_prefetches_ends_with_the_same_figures(make_cluster, depth):
             with mesh, Run(mesh, place, assignment, source, Endpoint()) as run:
                 figures = run.train(lambda: False)
                 parameters = [p.data.tobytes() for p in run.model.parameters()]
-                hits = mesh.servers.metrics.value("prefetch_hits")
+                hits = mesh.table_metrics.value("prefetch_hits")
             same = {name: figures[name] for name in figures if "auc" in name or "loss" in name}
             return place.rank, same, parameters, hits
 

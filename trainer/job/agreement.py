@@ -13,9 +13,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.sdk.mesh.membership import Membership
+from gradmesh.sdk.cluster.membership import Membership
+from gradmesh.sdk.cluster.steps import RunState
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.mesh.runs import RunState
 from gradmesh.trainer.job.dense import DenseState
 from gradmesh.trainer.process_group import ProcessGroup
 
@@ -94,11 +94,11 @@ def _decide(
     Returns:
         Its origin, its steps, the rank to copy from and the batches behind it; the dense part.
     """
-    found = mesh.runs.find(membership)
+    found = mesh.find_run(membership)
     if found is not None:
         sources = np.flatnonzero(_has(all_held, found.origin, found.steps))
         if sources.size:
-            begun = mesh.runs.begin(membership, tables, state=found, staleness=staleness)
+            begun = mesh.start_run(membership, tables, state=found, staleness=staleness)
             source = int(sources[0])
             _, behind, _, batches, more = all_held[source].tolist()
             _log.info("going on", extra={"step": begun.steps, "from_rank": source})
@@ -108,10 +108,10 @@ def _decide(
         _log.warning("the step that servers and trainers share is lost", extra={"run": str(found)})
     restored = restore()
     if restored is None:
-        begun = mesh.runs.begin(membership, tables, staleness=staleness)
+        begun = mesh.start_run(membership, tables, staleness=staleness)
         return (begun.origin, begun.steps, -1, 0), None
     state = RunState(0, restored.steps)
-    begun = mesh.runs.begin(membership, tables, state=state, staleness=staleness)
+    begun = mesh.start_run(membership, tables, state=state, staleness=staleness)
     restored = replace(restored, origin=begun.origin)
     return (begun.origin, begun.steps, 0, restored.batches), restored
 

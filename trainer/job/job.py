@@ -20,7 +20,7 @@ from gradmesh.protos.errors import (
     Retry,
     RunLost,
 )
-from gradmesh.sdk.mesh.membership import Membership
+from gradmesh.sdk.cluster.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost, TrainersMissing

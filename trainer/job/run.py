@@ -20,7 +20,7 @@ from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.protos.coordinator.v1 import status_pb2
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.autograd import apply, backward, context
-from gradmesh.sdk.mesh.membership import Membership
+from gradmesh.sdk.cluster.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
 from gradmesh.trainer.data import Source, Split
@@ -349,7 +349,7 @@ class Run:
     def _evaluate(self, split: Split) -> dict[str, float]:
         """Measure the model as it is now; collective."""
         # The last step is on all servers; what is read from now on has it.
-        self._mesh.servers.settle(self._mesh.deadline())
+        self._mesh.commit_step()
         self._group.barrier().wait()
         config = self._config
         with self._source.blocks(split, config.batch_size) as blocks:

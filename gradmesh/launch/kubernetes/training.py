@@ -17,8 +17,8 @@ from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.training import carried_on, prepare
 from gradmesh.protos.errors import GradmeshError
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.status import ClusterStatus, fetch
 from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.history import METRICS_FILE
 from gradmesh.trainer.job.report import write_report

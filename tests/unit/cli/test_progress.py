@@ -14,7 +14,7 @@ from gradmesh.cli.progress import (
     stage,
 )
 from gradmesh.launch.training import carried_on
-from gradmesh.sdk.status import ClusterStatus, MemberStatus
+from gradmesh.sdk.cluster.status import ClusterStatus, MemberStatus
 
 TRAINING = ClusterStatus(step=5, total_steps=10, loss=0.5, samples_per_s=12345.6)
 

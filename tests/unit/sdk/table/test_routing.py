@@ -25,6 +25,7 @@ def make_set(*dims, rows=1000):
                 first_id=0,
                 last_id=rows - 1,
                 servers=SERVERS,
+                metrics=None,
                 timeout_s=1,
             )
             for i, dim in enumerate(dims)

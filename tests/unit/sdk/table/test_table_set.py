@@ -20,6 +20,7 @@ def table(name, dim=4, servers="mesh", dtype=np.float32):
         first_id=0,
         last_id=9,
         servers=servers,
+        metrics=None,
         timeout_s=1,
     )
 

@@ -1,5 +1,5 @@
 from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2
-from gradmesh.sdk.status import ClusterStatus, MemberStatus, from_message
+from gradmesh.sdk.cluster.status import ClusterStatus, MemberStatus, from_message
 
 
 def trainer(name: str, **progress: float) -> status_pb2.MemberStatus:

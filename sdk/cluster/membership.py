@@ -1,11 +1,29 @@
 """A trainer's place in its generation, and the values its peers publish there."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, TypeAlias, final
 
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.sdk.mesh.coordinator import Coordinator
+from gradmesh.protos.coordinator.v1 import membership_pb2
+from gradmesh.sdk.cluster.coordinator import Coordinator
 from gradmesh.sdk.transport.deadline import Deadline
+
+Role: TypeAlias = Literal["client", "trainer", "parameter-server", "worker"]
+
+ROLES: dict[Role, membership_pb2.Role] = {
+    "client": membership_pb2.ROLE_CLIENT,
+    "trainer": membership_pb2.ROLE_TRAINER,
+    "parameter-server": membership_pb2.ROLE_PARAMETER_SERVER,
+    "worker": membership_pb2.ROLE_WORKER,
+}
+"""The wire's number of each."""
+
+_NAMES = {number: name for name, number in ROLES.items()}
+
+
+def role_name(role: membership_pb2.Role) -> str:
+    """Return a role in words; empty for one that nobody has."""
+    return _NAMES.get(role, "")
 
 
 @dataclass(frozen=True, slots=True)

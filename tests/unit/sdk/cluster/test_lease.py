@@ -5,7 +5,7 @@ import pytest
 
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import NameTaken, NotMember, Unreachable
-from gradmesh.sdk.mesh.lease import Lease
+from gradmesh.sdk.cluster.lease import Lease
 from gradmesh.sdk.transport.deadline import Deadline
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast, final
 from gradmesh.protos.coordinator.v1 import coordinator_pb2, status_pb2
 from gradmesh.protos.limits import natural_key
 from gradmesh.protos.method import methods_of
-from gradmesh.sdk.mesh.role import role_name
+from gradmesh.sdk.cluster.membership import role_name
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline

@@ -14,7 +14,7 @@ from typing import Protocol, final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2
 from gradmesh.protos.errors import GradmeshError, NameTaken, NotMember
-from gradmesh.sdk.mesh.coordinator import Coordinator
+from gradmesh.sdk.cluster.coordinator import Coordinator
 from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,5 @@
 """The parameter servers as a client sees them: the shard map and a channel to each server."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +12,6 @@ from gradmesh.protos.common.v1 import context_pb2, worker_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import (
     DeadlineExceeded,
-    StaleGeneration,
     StaleShardMap,
     Unreachable,
 )
@@ -23,7 +21,6 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.future.future import Future
 from gradmesh.sdk.future.waited import Resolver, Waited
-from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Channel, PendingCall, RequestWriter
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy
@@ -52,8 +49,11 @@ class ParameterServers:
         coordinator: Knows where they are.
         connect: Makes a channel from (address, name).
         max_frame_bytes: Largest message; requests that would exceed it are cut.
-        metrics: Where lookups and pushes are counted.
-        owner: This process, to which belongs what it makes the servers keep.
+        owner: This process, which owns what it makes the servers keep.
+
+    Attributes:
+        prepared_step: Newest step of this process that all servers have prepared and may not have
+            applied yet; see `steps`.
     """
 
     def __init__(
@@ -62,22 +62,19 @@ class ParameterServers:
         connect: Callable[[str, str], Channel],
         *,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
-        metrics: TableMetrics | None = None,
         owner: worker_pb2.WorkerId | None = None,
     ) -> None:
         self.owner = owner
         self._coordinator = coordinator
         self._connect = connect
         self.max_frame_bytes = max_frame_bytes
-        self.metrics = metrics or TableMetrics()
         self._resolver = Resolver()
         self._lock = threading.Lock()  # guards changes of all below; single reads need none
         self._map: ShardMap | None = None
         self._channels: dict[tuple[str, str], Channel] = {}
         self._closed_bytes = 0
         self._closed = False
-        # A step that the servers have prepared and may not have applied yet.
-        self._unsettled: context_pb2.StepMark | None = None
+        self.prepared_step: context_pb2.StepMark | None = None
         # One fetch at a time: an answer that was overtaken must not replace a newer one.
         self._fetching = threading.Lock()
 
@@ -195,33 +192,6 @@ class ParameterServers:
             if self.held_map() is shards and not is_newer:
                 time.sleep(pause_s)
             shards = self.refresh(deadline)
-
-    def note_step(self, mark: context_pb2.StepMark) -> None:
-        """Take notice that every server has prepared a step."""
-        self._unsettled = mark
-
-    def settle(self, deadline: Deadline) -> None:
-        """Have the newest step of this process applied everywhere; at once if it is.
-
-        In a run the servers learn of it with the next step; whoever reads outside of the run, or
-        ends it, does not wait for that.
-
-        Raises:
-            GradmeshError: A server could not be reached in time.
-        """
-        mark, self._unsettled = self._unsettled, None
-        if mark is None:
-            return
-        request = parameter_server_pb2.CommitStepRequest(mark=mark)
-
-        def commit(shards: ShardMap) -> None:
-            self.call_each(
-                shards, "CommitStep", dict.fromkeys(range(len(shards.names)), request), deadline
-            )
-
-        # A generation that is over settles its steps when the next one begins.
-        with contextlib.suppress(StaleGeneration):
-            self.with_map(commit, deadline)
 
     def bytes_moved(self) -> int:
         """Return the message bytes exchanged with all servers so far."""

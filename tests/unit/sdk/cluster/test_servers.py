@@ -6,7 +6,7 @@ import pytest
 
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import DeadlineExceeded, StaleShardMap, Unreachable
-from gradmesh.sdk.mesh.servers import ParameterServers
+from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -78,7 +78,7 @@ def test_what_keeps_failing_ends_at_the_deadline_without_haste(servers, monkeypa
     def sleep(seconds):
         now[0] += seconds
 
-    monkeypatch.setattr("gradmesh.sdk.mesh.servers.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("gradmesh.sdk.cluster.servers.time", SimpleNamespace(sleep=sleep))
 
     def attempt(shards):
         seen.append(shards.epoch)

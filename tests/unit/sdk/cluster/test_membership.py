@@ -1,4 +1,4 @@
-from gradmesh.sdk.mesh.membership import Membership
+from gradmesh.sdk.cluster.membership import Membership
 
 
 def test_a_mark_is_a_place_in_a_step():
