@@ -9,7 +9,7 @@ import click
 from gradmesh.cli.follow import follow
 from gradmesh.cli.progress import Figures
 from gradmesh.launch.local import LocalCluster
-from gradmesh.launch.policy import RestartPolicy
+from gradmesh.launch.supervisor import RestartPolicy
 from gradmesh.launch.training import result_of
 
 _SHOWN = ("auc", "best_auc", "samples", "samples_per_s", "bytes_moved", "seconds")

@@ -9,7 +9,7 @@ import click
 
 from gradmesh.cli.options import Command
 from gradmesh.launch.kubernetes.api import KubernetesOptions
-from gradmesh.launch.launchers import Place, launcher
+from gradmesh.launch.launcher import LauncherName, open_launcher
 
 
 def with_launcher(function: Callable[..., int]) -> Command:
@@ -17,13 +17,13 @@ def with_launcher(function: Callable[..., int]) -> Command:
 
     @functools.wraps(function)
     def call(
-        on: Place,
+        on: LauncherName,
         state: Path,
         cluster_name: str,
         kubernetes: KubernetesOptions,
         **parameters: Any,
     ) -> int:
-        made = launcher(on, state=state, name=cluster_name, kubernetes=kubernetes)
+        made = open_launcher(on, state=state, name=cluster_name, kubernetes=kubernetes)
         return function(launcher=made, **parameters)
 
     command: Command = with_kubernetes(call)
@@ -50,7 +50,7 @@ def with_launcher(function: Callable[..., int]) -> Command:
 
 on_option = click.option(
     "--on",
-    type=click.Choice(get_args(Place)),
+    type=click.Choice(get_args(LauncherName)),
     default="local",
     envvar="GRADMESH_ON",
     help="Where the cluster runs.  [env: GRADMESH_ON; default: local]",

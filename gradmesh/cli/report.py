@@ -13,7 +13,7 @@ from gradmesh.cli.options import configured
 from gradmesh.cli.progress import Figures, progress_screen
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.launcher import Launcher
-from gradmesh.launch.training import carried_on, result_of
+from gradmesh.launch.training import result_of, with_last_progress
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.config import Sections
@@ -66,7 +66,7 @@ def statuses(address: str, security: SecurityConfig, patience_s: float) -> Itera
     while True:
         before = _movement(status)
         try:
-            status = carried_on(status, fetch(address, security, _ASK_S))
+            status = with_last_progress(status, fetch(address, security, _ASK_S))
         except GradmeshError as error:
             # It may be on its way up, or back.
             why = error.message

@@ -11,10 +11,10 @@ from gradmesh.cli.launcher_option import on_option, with_kubernetes
 from gradmesh.cli.options import configured
 from gradmesh.cli.progress import Figures
 from gradmesh.launch.kubernetes.api import KubernetesOptions
-from gradmesh.launch.launchers import Place
+from gradmesh.launch.launcher import LauncherName
 from gradmesh.launch.local import LocalCluster
-from gradmesh.launch.policy import RestartPolicy
 from gradmesh.launch.sections import cluster_sections
+from gradmesh.launch.supervisor import RestartPolicy
 from gradmesh.launch.training import prepare, result_of
 from gradmesh.sdk.process.config import Sections
 from gradmesh.services.coordinator.config import CoordinatorConfig
@@ -35,7 +35,7 @@ def train(
     sections: Sections,
     config: Path,
     keep_logs: bool,
-    on: Place,
+    on: LauncherName,
     cluster_name: str | None,
     kubernetes: KubernetesOptions,
 ) -> int:

@@ -1,4 +1,4 @@
-"""One process under supervision: its own session, its output read, its life on a line.
+"""One process under supervision, in a session of its own, with its output read and a lifeline.
 
 The child's standard input is a pipe whose other end only the supervisor holds. When the supervisor
 dies, even by SIGKILL, the kernel closes it and the child sees the end of its input (the `lifeline`
@@ -112,11 +112,11 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process is gone; say whether it is."""
+        """Wait until the process is gone; return whether it is."""
         return self._gone.wait(timeout_s)
 
     def describe_end(self) -> str:
-        """Say in words how the process ended."""
+        """Return in words how the process ended."""
         code = self._popen.returncode
         if code is not None and code < 0:
             return f"was killed by {signal.Signals(-code).name}"

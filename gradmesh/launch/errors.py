@@ -93,6 +93,6 @@ class ClusterFailed(RuntimeError):
         super().__init__(reason)
         self.exit_code = exit_code
         self.log_tail = log_tail
-        # Where nobody shows the tail, the traceback does.
+        # A traceback shows the tail where the command line does not.
         for line in log_tail:
             self.add_note(line)

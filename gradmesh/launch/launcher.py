@@ -1,4 +1,4 @@
-"""The one interface behind `gradmesh up --on …`: where a cluster runs is the launcher's secret.
+"""The interface behind `gradmesh up --on …`: a launcher hides where a cluster runs.
 
 A launcher finds its cluster again by what it was made with (a state folder, a name), so that every
 command may be another process.
@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, final
 
+from gradmesh.launch.kubernetes.api import KubernetesOptions
+
+LauncherName: TypeAlias = Literal["local", "docker", "kubernetes"]
 Role: TypeAlias = Literal["coordinator", "parameter-server", "trainer", "worker"]
 ProcessState: TypeAlias = Literal["waiting", "running", "done", "failed"]
 
@@ -46,7 +49,7 @@ class ProcessView:
     Attributes:
         name: Unique in the cluster, and kept over restarts.
         role: What it is.
-        state: Not started yet or about to be restarted, running, done, or given up.
+        state: Not started yet or about to be restarted, running, done, or failed for good.
         restarts: How often it was started again.
         pid: Its process id on this machine, if that means anything.
         place: Container or pod it runs in; empty for a process of this machine.
@@ -68,10 +71,12 @@ class ClusterView:
     Attributes:
         address: Where this machine reaches the coordinator.
         processes: In the order of their start.
+        failure: Why the cluster cannot go on, if its launcher knows; else empty.
     """
 
     address: str
     processes: Sequence[ProcessView]
+    failure: str = ""
 
     @property
     def work_done(self) -> bool:
@@ -84,7 +89,7 @@ class Launcher(abc.ABC):
     """Runs one cluster somewhere; `tests/conformance/test_launcher.py` holds all to the same."""
 
     address_lasts: ClassVar[bool] = True
-    """Whether an address that it gives is good beyond this process."""
+    """Whether its addresses can be reached from other processes."""
 
     @abc.abstractmethod
     def up(self, request: ClusterRequest) -> str:
@@ -132,7 +137,7 @@ class Launcher(abc.ABC):
     def logs(
         self, names: Sequence[str] = (), *, follow: bool = False, tail: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Give process and line for each line of the logs.
+        """Yield process and line for each line of the logs.
 
         Args:
             names: Processes to read; all by default.
@@ -165,3 +170,31 @@ class Launcher(abc.ABC):
         Raises:
             NoCluster: There is none.
         """
+
+
+def open_launcher(
+    on: LauncherName, *, state: Path, name: str, kubernetes: KubernetesOptions
+) -> Launcher:
+    """Return a launcher by the name that `--on` takes; each is imported only when it is used.
+
+    Args:
+        on: Where the cluster runs.
+        state: State folder of a local cluster.
+        name: Name of a cluster elsewhere.
+        kubernetes: Which Kubernetes, and where in it; its image is that of containers, too.
+
+    Raises:
+        DockerMissing, KubernetesMissing: Its client is not installed.
+        DockerUnreachable, KubernetesUnreachable: It does not answer, or none is configured.
+    """
+    if on == "docker":
+        from gradmesh.launch.docker.launcher import DockerLauncher
+
+        return DockerLauncher(name, kubernetes.image)
+    if on == "kubernetes":
+        from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
+
+        return KubernetesLauncher(name, kubernetes)
+    from gradmesh.launch.local_launcher import LocalLauncher
+
+    return LocalLauncher(state)

@@ -5,22 +5,22 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
 from gradmesh.launch.errors import ClusterFailed
+from gradmesh.launch.logs import readable
 from gradmesh.launch.plan import SERVER_ROLE, ClusterPlan, reachable_address
-from gradmesh.launch.policy import RestartPolicy
-from gradmesh.launch.readable import readable
-from gradmesh.launch.scaler import Scaler
 from gradmesh.launch.state import StateFolder
-from gradmesh.launch.supervisor import Outcome, Supervisor
+from gradmesh.launch.supervisor import Outcome, RestartPolicy, Supervisor
 
 _log = logging.getLogger(__name__)
 
 _DRAIN_S = 10.0
+_SCALE_POLL_S = 0.2
 
 
 @final
@@ -177,7 +177,7 @@ class LocalCluster:
         return [] if self._supervisor is None else self._supervisor.describe()
 
     def failure(self, outcome: Outcome) -> ClusterFailed:
-        """Return the error that tells how the cluster failed, with the log of the culprit."""
+        """Return the error that says how the cluster failed, with the log of the failed process."""
         tail = self.folder.tail(outcome.child) if outcome.child else ()
         return ClusterFailed(
             outcome.reason, outcome.exit_code, tuple(readable(line) for line in tail)
@@ -229,3 +229,45 @@ class LocalCluster:
                     "children": processes,
                 }
             )
+
+
+@final
+class Scaler:
+    """A thread that starts the parameter servers asked for and retires those not needed any more.
+
+    `gradmesh scale` writes the number into the state folder: before servers are added, and after
+    the buckets of others have moved. The supervisor itself knows nothing of the mesh.
+
+    Args:
+        supervisor: Runs the servers.
+        plan: Says how a server is started.
+        folder: Holds the number.
+    """
+
+    def __init__(self, supervisor: Supervisor, plan: ClusterPlan, folder: StateFolder) -> None:
+        self._supervisor = supervisor
+        self._plan = plan
+        self._folder = folder
+        self._count = plan.parameter_servers
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scaler", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_SCALE_POLL_S):
+            wanted = self._folder.wanted_servers()
+            if wanted is not None and wanted != self._count:
+                self._fit(wanted)
+                self._count = wanted
+
+    def _fit(self, wanted: int) -> None:
+        """Run servers 0 to wanted - 1, and no others."""
+        running = {p["name"] for p in self._supervisor.describe() if p["role"] == SERVER_ROLE}
+        needed = [self._plan.server(self._folder, number) for number in range(wanted)]
+        missing = [spec for spec in needed if spec.name not in running]
+        self._supervisor.change(missing, running - {spec.name for spec in needed})
+
+    def close(self) -> None:
+        """End the thread; may be called twice."""
+        self._closed.set()
+        self._thread.join(5.0)

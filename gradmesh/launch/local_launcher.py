@@ -1,19 +1,25 @@
 """The launcher of this machine: processes under a supervisor, found by a state folder."""
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
-from gradmesh.launch.detach import start_detached
-from gradmesh.launch.ending import end_cluster
-from gradmesh.launch.errors import CannotScale, NoCluster
+from gradmesh.launch.errors import CannotScale, ClusterFailed, NoCluster, StateInUse
 from gradmesh.launch.foreground import stay
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, ProcessView, Role
 from gradmesh.launch.local import LocalCluster
-from gradmesh.launch.log_files import LogFiles
+from gradmesh.launch.logs import LogFiles, readable
 from gradmesh.launch.plan import SERVER_ROLE
+from gradmesh.launch.sections import variables
 from gradmesh.launch.state import StateFolder
-from gradmesh.launch.variables import variables
+
+_POLL_S = 0.05
 
 
 @final
@@ -65,7 +71,7 @@ class LocalLauncher(Launcher):
         return code
 
     def status(self) -> ClusterView:
-        """Read what the supervisor has written down."""
+        """Read what the supervisor has recorded."""
         record = self._folder.read()
         if record is None or not self._folder.in_use() or record.get("address") is None:
             raise NoCluster.in_folder(self._folder.path)
@@ -85,13 +91,111 @@ class LocalLauncher(Launcher):
         return files.follow(lambda: not self._folder.in_use(), tail)
 
     def scale(self, role: Role, count: int) -> None:
-        """Have the supervisor run as many parameter servers; it keeps all others as they are."""
+        """Have the supervisor run this many parameter servers; it keeps the others as they are."""
         self.status()
         if role != SERVER_ROLE:
-            why = "a local cluster keeps as many as it began with; start it anew with others"
+            why = "a local cluster keeps the number it began with; start it again with another"
             raise CannotScale(role, why)
         self._folder.want_servers(count)
 
     def down(self, timeout_s: float) -> bool:
         """Ask the supervisor to end; kill it after the timeout."""
         return end_cluster(self._folder, timeout_s)
+
+
+def start_detached(
+    folder: StateFolder,
+    arguments: Sequence[str],
+    config: Path | None,
+    environment: Mapping[str, str],
+    timeout_s: float = 90.0,
+) -> str:
+    """Run `gradmesh up` in a session of its own and wait until all its processes run.
+
+    Args:
+        folder: Where the cluster lives; its output goes to logs/supervisor.log there.
+        arguments: Flags of `up`.
+        config: The configuration file.
+        environment: Variables added to those of this process.
+        timeout_s: Longest wait.
+
+    Returns:
+        The coordinator's address.
+
+    Raises:
+        StateInUse: Another cluster runs in the state folder.
+        ClusterFailed: The cluster did not come up; carries the tail of the supervisor's log.
+    """
+    if folder.in_use():
+        raise StateInUse(folder.path, folder.supervisor_pid())
+    folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    shared = () if config is None else ("--config", str(config))
+    program = (sys.executable, "-m", "gradmesh", "up", "--state", str(folder.path))
+    with folder.log_file("supervisor").open("wb") as log:
+        supervisor = subprocess.Popen(
+            [*program, *shared, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + timeout_s
+    while supervisor.poll() is None:
+        record = folder.read() or {}
+        if record.get("pid") == supervisor.pid and record.get("ready"):
+            # It outlives this process; init reaps it.
+            supervisor.returncode = 0
+            return str(record["address"])
+        if time.monotonic() > deadline:
+            supervisor.terminate()
+            supervisor.wait(timeout_s)
+            break
+        time.sleep(_POLL_S)
+    raise ClusterFailed(
+        f"the cluster did not come up in {str(folder.path)!r}; see logs/supervisor.log there",
+        supervisor.returncode or 4,
+        tuple(readable(line) for line in folder.tail("supervisor")),
+    )
+
+
+def end_cluster(folder: StateFolder, timeout_s: float) -> bool:
+    """Ask the supervisor of a state folder to end its cluster, and wait until it is gone.
+
+    Args:
+        folder: Where the cluster lives.
+        timeout_s: After this the supervisor is killed; its children then end by themselves.
+
+    Returns:
+        Whether it ended in order.
+
+    Raises:
+        NoCluster: There is none.
+    """
+    pid = folder.supervisor_pid()
+    if pid is None or not folder.in_use():
+        raise NoCluster.in_folder(folder.path)
+    # The lock is held, so the process id is that of a living supervisor.
+    _signal(pid, signal.SIGTERM)
+    if _wait_until_free(folder, timeout_s):
+        return True
+    _signal(pid, signal.SIGKILL)
+    _wait_until_free(folder, timeout_s)
+    # Taking the folder waits for the children of the dead supervisor and cleans up after it.
+    folder.lock()
+    folder.unlock()
+    return False
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _wait_until_free(folder: StateFolder, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while folder.in_use():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from gradmesh.launch.child import ChildSpec
-from gradmesh.launch.command import command, flags
-from gradmesh.launch.sections import role_sections
+from gradmesh.launch.sections import command, flags, role_sections
 from gradmesh.launch.state import StateFolder
 from gradmesh.sdk.process.network import join, split
 from gradmesh.services.parameter_server.config import ParameterServerConfig
@@ -32,8 +31,8 @@ class ClusterPlan:
         config: TOML file that all processes read.
         listen: Where the coordinator serves; port 0 takes a free one.
         settings: More settings by `section.key`.
-        job: By this trainers that come back after the end know that it was theirs; settings, file
-            and environment may name another.
+        job: Identifies the run to trainers that are restarted after its end; settings, file and
+            environment may name another.
     """
 
     parameter_servers: int
@@ -121,24 +120,26 @@ class ClusterPlan:
         return {**self.settings, "log.format": "json"}
 
     def _own_job(self) -> dict[str, str]:
-        return (
-            {}
-            if "GRADMESH_JOB_ID" in os.environ or self._file_names_job()
-            else {"job.id": self.job}
-        )
-
-    def _file_names_job(self) -> bool:
-        try:
-            named = tomllib.loads(self.config.read_text()) if self.config is not None else {}
-        except (OSError, ValueError):
-            return False  # the children say what is wrong with it
-        job = named.get("job")
-        return isinstance(job, dict) and "id" in job
+        return {"job.id": self.job} if self._configured("job", "id") is None else {}
 
     def _free_metrics_port(self) -> dict[str, str]:
         # One address cannot serve every process: the coordinator has it, the others a free port.
-        listen = self.settings.get("metrics.listen", "off")
+        listen = self._configured("metrics", "listen") or "off"
         return {} if listen == "off" else {"metrics.listen": join(split(listen)[0], 0)}
+
+    def _configured(self, section: str, name: str) -> Any:
+        """Return what the children will read of a setting, or None if it has its default."""
+        if (value := self.settings.get(f"{section}.{name}")) is not None:
+            return value
+        variable = f"GRADMESH_{section}_{name}".upper()
+        if variable in os.environ:
+            return os.environ[variable]
+        try:
+            tables = tomllib.loads(self.config.read_text()) if self.config is not None else {}
+        except (OSError, ValueError):
+            return None  # the children say what is wrong with it
+        table = tables.get(section)
+        return table.get(name) if isinstance(table, dict) else None
 
     def _thread_limit(self) -> dict[str, str]:
         # BLAS threads that outnumber the cores spend their time waiting for each other.

@@ -1,4 +1,4 @@
-"""A trained model brought to life on a cluster of this machine, to score samples."""
+"""Score samples with a trained model, on a cluster of this machine."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from gradmesh.trainer.process_group import LocalProcessGroup
 
 @final
 class Scorer:
-    """A model that answers; made by `open_scorer`.
+    """A trained model on a running cluster; made by `open_scorer`.
 
     Args:
         saved: What it was made from.
@@ -61,11 +61,11 @@ class Scorer:
         return figures
 
     def predict(self, files: Sequence[Path], *, labelled: bool) -> Iterator[NDArray[np.float32]]:
-        """Give the probability of each sample, in the order of the files, part by part.
+        """Yield the probability of each sample, in the order of the files, batch by batch.
 
         Args:
             files: Of the job's format.
-            labelled: Whether they hold labels, which are not looked at.
+            labelled: Whether they hold labels, which are ignored.
 
         Raises:
             DataError: The data cannot be used, or a line is no sample.
@@ -108,7 +108,7 @@ def open_scorer(path: Path, parameter_servers: int = 1) -> Iterator[Scorer]:
 
     Args:
         path: Output folder of `gradmesh train`, or the model in it.
-        parameter_servers: How many; the tables are spread over them anew.
+        parameter_servers: How many; the tables are resharded to them.
 
     Raises:
         DataError: There is no model.

@@ -8,7 +8,7 @@ from typing import TextIO, final
 from rich.console import Console
 from rich.text import Text
 
-from gradmesh.launch.readable import readable
+from gradmesh.launch.logs import readable
 from gradmesh.sdk.process.log import fields_of
 
 _COLOURS = {

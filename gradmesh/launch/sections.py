@@ -1,16 +1,20 @@
-"""Every table of settings there is, and which of them each role reads.
+"""Every section of settings there is, which role reads which, and how a launcher passes them on.
 
-Tables are named here and imported when they are asked for: a command that reads a few of them would
-be slow to start if it imported the models and the process groups of a trainer.
+Sections are named here and imported on demand: a command that reads a few of them would be slow to
+start if it imported the models and the process groups of a trainer.
 """
 
 import importlib
+import sys
+from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
+from typing import Any
 
-from gradmesh.sdk.process.setting import Section
+from gradmesh.sdk.process.setting import Section, settings
 
 # In the order of docs/operations.md.
-_TABLES = {
+_SECTIONS = {
     "coordinator": "gradmesh.services.coordinator.config:CoordinatorConfig",
     "parameter_server": "gradmesh.services.parameter_server.config:ParameterServerConfig",
     "trainer": "gradmesh.trainer.config:TrainerConfig",
@@ -33,13 +37,13 @@ _ROLES = {
     "worker": ("worker", "rpc"),
 }
 
-SECTION_NAMES = tuple(_TABLES)
-"""What a configuration file may hold; a process reads the tables it needs."""
+SECTION_NAMES = tuple(_SECTIONS)
+"""What a configuration file may hold; a process reads the sections it needs."""
 
 
 @cache
 def _section(name: str) -> type[Section]:
-    module, _, class_name = _TABLES[name].partition(":")
+    module, _, class_name = _SECTIONS[name].partition(":")
     found: type[Section] = getattr(importlib.import_module(module), class_name)
     return found
 
@@ -50,10 +54,66 @@ def process_sections() -> tuple[type[Section], ...]:
 
 
 def role_sections(role: str) -> tuple[type[Section], ...]:
-    """Return what a role reads, the role's own table first, then what every process reads."""
+    """Return what a role reads, the role's own section first, then what every process reads."""
     return (*map(_section, _ROLES[role]), *process_sections())
 
 
 def cluster_sections() -> tuple[type[Section], ...]:
     """Return all of them, in the order of docs/operations.md."""
     return tuple(map(_section, SECTION_NAMES))
+
+
+def variables(values: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return settings as variables of the environment.
+
+    Args:
+        values: By `section.key`; those that are None or not declared are left out.
+        without: Keys, or their beginnings, that are left out.
+    """
+    declared = {s.key: s.variable for section in cluster_sections() for s in settings(section)}
+    return {
+        declared[key]: _text(value)
+        for key, value in values.items()
+        if key in declared and value is not None and not key.startswith(without)
+    }
+
+
+def flags(values: Mapping[str, Any], sections: Iterable[type[Section]]) -> tuple[str, ...]:
+    """Return settings as flags of a command.
+
+    Args:
+        values: By `section.key`; those of other sections are left out.
+        sections: What the command understands.
+
+    Returns:
+        Flags and values, as the command line takes them.
+    """
+    arguments: list[str] = []
+    for section in sections:
+        for declared in settings(section):
+            value = values.get(declared.key)
+            if isinstance(value, bool):
+                arguments.append(declared.flag if value else "--no-" + declared.flag[2:])
+            elif value is not None:
+                arguments += [declared.flag, _text(value)]
+    return tuple(arguments)
+
+
+def command(name: str, *arguments: str, config: Path | None = None) -> tuple[str, ...]:
+    """Return the command line of a gradmesh process under supervision.
+
+    Args:
+        name: The command, such as `coordinator`.
+        arguments: Its flags.
+        config: The configuration file that the whole cluster shares.
+    """
+    shared = () if config is None else ("--config", str(config.absolute()))
+    return (sys.executable, "-m", "gradmesh", name, *shared, *arguments, "--lifeline")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return ",".join(str(item) for item in value)
+    return str(value)

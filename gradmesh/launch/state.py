@@ -5,7 +5,7 @@
 <state>/coordinator.address   written by the coordinator once it serves
 <state>/coordinator/          what the coordinator keeps over its own restart
 <state>/parameter-servers/    the log of each parameter server
-<state>/servers.wanted        how many parameter servers there shall be, once they were scaled
+<state>/servers.wanted        wanted number of parameter servers, once they were scaled
 <state>/logs/<name>.log       output of each process
 """
 
@@ -73,7 +73,7 @@ class StateFolder:
             self._lock = None
 
     def in_use(self) -> bool:
-        """Say whether a supervisor lives in the folder."""
+        """Return whether a supervisor holds the folder."""
         if self._lock is not None:
             return True
         try:
@@ -112,13 +112,13 @@ class StateFolder:
             return None
 
     def want_servers(self, count: int) -> None:
-        """Have the supervisor run so many parameter servers."""
+        """Have the supervisor run this many parameter servers."""
         draft = self._wanted_file.with_name(".servers.wanted")
         draft.write_text(f"{count}\n", encoding="utf-8")
         draft.replace(self._wanted_file)
 
     def wanted_servers(self) -> int | None:
-        """Return how many parameter servers were asked for last; None if nobody has."""
+        """Return how many parameter servers were asked for last; None if never."""
         try:
             return int(self._wanted_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):

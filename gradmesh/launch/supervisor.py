@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from gradmesh.launch.child import Child, ChildSpec
-from gradmesh.launch.policy import RestartPolicy
 from gradmesh.launch.state import start_ticks
 from gradmesh.sdk.process.process import NOT_NEEDED
 
@@ -26,6 +25,35 @@ _POLL_S = 0.05
 _KILL_S = 10.0
 # How long a child that is not needed any more may take to end by itself.
 _RETIRE_S = 10.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """When to start a process that died again: exponential back-off, reset after a healthy life.
+
+    Attributes:
+        first_s: Delay before the first restart; doubles with each death in a row.
+        most_s: Longest delay.
+        healthy_s: The death of a process that lived this long counts as the first.
+        most_in_a_row: Deaths in a row after which the supervisor gives up.
+    """
+
+    first_s: float = 0.5
+    most_s: float = 10.0
+    healthy_s: float = 30.0
+    most_in_a_row: int = 8
+
+    def deaths(self, before: int, lived_s: float) -> int:
+        """Count a death after `before` others in a row."""
+        return 1 if lived_s >= self.healthy_s else before + 1
+
+    def delay_s(self, deaths: int) -> float | None:
+        """Return the delay before the next start, or None to give up."""
+        if deaths > self.most_in_a_row:
+            return None
+        # The exponent is capped: a large number of deaths must not overflow.
+        return min(self.most_s, self.first_s * 2.0 ** min(deaths - 1, 60))
 
 
 @final
@@ -47,7 +75,7 @@ class Outcome:
 @final
 @dataclass(slots=True)
 class _Slot:
-    """A place in the cluster: what should run there, and what does."""
+    """One process of the cluster: what should run, and what does."""
 
     spec: ChildSpec
     child: Child | None = None
@@ -57,7 +85,7 @@ class _Slot:
     restarts: int = 0
     done: bool = False
     ready: bool = False
-    # From when on it is told to end, if it has not by itself; not restarted whenever it ends.
+    # When to terminate it, if it has not ended by itself; it is not restarted.
     retires_at: float | None = None
 
 
@@ -70,13 +98,13 @@ class _Change:
     names: Collection[str]
 
 
-# A child that ended, a change of who there shall be, or the end of all.
+# A child that ended, a change of the set of children, or a request to end (None).
 _Event: TypeAlias = Child | _Change | None
 
 
 @final
 class Supervisor:
-    """Keeps children alive until it is stopped, they are done, or one cannot be helped.
+    """Keeps children alive until it is stopped, they are done, or it gives up on one.
 
     Args:
         specs: In the order of starting; children are stopped in reverse, role by role.
@@ -109,7 +137,7 @@ class Supervisor:
         self._until_done = until_done
         self._grace_s = grace_s
         self._ready_s = ready_s
-        # None asks for the end; SimpleQueue because signal handlers put it there.
+        # SimpleQueue, because signal handlers put events into it.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._killing = False
         self._outcome: Outcome | None = None
@@ -129,7 +157,7 @@ class Supervisor:
 
         Args:
             specs: Started beside those of their role.
-            retired: Names of children that end by themselves; after a while they are told to.
+            retired: Names of children that end by themselves; after a while they are terminated.
         """
         self._events.put(_Change(specs, retired))
 
@@ -175,7 +203,7 @@ class Supervisor:
             self._ended.set()
 
     def _advance(self) -> float:
-        """Start what is due; return the seconds until there is something to look at again."""
+        """Start what is due; return the seconds until the next thing is due."""
         now = time.monotonic()
         wake_s = 3600.0
         for slot in self._slots:
@@ -228,11 +256,11 @@ class Supervisor:
         if isinstance(event, _Change):
             self._apply(event)
         else:
-            self._bury(next(slot for slot in self._slots if slot.child is event), event)
+            self._handle_exit(next(slot for slot in self._slots if slot.child is event), event)
         self._on_change(self.describe())
 
     def _apply(self, change: _Change) -> None:
-        """Make room for new children, and let others go."""
+        """Insert new children after those of their role, and retire others."""
         slots = list(self._slots)
         for spec in change.specs:
             last = max((i for i, s in enumerate(slots) if s.spec.role == spec.role), default=-1)
@@ -244,14 +272,14 @@ class Supervisor:
         self._slots = [s for s in slots if s.retires_at is None or s.child is not None]
 
     def _retire(self, slot: _Slot, now: float) -> float:
-        """Tell a child to end if it has not by itself; return the seconds until the next look."""
+        """Terminate a child that has not ended by itself; return the seconds to the next check."""
         assert slot.retires_at is not None
         if now >= slot.retires_at and slot.child is not None:
             slot.child.terminate()
             slot.retires_at = now + self._grace_s
         return slot.retires_at - now
 
-    def _bury(self, slot: _Slot, child: Child) -> None:
+    def _handle_exit(self, slot: _Slot, child: Child) -> None:
         """Decide what follows from the end of a child."""
         slot.child = None
         name, code = slot.spec.name, child.exit_code
@@ -268,7 +296,7 @@ class Supervisor:
             elif self.work_done:
                 _log.info("all work is done; the servers stay until they are stopped")
             return
-        # A configuration that was good enough before is not what ended a restarted process.
+        # A process that ran with this configuration before did not end because of it.
         if code == _BAD_CONFIG and slot.restarts == 0:
             reason = f"{name} refused its configuration (exit code 2); see its log and mend it"
             self._outcome = Outcome(_BAD_CONFIG, reason, name)

@@ -10,8 +10,8 @@ from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.local import LocalCluster
-from gradmesh.launch.policy import RestartPolicy
 from gradmesh.launch.sections import SECTION_NAMES
+from gradmesh.launch.supervisor import RestartPolicy
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.config import load
@@ -31,7 +31,7 @@ OnMetrics = Callable[[dict[str, Any]], object]
 @final
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What a job has come to.
+    """The result of a job.
 
     Args:
         figures: AUC, log loss and so on, by name.
@@ -93,7 +93,7 @@ def watch(
     on_metrics: OnMetrics = lambda line: None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[ClusterStatus]:
-    """Give the status of a cluster several times a second until its trainers are done.
+    """Yield the status of a cluster several times a second until its trainers are done.
 
     Args:
         cluster: A running one.
@@ -104,7 +104,7 @@ def watch(
     Raises:
         ClusterFailed: The cluster ended by itself.
     """
-    told = 0
+    reported = 0
     status = ClusterStatus()
     while True:
         is_over = is_stopping() or cluster.work_done
@@ -116,11 +116,11 @@ def watch(
         yield status
         if folder is not None:
             lines = read_history(folder)
-            # After a fault the last reports come again, and the file is shorter for a while.
-            told = min(told, len(lines))
-            for line in lines[told:]:
+            # After a fault the last reports are repeated, and the file is shorter for a while.
+            reported = min(reported, len(lines))
+            for line in lines[reported:]:
                 on_metrics(line)
-            told = len(lines)
+            reported = len(lines)
         if is_over:
             return
 
@@ -148,10 +148,10 @@ def read_assignment(file: Path | None, settings: Mapping[str, Any]) -> Assignmen
 
 
 def prepare(assignment: Assignment) -> None:
-    """Make the vocabulary if the job wants one and it is missing; look at the data and the model.
+    """Build the vocabulary if the job needs one that is missing; check the data and the model.
 
-    What is wrong with them is then said at once, and once. A model of the user's own is for the
-    trainers to import.
+    Mistakes are then reported before any process starts. A model of the user is imported
+    by the trainers only.
 
     Raises:
         DataError: The data cannot be read.
@@ -175,17 +175,17 @@ def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _ask(cluster: LocalCluster, last: ClusterStatus) -> ClusterStatus:
     try:
-        return carried_on(last, fetch(cluster.address, SecurityConfig(), _ASK_S))
+        return with_last_progress(last, fetch(cluster.address, SecurityConfig(), _ASK_S))
     except (GradmeshError, RuntimeError):
-        # The coordinator may be on its way back; the supervisor knows whether it is lost.
+        # The coordinator may be restarting; the supervisor decides whether it is lost.
         return last
 
 
-def carried_on(last: ClusterStatus, new: ClusterStatus) -> ClusterStatus:
-    """Return the new status with the old progress where the new one has none.
+def with_last_progress(last: ClusterStatus, new: ClusterStatus) -> ClusterStatus:
+    """Return the new status, with the last known progress where the new one has none.
 
     Trainers leave when they are done, and a restarted coordinator waits for their next report;
-    neither should throw the bar back to its beginning.
+    neither should reset the progress bar.
     """
     if new.total_steps or not last.total_steps:
         return new

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gradmesh.launch.docker.errors import DockerUnreachable, ImageMissing
+from gradmesh.launch.docker.engine import DockerUnreachable, ImageMissing
 from gradmesh.launch.docker.launcher import DockerLauncher
 from gradmesh.launch.errors import CannotScale, ClusterFailed
 from gradmesh.launch.launcher import ClusterRequest, Launcher

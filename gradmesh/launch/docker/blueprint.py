@@ -6,7 +6,7 @@ from typing import Any, final
 
 from gradmesh.launch.docker.engine import Engine
 from gradmesh.launch.launcher import ClusterRequest
-from gradmesh.launch.variables import variables
+from gradmesh.launch.sections import variables
 from gradmesh.protos.version import VERSION
 
 IMAGE = f"gradmesh:{VERSION}"
@@ -76,8 +76,7 @@ class Blueprint:
 
     def _environment(self, role: str, process: str) -> dict[str, str]:
         request = self._request
-        given = {k: v for k, v in request.settings.items() if not k.startswith(_NOT_SENT)}
-        given |= {key: inside for key, _, inside in self._secrets()}
+        given = {**request.settings, **{key: inside for key, _, inside in self._secrets()}}
         own: dict[str, Any] = {"log.format": "json", "metrics.listen": "0.0.0.0:9090"}
         if role == "coordinator":
             own |= {
@@ -100,7 +99,8 @@ class Blueprint:
             own["parameter_server.state_dir"] = _STATE
         if role == "worker":
             own["worker.rank"] = int(process.rpartition("-")[2])
-        return {**variables({**given, **own}), **self._threads(role), **self._config()}
+        sent = variables(given, without=_NOT_SENT) | variables(own)
+        return {**sent, **self._threads(role), **self._config()}
 
     def _threads(self, role: str) -> Mapping[str, str]:
         # BLAS threads that outnumber the cores spend their time waiting for each other.

@@ -1,12 +1,77 @@
-"""The engine as a launcher needs it: what carries the label of one cluster."""
+"""One container engine: the containers, volumes and network of a cluster, and their logs."""
 
 import contextlib
+import time
 import weakref
-from collections.abc import Iterator
-from typing import Any, TypeAlias, final
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeAlias, final
 
-from gradmesh.launch.docker.errors import DockerMissing, DockerRejected, DockerUnreachable
+from gradmesh.launch.logs import LogSource, complete_lines, follow_sources
 from gradmesh.protos.limits import natural_key
+
+
+@final
+class DockerMissing(ImportError):
+    """The client of the engine is not installed."""
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "--on docker needs the engine's client; install it with "
+            "`pip install 'gradmesh[docker]'`"
+        )
+
+
+@final
+class DockerUnreachable(ConnectionError):
+    """No engine answers.
+
+    Args:
+        why: What the client says.
+    """
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"no container engine answers: {why}; look at `docker info`, start the engine, or set "
+            "DOCKER_HOST"
+        )
+
+
+@final
+class DockerRejected(RuntimeError):
+    """The engine refused a request.
+
+    Args:
+        action: What was to be done.
+        why: What the engine says.
+    """
+
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, action: str, why: str) -> None:
+        super().__init__(f"the engine refused to {action}: {why}")
+
+
+@final
+class ImageMissing(LookupError):
+    """The engine has no such image.
+
+    Args:
+        image: Its name.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, image: str) -> None:
+        super().__init__(
+            f"the engine has no image {image!r}; build it with `make image`, or name another one "
+            "with --image"
+        )
+
 
 # The client has no types.
 Container: TypeAlias = Any
@@ -15,6 +80,7 @@ Client: TypeAlias = Any
 CLUSTER = "io.gradmesh.cluster"
 ROLE = "io.gradmesh.role"
 PROCESS = "io.gradmesh.process"
+_POLL_S = 0.2
 ORDER = ("coordinator", "parameter-server", "trainer", "worker")
 """Roles in the order of their start."""
 
@@ -48,7 +114,7 @@ class Engine:
     def containers(self) -> list[Container]:
         """Return all of them, also those that have ended, by role and name."""
         with refusals("list containers"):
-            # One that goes while it is looked at is no news.
+            # One that is removed meanwhile is not an error.
             found = self.client.containers.list(
                 all=True, filters={"label": f"{CLUSTER}={self.name}"}, ignore_removed=True
             )
@@ -97,7 +163,7 @@ class Engine:
 
 @contextlib.contextmanager
 def refusals(action: str) -> Iterator[None]:
-    """Turn what the engine says into an error of ours.
+    """Turn errors of the engine into ours.
 
     Raises:
         DockerRejected: The engine refused.
@@ -108,3 +174,65 @@ def refusals(action: str) -> Iterator[None]:
         yield
     except docker.errors.APIError as error:
         raise DockerRejected(action, error.explanation or str(error)) from error
+
+
+@final
+class ContainerLogs:
+    """Reads the logs of a cluster's containers.
+
+    Args:
+        engine: With the cluster.
+        names: Processes to read; all by default, those that are started later included.
+    """
+
+    def __init__(self, engine: Engine, names: Sequence[str] = ()) -> None:
+        self._engine = engine
+        self._names = names
+
+    def written(self, tail: int | None) -> list[tuple[str, str]]:
+        """Return process and line of what is there, sorted by the time of writing."""
+        found = []
+        for container in self._containers():
+            name = container.labels[PROCESS]
+            raw = container.logs(timestamps=True, tail="all" if tail is None else tail)
+            for line in raw.decode(errors="replace").splitlines():
+                stamp, _, text = line.partition(" ")
+                found.append((stamp, name, text))
+        return [(name, text) for _, name, text in sorted(found, key=lambda entry: entry[0])]
+
+    def follow(self, tail: int | None) -> Iterator[tuple[str, str]]:
+        """Yield process and line as they come, until the cluster's containers are gone."""
+
+        def find() -> tuple[list[LogSource], bool]:
+            containers = self._containers()
+            sources = [
+                LogSource(one.id, one.labels[PROCESS], partial(_follow, one)) for one in containers
+            ]
+            return sources, bool(containers)
+
+        return follow_sources(find, tail, _POLL_S)
+
+    def _containers(self) -> list[Container]:
+        found = self._engine.containers()
+        return [c for c in found if not self._names or c.labels[PROCESS] in self._names]
+
+
+def _follow(container: Container, tail: int | None) -> Iterator[str]:
+    import docker
+
+    last, begin = "", "all" if tail is None else tail
+    try:
+        while True:
+            # The stream ends with the process; a container that is started again goes on.
+            stream = container.logs(stream=True, follow=True, timestamps=True, tail=begin)
+            for raw in complete_lines(stream):
+                stamp, _, text = raw.partition(" ")
+                if stamp > last:
+                    last = stamp
+                    yield text
+            begin = "all"
+            time.sleep(_POLL_S)
+            container.reload()
+    except (docker.errors.APIError, OSError):
+        # The container is gone, and its log with it.
+        return

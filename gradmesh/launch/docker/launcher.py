@@ -1,19 +1,25 @@
 """The launcher of containers: a cluster is what carries its name as a label in one engine."""
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
 from gradmesh.launch.docker.blueprint import COORDINATOR_PORT, IMAGE, Blueprint
-from gradmesh.launch.docker.engine import ORDER, PROCESS, ROLE, Container, Engine, refusals
-from gradmesh.launch.docker.errors import ImageMissing
-from gradmesh.launch.docker.reader import LogReader
+from gradmesh.launch.docker.engine import (
+    ORDER,
+    PROCESS,
+    ROLE,
+    Container,
+    ContainerLogs,
+    Engine,
+    ImageMissing,
+    refusals,
+)
 from gradmesh.launch.docker.sizing import change_servers, change_trainers
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
-from gradmesh.launch.foreground import stay
+from gradmesh.launch.foreground import stay_elsewhere
 from gradmesh.launch.launcher import (
     ClusterRequest,
     ClusterView,
@@ -22,8 +28,7 @@ from gradmesh.launch.launcher import (
     ProcessView,
     Role,
 )
-from gradmesh.launch.readable import readable
-from gradmesh.launch.watched import Watched
+from gradmesh.launch.logs import readable
 from gradmesh.sdk.process.network import split
 
 _POLL_S = 0.1
@@ -71,21 +76,17 @@ class DockerLauncher(Launcher):
     ) -> int:
         """Start the containers, show their logs, and remove them at the end."""
         self.up(request)
-        watched = Watched(self, request.until_done)
-        reader = threading.Thread(target=self._show, args=(on_line,), name="logs", daemon=True)
-        try:
-            reader.start()
-            outcome, code = stay(watched, drain_s)
-            tail = self._tail(outcome.child) if outcome.child else ()
-        finally:
-            self._remove(0 if watched.killed else drain_s)
-            reader.join(10.0)
-        if outcome.exit_code:
-            raise ClusterFailed(outcome.reason, outcome.exit_code, tail)
-        return code
+        return stay_elsewhere(
+            self,
+            on_line,
+            drain_s,
+            until_done=request.until_done,
+            tail=lambda outcome: self._tail(outcome.child) if outcome.child else (),
+            remove=self._remove,
+        )
 
     def status(self) -> ClusterView:
-        """Look at the containers."""
+        """Read the state of the containers."""
         containers = self._found()
         ports = containers[0].attrs["HostConfig"]["PortBindings"][f"{COORDINATOR_PORT}/tcp"]
         return ClusterView(
@@ -98,7 +99,7 @@ class DockerLauncher(Launcher):
     ) -> Iterator[tuple[str, str]]:
         """Read what the engine keeps of each container."""
         self._found()
-        reader = LogReader(self._engine, names)
+        reader = ContainerLogs(self._engine, names)
         return reader.follow(tail) if follow else iter(reader.written(tail))
 
     def scale(self, role: Role, count: int) -> None:
@@ -114,7 +115,7 @@ class DockerLauncher(Launcher):
             change_trainers(self._engine, containers, count)
             self._wait_until_ready("coordinator")
         else:
-            raise CannotScale(role, "only trainers and parameter servers come and go here")
+            raise CannotScale(role, "only trainers and parameter servers can be scaled here")
 
     def down(self, timeout_s: float) -> bool:
         """Stop trainers and workers, then servers, then the coordinator; remove it all."""
@@ -152,7 +153,7 @@ class DockerLauncher(Launcher):
                     if container.exec_run(_ASK).exit_code == 0:
                         return
                 except docker.errors.APIError:
-                    # It has ended since we looked.
+                    # It has ended since it was listed.
                     continue
             ended = state["Status"] in ("exited", "restarting")
             refused = ended and state["ExitCode"] == _BAD_CONFIG
@@ -163,15 +164,11 @@ class DockerLauncher(Launcher):
             time.sleep(_POLL_S)
 
     def _tail(self, process: str) -> tuple[str, ...]:
-        lines = LogReader(self._engine, [process]).written(_TAIL)
+        lines = ContainerLogs(self._engine, [process]).written(_TAIL)
         return tuple(readable(line) for _, line in lines)
 
-    def _show(self, on_line: Callable[[str, str], None]) -> None:
-        for name, line in LogReader(self._engine).follow(None):
-            on_line(name, line)
-
     def _remove(self, timeout_s: float) -> bool:
-        """Stop role by role and remove; return whether nobody had to be killed."""
+        """Stop role by role and remove; return whether no process had to be killed."""
         deadline = time.monotonic() + timeout_s
         in_order = True
         for roles in (("trainer", "worker"), ORDER[1:2], ORDER[:1]):

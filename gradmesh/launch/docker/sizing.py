@@ -1,4 +1,4 @@
-"""More processes of a role or fewer, in containers that are made as the others were."""
+"""Change the number of processes of a role, in containers made like those there are."""
 
 import copy
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ _STOP_S = 30
 
 
 def change_trainers(engine: Engine, containers: Sequence[Container], count: int) -> None:
-    """Have as many trainers as asked for; those with the lowest numbers stay.
+    """Change the number of trainers; those with the lowest numbers stay.
 
-    The coordinator learns the number from its variables, so its container is made anew; its state
+    The coordinator reads the number from its variables, so its container is replaced; its state
     is in its volume, and the others find it where it was.
     """
     with refusals("change the number of trainers"):
@@ -23,7 +23,7 @@ def change_trainers(engine: Engine, containers: Sequence[Container], count: int)
 
 
 def change_servers(engine: Engine, containers: Sequence[Container], count: int) -> None:
-    """Have as many parameter servers; what they hold is between them and the coordinator."""
+    """Change the number of parameter servers; the coordinator moves the buckets they hold."""
     with refusals("change the number of parameter servers"):
         _shrink(engine, containers, "parameter-server", count)
         _grow(engine, containers, "parameter-server", count)
@@ -56,7 +56,7 @@ def _renew(engine: Engine, coordinator: Container, variable: str) -> None:
 
 
 def _start_like(engine: Engine, model: Container, process: str) -> None:
-    """Start a process of the role of another one: the same but for its name and its volume."""
+    """Start a process of the same role as another: equal but for its name and its volume."""
     made, host = copy.deepcopy((model.attrs["Config"], model.attrs["HostConfig"]))
     former, role = model.labels[PROCESS], model.labels[ROLE]
     prefix = f"GRADMESH_{role.replace('-', '_').upper()}_"

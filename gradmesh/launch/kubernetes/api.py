@@ -20,6 +20,7 @@ from gradmesh.launch.kubernetes.errors import (
     KubernetesRejected,
     KubernetesUnreachable,
 )
+from gradmesh.launch.logs import complete_lines
 
 Object: TypeAlias = dict[str, Any]
 
@@ -114,7 +115,7 @@ class Api:
                 raise
 
     def log(self, pod: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Give the lines of a pod's log; of one that has not begun there are none."""
+        """Yield the lines of a pod's log; one that has not started has none."""
         extra = {} if tail is None else {"tail_lines": tail}
         try:
             response = self._response(
@@ -124,14 +125,14 @@ class Api:
                 pod,
                 self.namespace,
                 suffix="_log",
-                # Whoever follows waits for as long as the pod lives.
+                # A follower waits as long as the pod lives.
                 timeout=(_CALL_S[0], _FOLLOW_S) if follow else None,
                 follow=follow,
                 **extra,
             )
         except KubernetesRejected:
             return
-        yield from _lines(response)
+        yield from complete_lines(_chunks(response))
 
     def forward(self, pod: str, port: int) -> tuple[socket.socket, Callable[[], object]]:
         """Return a connection to a port of a pod, and what frees it once its socket is closed.
@@ -156,7 +157,7 @@ class Api:
             raise KubernetesUnreachable(
                 f"cannot forward port {port} of pod {pod}: {error.reason or error.status}"
             ) from None
-        # The socket within: what wraps it knows less.
+        # The socket itself: its wrapper lacks methods.
         connection: socket.socket = made.socket(port)._socket
         # The client's thread that carries the bytes; it has no other name, and when the pod ends
         # the connection it leaves its own end open.
@@ -176,7 +177,7 @@ class Api:
     def _call(self, action: str, kind: str, verb: str, *where: str, **extra: Any) -> Object:
         response = self._response(action, kind, verb, *where, **extra)
         answer: Object = json.loads(response.data)
-        # Nobody closes a launcher, so it keeps no connections.
+        # A launcher is never closed, so it keeps no connections.
         self._client.rest_client.pool_manager.clear()
         return answer
 
@@ -241,7 +242,7 @@ def _configuration(options: KubernetesOptions) -> Any:
             loader.load_kube_config(file, options.context, made, persist_config=False)
     except (config.ConfigException, OSError) as error:
         raise KubernetesUnreachable(f"no cluster is configured: {error}") from None
-    # We say ourselves when something is tried again.
+    # The launcher itself decides what is retried.
     made.retries = False
     return made
 
@@ -251,15 +252,9 @@ def _is_in_cluster(options: KubernetesOptions) -> bool:
     return not chosen and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
 
 
-def _lines(response: Any) -> Iterator[str]:
+def _chunks(response: Any) -> Iterator[bytes]:
     from urllib3.exceptions import HTTPError
 
-    rest = b""
-    # How a stream ends tells nothing that the pod's status does not.
+    # How a stream ends says nothing that the pod's status does not.
     with contextlib.closing(response), contextlib.suppress(HTTPError, OSError):
-        for chunk in response.stream(4096, decode_content=False):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                yield line.decode(errors="replace")
-    if rest:
-        yield rest.decode(errors="replace")
+        yield from response.stream(4096, decode_content=False)

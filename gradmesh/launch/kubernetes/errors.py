@@ -34,7 +34,7 @@ class KubernetesUnreachable(ConnectionError):
 
 @final
 class KubernetesForbidden(PermissionError):
-    """The API server knows the user, and does not let it do this.
+    """The user may not do this.
 
     Args:
         action: What was to be done.
@@ -52,7 +52,7 @@ class KubernetesForbidden(PermissionError):
 
 @final
 class KubernetesRejected(RuntimeError):
-    """The API server does not take what it was sent.
+    """The API server refused a request.
 
     Args:
         action: What was to be done.
@@ -107,7 +107,7 @@ class FilesTooBig(ValueError):
 
 @final
 class NotOnKubernetes(ValueError):
-    """Something that this launcher does not do.
+    """A request that this launcher does not support.
 
     Args:
         what: What was asked for, and what to do instead.

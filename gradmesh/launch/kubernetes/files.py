@@ -17,8 +17,8 @@ from gradmesh.launch.kubernetes.errors import FilesTooBig
 
 MAX_BYTES = 1 << 20
 """What Kubernetes allows a ConfigMap to hold."""
-_ROOM = 16 << 10
-"""Left for keys, labels and whatever else counts."""
+_RESERVED_BYTES = 16 << 10
+"""Reserved for keys, labels and other metadata."""
 
 
 @final
@@ -60,15 +60,17 @@ class Files:
         return tomllib.loads(self.beside[self.job].decode("utf-8"))
 
     def check(self) -> None:
-        """Return if all of it fits.
+        """Raise if the files do not fit into a ConfigMap.
 
         Raises:
             FilesTooBig: It does not.
         """
         sizes = {path: len(c) for files in (self.beside, self.code) for path, c in files.items()}
         total = sum(sizes.values())
-        if total > MAX_BYTES - _ROOM:
-            raise FilesTooBig(total, MAX_BYTES - _ROOM, max(sizes.items(), key=lambda x: x[1]))
+        if total > MAX_BYTES - _RESERVED_BYTES:
+            raise FilesTooBig(
+                total, MAX_BYTES - _RESERVED_BYTES, max(sizes.items(), key=lambda x: x[1])
+            )
 
 
 def files_of(job: Path, modules: Iterable[str]) -> Files:

@@ -1,6 +1,6 @@
 """A port of this machine that leads to the coordinator's pod, through the API server.
 
-The pod is looked for anew with each connection, so one that was replaced is found again.
+The pod is looked up for each connection, so that one that was replaced is found again.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class Forward:
                     return
                 far, free = self._api.forward(pod, self._port)
             except (RuntimeError, OSError) as error:
-                # Whoever connected sees that the connection ended, and tries again.
+                # The client sees that the connection ended, and retries.
                 _log.debug("cannot forward", extra={"error": str(error)})
                 return
             with contextlib.ExitStack() as undo:
@@ -92,7 +92,7 @@ def _send(near: socket.socket, far: socket.socket) -> None:
 def _receive(far: socket.socket, near: socket.socket) -> None:
     """Carry what comes from far until it ends.
 
-    To the end also when nobody wants it any more: the client's thread behind it would fail.
+    To the end also after the near side has closed: the client's thread behind it would fail.
     """
     is_wanted = True
     with contextlib.suppress(OSError):

@@ -1,13 +1,12 @@
 """The launcher of Kubernetes: a cluster is a set of objects with its name in a namespace."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, final
 
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
-from gradmesh.launch.foreground import stay
+from gradmesh.launch.foreground import stay_elsewhere
 from gradmesh.launch.kubernetes.api import Api, KubernetesOptions
 from gradmesh.launch.kubernetes.errors import (
     KubernetesRejected,
@@ -17,10 +16,8 @@ from gradmesh.launch.kubernetes.errors import (
 from gradmesh.launch.kubernetes.files import Files, files_of
 from gradmesh.launch.kubernetes.forward import forget, forwarded
 from gradmesh.launch.kubernetes.manifests import IMAGE, Manifests
-from gradmesh.launch.kubernetes.pods import Pods, selector
-from gradmesh.launch.kubernetes.reader import LogReader
+from gradmesh.launch.kubernetes.pods import PodLogs, Pods, selector
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, Role
-from gradmesh.launch.supervisor import Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -59,14 +56,14 @@ class KubernetesLauncher(Launcher):
         self._options = options
         self._api = Api(options)
         self._ready_s = ready_s
-        # Whether something was created by this launcher, and is its to remove.
+        # Whether this launcher created something, which it then has to remove.
         self.created = False
 
     def up(self, request: ClusterRequest) -> str:
         """Create the objects of a cluster, and wait for its coordinator."""
         files = None if request.config is None else files_of(request.config, ())
         if request.until_done:
-            raise NotOnKubernetes("--exit-when-done needs somebody who stays; leave out --detach")
+            raise NotOnKubernetes("--exit-when-done needs a process that waits; leave out --detach")
         return self.create(request, files)
 
     def create(
@@ -104,7 +101,7 @@ class KubernetesLauncher(Launcher):
             self._wait_for_coordinator(is_stopping)
         except KubernetesRejected as error:
             if error.status == _CONFLICT:
-                # Somebody else's, or of a cluster that is just ending: that is not ours to remove.
+                # It belongs to another cluster, or to one that is ending: not ours to remove.
                 for made in reversed(created):
                     self._api.delete(made["kind"], made["metadata"]["name"])
                 self.created = False
@@ -124,32 +121,33 @@ class KubernetesLauncher(Launcher):
         """Create the cluster, show its logs, and remove it at the end."""
         files = None if request.config is None else files_of(request.config, ())
         self.create(request, files)
-        watched = Watched(self, request.until_done)
-        reader = threading.Thread(
-            target=self._show, args=(on_line,), name="kubernetes-logs", daemon=True
+        return stay_elsewhere(
+            self,
+            on_line,
+            drain_s,
+            until_done=request.until_done,
+            tail=lambda _: self.tail_of_failed(),
+            # Pods get a second to end even when they are killed.
+            remove=lambda timeout_s: self.remove(max(1.0, timeout_s)),
         )
-        try:
-            reader.start()
-            outcome, code = stay(watched, drain_s)
-            tail = self.tail_of_failed() if outcome.exit_code else ()
-        finally:
-            self.remove(1.0 if watched.killed else drain_s)
-            reader.join(10.0)
-        if outcome.exit_code:
-            raise ClusterFailed(outcome.reason, outcome.exit_code, tail)
-        return code
 
     def status(self) -> ClusterView:
-        """Look at the pods."""
+        """Read the state of the pods."""
         pods = self.pods()
-        return ClusterView(address=self._address(), processes=pods.views())
+        why = pods.failure()
+        return ClusterView(
+            address=self._address(),
+            processes=pods.views(),
+            failure="" if why is None else f"the trainers were given up: {why}",
+        )
 
     def logs(
         self, names: Sequence[str] = (), *, follow: bool = False, tail: int | None = None
     ) -> Iterator[tuple[str, str]]:
         """Read the logs of the pods; those of former ones as long as Kubernetes keeps them."""
         self.pods()
-        return LogReader(self._api, self.name, names).lines(follow=follow, tail=tail)
+        logs = PodLogs(self._api, self.name, names)
+        return logs.follow(tail) if follow else logs.written(tail)
 
     def scale(self, role: Role, count: int) -> None:
         """Change the number of trainers or parameter servers.
@@ -170,7 +168,7 @@ class KubernetesLauncher(Launcher):
         name = "GRADMESH_COORDINATOR_TRAINERS"
         change = {"name": "coordinator", "env": [{"name": name, "value": str(count)}]}
         coordinator = pods.sets["coordinator"]["metadata"]["name"]
-        # First: a coordinator that expects fewer would send newcomers away.
+        # The coordinator first: one that expects fewer would refuse the new trainers.
         self._api.patch(
             "StatefulSet",
             coordinator,
@@ -227,12 +225,8 @@ class KubernetesLauncher(Launcher):
 
         return forwarded(self._api, self.name, pod, _PORT)
 
-    def _show(self, on_line: Callable[[str, str], None]) -> None:
-        for name, line in LogReader(self._api, self.name, ()).lines(follow=True):
-            on_line(name, line)
-
     def remove(self, timeout_s: float) -> bool:
-        """Remove whatever there is of the cluster; return whether no pod had to be killed."""
+        """Remove all objects of the cluster; return whether no pod had to be killed."""
         deadline = time.monotonic() + timeout_s
         labels, in_order = selector(self.name), True
         for job in self._api.find("Job", labels):
@@ -246,7 +240,7 @@ class KubernetesLauncher(Launcher):
             in_order &= self._wait_for_pods(role, deadline)
         for kind in _KINDS:
             for one in self._api.find(kind, labels):
-                # What somebody else deploys into a cluster has other components.
+                # What the user deploys into a cluster has other components.
                 self._api.delete(kind, one["metadata"]["name"])
         forget(self._api, self.name)
         return in_order
@@ -273,47 +267,3 @@ class KubernetesLauncher(Launcher):
 
     def _flags(self) -> str:
         return f"--on kubernetes --namespace {self._api.namespace} --name {self.name}"
-
-
-@final
-class Watched:
-    """A cluster as `stay` waits for it.
-
-    Args:
-        launcher: Of a running cluster.
-        until_done: Whether it ends when all trainers are done.
-    """
-
-    def __init__(self, launcher: KubernetesLauncher, until_done: bool) -> None:
-        self._launcher = launcher
-        self._until_done = until_done
-        self._stop = threading.Event()
-        self._due = 0.0
-        self.killed = False
-
-    def request_stop(self) -> None:
-        """End the wait."""
-        self._stop.set()
-
-    def kill(self) -> None:
-        """End the wait, and have the pods killed."""
-        self.killed = True
-        self._stop.set()
-
-    def wait(self, timeout_s: float | None = None) -> Outcome | None:
-        """Look at the cluster now and then; None when the timeout came first."""
-        if self._stop.wait(timeout_s):
-            return Outcome(0, "stopped on request")
-        if time.monotonic() < self._due:
-            return None
-        self._due = time.monotonic() + _POLL_S
-        try:
-            pods = self._launcher.pods()
-        except NoCluster:
-            return Outcome(4, "the cluster was removed by somebody else")
-        if (why := pods.failure()) is not None:
-            return Outcome(4, f"the trainers were given up: {why}")
-        states = [view.state for view in pods.views() if view.role == "trainer"]
-        if self._until_done and states and all(state == "done" for state in states):
-            return Outcome(0, "all work is done")
-        return None

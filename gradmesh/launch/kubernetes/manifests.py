@@ -9,7 +9,7 @@ from typing import Any, final
 from gradmesh.launch.kubernetes.api import Object
 from gradmesh.launch.kubernetes.files import Files
 from gradmesh.launch.launcher import ClusterRequest
-from gradmesh.launch.sections import cluster_sections
+from gradmesh.launch.sections import variables
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.process.setting import settings
 from gradmesh.trainer.job.assignment import JOB_SECTIONS
@@ -59,7 +59,7 @@ class Manifests:
         return sorted(made, key=lambda one: one["kind"] in ("StatefulSet", "Job"))
 
     def _config_maps(self) -> list[Object]:
-        given = self._given()
+        given = variables(self._request.settings, without=_NOT_SENT)
         made = []
         for name, file in (("settings", "settings.env"), ("job", "job.env")):
             made.append(self._config_map(name, {**self._defaults(file), **given}))
@@ -84,19 +84,10 @@ class Manifests:
         if self._files is None:
             return values
         tables = self._files.tables()
-        # A job that somebody wrote down is theirs, with our defaults and not the demo's.
+        # A job of the user has the defaults of its settings, and not those of the demo.
         own = {s.variable for section in JOB_SECTIONS for s in settings(section)}
         own |= {f"GRADMESH_{s}_{k}".upper() for s, table in tables.items() for k in table}
         return {name: value for name, value in values.items() if name not in own}
-
-    def _given(self) -> dict[str, str]:
-        """Return the settings that the user gave, as variables."""
-        declared = {s.key: s for section in cluster_sections() for s in settings(section)}
-        return {
-            declared[key].variable: _as_text(value)
-            for key, value in self._request.settings.items()
-            if key in declared and value is not None and not key.startswith(_NOT_SENT)
-        }
 
     def _fill_in(self, workload: Object) -> None:
         spec = workload["spec"]
@@ -176,11 +167,3 @@ def _read_yaml(file: str) -> list[Object]:
 def _read(file: str) -> str:
     folder = resources.files("gradmesh.launch.kubernetes") / "base"
     return (folder / file).read_text(encoding="utf-8")
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple | list):
-        return ",".join(str(item) for item in value)
-    return str(value)

@@ -1,17 +1,20 @@
-"""What the pods of a cluster say about its processes."""
+"""The pods of a cluster: the state of its processes, and their logs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, final
 
 from gradmesh.launch.kubernetes.api import Api, Object
 from gradmesh.launch.kubernetes.manifests import COMPONENT, INSTANCE, NAME
 from gradmesh.launch.launcher import ProcessState, ProcessView
+from gradmesh.launch.logs import LogSource, follow_sources
 
 ROLES = ("coordinator", "parameter-server", "trainer")
 _INDEX = ("apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")
 # Reasons of waiting that do not go away by themselves.
 _STUCK = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
 _CRASHING = "CrashLoopBackOff"
+_LOGS_POLL_S = 1.0
 
 
 def selector(cluster: str) -> str:
@@ -85,12 +88,12 @@ class Pods:
         return "failed" if phase == "Failed" and self.failure() else "waiting"
 
     def is_ready(self, name: str) -> bool:
-        """Tell whether a process does its work."""
+        """Return whether a process serves."""
         pods = self.of(name)
         return bool(pods) and _container(pods[-1]).get("ready") is True
 
     def failure(self) -> str | None:
-        """Say why the Job was given up, if it was."""
+        """Return why the Job was given up, if it was."""
         for job in self.jobs:
             for condition in job.get("status", {}).get("conditions") or ():
                 if (
@@ -108,6 +111,58 @@ class Pods:
                 if waiting.get("reason") in (*_STUCK, _CRASHING):
                     return name, f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
         return None
+
+
+@final
+class PodLogs:
+    """Reads the logs of a cluster's pods.
+
+    Args:
+        api: Where the pods are.
+        cluster: Its name.
+        names: Processes to read; all of them if empty.
+    """
+
+    def __init__(self, api: Api, cluster: str, names: Sequence[str]) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._names = names
+
+    def written(self, tail: int | None) -> Iterator[tuple[str, str]]:
+        """Yield process and line of what there is, process by process."""
+        pods = Pods(self._api, self._cluster)
+        for name in pods.names():
+            if self._names and name not in self._names:
+                continue
+            lines = [
+                line for pod in pods.of(name) for line in self._api.log(pod["metadata"]["name"])
+            ]
+            for line in lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]:
+                yield name, line
+
+    def follow(self, tail: int | None) -> Iterator[tuple[str, str]]:
+        """Yield process and line as they come, until the cluster has ended."""
+        return follow_sources(self._find, tail, _LOGS_POLL_S)
+
+    def _find(self) -> tuple[list[LogSource], bool]:
+        pods = Pods(self._api, self._cluster)
+        sources = [
+            LogSource(
+                pod["metadata"]["uid"],
+                process_name(pod),
+                partial(self._follow, pod["metadata"]["name"]),
+            )
+            for pod in pods.all
+            if not self._names or process_name(pod) in self._names
+            if pod.get("status", {}).get("phase") not in (None, "Pending")
+        ]
+        return sources, pods.exist
+
+    def _follow(self, pod: str, tail: int | None) -> Iterator[str]:
+        try:
+            yield from self._api.log(pod, follow=True, tail=tail)
+        except (OSError, RuntimeError) as error:
+            yield f"cannot follow the log of pod {pod}: {error}"
 
 
 def process_name(pod: Object) -> str:

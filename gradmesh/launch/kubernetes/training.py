@@ -1,4 +1,4 @@
-"""Train a job on a cluster of its own on Kubernetes, and bring its report home."""
+"""Train a job on a cluster of its own on Kubernetes, and write its report on this machine."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from gradmesh.launch.kubernetes.errors import NotOnKubernetes
 from gradmesh.launch.kubernetes.files import Files, files_of
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.launcher import ClusterRequest
-from gradmesh.launch.training import carried_on, prepare
+from gradmesh.launch.training import prepare, with_last_progress
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
@@ -39,7 +39,7 @@ def cluster_name(config: Path) -> str:
 
 
 def collect(config: Path, assignment: Assignment, imports: tuple[str, ...]) -> Files:
-    """Return what the pods need of this machine, after a look at it.
+    """Return the files of this machine that the pods need, after a check.
 
     Raises:
         NotOnKubernetes: The job would write where pods cannot.
@@ -61,7 +61,7 @@ def collect(config: Path, assignment: Assignment, imports: tuple[str, ...]) -> F
 
 @final
 class RemoteTraining:
-    """A job on its way through a cluster.
+    """A job that a cluster of its own trains.
 
     Args:
         launcher: Of the cluster.
@@ -71,7 +71,7 @@ class RemoteTraining:
     def __init__(self, launcher: KubernetesLauncher, security: SecurityConfig) -> None:
         self._launcher = launcher
         self._security = security
-        self.history = History()
+        self.history = LogHistory()
         self.figures: dict[str, float] = {}
         self._reader = threading.Thread(target=self._read, name="kubernetes-history", daemon=True)
 
@@ -96,9 +96,9 @@ class RemoteTraining:
                 tail = self._launcher.tail_of_failed()
                 raise ClusterFailed(f"{stuck[0]} does not start: {stuck[1]}", 4, tail)
             done = all(view.state == "done" for view in pods.views() if view.role == "trainer")
-            # Its pod may be on its way back; whether the cluster is lost its pods tell.
+            # The coordinator may be restarting; the pods say whether the cluster is lost.
             with contextlib.suppress(GradmeshError):
-                status = carried_on(status, fetch(address, self._security, _ASK_S))
+                status = with_last_progress(status, fetch(address, self._security, _ASK_S))
             yield status
             if done:
                 # The log ends with the pod.
@@ -123,17 +123,17 @@ class RemoteTraining:
         write_report(output, assignment.as_dict(), self.figures, self.history.lines)
 
     def _read(self) -> None:
-        """Make the history of what the first trainer logs."""
+        """Collect the history from the log of the first trainer."""
         try:
             for _, line in self._launcher.logs([_FIRST], follow=True):
-                self.history.note(line)
+                self.history.add(line)
         except (OSError, RuntimeError):
-            # Without its log a job has figures, and no curves.
+            # Without its log a job has a result, and no curves.
             return
 
 
 @final
-class History:
+class LogHistory:
     """What a trainer's log says of its job.
 
     Attributes:
@@ -145,8 +145,8 @@ class History:
         self.lines: list[dict[str, Any]] = []
         self.figures: dict[str, float] = {}
 
-    def note(self, line: str) -> None:
-        """Take notice of a line of the log."""
+    def add(self, line: str) -> None:
+        """Add what a line of the log says."""
         try:
             said: Mapping[str, Any] = json.loads(line)
             message, step = said["message"], said.get("step")

@@ -13,7 +13,7 @@ from gradmesh.cli.progress import (
     progress_screen,
     stage,
 )
-from gradmesh.launch.training import carried_on
+from gradmesh.launch.training import with_last_progress
 from gradmesh.sdk.cluster.status import ClusterStatus, MemberStatus
 
 TRAINING = ClusterStatus(step=5, total_steps=10, loss=0.5, samples_per_s=12345.6)
@@ -78,14 +78,14 @@ def test_screen_fits_the_stream() -> None:
 
 
 def test_progress_is_kept_over_a_gap() -> None:
-    waiting = carried_on(TRAINING, ClusterStatus(version="1"))
-    done = carried_on(TRAINING, ClusterStatus(result={"auc": 1.0}))
+    waiting = with_last_progress(TRAINING, ClusterStatus(version="1"))
+    done = with_last_progress(TRAINING, ClusterStatus(result={"auc": 1.0}))
     newer = ClusterStatus(step=1, total_steps=10)
 
     assert (waiting.version, waiting.step, waiting.total_steps, waiting.loss) == ("1", 5, 10, 0.5)
     assert (done.step, done.total_steps) == (10, 10)
-    assert carried_on(TRAINING, newer) is newer
-    assert carried_on(ClusterStatus(), ClusterStatus()) == ClusterStatus()
+    assert with_last_progress(TRAINING, newer) is newer
+    assert with_last_progress(ClusterStatus(), ClusterStatus()) == ClusterStatus()
 
 
 def test_stages_follow_each_other() -> None:

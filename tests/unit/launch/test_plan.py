@@ -119,6 +119,26 @@ def test_settings_reach_the_roles_that_know_them(folder: StateFolder) -> None:
     assert flag(server, "--metrics-listen") == "127.0.0.1:0"
 
 
+@pytest.mark.parametrize("source", ["environment", "file"])
+def test_only_the_coordinator_takes_a_fixed_metrics_address(
+    folder: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    write_address(folder.address_file, "127.0.0.1:1")
+    config = None
+    if source == "environment":
+        monkeypatch.setenv("GRADMESH_METRICS_LISTEN", "127.0.0.1:9000")
+    else:
+        config = tmp_path / "job.toml"
+        config.write_text('[metrics]\nlisten = "127.0.0.1:9000"\n')
+
+    plan = ClusterPlan(parameter_servers=1, trainers=1, config=config)
+    coordinator, server, trainer = (spec.argv() for spec in plan.specs(folder))
+
+    assert flag(coordinator, "--metrics-listen") is None
+    assert flag(server, "--metrics-listen") == "127.0.0.1:0"
+    assert flag(trainer, "--metrics-listen") == "127.0.0.1:0"
+
+
 @pytest.mark.parametrize(("servers", "trainers"), [(0, 1), (1, -1)])
 def test_impossible_counts_are_refused(servers: int, trainers: int) -> None:
     with pytest.raises(ValueError, match="expected parameter_servers of at least 1"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradmesh.launch.kubernetes.errors import NotOnKubernetes
-from gradmesh.launch.kubernetes.training import History, cluster_name, collect
+from gradmesh.launch.kubernetes.training import LogHistory, cluster_name, collect
 from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 
@@ -18,7 +18,7 @@ def line(message: str, **fields: Any) -> str:
 
 
 def test_progress_becomes_history() -> None:
-    history = History()
+    history = LogHistory()
 
     for one in (
         "no json",
@@ -27,7 +27,7 @@ def test_progress_becomes_history() -> None:
         line("validated", step=10, auc=0.6, log_loss=0.5),
         line("done", figures={"auc": 0.7}),
     ):
-        history.note(one)
+        history.add(one)
 
     assert [(x["kind"], x.get("step")) for x in history.lines] == [
         ("train", 10),
@@ -39,10 +39,10 @@ def test_progress_becomes_history() -> None:
 
 
 def test_what_comes_again_after_a_loss_stands_once() -> None:
-    history = History()
+    history = LogHistory()
 
     for step in (10, 20, 30, 20, 30):
-        history.note(line("trained", step=step, loss=step / 100))
+        history.add(line("trained", step=step, loss=step / 100))
 
     assert [x["step"] for x in history.lines] == [10, 20, 30]
 

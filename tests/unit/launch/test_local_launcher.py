@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gradmesh.launch.ending import end_cluster
 from gradmesh.launch.errors import NoCluster
+from gradmesh.launch.local_launcher import end_cluster
 from gradmesh.launch.state import StateFolder
 
 SUPERVISOR = """

@@ -1,7 +1,7 @@
 import sys
 from pathlib import Path
 
-from gradmesh.launch.command import command, flags
+from gradmesh.launch.sections import command, flags, variables
 from gradmesh.sdk.process.log import LogConfig
 from gradmesh.sdk.process.network import SecurityConfig
 
@@ -32,3 +32,21 @@ def test_command_shares_the_configuration_file() -> None:
         *(sys.executable, "-m", "gradmesh", "trainer"),
         *("--config", "/x.toml", "--name", "t", "--lifeline"),
     )
+
+
+def test_settings_become_what_processes_read() -> None:
+    given = {
+        "job.steps": 7,
+        "data.shuffle": False,
+        "data.columns": ("label", "dense"),
+        "coordinator.state_dir": Path("/x"),
+        "job.seed": None,
+        "nobody.reads": 1,
+    }
+
+    assert variables(given) == {
+        "GRADMESH_JOB_STEPS": "7",
+        "GRADMESH_DATA_SHUFFLE": "false",
+        "GRADMESH_DATA_COLUMNS": "label,dense",
+        "GRADMESH_COORDINATOR_STATE_DIR": "/x",
+    }
