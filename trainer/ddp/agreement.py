@@ -1,7 +1,7 @@
-"""Whether all ranks mean the same: parameters, shapes, dtypes, options.
+"""Gather small values from all ranks, and check that ranks agree on parameters and options.
 
-Every rank sees every rank's description, so all of them raise, with the same words. Equal
-descriptions cost one exchange of 32 bytes.
+Every rank gets every rank's description, so all of them raise the same error. If descriptions are
+equal, the check costs one all-gather of 32 bytes.
 """
 
 from __future__ import annotations
@@ -9,32 +9,63 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.backend import to_numpy
-from gradmesh.trainer.ddp.exchange import gather_texts, on_group
+from gradmesh.engine.backend import Array, to_numpy
+from gradmesh.trainer.ddp.gradients import copy_into
 from gradmesh.trainer.errors import CollectiveMismatch
 from gradmesh.trainer.process_group import ProcessGroup
 
 
+def to_group_memory(group: ProcessGroup, values: Any) -> Array:
+    """Return a copy of an array in memory of the group."""
+    host = np.asarray(values)
+    memory = group.empty(host.shape, host.dtype)
+    copy_into(memory, host)
+    return memory
+
+
+def sum_up(group: ProcessGroup, values: Sequence[int]) -> list[int]:
+    """Return the sum of each number over all ranks."""
+    total = to_group_memory(group, np.array(values, np.int64))
+    group.all_reduce(total).wait()
+    return [int(value) for value in to_numpy(total)]
+
+
+def gather_bytes(group: ProcessGroup, own: bytes) -> list[bytes]:
+    """Return each rank's bytes, in rank order."""
+    lengths = group.empty((group.size, 1), np.int64)
+    group.all_gather(list(lengths), to_group_memory(group, np.array([len(own)], np.int64))).wait()
+    # One byte more: not every backend supports empty arrays.
+    outputs = [group.empty(int(length) + 1, np.uint8) for length in to_numpy(lengths)[:, 0]]
+    group.all_gather(outputs, to_group_memory(group, np.frombuffer(own + b"\n", np.uint8))).wait()
+    return [to_numpy(output).tobytes()[:-1] for output in outputs]
+
+
+def gather_texts(group: ProcessGroup, own: str) -> list[str]:
+    """Return each rank's text, in rank order."""
+    return [raw.decode() for raw in gather_bytes(group, own.encode())]
+
+
 def check_agreement(group: ProcessGroup, description: Sequence[tuple[str, str]]) -> None:
-    """Compare what ranks describe; collective.
+    """Raise if ranks have different descriptions; collective.
 
     Args:
         group: The ranks.
-        description: Pairs of a thing's name and how it is here, in the same order on every rank.
+        description: Pairs of name and value on this rank, in the same order on every rank.
 
     Raises:
-        CollectiveMismatch: Ranks differ; raised on all of them, naming rank and thing.
+        CollectiveMismatch: Ranks differ; raised on all of them, names the rank and the entry.
     """
-    lines = [f"{thing}\t{how}" for thing, how in description]
+    lines = [f"{name}\t{value}" for name, value in description]
     text = "\n".join(lines)
     own = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     digests = group.empty((group.size, own.size), np.uint8)
-    group.all_gather(list(digests), on_group(group, own)).wait()
-    seen = to_numpy(digests)
-    if (seen == seen[0]).all():
+    group.all_gather(list(digests), to_group_memory(group, own)).wait()
+    gathered = to_numpy(digests)
+    if (gathered == gathered[0]).all():
         return
     texts = [whole.split("\n") for whole in gather_texts(group, text)]
     raise CollectiveMismatch(_explain(texts))

@@ -1,7 +1,7 @@
-"""Buckets at work: filled during a pass, launched when full, waited for at its end.
+"""Buckets: filled during a pass, launched when full, waited for at its end.
 
-A bucket knows nothing of passes or other buckets; the reducer decides when. Its last element is
-the status: whether the rank has something to report, carried by the sum that travels anyway.
+A bucket does not depend on passes or other buckets; the reducer decides when. Its last element is
+the status: whether the rank has an error to report. It is summed with the gradients.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import numpy as np
 
 from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import Array, array_module, to_numpy, view_of
-from gradmesh.trainer.ddp.average import average
-from gradmesh.trainer.ddp.buckets import GradientSpec
-from gradmesh.trainer.ddp.future import Future
-from gradmesh.trainer.ddp.grad_bucket import GradBucket
+from gradmesh.trainer.ddp.all_reduce import SparseAllReduce, as_rows, average
+from gradmesh.trainer.ddp.bucket_assignment import GradientSpec
+from gradmesh.trainer.ddp.bucket_memory import BucketMemory, BucketMemoryPool
+from gradmesh.trainer.ddp.comm_hook import CommFuture, GradBucket
 from gradmesh.trainer.ddp.gradients import copy_into
-from gradmesh.trainer.ddp.room import Room, Rooms
-from gradmesh.trainer.ddp.row_exchange import RowExchange, as_rows
 from gradmesh.trainer.errors import CollectiveMismatch
 from gradmesh.trainer.process_group import ProcessGroup
 
@@ -30,28 +28,28 @@ from gradmesh.trainer.process_group import ProcessGroup
 @final
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a bucket is to be reduced."""
+    """How to reduce a bucket."""
 
     group: ProcessGroup
     """The ranks."""
     divisor: int
-    """What sums are divided by, unless a hook does it."""
-    hook: Callable[[GradBucket], Future] | None
-    """Takes the place of the all-reduce."""
+    """What sums are divided by; a hook divides by itself."""
+    hook: Callable[[GradBucket], CommFuture] | None
+    """Repositions the all-reduce."""
     status: bool
-    """Whether this rank has something to report."""
+    """Whether this rank has an error to report."""
     is_last: bool
-    """Whether no bucket follows."""
+    """Whether this is the last bucket of the pass."""
 
 
 class Bucket(ABC):
-    """Gradients that travel together.
+    """Gradients that are reduced together.
 
     Args:
-        index: Place in the order of launches.
+        index: Position in the order of launches.
         members: Indices of the parameters.
-        leaves: The parameters themselves.
-        specs: What the layout knows of them.
+        leaves: The parameters.
+        specs: Name, shape and dtype of their gradients.
     """
 
     def __init__(
@@ -70,34 +68,34 @@ class Bucket(ABC):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the gradients take, were they all dense."""
+        """Size of the gradients in bytes, counted as dense."""
         return sum(spec.nbytes for spec in self.specs)
 
     def reset(self) -> None:
-        """Expect all gradients anew."""
+        """Expect all gradients again."""
         self.waiting = len(self.members)
         self.is_skipped = False
 
     @abstractmethod
-    def fill(self, place: int, grad: Any) -> None:
-        """Take a gradient, array or RowGrad; None means none, that is zero."""
+    def fill(self, slot: int, grad: Any) -> None:
+        """Store a gradient, array or RowGrad; None means zero."""
 
     @abstractmethod
     def launch(self, launch: Launch) -> None:
-        """Begin the reduction; returns at once."""
+        """Start the reduction; return at once."""
 
     @abstractmethod
     def wait(self) -> bool:
-        """Wait until reduced and divided; return whether some rank has something to report."""
+        """Wait until reduced and divided; return whether some rank has an error to report."""
 
     @abstractmethod
-    def result(self, place: int) -> Any:
+    def result(self, slot: int) -> Any:
         """Return a reduced gradient; an array is a view of the bucket."""
 
 
 @final
 class DenseBucket(Bucket):
-    """Arrays of one dtype in one run of memory, taken from the group."""
+    """Arrays of one dtype in one contiguous memory of the group."""
 
     def __init__(
         self,
@@ -109,38 +107,38 @@ class DenseBucket(Bucket):
     ) -> None:
         super().__init__(index, members, leaves, specs)
         self._launch: Launch | None = None
-        self._future: Future | None = None
-        self._rooms = Rooms(self.leaves, self.specs, group)
-        self._use(self._rooms.home)
+        self._future: CommFuture | None = None
+        self._pool = BucketMemoryPool(self.leaves, self.specs, group)
+        self._use(self._pool.current)
 
-    def _use(self, room: Room) -> None:
-        self.memory, self.flat, self.views = room.memory, room.flat, room.views
+    def _use(self, memory: BucketMemory) -> None:
+        self.memory, self.flat, self.views = memory.memory, memory.flat, memory.views
 
     def lend(self) -> None:
-        """Let gradients of this pass be written straight into the bucket.
+        """Let backward write gradients of this pass directly into the bucket.
 
-        It takes other memory if users still hold gradients of an earlier pass in it.
+        Switches to other memory if the user still holds gradients of an earlier pass in it.
         """
-        self._use(self._rooms.move_home())
+        self._use(self._pool.acquire())
         for leaf, view in zip(self.leaves, self.views, strict=True):
             fits = view.dtype == leaf.dtype and type(view) is type(leaf.data)
-            if self._rooms.is_lending and leaf.grad is None and fits:
+            if self._pool.can_lend and leaf.grad is None and fits:
                 leaf.grad_buffer = view
 
-    def stand_apart(self) -> None:
+    def use_separate_memory(self) -> None:
         """Use memory in this pass in which no `.grad` lies."""
-        self._use(self._rooms.apart())
+        self._use(self._pool.acquire_separate())
 
     def end_lending(self, is_view: bool) -> None:
-        """Let later gradients lie elsewhere, unless they always lie here; those here may stay."""
-        self._use(self._rooms.home)
+        """Allocate later gradients elsewhere, unless `is_view`; those in the bucket may stay."""
+        self._use(self._pool.current)
         for leaf in self.leaves:
             if leaf.extras is not None and not is_view:
                 leaf.extras.grad_buffer = None
 
-    def fill(self, place: int, grad: Any) -> None:
-        """Copy a gradient to its place, unless it lies there already."""
-        view = self.views[place]
+    def fill(self, slot: int, grad: Any) -> None:
+        """Copy a gradient to its slot, unless it lies there already."""
+        view = self.views[slot]
         if grad is None:
             view[...] = 0
         elif isinstance(grad, RowGrad):
@@ -163,22 +161,22 @@ class DenseBucket(Bucket):
         self._future = average(launch.group, self.memory, launch.divisor, travels_as)
 
     def wait(self) -> bool:
-        """Wait for the reduction and bring its result into the bucket."""
+        """Wait for the reduction and copy its result into the bucket."""
         launch, future = self._launch, self._future
         assert launch is not None
         assert future is not None
         self._launch = self._future = None
         result = future.wait()
         if launch.hook is not None:
-            self._take(result)
+            self._copy_result(result)
             return False
         return bool(to_numpy(self.memory[-1:])[0] != 0)
 
-    def result(self, place: int) -> Array:
+    def result(self, slot: int) -> Array:
         """Return a view of the bucket."""
-        return self.views[place]
+        return self.views[slot]
 
-    def _take(self, result: Any) -> None:
+    def _copy_result(self, result: Any) -> None:
         if result is self.flat:
             return
         data = result.data if isinstance(result, Tensor) else result
@@ -204,19 +202,19 @@ class SparseBucket(Bucket):
     ) -> None:
         super().__init__(index, members, leaves, specs)
         self.ids: np.ndarray[Any, Any] | None = None
-        """Ids that all ranks have agreed on for the next pass, sorted; None gathers them."""
+        """Sorted ids announced for the next pass, the same on all ranks; None gathers them."""
         self._grad: RowGrad | None = None
         self._launch: Launch | None = None
-        self._exchange: RowExchange | None = None
-        self._future: Future | None = None
+        self._all_reduce: SparseAllReduce | None = None
+        self._future: CommFuture | None = None
         self._status = False
 
-    def fill(self, place: int, grad: Any) -> None:
+    def fill(self, slot: int, grad: Any) -> None:
         """Keep the gradient as rows."""
         self._grad = as_rows(grad, self.specs[0].shape, self.leaves[0].data)
 
     def launch(self, launch: Launch) -> None:
-        """Tell the ranks how many rows come, or start the hook."""
+        """Start to gather the row counts, or start the hook."""
         assert self._grad is not None
         self._launch = launch
         if launch.hook is not None:
@@ -227,15 +225,15 @@ class SparseBucket(Bucket):
         elif self.ids is not None:
             self._future = self._reduce_known(launch, self._grad)
         else:
-            self._exchange = RowExchange(launch.group, self._grad, launch.status)
-            self._future = Future(partial(self._exchange.wait, launch.divisor))
+            self._all_reduce = SparseAllReduce(launch.group, self._grad, launch.status)
+            self._future = CommFuture(partial(self._all_reduce.wait, launch.divisor))
 
     def wait(self) -> bool:
         """Gather the rows of all ranks, sum and divide them."""
-        launch, future, exchange = self._launch, self._future, self._exchange
+        launch, future, all_reduce = self._launch, self._future, self._all_reduce
         assert launch is not None
         assert future is not None
-        self._launch = self._future = self._exchange = None
+        self._launch = self._future = self._all_reduce = None
         mean = future.wait()
         if launch.hook is not None:
             if not isinstance(mean, RowGrad):
@@ -246,21 +244,21 @@ class SparseBucket(Bucket):
             self._grad = mean
             return False
         self._grad = mean
-        return exchange.status if exchange is not None else self._status
+        return all_reduce.status if all_reduce is not None else self._status
 
-    def result(self, place: int) -> RowGrad:
+    def result(self, slot: int) -> RowGrad:
         """Return the reduced rows, in memory of their own."""
         assert self._grad is not None
         return self._grad
 
-    def _reduce_known(self, launch: Launch, grad: RowGrad) -> Future:
-        """Average rows over ids that are known: one all-reduce of values, nothing gathered."""
+    def _reduce_known(self, launch: Launch, grad: RowGrad) -> CommFuture:
+        """Average rows over known ids: one all-reduce of values, nothing is gathered."""
         ids, self.ids = self.ids, None
         assert ids is not None
         merged = grad.coalesce()
-        places = np.searchsorted(ids, to_numpy(merged.ids))
-        known = places < len(ids)
-        known[known] = ids[places[known]] == to_numpy(merged.ids)[known]
+        positions = np.searchsorted(ids, to_numpy(merged.ids))
+        known = positions < len(ids)
+        known[known] = ids[positions[known]] == to_numpy(merged.ids)[known]
         if not known.all():
             missing = to_numpy(merged.ids)[~known][:5].tolist()
             raise CollectiveMismatch(
@@ -272,7 +270,7 @@ class SparseBucket(Bucket):
         memory[...] = 0
         values = view_of(memory[:-1], (len(ids), *tail))
         host = np.zeros(values.shape, grad.dtype)
-        host[places] = to_numpy(merged.rows)
+        host[positions] = to_numpy(merged.rows)
         copy_into(values, host)
         memory[-1] = launch.status
         mean = average(launch.group, memory, launch.divisor)
@@ -285,7 +283,7 @@ class SparseBucket(Bucket):
             copy_into(rows, values)
             return RowGrad(xp.asarray(ids), rows, grad.num_rows, coalesced=True)
 
-        return Future(wait)
+        return CommFuture(wait)
 
 
 def make_bucket(
@@ -296,7 +294,7 @@ def make_bucket(
     group: ProcessGroup,
 ) -> Bucket:
     """Return a bucket for some of the parameters."""
-    mine, kinds = [leaves[i] for i in members], [specs[i] for i in members]
-    if kinds[0].is_sparse:
-        return SparseBucket(index, members, mine, kinds)
-    return DenseBucket(index, members, mine, kinds, group)
+    own, own_specs = [leaves[i] for i in members], [specs[i] for i in members]
+    if own_specs[0].is_sparse:
+        return SparseBucket(index, members, own, own_specs)
+    return DenseBucket(index, members, own, own_specs, group)

@@ -1,4 +1,4 @@
-"""What is checked and collected when a module is wrapped."""
+"""Check a module and the options when it is wrapped, and collect what the reducer needs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.backend import Device, as_device
 from gradmesh.engine.nn import Module
 from gradmesh.trainer.ddp.bucket import SparseBucket
-from gradmesh.trainer.ddp.buckets import GradientSpec
+from gradmesh.trainer.ddp.bucket_assignment import GradientSpec
 from gradmesh.trainer.ddp.mixed_precision import MixedPrecision
-from gradmesh.trainer.ddp.nested import map_tensors
 from gradmesh.trainer.ddp.options import ReducerOptions
 from gradmesh.trainer.ddp.reducer import Reducer
+from gradmesh.trainer.ddp.tensor_tree import map_tensors
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a module lives, and whether inputs are moved there."""
+    """The device of a module, to which inputs are moved."""
 
     target: Device | None
-    """The device that inputs go to; None leaves them alone."""
+    """The device that inputs are moved to; None does not move them."""
     is_multi_device: bool
     """Whether parameters lie on several devices."""
 
@@ -69,8 +69,8 @@ def buffer_modes(broadcast: bool | None, forward_sync: bool | None) -> tuple[boo
     """Return whether buffers are copied before forwards, and whether when wrapping.
 
     Args:
-        broadcast: PyTorch's old option, which is both; a warning says so.
-        forward_sync: The new one, which is the first; it counts if both are given.
+        broadcast: PyTorch's old option, which sets both; deprecated with a warning.
+        forward_sync: The new option, which sets the first; it wins if both are given.
     """
     if broadcast is None:
         return forward_sync is not False, True
@@ -84,10 +84,10 @@ def buffer_modes(broadcast: bool | None, forward_sync: bool | None) -> tuple[boo
 def check_delayed(
     named: Sequence[tuple[str, Tensor]] | None, trigger: Tensor | None
 ) -> list[tuple[str, Tensor]]:
-    """Return the parameters that are reduced apart.
+    """Return the parameters that are reduced separately.
 
     Raises:
-        ValueError: If only one of both options was given.
+        ValueError: If only one of the two options was given.
     """
     if (named is None) != (trigger is None):
         raise ValueError(
@@ -99,7 +99,7 @@ def check_delayed(
 def check_some(module: Module, leaves: Sequence[Tensor], delayed: Sequence[Any]) -> None:
     """Raise ValueError if there is nothing to average.
 
-    To be called after ranks have compared what they have: else only some would raise.
+    Call it after ranks have compared their parameters: otherwise only some would raise.
     """
     if not leaves and not delayed:
         raise ValueError(
@@ -114,10 +114,10 @@ def reduced_parameters(
     precision: MixedPrecision | None,
     as_view: bool,
 ) -> tuple[list[Tensor], list[GradientSpec]]:
-    """Return the parameters to average, each once, with what the layout has to know.
+    """Return the parameters to average, each once, with the specs of their gradients.
 
-    A bucket holds gradients as they travel, so that filling it casts them. Where `.grad` lies in
-    the bucket it has the parameter's dtype, and a copy travels.
+    A bucket has the dtype of the all-reduce, so that filling it casts gradients. If `.grad` is a
+    view of the bucket, the bucket has the parameter's dtype, and a cast copy is reduced.
     """
     skipped = set(left_out)
     sparse = _sparse(module)
@@ -127,7 +127,7 @@ def reduced_parameters(
         if not parameter.requires_grad or name in skipped:
             continue
         full = parameter.dtype
-        short = full if precision is None else precision.travel_dtype(full)
+        short = full if precision is None else precision.reduce_dtype_of(full)
         leaves.append(parameter)
         specs.append(
             GradientSpec(
@@ -158,7 +158,7 @@ def describe(
     precision: MixedPrecision | None,
     buffer_modes: tuple[bool, bool],
 ) -> list[tuple[str, str]]:
-    """Return what ranks must have in common."""
+    """Return the entries that must be equal on all ranks."""
     left_out, sparse = set(ignored), _sparse(module)
     lines = [
         (
@@ -176,7 +176,7 @@ def describe(
     ]
     lines += options.describe()
     if precision is not None:
-        # Sizes of buckets depend on it then, and with them the layout.
+        # The sizes of buckets depend on it then.
         lines.append(("option gradient_as_bucket_view", f"{options.gradient_as_bucket_view}"))
     in_forward, when_wrapping = buffer_modes
     return [
@@ -190,7 +190,7 @@ def describe(
 def describe_delayed(
     module: Module, delayed: Sequence[tuple[str, Tensor]], trigger: Tensor | None
 ) -> list[tuple[str, str]]:
-    """Return what ranks must have in common about parameters that are reduced apart."""
+    """Return the entries about separately reduced parameters that must be equal on all ranks."""
     triggers = [name for name, parameter in module.named_parameters() if parameter is trigger]
     return [
         ("option delay_all_reduce_named_params", ", ".join(name for name, _ in delayed)),
@@ -202,7 +202,7 @@ def check_sparse_ids(reducer: Reducer, ids: Mapping[str, Any]) -> None:
     """Give sparse buckets the ids of their next pass.
 
     Raises:
-        KeyError: If a sparse parameter has none; nothing is changed then.
+        KeyError: If a sparse parameter has no ids; nothing changes then.
     """
     sparse = [bucket for bucket in reducer.layout.buckets if isinstance(bucket, SparseBucket)]
     missing = [b.specs[0].name for b in sparse if b.specs[0].name not in ids]
@@ -210,3 +210,31 @@ def check_sparse_ids(reducer: Reducer, ids: Mapping[str, Any]) -> None:
         raise KeyError(f"no ids for the sparse parameters {', '.join(missing)}")
     for bucket in sparse:
         bucket.ids = np.unique(np.asarray(ids[bucket.specs[0].name], np.int64))
+
+
+_ATTRIBUTE = "_ddp_params_and_buffers_to_ignore"
+
+
+def set_params_and_buffers_to_ignore(module: Module, names: Iterable[str]) -> None:
+    """Leave some parameters and buffers out of DistributedDataParallel.
+
+    Call it before wrapping. They are not compared, copied or averaged; their shapes may differ
+    between ranks.
+
+    Args:
+        module: The module that will be wrapped.
+        names: Dotted names, as `named_parameters` and `named_buffers` return them.
+
+    Raises:
+        KeyError: If the module has no such parameter or buffer.
+    """
+    wanted = set(names)
+    known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    if wanted - known:
+        raise KeyError(f"{type(module).__name__} has no {', '.join(sorted(wanted - known))}")
+    module.__dict__[_ATTRIBUTE] = frozenset(wanted)
+
+
+def ignored_names(module: Module) -> frozenset[str]:
+    """Return the names that were set on a module."""
+    return frozenset(module.__dict__.get(_ATTRIBUTE, ()))

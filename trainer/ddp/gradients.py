@@ -1,4 +1,4 @@
-"""Where a backward pass keeps its gradients: in `.grad`, or in the map of a context."""
+"""Read and write the gradients of a backward pass: in `.grad`, or in the map of a context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradmesh.engine.backend import Array, array_module, to_numpy
 
 
 def copy_into(target: Array, source: Array) -> None:
-    """Copy an array into another of its shape, between host and device if need be."""
+    """Copy an array into another of its shape, between host and device if needed."""
     if isinstance(target, np.ndarray):
         target[...] = to_numpy(source)
     else:
@@ -39,7 +39,7 @@ class Gradients:
         return grad if grad is None or isinstance(grad, RowGrad) else grad.data
 
     def put(self, leaf: Tensor, value: Any) -> None:
-        """Replace a leaf's gradient; arrays are copied, into the present one if it fits."""
+        """Replace a leaf's gradient; arrays are copied, into the existing one if it fits."""
         if isinstance(value, RowGrad):
             self._set(leaf, value)
             return
@@ -58,7 +58,7 @@ class Gradients:
         self._set(leaf, made)
 
     def alias(self, leaf: Tensor, value: Any) -> None:
-        """Let `.grad` lie where the value lies; a context's map gets a copy."""
+        """Make `.grad` a view of the value; a context's map gets a copy."""
         if self.into is not None or isinstance(value, RowGrad):
             self.put(leaf, value)
             return
@@ -67,7 +67,7 @@ class Gradients:
         leaf.grad.version[0] += 1
 
     def drop(self, leaf: Tensor) -> None:
-        """Forget a leaf's gradient."""
+        """Drop a leaf's gradient."""
         if self.into is None:
             leaf.grad = None
         else:
@@ -84,5 +84,5 @@ def _fits(held: Any, value: Array, leaf: Tensor) -> bool:
     if held is None or isinstance(held, RowGrad) or held.dtype != value.dtype:
         return False
     flags = getattr(held, "flags", None)
-    # cupy's flags do not say: device memory is always writable.
+    # cupy has no such flag: device memory is always writable.
     return bool(getattr(flags, "writeable", True)) and tuple(held.shape) == leaf.shape

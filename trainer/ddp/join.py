@@ -1,7 +1,7 @@
-"""Join: ranks whose inputs end early go on taking part until the last one is done.
+"""Join: ranks whose inputs have ended keep taking part until the last rank is done.
 
-In each iteration every rank tells the others, in one small sum, whether it is still active and
-what it is about to do. A rank without inputs answers with zeros and mirrors what the others do.
+In each iteration all ranks all-reduce a small array that says which ranks are active and what they
+are about to do. A rank whose inputs have ended contributes zeros and mirrors the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from gradmesh.engine.backend import to_numpy
-from gradmesh.trainer.ddp.exchange import on_group
+from gradmesh.trainer.ddp.agreement import to_group_memory
 from gradmesh.trainer.errors import CollectiveMismatch, InputsExhausted
 from gradmesh.trainer.process_group import ProcessGroup
 
@@ -26,7 +26,7 @@ _WARN_AFTER = 1000
 
 
 class Intent(enum.IntFlag):
-    """What a rank is about to do in an iteration; none means that it has no inputs left."""
+    """What a rank is about to do in an iteration; 0 means that its inputs have ended."""
 
     ACTIVE = 1
     SYNC_GRADIENTS = 2
@@ -35,8 +35,8 @@ class Intent(enum.IntFlag):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What all ranks said in one iteration."""
+class JoinIteration:
+    """The intents of all ranks in one iteration."""
 
     intents: tuple[Intent, ...]
     """By rank."""
@@ -48,38 +48,38 @@ class Round:
 
     @property
     def intent(self) -> Intent:
-        """What the active ranks do.
+        """The common intent of the active ranks.
 
         Raises:
-            CollectiveMismatch: They do different things; raised on all ranks.
+            CollectiveMismatch: Their intents differ; raised on all ranks.
         """
-        said = {self.intents[rank] for rank in self.active}
-        if len(said) > 1:
+        distinct = {self.intents[rank] for rank in self.active}
+        if len(distinct) > 1:
             listed = ", ".join(f"rank {rank}: {self.intents[rank]!s}" for rank in self.active)
             raise CollectiveMismatch(
                 f"ranks differ in what they synchronise ({listed}); use no_sync on all or none"
             )
-        return said.pop() if said else Intent(0)
+        return distinct.pop() if distinct else Intent(0)
 
 
 class JoinHook:
-    """What a joinable does on a rank without inputs."""
+    """What a joinable does on a rank whose inputs have ended."""
 
-    def main_hook(self, round_: Round) -> None:
+    def main_hook(self, iteration: JoinIteration) -> None:
         """Mirror the collectives of one iteration of the active ranks."""
 
-    def post_hook(self, last: Round) -> None:
-        """Run on every rank when all have joined; `last` is the last round with active ranks."""
+    def post_hook(self, last: JoinIteration) -> None:
+        """Run on every rank when all have joined; `last` is the last active iteration."""
 
 
 class Joinable(ABC):
-    """Something whose iterations have collectives; it MUST call `announce` in each."""
+    """Base of classes whose iterations run collectives; each MUST call `announce`."""
 
     _join: Join | None = None
 
     @abstractmethod
     def join_hook(self, **options: Any) -> JoinHook:
-        """Return what to do on ranks without inputs; called when the context is entered."""
+        """Return the hook for ranks whose inputs have ended; called on entry to the context."""
 
     @property
     @abstractmethod
@@ -92,10 +92,10 @@ class Join:
     """A context in which ranks may have different numbers of inputs.
 
     Args:
-        joinables: What runs inside; all with the same process group.
-        enable: Whether to do anything.
-        throw_on_early_termination: Raise InputsExhausted on all ranks as soon as one has no inputs
-            left, instead of going on without it.
+        joinables: What runs inside; all have the same process group.
+        enable: Whether to join; the context does nothing otherwise.
+        throw_on_early_termination: Raise InputsExhausted on all ranks as soon as the inputs of one
+            have ended, instead of continuing without it.
         options: Passed to each `join_hook`.
 
     Raises:
@@ -118,7 +118,7 @@ class Join:
         self._enable = enable
         self._throw = throw_on_early_termination
         self._options = options
-        self._last: dict[int, Round] = {}
+        self._last: dict[int, JoinIteration] = {}
 
     def __enter__(self) -> Self:
         if self._enable:
@@ -138,48 +138,49 @@ class Join:
         for joinable in self._joinables:
             joinable._join = None
         if kind is None:
-            self._shadow()
+            self._mirror()
             for joinable, hook in zip(self._joinables, self._hooks, strict=True):
                 last = self._last.get(id(joinable))
                 if last is not None:
                     hook.post_hook(last)
 
-    def announce(self, joinable: Joinable, intent: Intent) -> Round:
-        """Tell the ranks what this one is about to do, and hear the same of them; collective.
+    def announce(self, joinable: Joinable, intent: Intent) -> JoinIteration:
+        """Exchange what the ranks are about to do; collective.
 
         Raises:
-            InputsExhausted: A rank has no inputs left and all shall stop; raised on all ranks.
+            InputsExhausted: The inputs of a rank have ended and all ranks must stop; raised on all
+                ranks.
         """
         group = joinable.join_process_group
-        said = np.zeros(group.size, np.int32)
-        said[group.rank] = int(intent)
-        shared = on_group(group, said)
+        own = np.zeros(group.size, np.int32)
+        own[group.rank] = int(intent)
+        shared = to_group_memory(group, own)
         group.all_reduce(shared).wait()
-        heard = Round(tuple(Intent(int(word)) for word in to_numpy(shared)))
-        if heard.active:
-            self._last[id(joinable)] = heard
-            if self._throw and len(heard.active) < group.size:
-                done = sorted(set(range(group.size)).difference(heard.active))
+        iteration = JoinIteration(tuple(Intent(int(word)) for word in to_numpy(shared)))
+        if iteration.active:
+            self._last[id(joinable)] = iteration
+            if self._throw and len(iteration.active) < group.size:
+                done = sorted(set(range(group.size)).difference(iteration.active))
                 raise InputsExhausted(
                     f"rank {', '.join(map(str, done))} has no inputs left; all ranks stop, as"
                     " throw_on_early_termination asks"
                 )
-        return heard
+        return iteration
 
-    def _shadow(self) -> None:
+    def _mirror(self) -> None:
         """Mirror the active ranks until there are none."""
-        rounds = 0
+        iterations = 0
         while True:
-            for place, (joinable, hook) in enumerate(
+            for index, (joinable, hook) in enumerate(
                 zip(self._joinables, self._hooks, strict=True)
             ):
-                heard = self.announce(joinable, Intent(0))
-                if place == 0 and not heard.active:
+                iteration = self.announce(joinable, Intent(0))
+                if index == 0 and not iteration.active:
                     return
-                hook.main_hook(heard)
-            rounds += 1
-            if rounds == _WARN_AFTER:
+                hook.main_hook(iteration)
+            iterations += 1
+            if iterations == _WARN_AFTER:
                 _log.warning(
                     "a rank has waited long for the others' inputs",
-                    extra={"iterations": rounds, "active": heard.active},
+                    extra={"iterations": iterations, "active": iteration.active},
                 )

@@ -1,4 +1,4 @@
-"""What a wrapper knows about itself and its last sampled iteration."""
+"""Statistics of a wrapper: its construction and its last sampled iteration."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gradmesh.trainer.ddp.reducer import Reducer
 from gradmesh.trainer.ddp.timeline import Timeline
 
 _log = logging.getLogger(__name__)
-# Samples after which the figures go to the log.
-_TOLD = frozenset({10, 20, 50, 100, 500, 800, 1000})
+# Numbers of samples after which the statistics are logged.
+_LOGGED_SAMPLES = frozenset({10, 20, 50, 100, 500, 800, 1000})
 
 
 @final
 class LogData:
-    """Collect the figures; see docs/ddp.md for what each means.
+    """Collect the statistics; docs/ddp.md describes each.
 
     Args:
         module: The wrapped module.
         reducer: Its reducer.
-        timeline: When things happened.
+        timeline: Timestamps of the sampled iterations.
     """
 
     def __init__(self, module: Module, reducer: Reducer, timeline: Timeline) -> None:
@@ -53,32 +53,32 @@ class LogData:
             "error": "",
         }
 
-    def set(self, **facts: Any) -> None:
-        """Note facts."""
-        self._data.update(facts)
+    def set(self, **values: Any) -> None:
+        """Set statistics by name."""
+        self._data.update(values)
 
     def set_error(self, error: BaseException) -> None:
-        """Note that the wrapper failed."""
+        """Record that the wrapper failed."""
         self._data.update(has_error=1, error=str(error))
 
     def sample(self, iteration: int) -> None:
-        """Take over what the timeline noted, if the iteration was sampled to its end."""
-        figures = self._timeline.add()
-        if not figures:
+        """Copy the statistics of the timeline, if the iteration was sampled to its end."""
+        statistics = self._timeline.add()
+        if not statistics:
             return
         reducer = self._reducer
         self._data.update(
             iteration=iteration,
             unused_parameter_size=sum(reducer.specs[i].nbytes for i in reducer.unused_here),
             prev_iteration_grad_ready_order_indices=_joined(reducer.arrival),
-            **figures,
+            **statistics,
         )
         self._samples += 1
-        if self._samples in _TOLD:
+        if self._samples in _LOGGED_SAMPLES:
             _log.info("data parallel", extra=self.snapshot())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all figures as a new dict of strings and ints."""
+        """Return all statistics as a new dict of strings and ints."""
         reducer = self._reducer
         found = {
             **self._data,

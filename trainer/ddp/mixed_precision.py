@@ -1,4 +1,4 @@
-"""Forward and backward in a short dtype, parameters and optimizer in the full one."""
+"""Mixed precision: forward and backward in a two-byte dtype, optimizer in the full one."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, final
 from gradmesh.engine.autograd import HookHandle, RowGrad, Tensor, gradient_map
 from gradmesh.engine.backend.dtype import as_dtype, is_float
 from gradmesh.engine.nn import Module
-from gradmesh.trainer.ddp.nested import map_tensors
+from gradmesh.trainer.ddp.tensor_tree import map_tensors
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPrecision:
-    """Which dtypes to use; None leaves one as it is.
+    """Dtypes to use; None does not change one.
 
     Raises:
         DtypeError: If the engine has no such dtype.
-        ValueError: If it is no float.
+        ValueError: If it is not a float dtype.
     """
 
     param_dtype: Any = None
     """Of parameters, and of inputs, during forward and backward."""
     reduce_dtype: Any = None
-    """In which gradients travel; None means param_dtype."""
+    """Of gradients in the all-reduce; None means param_dtype."""
     buffer_dtype: Any = None
     """Of buffers."""
     cast_forward_inputs: bool = True
@@ -38,18 +38,18 @@ class MixedPrecision:
             if value is not None and not is_float(as_dtype(value)):
                 raise ValueError(f"{name} is {value}; use a float dtype")
 
-    def travel_dtype(self, full: Any) -> Any:
-        """Return the dtype in which a gradient travels."""
+    def reduce_dtype_of(self, full: Any) -> Any:
+        """Return the dtype in which gradients of a dtype are reduced."""
         chosen = self.reduce_dtype or self.param_dtype
         return full if chosen is None else as_dtype(chosen)
 
 
 @final
 class Caster:
-    """Swap parameters for short copies while the module runs.
+    """Replace parameters by cast copies while the module runs.
 
-    What backward needs of a short copy is kept by the graph, so the full parameters are back as
-    soon as forward returns; a step between forward and backward is noticed as always.
+    The graph keeps the cast values that backward needs, so the full parameters are restored as soon
+    as forward returns; a step between forward and backward still raises.
 
     Args:
         precision: The dtypes.
@@ -69,7 +69,7 @@ class Caster:
             leaf.register_post_accumulate_grad_hook(_widen) for leaf in leaves
         ]
 
-    def inputs(self, args: Any) -> Any:
+    def cast_inputs(self, args: Any) -> Any:
         """Return inputs with float tensors cast."""
         if self._dtype is None or not self._precision.cast_forward_inputs:
             return args
@@ -77,8 +77,8 @@ class Caster:
         return map_tensors(args, lambda t: t.to(dtype=wanted) if is_float(t.dtype) else t)
 
     @contextlib.contextmanager
-    def short(self) -> Iterator[None]:
-        """Let parameters be short inside the block."""
+    def cast_parameters(self) -> Iterator[None]:
+        """Use cast parameters inside the block."""
         if self._dtype is None:
             yield
             return
@@ -93,7 +93,7 @@ class Caster:
 
 
 def _widen(leaf: Tensor) -> None:
-    """Give a gradient the dtype of its parameter."""
+    """Cast a gradient to the dtype of its parameter."""
     into = gradient_map()
     if into is not None:
         into[leaf] = _cast(into[leaf], leaf.dtype)

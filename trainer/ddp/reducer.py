@@ -1,8 +1,8 @@
-"""The reducer: fills buckets as gradients arrive and averages them while backward goes on.
+"""The reducer: fills buckets as gradients become ready and averages them while backward runs.
 
-A pass is synchronised when a gradient reaches an output of a synchronised forward, or a parameter
-after one. Buckets are launched strictly in order; at the end of the pass they are waited for and
-written back. Sums run in rank order and are divided afterwards.
+A pass is synchronised if a gradient reaches an output of a synchronised forward, or a parameter
+after one. Buckets are launched strictly in order; at the end of the pass the reducer waits for them
+and writes the averages back. Sums run in rank order and are divided afterwards.
 """
 
 from __future__ import annotations
@@ -18,24 +18,44 @@ import numpy as np
 from gradmesh.engine.autograd import HookHandle, Tensor, gradient_map, queue_callback
 from gradmesh.engine.autograd.leaf import add_hook
 from gradmesh.engine.backend import to_numpy
-from gradmesh.trainer.ddp import fault
-from gradmesh.trainer.ddp.backward_pass import BackwardPass
+from gradmesh.trainer.ddp import error_report
+from gradmesh.trainer.ddp.agreement import to_group_memory
 from gradmesh.trainer.ddp.bucket import Bucket, DenseBucket, Launch
-from gradmesh.trainer.ddp.buckets import Assignment, GradientSpec, assign
-from gradmesh.trainer.ddp.delayed import Delayed
-from gradmesh.trainer.ddp.exchange import on_group
-from gradmesh.trainer.ddp.future import Future
-from gradmesh.trainer.ddp.grad_bucket import GradBucket
+from gradmesh.trainer.ddp.bucket_assignment import BucketAssignment, GradientSpec, assign_buckets
+from gradmesh.trainer.ddp.bucket_layout import BucketLayout, broadcast_assignments
+from gradmesh.trainer.ddp.comm_hook import CommFuture, GradBucket
+from gradmesh.trainer.ddp.delayed_all_reduce import DelayedAllReduce
+from gradmesh.trainer.ddp.error_report import ErrorReport
 from gradmesh.trainer.ddp.gradients import Gradients, copy_into
-from gradmesh.trainer.ddp.layout import Layout, agree
 from gradmesh.trainer.ddp.options import ReducerOptions
-from gradmesh.trainer.ddp.static_graph import StaticGraph
+from gradmesh.trainer.ddp.parameter_usage import ParameterUsage, StaticGraph, unused_in
 from gradmesh.trainer.ddp.timeline import Timeline
-from gradmesh.trainer.ddp.usage import Usage, unused_in
 from gradmesh.trainer.errors import ReductionError, UnfinishedReduction
 from gradmesh.trainer.process_group import ProcessGroup
 
 _log = logging.getLogger(__name__)
+
+
+@final
+class _BackwardPass:
+    """Hold the state of a pass that is under way on this rank.
+
+    Args:
+        into: The map that takes its gradients; None means `.grad`.
+        count: How many parameters are averaged.
+    """
+
+    __slots__ = ("errors", "gradients", "next_bucket", "order", "ready", "saved", "unused")
+
+    def __init__(self, into: dict[Any, Any] | None, count: int) -> None:
+        self.gradients = Gradients(into)
+        self.ready = bytearray(count)
+        self.unused: set[int] = set()
+        self.order: list[int] = []
+        self.next_bucket = 0
+        self.errors: list[ErrorReport] = []
+        # Gradients of an earlier pass that lie in a bucket, for parameters unused in this one.
+        self.saved: dict[int, Any] = {}
 
 
 @final
@@ -44,11 +64,11 @@ class Reducer:
 
     Args:
         leaves: The parameters, the same on every rank in the same order.
-        specs: What the layout has to know of each.
+        specs: Name, shape and dtype of each gradient.
         group: The ranks.
-        options: What was asked for.
-        timeline: Notes when things happen.
-        delayed: Parameters that are reduced apart, or None.
+        options: The wrapper's options.
+        timeline: Records when things happen.
+        delayed: Parameters that are reduced separately, or None.
     """
 
     def __init__(
@@ -58,19 +78,19 @@ class Reducer:
         group: ProcessGroup,
         options: ReducerOptions,
         timeline: Timeline,
-        delayed: Delayed | None = None,
+        delayed: DelayedAllReduce | None = None,
     ) -> None:
         self.leaves = list(leaves)
         self.specs = list(specs)
         self.group = group
         self.options = options
         self.divisor = group.size
-        self.hook: Callable[[GradBucket], Future] | None = None
+        self.hook: Callable[[GradBucket], CommFuture] | None = None
         self.hook_name = ""
         self.after: list[Callable[[Gradients], None]] = []
-        """Called with the gradients when a pass went well on all ranks."""
+        """Called with the gradients when a pass has succeeded on all ranks."""
         self.delayed = delayed
-        self.usage = Usage(len(self.leaves))
+        self.usage = ParameterUsage(len(self.leaves))
         self.static = StaticGraph(len(self.leaves)) if options.static_graph else None
         self.has_rebuilt = False
         self.arrival: list[int] = []
@@ -78,27 +98,27 @@ class Reducer:
         self.unused_here: list[int] = []
         self.graph_was_static = True
         self._timeline = timeline
-        self._lock = threading.RLock()  # guards all that a pass changes
-        self._pass: BackwardPass | None = None
+        self._lock = threading.RLock()  # guards the state of the pass
+        self._pass: _BackwardPass | None = None
         self._is_armed = False
         self._forwards = 0
-        self._predicted: list[int] = []
-        self.prediction = Usage(len(self.leaves))
-        self.recorded: list[int] | None = None
-        self.layout = Layout(self.leaves, self.specs, options.gradient_as_bucket_view)
-        self.layout.build(self._initial(), group)
+        self._predicted_unused: list[int] = []
+        self._prediction = ParameterUsage(len(self.leaves))
+        self._recorded_order: list[int] | None = None
+        self.layout = BucketLayout(self.leaves, self.specs, options.gradient_as_bucket_view)
+        self.layout.build(self._initial_assignment(), group)
         self._handles: list[HookHandle] = []
-        self._watch()
+        self._register_hooks()
 
-    def _initial(self) -> list[Assignment]:
+    def _initial_assignment(self) -> list[BucketAssignment]:
         options = self.options
         limits = options.caps.initial_limits(
             static_graph=options.static_graph, find_unused=options.find_unused_parameters
         )
-        # Parameters made last get their gradients first.
-        return assign(self.specs, limits)[::-1]
+        # Backward reaches the parameters of the last layers first.
+        return assign_buckets(self.specs, limits)[::-1]
 
-    def _watch(self) -> None:
+    def _register_hooks(self) -> None:
         ref = weakref.ref(self)
 
         def on_gradient(index: int) -> Callable[[Tensor], None]:
@@ -112,18 +132,18 @@ class Reducer:
         for index, leaf in enumerate(self.leaves):
             self._handles.append(leaf.register_post_accumulate_grad_hook(on_gradient(index)))
         if self.delayed is not None:
-            self._handles += self.delayed.watch(ref)
-        weakref.finalize(self, _let_go, self._handles, self.layout).atexit = False
+            self._handles += self.delayed.register_hooks(ref)
+        weakref.finalize(self, _remove_hooks, self._handles, self.layout).atexit = False
 
     def release(self) -> None:
-        """Stop watching the parameters; their gradients stay as they are."""
-        _let_go(self._handles, self.layout)
+        """Remove the hooks from the parameters; their gradients stay as they are."""
+        _remove_hooks(self._handles, self.layout)
 
     def check_finished(self) -> None:
-        """Raise unless the last backward pass has ended.
+        """Raise if the last backward pass has not finished.
 
         Raises:
-            UnfinishedReduction: It has not.
+            UnfinishedReduction: It ended with an error before gradients were averaged.
         """
         state = self._pass
         if state is None:
@@ -133,31 +153,31 @@ class Reducer:
             f"rank {self.group.rank}: the last backward pass ended with an error before its"
             f" gradients were averaged (waiting for {', '.join(waiting[:20]) or 'nothing'}); other"
             " ranks may wait for this one: give all of them a new group with"
-            " update_process_group, or start anew"
+            " update_process_group, or restart"
         )
 
     def rebuild(self) -> bool:
-        """Lay buckets out by the order of arrival, once; collective. Return whether it did."""
-        if self.has_rebuilt or self.recorded is None:
+        """Assign buckets by the order of arrival, once; collective. Return whether it did."""
+        if self.has_rebuilt or self._recorded_order is None:
             return False
-        order, self.recorded = self.recorded, None
-        made = assign(self.specs, self.options.caps.limits, order)
-        self.layout.build(agree(made, len(self.leaves), self.group), self.group)
+        order, self._recorded_order = self._recorded_order, None
+        made = assign_buckets(self.specs, self.options.caps.limits, order)
+        self.layout.build(broadcast_assignments(made, len(self.leaves), self.group), self.group)
         self.has_rebuilt = True
         return True
 
     def arm(self, outputs: Iterable[Tensor]) -> None:
-        """Average the gradients of the passes that begin at these outputs."""
+        """Average the gradients of passes that begin at these outputs."""
         found = list(outputs)
         self._forwards = self._forwards + 1 if self._is_armed else 1
         self._is_armed = True
         if self.options.is_dynamic:
-            self._predicted = unused_in(found, self.leaves)
+            self._predicted_unused = unused_in(found, self.leaves)
         for node in {id(t.grad_fn): t.grad_fn for t in found if t.grad_fn is not None}.values():
             add_hook(node, "hooks", self._on_output)
 
     def disarm(self) -> None:
-        """Leave passes alone that begin at parameters."""
+        """Treat passes that begin at parameters as local."""
         self._is_armed = False
 
     def _on_output(self, grad: Any) -> Any:
@@ -168,7 +188,7 @@ class Reducer:
 
     def _on_gradient(self, index: int) -> None:
         with self._lock:
-            self.usage.note(index)
+            self.usage.record(index)
             state = self.current()
             if state is None:
                 return
@@ -176,13 +196,13 @@ class Reducer:
                 due = self.static.arrive(index)
                 if due < 0:
                     name = self.specs[index].name
-                    state.faults.append(fault.changed([name], "got a gradient once more"))
+                    state.errors.append(error_report.changed([name], "got a gradient once more"))
                 if due != 0:
                     return
-            self._mark(state, index, is_used=True)
+            self._mark_ready(state, index, is_used=True)
 
-    def current(self) -> BackwardPass | None:
-        """Return the pass under way, beginning it if this rank is armed; None for a local one."""
+    def current(self) -> _BackwardPass | None:
+        """Return the pass under way, or begin it if the reducer is armed; None for a local pass."""
         state = self._pass
         into = gradient_map()
         if state is None:
@@ -190,14 +210,14 @@ class Reducer:
         if state.gradients.into is not into:
             raise ReductionError(
                 f"rank {self.group.rank}: two backward passes run through the same module at once;"
-                " let one end before the other begins"
+                " finish one before the other begins"
             )
         return state
 
-    def _begin(self, into: dict[Any, Any] | None) -> BackwardPass:
-        state = self._pass = BackwardPass(into, len(self.leaves))
+    def _begin(self, into: dict[Any, Any] | None) -> _BackwardPass:
+        state = self._pass = _BackwardPass(into, len(self.leaves))
         self._timeline.mark("backward_compute_start")
-        queue_callback(self._end)
+        queue_callback(self._finalize)
         self.buckets_reduced = 0
         self.layout.begin_pass(has_map=into is not None)
         if self.delayed is not None:
@@ -207,48 +227,48 @@ class Reducer:
             if self.static.is_known:
                 self._mark_unused(state, self.static.unused())
         elif self.options.is_dynamic:
-            # Within a context the graph goes on at other workers: only its end tells.
+            # In a context the graph continues on other workers: what is unused is known at the end.
             is_certain = into is None and self._forwards == 1 and self._is_armed
-            predicted = self._predicted if is_certain else []
+            predicted = self._predicted_unused if is_certain else []
             if self.options.skip_all_reduce_unused_params:
-                self.predict(predicted)
+                self._share_prediction(predicted)
             self._mark_unused(state, predicted)
         return state
 
-    def predict(self, unused: Sequence[int]) -> None:
-        """Tell the other ranks which parameters take no part, so that all skip the same."""
-        self.prediction.reset()
+    def _share_prediction(self, unused: Sequence[int]) -> None:
+        """Exchange which parameters are unused, so that all ranks skip the same buckets."""
+        self._prediction.reset()
         for index in set(range(len(self.leaves))).difference(unused):
-            self.prediction.note(index)
-        self.prediction.launch(self.group)
+            self._prediction.record(index)
+        self._prediction.launch(self.group)
 
-    def _mark_unused(self, state: BackwardPass, indices: Iterable[int]) -> None:
+    def _mark_unused(self, state: _BackwardPass, indices: Iterable[int]) -> None:
         for index in indices:
-            self._mark(state, index, is_used=self.usage.is_used(index))
+            self._mark_ready(state, index, is_used=self.usage.is_used(index))
 
-    def _mark(self, state: BackwardPass, index: int, is_used: bool) -> None:
-        """Put a gradient into its bucket, and launch what is full."""
+    def _mark_ready(self, state: _BackwardPass, index: int, is_used: bool) -> None:
+        """Put a gradient into its bucket, and launch the buckets that are full."""
         if state.ready[index]:
-            state.faults.append(fault.repeated(self.specs[index].name))
+            state.errors.append(error_report.repeated(self.specs[index].name))
             return
         state.ready[index] = 1
         state.order.append(index)
-        bucket, place = self.layout.places[index]
+        bucket, slot = self.layout.slots[index]
         grad = state.gradients.get(self.leaves[index])
         if not is_used:
             state.unused.add(index)
-            if isinstance(bucket, DenseBucket) and grad is bucket.views[place]:
-                state.kept[index] = grad.copy()
+            if isinstance(bucket, DenseBucket) and grad is bucket.views[slot]:
+                state.saved[index] = grad.copy()
         if not self.options.batched_grad_copy:
-            bucket.fill(place, grad)
+            bucket.fill(slot, grad)
         bucket.waiting -= 1
         if bucket.waiting == 0:
             if self.options.batched_grad_copy:
                 for other, leaf in enumerate(bucket.leaves):
                     bucket.fill(other, state.gradients.get(leaf))
-            self._launch_full(state)
+            self._launch_full_buckets(state)
 
-    def _launch_full(self, state: BackwardPass) -> None:
+    def _launch_full_buckets(self, state: _BackwardPass) -> None:
         last = len(self.layout.buckets) - 1
         while state.next_bucket <= last:
             bucket = self.layout.buckets[state.next_bucket]
@@ -256,37 +276,37 @@ class Reducer:
                 return
             if state.next_bucket == 0:
                 self._timeline.mark("backward_comm_start")
-            if self.may_skip(bucket):
+            if self._can_skip(bucket):
                 bucket.is_skipped = True
             else:
-                self.launch(bucket, bool(state.faults))
+                self._launch(bucket, bool(state.errors))
             state.next_bucket += 1
 
-    def launch(self, bucket: Bucket, status: bool) -> None:
-        """Begin the reduction of a bucket; the last one carries the status."""
+    def _launch(self, bucket: Bucket, status: bool) -> None:
+        """Start the reduction of a bucket; the last one carries the status."""
         is_last = bucket.index == len(self.layout.buckets) - 1
         bucket.launch(Launch(self.group, self.divisor, self.hook, status and is_last, is_last))
         self.buckets_reduced += 1
 
-    def may_skip(self, bucket: Bucket) -> bool:
-        """Tell whether no rank uses a bucket; all ranks come to the same answer."""
+    def _can_skip(self, bucket: Bucket) -> bool:
+        """Return whether no rank uses a bucket; the answer is the same on all ranks."""
         if not self.options.skip_all_reduce_unused_params:
             return False
         used = None if self.static is None else self.static.used_on
         if self.options.is_dynamic:
-            used = self.prediction.counts()
+            used = self._prediction.counts()
         return used is not None and not any(used[index] for index in bucket.members)
 
-    def _end(self) -> None:
-        """Finish the pass: send what is left, wait, write back."""
+    def _finalize(self) -> None:
+        """Finish the pass: launch the remaining buckets, wait, and write the averages back."""
         state = self._pass
         assert state is not None
         self._timeline.mark("backward_compute_end")
-        self._settle(state)
+        self._mark_missing(state)
         learning = self.static is not None and self.static.used_on is None
         if self.options.is_dynamic or learning:
             self.usage.launch(self.group)
-        status = self.launch_status(bool(state.faults))
+        status = self._launch_status(bool(state.errors))
         reported = False
         for bucket in self.layout.buckets:
             if not bucket.is_skipped:
@@ -297,94 +317,132 @@ class Reducer:
         if status is not None:
             reported |= bool(status.wait())
         self._timeline.mark("backward_comm_end")
-        self._conclude(state, learning, reported)
+        self._end_pass(state, learning, reported)
 
-    def _settle(self, state: BackwardPass) -> None:
-        """Account for parameters without a gradient in this pass."""
+    def _mark_missing(self, state: _BackwardPass) -> None:
+        """Mark parameters without a gradient in this pass as ready, or record an error."""
         rest = [index for index, ready in enumerate(state.ready) if not ready]
         names = [self.specs[index].name for index in rest]
         learning = self.static is not None and not self.static.is_known
         if rest and not self.options.is_dynamic and not learning:
             if self.static is not None:
-                state.faults.append(fault.changed(names, "got no gradient"))
+                state.errors.append(error_report.changed(names, "got no gradient"))
             else:
-                state.faults.append(fault.missing(names, self.options.find_unused_parameters))
+                state.errors.append(
+                    error_report.missing(names, self.options.find_unused_parameters)
+                )
         if self.delayed is not None:
-            state.faults += self.delayed.settle(state.gradients)
+            state.errors += self.delayed.launch_missed(state.gradients)
         self._mark_unused(state, rest)
 
-    def launch_status(self, status: bool) -> Future | None:
-        """Send the status apart where no bucket carries it."""
+    def _launch_status(self, status: bool) -> CommFuture | None:
+        """All-reduce the status by itself if no bucket carries it."""
         carried = self.layout.buckets and not self.layout.buckets[-1].is_skipped
         if carried and self.hook is None and self.delayed is None:
             return None
-        flag = on_group(self.group, np.array([status], np.int32))
+        flag = to_group_memory(self.group, np.array([status], np.int32))
         work = self.group.all_reduce(flag)
-        return Future.after(work, flag).then(lambda total: int(to_numpy(total)[0]))
+        return CommFuture.after(work, flag).then(lambda total: int(to_numpy(total)[0]))
 
-    def _write_back(self, state: BackwardPass, bucket: Bucket) -> None:
-        for place, index in enumerate(bucket.members):
+    def _write_back(self, state: _BackwardPass, bucket: Bucket) -> None:
+        for slot, index in enumerate(bucket.members):
             leaf = self.leaves[index]
             if index in state.unused and self._is_unused_everywhere(index):
-                if index in state.kept:
-                    copy_into(leaf.grad.data, state.kept[index])
+                if index in state.saved:
+                    copy_into(leaf.grad.data, state.saved[index])
             elif self.options.gradient_as_bucket_view:
-                state.gradients.alias(leaf, bucket.result(place))
+                state.gradients.alias(leaf, bucket.result(slot))
             else:
-                state.gradients.put(leaf, bucket.result(place))
+                state.gradients.put(leaf, bucket.result(slot))
 
     def _is_unused_everywhere(self, index: int) -> bool:
         known = self.static is not None and self.static.used_on is not None
         counts = self.static.used_on if self.static is not None and known else self.usage.counts()
         return counts is None or not counts[index]
 
-    def _conclude(self, state: BackwardPass, learning: bool, reported: bool) -> None:
+    def _end_pass(self, state: _BackwardPass, learning: bool, reported: bool) -> None:
         counts = self.usage.counts()
         self.layout.end_pass()
         self._pass = None
         self._is_armed = False
         self.usage.reset()
         if reported:
-            fault.raise_reports(self.group, state.faults)
-        if state.faults:
-            raise fault.local_error(state.faults, self.group.rank)
+            error_report.raise_reports(self.group, state.errors)
+        if state.errors:
+            raise error_report.local_error(state.errors, self.group.rank)
         if self.static is not None:
             if learning:
                 self.static.used_on = counts
             if not self.static.is_known:
                 self.static.learn()
                 state.order.clear()
-        self._note(state)
+        self._record(state)
         for callback in self.after:
             callback(state.gradients)
 
-    def _note(self, state: BackwardPass) -> None:
-        """Keep what the log and the rebuild want to know."""
+    def _record(self, state: _BackwardPass) -> None:
+        """Record what the statistics and the rebuild need."""
         unused = sorted(state.unused)
         if self.arrival and unused != self.unused_here:
             self.graph_was_static = False
         if self.options.is_dynamic and not self.arrival and not unused:
-            _log.warning("find_unused_parameters found none; leave it out if that is always so")
+            _log.warning(
+                "find_unused_parameters found none; leave it out if that is always the case"
+            )
         self.unused_here = unused
         if len(state.order) == len(self.leaves):
             self.arrival = state.order
             if self.options.is_rebuilt and not self.has_rebuilt:
-                self.recorded = list(state.order)
+                self._recorded_order = list(state.order)
+
+    def mirror_pass(self) -> None:
+        """Take part in one pass with zeros, on a rank whose inputs have ended; collective.
+
+        Runs the same collectives in the same order as a rank with inputs.
+
+        Raises:
+            ReductionError: Another rank reports an error.
+        """
+        self.layout.detach_gradients()
+        if self.options.is_dynamic and self.options.skip_all_reduce_unused_params:
+            self._share_prediction(range(len(self.leaves)))
+        for bucket in self.layout.buckets:
+            bucket.reset()
+            for slot in range(len(bucket.members)):
+                bucket.fill(slot, None)
+            if self._can_skip(bucket):
+                bucket.is_skipped = True
+            else:
+                self._launch(bucket, False)
+        learning = self.static is not None and self.static.used_on is None
+        self.usage.reset()
+        if self.options.is_dynamic or learning:
+            self.usage.launch(self.group)
+        status = self._launch_status(False)
+        waited = [bucket.wait() for bucket in self.layout.buckets if not bucket.is_skipped]
+        reported = any(waited) or (status is not None and bool(status.wait()))
+        counts = self.usage.counts()
+        if self.static is not None and learning:
+            self.static.used_on = counts
+        elif self.options.is_rebuilt and not self.has_rebuilt and self._recorded_order is None:
+            self._recorded_order = list(range(len(self.leaves)))
+        if reported:
+            error_report.raise_reports(self.group, [])
 
     def move_to(self, group: ProcessGroup) -> None:
-        """Go on with another group: forget a pass that did not end, lay buckets out anew."""
+        """Switch to another group: discard an unfinished pass and assign buckets again."""
         self.group = group
         self.divisor = group.size
         self._pass = None
         self._is_armed = False
-        self.recorded = None
+        self._recorded_order = None
         self.has_rebuilt = False
-        self.usage = Usage(len(self.leaves))
+        self.usage = ParameterUsage(len(self.leaves))
         if self.static is not None:
             self.static = StaticGraph(len(self.leaves))
         if self.delayed is not None:
             self.delayed.move_to(group)
-        self.layout.build(self._initial(), group)
+        self.layout.build(self._initial_assignment(), group)
 
     @property
     def bucket_sizes(self) -> list[int]:
@@ -392,7 +450,7 @@ class Reducer:
         return [bucket.nbytes for bucket in self.layout.buckets]
 
 
-def _let_go(handles: list[HookHandle], layout: Layout) -> None:
+def _remove_hooks(handles: list[HookHandle], layout: BucketLayout) -> None:
     for handle in handles:
         handle.remove()
     handles.clear()

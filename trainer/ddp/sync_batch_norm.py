@@ -9,9 +9,9 @@ from gradmesh.engine.autograd.ops.norm import parameter_dtype
 from gradmesh.engine.backend import Array, ShapeError, array_module, to_numpy
 from gradmesh.engine.nn import Module
 from gradmesh.engine.nn.norm import BatchNorm
-from gradmesh.trainer.ddp.average import wide_dtype
-from gradmesh.trainer.ddp.exchange import on_group
+from gradmesh.trainer.ddp.agreement import to_group_memory
 from gradmesh.trainer.process_group import ProcessGroup, default_group
+from gradmesh.trainer.process_group.reduction import accumulation_dtype
 
 
 @final
@@ -23,8 +23,8 @@ class SyncBatchNorm(BatchNorm):
 
     Args:
         num_features: Channels.
-        process_group: The ranks; None for the default group when it runs.
-        options: As of BatchNorm2d.
+        process_group: The ranks; None for the default group at the time of the forward.
+        options: Those of BatchNorm2d.
     """
 
     axes = (2, 3, 4, 5)
@@ -47,14 +47,14 @@ class SyncBatchNorm(BatchNorm):
         if self.training and self.running_mean is not None:
             share = self.count_batch()
             if count:
-                _follow(self.running_mean, mean, share)
-                _follow(self.running_var, var * (count / (count - 1)), share)
+                _update_running(self.running_mean, mean, share)
+                _update_running(self.running_var, var * (count / (count - 1)), share)
         invstd = 1 / array_module(var).sqrt(var + self.eps)
         return _SyncBatchNorm.apply(x, self.weight, self.bias, mean, invstd, count, group, kind)
 
     @classmethod
     def convert(cls, module: Module, process_group: ProcessGroup | None = None) -> Module:
-        """Return the module with every batch normalisation replaced, values taken over."""
+        """Return the module with every batch normalisation replaced; values are kept."""
         if isinstance(module, BatchNorm) and not isinstance(module, cls):
             made = cls(module.num_features, process_group, eps=module.eps, momentum=module.momentum)
             made.weight, made.bias = module.weight, module.bias
@@ -106,7 +106,7 @@ class _SyncBatchNorm(Function):
         of_x = -scale * invstd * lined_sums / ctx.count
         constant = -scale * sums / ctx.count - of_x * mean
         grad_x = grad * _channels(scale, x) + x * _channels(of_x, x) + _channels(constant, x)
-        # Of the parameters each rank has its own part: the wrapper averages them.
+        # Gradients of the parameters are local: the wrapper averages them.
         return (
             grad_x.astype(given.dtype, copy=False),
             lined.astype(ctx.kind) if ctx.needs_input_grad[1] else None,
@@ -116,7 +116,7 @@ class _SyncBatchNorm(Function):
 
 
 def _wide(x: Array) -> Array:
-    return x.astype(wide_dtype(x.dtype), copy=False)
+    return x.astype(accumulation_dtype(x.dtype), copy=False)
 
 
 def _channels(channels: Array, like: Array) -> Array:
@@ -126,7 +126,7 @@ def _channels(channels: Array, like: Array) -> Array:
 def _statistics(x: Array, group: ProcessGroup) -> tuple[Array, Array, float]:
     """Return mean, biased variance and number of values per channel over all ranks.
 
-    Of empty batches on all ranks 0 and 1, as BatchNorm has it.
+    If batches are empty on all ranks, mean is 0 and variance 1, as in BatchNorm.
     """
     xp = array_module(x)
     axes = (0, *range(2, x.ndim))
@@ -146,7 +146,7 @@ def _statistics(x: Array, group: ProcessGroup) -> tuple[Array, Array, float]:
 def _summed(group: ProcessGroup, *parts: Array) -> list[Array]:
     """Return each array summed over the ranks, in one message."""
     xp = array_module(parts[0])
-    shared = on_group(group, to_numpy(xp.concatenate(parts)))
+    shared = to_group_memory(group, to_numpy(xp.concatenate(parts)))
     group.all_reduce(shared).wait()
     whole = xp.asarray(to_numpy(shared)).copy()
     made, start = [], 0
@@ -156,6 +156,6 @@ def _summed(group: ProcessGroup, *parts: Array) -> list[Array]:
     return made
 
 
-def _follow(running: Any, value: Array, momentum: float) -> None:
+def _update_running(running: Any, value: Array, momentum: float) -> None:
     running.data[...] = running.data * (1 - momentum) + value * momentum
     running.version[0] += 1

@@ -1,4 +1,4 @@
-"""When the parts of an iteration happened, on this host's clock, in nanoseconds."""
+"""Timestamps of the phases of an iteration, by this host's clock, in nanoseconds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ EVENTS = (
 
 @final
 class Timeline:
-    """Note times in sampled iterations: the first ten, then every `rate`-th."""
+    """Record timestamps in sampled iterations: the first ten, then every `rate`-th."""
 
     def __init__(self) -> None:
         self._rate = _RATE
         self.is_sampled = True
-        # Durations come from a clock that never steps; this turns it into the time of day.
+        # Durations use the monotonic clock; this offset converts it to the time of day.
         self._epoch = time.time_ns() - time.perf_counter_ns()
-        self._marks: dict[str, int] = {}
+        self._timestamps: dict[str, int] = {}
         self._sums: dict[str, int] = {}
         self._samples = 0
 
@@ -41,22 +41,22 @@ class Timeline:
         """Begin an iteration, counted from 0."""
         self.is_sampled = iteration < _SAMPLED_AT_FIRST or iteration % self._rate == 0
         if self.is_sampled:
-            self._marks = {}
+            self._timestamps = {}
 
     def mark(self, event: str) -> None:
-        """Note that something happens now."""
+        """Record that an event happens now."""
         if self.is_sampled:
-            self._marks[event] = time.perf_counter_ns()
+            self._timestamps[event] = time.perf_counter_ns()
 
     def is_complete(self) -> bool:
-        """Tell whether an iteration was seen from forward to the end of its communication."""
-        return all(event in self._marks for event in EVENTS)
+        """Return whether an iteration was recorded from forward to the end of its all-reduces."""
+        return all(event in self._timestamps for event in EVENTS)
 
-    def figures(self) -> dict[str, int]:
-        """Return the durations of the last sampled iteration, and when it happened."""
+    def statistics(self) -> dict[str, int]:
+        """Return durations and timestamps of the last sampled iteration."""
         if not self.is_complete():
             return {}
-        at = self._marks
+        at = self._timestamps
         hidden = min(at["backward_compute_end"], at["backward_comm_end"])
         found = {
             "forward_compute_time": at["forward_compute_end"] - at["forward_compute_start"],
@@ -67,19 +67,19 @@ class Timeline:
                 at["backward_comm_end"] - at["backward_compute_end"], 0
             ),
         }
-        stamps = {f"{event}_time_host": self._epoch + at[event] for event in EVENTS}
-        return {**found, **stamps}
+        timestamps = {f"{event}_time_host": self._epoch + at[event] for event in EVENTS}
+        return {**found, **timestamps}
 
     def add(self) -> dict[str, int]:
-        """Count the last sampled iteration into the averages; return figures and averages."""
-        figures = self.figures()
-        if not figures:
+        """Add the last sampled iteration to the averages; return its statistics and averages."""
+        statistics = self.statistics()
+        if not statistics:
             return {}
         self._samples += 1
         averages = {}
-        for name, value in figures.items():
+        for name, value in statistics.items():
             if not name.endswith("_host"):
                 self._sums[name] = self._sums.get(name, 0) + value
                 averages[f"avg_{name}"] = self._sums[name] // self._samples
-        self._marks = {}
-        return {**figures, **averages}
+        self._timestamps = {}
+        return {**statistics, **averages}

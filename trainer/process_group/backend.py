@@ -31,7 +31,7 @@ def connect(
     Args:
         store: The generation's store, shared by its ranks.
         generation: The membership the group belongs to.
-        rank: This process's place.
+        rank: This process's rank.
         world_size: How many ranks come.
         timeout_s: Longest time to meet, and for one collective later.
         backend: How to talk; the same on all ranks.

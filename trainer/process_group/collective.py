@@ -35,7 +35,7 @@ class Round(Protocol):
     """
 
     def can_begin(self) -> bool:
-        """Tell whether no round is under way."""
+        """Return whether no round is under way."""
 
     def begin(
         self, text: str, outgoing: Mapping[int, Parts], incoming: Mapping[int, Parts]
@@ -43,7 +43,7 @@ class Round(Protocol):
         """Start to send `outgoing`, without waiting; `incoming` is filled by `finish`."""
 
     def has_sent(self) -> bool:
-        """Tell whether all of `outgoing` has left."""
+        """Return whether all of `outgoing` has left."""
 
     def finish(self, deadline: float) -> None:
         """Wait until the round is over."""
@@ -53,7 +53,7 @@ class Collectives:
     """What rank `rank` of `size` does in each collective. One thread at a time.
 
     Args:
-        rank: This process's place.
+        rank: This process's rank.
         size: How many ranks take part.
         round_: Moves bytes.
     """
@@ -85,7 +85,7 @@ class Collectives:
         return self._round.finish
 
     def needs_thread(self) -> bool:
-        """Tell whether the peers still lack something of a collective that has begun."""
+        """Return whether the peers still lack something of a collective that has begun."""
         return not self._round.has_sent()
 
     def all_reduce(self, text: str, array: AnyArray, op: ReduceOp, deadline: float) -> None:

@@ -74,7 +74,7 @@ def destroy_process_group() -> None:
 
 
 def is_initialized() -> bool:
-    """Tell whether there is a default process group."""
+    """Return whether there is a default process group."""
     return _default is not None
 
 

@@ -31,7 +31,7 @@ class HostProcessGroup(ProcessGroup):
     """A group whose works run one after another on a thread of its own.
 
     Args:
-        rank: This process's place.
+        rank: This process's rank.
         size: How many ranks take part.
         timeout_s: Longest time one collective may take.
         latch: Holds the group's end.
@@ -64,13 +64,13 @@ class HostProcessGroup(ProcessGroup):
 
         Args:
             name: Unique in this group, and the same on all ranks.
-            rank: This process's place among the members.
+            rank: This process's rank among the members.
             parents: The members' ranks in this group, in order.
         """
 
     @property
     def rank(self) -> int:
-        """This process's place."""
+        """This process's rank."""
         return self._rank
 
     @property

@@ -38,7 +38,7 @@ class ProcessGroup(ABC):
     @property
     @abstractmethod
     def rank(self) -> int:
-        """This process's place, 0 <= rank < size."""
+        """This process's rank, 0 <= rank < size."""
 
     @property
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +20,11 @@ _COMBINE: dict[ReduceOp, np.ufunc] = {
 _HALF_BYTES = 2
 
 
-def carrier(dtype: np.dtype[np.generic], op: ReduceOp) -> np.dtype[np.generic]:
-    """Return the dtype in which partial results are carried.
+def accumulation_dtype(dtype: Any, op: ReduceOp = "avg") -> Any:
+    """Return the dtype in which partial results are accumulated.
 
-    Averages of two-byte floats are carried in float32 and rounded once: a sum of values near the
-    end of float16 would leave its range before it is divided.
+    Averages of two-byte floats are accumulated in float32 and rounded once: a sum of values near
+    the limit of float16 would overflow before it is divided.
     """
     is_half_mean = op == "avg" and dtype.itemsize == _HALF_BYTES
     return np.dtype(np.float32) if is_half_mean else dtype
@@ -44,8 +45,8 @@ def reduce_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArr
         op: How to combine.
         out: Receives the result; may be any one of the contributions.
     """
-    if carrier(out.dtype, op) != out.dtype:
-        out[...] = _mean_carried(contributions, carrier(out.dtype, op))
+    if accumulation_dtype(out.dtype, op) != out.dtype:
+        out[...] = _mean_accumulated(contributions, accumulation_dtype(out.dtype, op))
         return
     combine = _COMBINE[op]
     total, *rest = contributions
@@ -74,7 +75,7 @@ def combine_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyAr
         combine(out, contribution, out=out)
 
 
-def _mean_carried(contributions: Sequence[AnyArray], dtype: np.dtype[np.generic]) -> AnyArray:
+def _mean_accumulated(contributions: Sequence[AnyArray], dtype: np.dtype[np.generic]) -> AnyArray:
     """Return the average of contributions in rank order, in a wider dtype."""
     total = contributions[0].astype(dtype)
     for contribution in contributions[1:]:

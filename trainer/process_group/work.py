@@ -22,7 +22,7 @@ class Work(ABC):
         Raises:
             CollectiveTimeout: `timeout_s` ran out (the collective goes on), or the
                 collective's own deadline did (the group is spent).
-            PeerLost: A rank went away.
+            PeerLost: A rank left or died.
             CollectiveMismatch: Ranks called different things.
             GroupAborted: The group was aborted meanwhile.
             GroupClosed: The group was closed meanwhile.
@@ -30,7 +30,7 @@ class Work(ABC):
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Tell whether the collective has ended, well or badly."""
+        """Return whether the collective has ended, well or badly."""
 
     @abstractmethod
     def exception(self) -> Exception | None:
@@ -88,7 +88,7 @@ class PendingWork(Work):
         self._ended = True
 
     def has_ended(self) -> bool:
-        """Tell whether `finish` was called."""
+        """Return whether `finish` was called."""
         return self._ended
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -102,7 +102,7 @@ class PendingWork(Work):
             self._then()
 
     def is_done(self) -> bool:
-        """Tell whether the work has ended."""
+        """Return whether the work has ended."""
         if not self._ended:
             self._runner.hurry()
         return self._ended

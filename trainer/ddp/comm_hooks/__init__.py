@@ -6,20 +6,20 @@ from gradmesh.trainer.ddp.comm_hooks.default import bf16_compress_hook as bf16_c
 from gradmesh.trainer.ddp.comm_hooks.default import bf16_compress_wrapper as bf16_compress_wrapper
 from gradmesh.trainer.ddp.comm_hooks.default import fp16_compress_hook as fp16_compress_hook
 from gradmesh.trainer.ddp.comm_hooks.default import fp16_compress_wrapper as fp16_compress_wrapper
-from gradmesh.trainer.ddp.comm_hooks.default import noop_hook as noop_hook
-from gradmesh.trainer.ddp.comm_hooks.optimizer_overlap import (
+from gradmesh.trainer.ddp.comm_hooks.default import (
     hook_then_optimizer as hook_then_optimizer,
 )
+from gradmesh.trainer.ddp.comm_hooks.default import noop_hook as noop_hook
 from gradmesh.trainer.ddp.comm_hooks.post_local_sgd import PostLocalSGDState as PostLocalSGDState
 from gradmesh.trainer.ddp.comm_hooks.post_local_sgd import average_parameters as average_parameters
 from gradmesh.trainer.ddp.comm_hooks.post_local_sgd import (
     post_local_sgd_hook as post_local_sgd_hook,
 )
+from gradmesh.trainer.ddp.comm_hooks.power_sgd import PowerSGDState as PowerSGDState
 from gradmesh.trainer.ddp.comm_hooks.power_sgd import (
     batched_power_sgd_hook as batched_power_sgd_hook,
 )
 from gradmesh.trainer.ddp.comm_hooks.power_sgd import power_sgd_hook as power_sgd_hook
-from gradmesh.trainer.ddp.comm_hooks.power_sgd_state import PowerSGDState as PowerSGDState
 from gradmesh.trainer.ddp.comm_hooks.quantization import (
     quantization_perchannel_hook as quantization_perchannel_hook,
 )

@@ -1,28 +1,28 @@
-"""All-reduce as a hook, compression to two bytes, and nothing at all."""
+"""Basic hooks: all-reduce, compression to two bytes, no-op, and a step after the reduction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from gradmesh.engine.autograd import RowGrad
+from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import view_of
 from gradmesh.engine.backend.dtype import bfloat16, float16
-from gradmesh.trainer.ddp.future import Future
-from gradmesh.trainer.ddp.grad_bucket import GradBucket
+from gradmesh.engine.optim.optimizer import Optimizer
+from gradmesh.trainer.ddp.all_reduce import all_reduce_rows
+from gradmesh.trainer.ddp.comm_hook import CommFuture, GradBucket
 from gradmesh.trainer.ddp.gradients import copy_into
-from gradmesh.trainer.ddp.row_exchange import all_reduce_rows
 from gradmesh.trainer.process_group import ProcessGroup
 
-CommHook: TypeAlias = Callable[[Any, GradBucket], Future]
+CommHook: TypeAlias = Callable[[Any, GradBucket], CommFuture]
 
 
 def group_of(state: Any, bucket: GradBucket) -> ProcessGroup:
-    """Return the group a hook was given as its state, else the wrapper's."""
+    """Return the group passed as the hook's state, or the wrapper's."""
     return state if isinstance(state, ProcessGroup) else bucket.group
 
 
-def allreduce_hook(process_group: Any, bucket: GradBucket) -> Future:
+def allreduce_hook(process_group: Any, bucket: GradBucket) -> CommFuture:
     """Average over the ranks, as without a hook.
 
     Args:
@@ -32,25 +32,25 @@ def allreduce_hook(process_group: Any, bucket: GradBucket) -> Future:
     return average(group_of(process_group, bucket), bucket)
 
 
-def average(group: ProcessGroup, bucket: GradBucket) -> Future:
-    """Return the future of a bucket's average over a group: the sum in rank order, divided."""
+def average(group: ProcessGroup, bucket: GradBucket) -> CommFuture:
+    """Return a future of a bucket's average over a group: the sum in rank order, divided."""
     buffer = bucket.buffer()
     if isinstance(buffer, RowGrad):
         return all_reduce_rows(group, buffer, group.size)
-    return Future.after(group.all_reduce(buffer, "avg"), buffer)
+    return CommFuture.after(group.all_reduce(buffer, "avg"), buffer)
 
 
-def fp16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
+def fp16_compress_hook(process_group: Any, bucket: GradBucket) -> CommFuture:
     """Average in float16: half the bytes, eleven bits of precision, up to 65504."""
     return _compressed(group_of(process_group, bucket), bucket, float16)
 
 
-def bf16_compress_hook(process_group: Any, bucket: GradBucket) -> Future:
+def bf16_compress_hook(process_group: Any, bucket: GradBucket) -> CommFuture:
     """Average in bfloat16: half the bytes, eight bits of precision, the range of float32."""
     return _compressed(group_of(process_group, bucket), bucket, bfloat16)
 
 
-def _compressed(group: ProcessGroup, bucket: GradBucket, dtype: Any) -> Future:
+def _compressed(group: ProcessGroup, bucket: GradBucket, dtype: Any) -> CommFuture:
     buffer = bucket.buffer()
     if isinstance(buffer, RowGrad):
         rows = (buffer.rows / buffer.dtype.type(group.size)).astype(dtype)
@@ -61,9 +61,11 @@ def _compressed(group: ProcessGroup, bucket: GradBucket, dtype: Any) -> Future:
             )
         )
     memory = group.empty(buffer.shape, dtype)
-    # Divided before it is cast, here and above: the range of float16 is short.
+    # Divided before the cast, here and above: float16 has a short range.
     copy_into(memory, (buffer / buffer.dtype.type(group.size)).astype(dtype))
-    return Future.after(group.all_reduce(memory), memory).then(lambda sums: _widen(buffer, sums))
+    return CommFuture.after(group.all_reduce(memory), memory).then(
+        lambda sums: _widen(buffer, sums)
+    )
 
 
 def _widen(buffer: Any, sums: Any) -> Any:
@@ -72,17 +74,17 @@ def _widen(buffer: Any, sums: Any) -> Any:
 
 
 def fp16_compress_wrapper(hook: CommHook) -> CommHook:
-    """Return a hook that gives another one the bucket in float16, and widens its result."""
+    """Return a hook that runs another one on the bucket in float16 and widens its result."""
     return _wrapped(hook, float16, "fp16")
 
 
 def bf16_compress_wrapper(hook: CommHook) -> CommHook:
-    """Return a hook that gives another one the bucket in bfloat16, and widens its result."""
+    """Return a hook that runs another one on the bucket in bfloat16 and widens its result."""
     return _wrapped(hook, bfloat16, "bf16")
 
 
 def _wrapped(hook: CommHook, dtype: Any, name: str) -> CommHook:
-    def run(state: Any, bucket: GradBucket) -> Future:
+    def run(state: Any, bucket: GradBucket) -> CommFuture:
         buffer = bucket.buffer()
         if isinstance(buffer, RowGrad):
             return hook(state, bucket)
@@ -101,6 +103,39 @@ def _wrapped(hook: CommHook, dtype: Any, name: str) -> CommHook:
     return run
 
 
-def noop_hook(state: Any, bucket: GradBucket) -> Future:
-    """Send nothing: gradients stay those of each rank. For measuring what sending costs."""
-    return Future.done(bucket.buffer())
+def noop_hook(state: Any, bucket: GradBucket) -> CommFuture:
+    """Send nothing: gradients stay local. For measuring the cost of communication."""
+    return CommFuture.done(bucket.buffer())
+
+
+def hook_then_optimizer(
+    hook: CommHook, optimizer: Optimizer, parameters: Iterable[Tensor] | None = None
+) -> CommHook:
+    """Return a hook that runs another one and then the optimizer on the bucket's parameters.
+
+    Steps of early buckets overlap with the reduction of later ones. A parameter without a gradient
+    on any rank is stepped with zero. Not for gradient accumulation.
+
+    Args:
+        hook: Averages the gradients.
+        optimizer: Holds the parameters; do not call its `step` as well.
+        parameters: The parameters to step; all of the bucket if None.
+    """
+    chosen = None if parameters is None else {id(parameter) for parameter in parameters}
+
+    def run(state: Any, bucket: GradBucket) -> CommFuture:
+        leaves = bucket.parameters()
+
+        def step(result: Any) -> Any:
+            grads = [result]
+            if not isinstance(result, RowGrad):
+                bucket.set_buffer(result)
+                grads = bucket.gradients()
+            pairs = zip(leaves, grads, strict=True)
+            optimizer.step({p: g for p, g in pairs if chosen is None or id(p) in chosen})
+            return bucket.buffer() if not isinstance(result, RowGrad) else result
+
+        return hook(state, bucket).then(step)
+
+    run.__qualname__ = f"hook_then_optimizer({getattr(hook, '__qualname__', hook)})"
+    return run

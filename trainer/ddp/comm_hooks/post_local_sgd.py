@@ -1,6 +1,6 @@
-"""Post-local SGD: average over all ranks at first, later over a few or over none.
+"""Post-local SGD: average over all ranks at first, later over a subgroup or not at all.
 
-The parameters of groups then drift apart; average them now and then with `average_parameters`.
+The parameters of subgroups then diverge; average them periodically with `average_parameters`.
 """
 
 from __future__ import annotations
@@ -9,23 +9,22 @@ from collections.abc import Iterable
 from typing import final
 
 from gradmesh.engine.autograd import Tensor
+from gradmesh.trainer.ddp.comm_hook import CommFuture, GradBucket
 from gradmesh.trainer.ddp.comm_hooks.default import average
-from gradmesh.trainer.ddp.future import Future
-from gradmesh.trainer.ddp.grad_bucket import GradBucket
 from gradmesh.trainer.ddp.gradients import copy_into
 from gradmesh.trainer.process_group import ProcessGroup
 
 
 @final
 class PostLocalSGDState:
-    """How far training is, and who averages with whom.
+    """Hold the iteration of training and the groups to average over.
 
     Args:
         process_group: All ranks; None means those of the wrapper.
-        subgroup: The ranks to average with later, such as those of one host; None means that
-            nothing is averaged then.
-        start_local_sgd_iter: When the second phase begins.
-        post_local_gradient_allreduce: Whether to average within the subgroup in it, or not at all.
+        subgroup: The ranks of the second phase, such as those of one host; None means that nothing
+            is averaged then.
+        start_local_sgd_iter: Iteration at which the second phase starts.
+        post_local_gradient_allreduce: Whether to average within the subgroup then.
     """
 
     def __init__(
@@ -47,14 +46,14 @@ class PostLocalSGDState:
             self.iter += 1
 
 
-def post_local_sgd_hook(state: PostLocalSGDState, bucket: GradBucket) -> Future:
-    """Average over all ranks until the state's step, then within the subgroup or not at all."""
+def post_local_sgd_hook(state: PostLocalSGDState, bucket: GradBucket) -> CommFuture:
+    """Average over all ranks in the first phase, then within the subgroup or not at all."""
     is_global = state.iter < state.start_local_sgd_iter
     state.count(bucket)
     if is_global:
         return average(state.process_group or bucket.group, bucket)
     if not state.post_local_gradient_allreduce or state.subgroup is None:
-        return Future.done(bucket.buffer())
+        return CommFuture.done(bucket.buffer())
     return average(state.subgroup, bucket)
 
 

@@ -1,7 +1,7 @@
-"""Gradients as bytes: every rank sends 8 bits an element, and sums what all have sent.
+"""Quantisation to 8 bits: every rank sends one byte per element and sums those of all ranks.
 
-Each value is stored as the nearest of 256 steps between least and greatest, of the whole bucket or
-of each run of 512 elements. Loses precision; ranks are summed in rank order, so all get the same.
+Each value is rounded to one of 256 steps between minimum and maximum, of the bucket or of each
+run of 512 elements. Lossy; sums run in rank order, so all ranks get the same result.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradmesh.engine.backend import Array, array_module
+from gradmesh.trainer.ddp.comm_hook import CommFuture, GradBucket
 from gradmesh.trainer.ddp.comm_hooks.default import group_of
-from gradmesh.trainer.ddp.future import Future
-from gradmesh.trainer.ddp.grad_bucket import GradBucket
 from gradmesh.trainer.ddp.gradients import copy_into
 from gradmesh.trainer.process_group import ProcessGroup
 
@@ -19,7 +18,7 @@ _STEPS = 255
 _CHANNEL = 512
 
 
-def quantization_pertensor_hook(process_group: Any, bucket: GradBucket) -> Future:
+def quantization_pertensor_hook(process_group: Any, bucket: GradBucket) -> CommFuture:
     """Average with one range of values for the whole bucket."""
     _check_dense(bucket)
     buffer = bucket.buffer()
@@ -28,7 +27,7 @@ def quantization_pertensor_hook(process_group: Any, bucket: GradBucket) -> Futur
 
 def quantization_perchannel_hook(
     process_group: Any, bucket: GradBucket, bucket_size: int = _CHANNEL
-) -> Future:
+) -> CommFuture:
     """Average with a range of values for each run of `bucket_size` elements."""
     _check_dense(bucket)
     return _exchange(group_of(process_group, bucket), bucket.buffer(), bucket_size)
@@ -39,7 +38,7 @@ def _check_dense(bucket: GradBucket) -> None:
         raise ValueError("quantisation hooks take dense gradients; leave sparse layers unwrapped")
 
 
-def _exchange(group: ProcessGroup, buffer: Array, width: int) -> Future:
+def _exchange(group: ProcessGroup, buffer: Array, width: int) -> CommFuture:
     runs = -(-buffer.size // width)
     codes = group.empty((group.size, runs * width), "uint8")
     scales = group.empty((group.size, runs, 2), "float32")
@@ -61,21 +60,21 @@ def _exchange(group: ProcessGroup, buffer: Array, width: int) -> Future:
         copy_into(buffer, total[: buffer.size].astype(buffer.dtype))
         return buffer
 
-    return Future(finish)
+    return CommFuture(finish)
 
 
 def _quantised(buffer: Array, width: int) -> tuple[Array, Array]:
-    """Return codes, uint8, and least value and step of each run, float32 [runs, 2]."""
+    """Return codes, uint8, and minimum and step of each run, float32 [runs, 2]."""
     xp = array_module(buffer)
     runs = -(-buffer.size // width)
     padded = xp.zeros(runs * width, dtype="float32")
     padded[: buffer.size] = buffer
     rows = padded.reshape(runs, width)
-    least, most = rows.min(axis=1), rows.max(axis=1)
-    step = (most - least) / padded.dtype.type(_STEPS)
+    lowest, highest = rows.min(axis=1), rows.max(axis=1)
+    step = (highest - lowest) / padded.dtype.type(_STEPS)
     step[step == 0] = 1
-    codes = xp.rint((rows - least[:, None]) / step[:, None])
-    return codes.astype("uint8").reshape(-1), xp.stack([least, step], axis=1)
+    codes = xp.rint((rows - lowest[:, None]) / step[:, None])
+    return codes.astype("uint8").reshape(-1), xp.stack([lowest, step], axis=1)
 
 
 def _restored(xp: Any, codes: Array, scales: Array, width: int) -> Array:

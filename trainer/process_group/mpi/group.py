@@ -44,7 +44,7 @@ class MpiProcessGroup(HostProcessGroup):
 
         Args:
             store: The generation's store, shared by its ranks.
-            rank: This process's place; MPI may have given it another.
+            rank: This process's rank; MPI may have given it another.
             world_size: How many ranks come.
             timeout_s: Longest time to meet, and for one collective later.
 

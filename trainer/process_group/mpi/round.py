@@ -53,11 +53,11 @@ class MpiRound:
         self._early: dict[int, deque[tuple[Header, bytearray]]] = {}
 
     def can_begin(self) -> bool:
-        """Tell whether no round is under way."""
+        """Return whether no round is under way."""
         return not (self._sending or self._headers or self._receiving)
 
     def has_sent(self) -> bool:
-        """Tell whether all has left."""
+        """Return whether all has left."""
         self._sending = [request for request in self._sending if not request.Test()]
         return not self._sending
 

@@ -33,7 +33,7 @@ class NcclProcessGroup(ProcessGroup):
 
     Args:
         communicator: NCCL's, with all ranks in it.
-        rank: This process's place.
+        rank: This process's rank.
         size: How many ranks take part.
         timeout_s: Longest time one collective may take.
         store: Where ranks tell each other what NCCL does not.
@@ -80,7 +80,7 @@ class NcclProcessGroup(ProcessGroup):
 
         Args:
             store: The generation's store, shared by its ranks.
-            rank: This process's place.
+            rank: This process's rank.
             world_size: How many ranks come.
             timeout_s: Longest time to meet, and for one collective later.
             device: Number of this rank's GPU; None for the current one.
@@ -107,7 +107,7 @@ class NcclProcessGroup(ProcessGroup):
 
     @property
     def rank(self) -> int:
-        """This process's place."""
+        """This process's rank."""
         return self._rank
 
     @property

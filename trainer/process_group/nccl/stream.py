@@ -13,7 +13,7 @@ class Mark(Protocol):
     """A point in a stream's work."""
 
     def is_reached(self) -> bool:
-        """Tell whether the stream has come so far."""
+        """Return whether the stream has come so far."""
 
 
 class Stream(Protocol):
@@ -46,7 +46,7 @@ class Stream(Protocol):
         """Return device memory."""
 
     def is_array(self, value: Any) -> bool:
-        """Tell whether a value is an array of the device."""
+        """Return whether a value is an array of the device."""
 
     def use_device(self) -> None:
         """Make the stream's device that of the calling thread."""
@@ -66,7 +66,7 @@ class _CudaMark:
         self.event = event
 
     def is_reached(self) -> bool:
-        """Tell whether the event has happened."""
+        """Return whether the event has happened."""
         return bool(self.event.done)
 
 
@@ -127,7 +127,7 @@ class CudaStream:
         return self._cupy.empty(shape, dtype)
 
     def is_array(self, value: Any) -> bool:
-        """Tell whether a value is a cupy array."""
+        """Return whether a value is a cupy array."""
         return isinstance(value, self._cupy.ndarray)
 
     def use_device(self) -> None:

@@ -61,7 +61,7 @@ class Watch:
 
     Args:
         communicator: NCCL's.
-        rank: This process's place.
+        rank: This process's rank.
         size: How many ranks take part.
         timeout_s: Longest time one collective may take.
         store: Where ranks say how far they are and why they leave.

@@ -292,7 +292,7 @@ def _starts(sizes: AnyArray) -> AnyArray:
 
 
 def _is_plain(array: AnyArray) -> bool:
-    """Tell whether compiled code can take the values of an array as they lie."""
+    """Return whether compiled code can take the values of an array as they lie."""
     return type(array) is np.ndarray and array.flags.carray and array.dtype in kernel.COMPILED
 
 

@@ -54,7 +54,7 @@ class ShmProcessGroup(HostProcessGroup):
         Args:
             store: The generation's store, shared by its ranks.
             generation: The membership the group belongs to.
-            rank: This process's place.
+            rank: This process's rank.
             world_size: How many ranks come, all on this host.
             timeout_s: Longest time to meet, and for one collective later.
 

@@ -101,7 +101,7 @@ def wait(counter: int, target: int, bursts: int, limit: int) -> Any:
 
 @jit
 def agree(headers: Any, own: int) -> Any:
-    """Tell whether the collective that each header names is our own.
+    """Return whether the collective that each header names is our own.
 
     Args:
         headers: int64 [n], the addresses of the ranks' headers.

@@ -24,7 +24,7 @@ class Neighbours:
     Args:
         store: Where they meet, and nobody else.
         generation: The membership they belong to.
-        rank: This process's place among them.
+        rank: This process's rank among them.
         ranks: What errors call each of them.
         timeout_s: Longest time to meet.
         latch: Ends waits early when it trips.

@@ -18,14 +18,14 @@ def share_memory(rank: int, size: int, links: Mapping[int, Link], timeout_s: flo
     """Make this rank's memory, swap descriptors with all others; return everybody's memory.
 
     Args:
-        rank: This process's place.
+        rank: This process's rank.
         size: How many ranks there are.
         links: A unix socket to every other rank, not yet used.
         timeout_s: For all of it.
 
     Raises:
         CollectiveTimeout: A rank did not send its descriptor in time.
-        PeerLost: A rank went away.
+        PeerLost: A rank left or died.
     """
     deadline = time.monotonic() + timeout_s
     memories: dict[int, Memory] = {}

@@ -60,7 +60,7 @@ class Team:
     """The ranks of one host, of which this process is `rank`. One thread at a time.
 
     Args:
-        rank: This process's place.
+        rank: This process's rank.
         memories: Every rank's memory, as mapped here.
         latch: Ends a wait early when it trips.
         look: Raises if the given rank is known to be gone.

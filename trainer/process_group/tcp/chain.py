@@ -22,7 +22,7 @@ from gradmesh.trainer.process_group.collective import (
     as_bytes,
 )
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
-from gradmesh.trainer.process_group.reduction import carrier, combine_in_order, slices
+from gradmesh.trainer.process_group.reduction import accumulation_dtype, combine_in_order, slices
 from gradmesh.trainer.process_group.shm.team import Team
 
 _CHUNK_BYTES = 1 << 20
@@ -51,7 +51,7 @@ class ChainedCollectives(Collectives):
     """What a rank does in each collective, with neighbours in shared memory.
 
     Args:
-        rank: This process's place in the group.
+        rank: This process's rank in the group.
         blocks: The ranks of each host, in order.
         round_: Moves bytes between any two ranks.
         team: The ranks of this host.
@@ -97,7 +97,7 @@ class ChainedCollectives(Collectives):
         self, text: str, parts: Sequence[AnyArray], op: ReduceOp, deadline: float
     ) -> None:
         """Run the chain over everybody's array of this host."""
-        dtype, size = carrier(parts[0].dtype, op), parts[0].size
+        dtype, size = accumulation_dtype(parts[0].dtype, op), parts[0].size
         step = _CHUNK_BYTES // dtype.itemsize
         chunks = [slice(start, min(start + step, size)) for start in range(0, size, step)]
         for turn in range(len(chunks) + self._last + 1):

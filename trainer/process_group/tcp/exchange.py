@@ -37,7 +37,7 @@ class Exchange:
         self._text = ""
 
     def can_begin(self) -> bool:
-        """Tell whether no round is under way."""
+        """Return whether no round is under way."""
         return not self._busy
 
     def begin(
@@ -61,7 +61,7 @@ class Exchange:
             link.send_some()
 
     def has_sent(self) -> bool:
-        """Tell whether all of `outgoing` has left."""
+        """Return whether all of `outgoing` has left."""
         return not any(link.is_sending() for link in self._busy)
 
     def finish(self, deadline: float) -> None:

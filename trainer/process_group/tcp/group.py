@@ -86,7 +86,7 @@ class TcpProcessGroup(HostProcessGroup):
         Args:
             store: The generation's store, shared by its ranks.
             generation: The membership the group belongs to.
-            rank: This process's place.
+            rank: This process's rank.
             world_size: How many ranks come.
             timeout_s: Longest time to meet, and for one collective later.
             endpoint: Where to listen; loopback if None.

@@ -50,7 +50,7 @@ class Identity:
     world_size: int
     """How many ranks there are."""
     rank: int
-    """This process's place."""
+    """This process's rank."""
     secret: bytes
     """Shared by the ranks of this group, and by nobody else."""
 

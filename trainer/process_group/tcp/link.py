@@ -85,11 +85,11 @@ class Link:
             self._incoming = [memoryview(self._header), *parts]
 
     def is_sending(self) -> bool:
-        """Tell whether a part of the frame is still here."""
+        """Return whether a part of the frame is still here."""
         return bool(self._outgoing)
 
     def is_receiving(self) -> bool:
-        """Tell whether a part of the expected frame is still to come."""
+        """Return whether a part of the expected frame is still to come."""
         return self._expected is not None
 
     def send_some(self) -> None:
@@ -137,7 +137,7 @@ class Link:
             self._advance(received)
 
     def is_ahead(self) -> bool:
-        """Tell whether something has come though we expect nothing; leave it there.
+        """Return whether something has come though we expect nothing; leave it there.
 
         Raises:
             Exception: It is the reason why the peer left the group before its end.

@@ -111,7 +111,7 @@ def test_its_state_holds_the_averagers_step(world, caplog):
     with caplog.at_level(logging.WARNING):
         second.load_state_dict(first.optim.state_dict())
     assert second.averager.step == 0
-    assert "begins again" in caplog.text
+    assert "restarts at 0" in caplog.text
     second.add_param_group({"params": [parameter(2.0)]})
     second.zero_grad()
     assert all(p.grad is None for g in second.param_groups for p in g["params"])

@@ -20,7 +20,7 @@ from gradmesh.trainer.ddp import (
     in_backward_optimizers,
     set_params_and_buffers_to_ignore,
 )
-from gradmesh.trainer.ddp.nested import map_tensors, tensors_in
+from gradmesh.trainer.ddp.tensor_tree import map_tensors, tensors_in
 from gradmesh.trainer.errors import MissingGradient, ReductionError, RepeatedGradient
 
 

@@ -5,16 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gradmesh.trainer.ddp.buckets import (
-    CAP_BYTES,
-    FIRST_CAP_BYTES,
-    MIB,
-    NO_LIMIT,
-    BucketCaps,
-    GradientSpec,
-    assign,
-    offsets,
-)
+from gradmesh.trainer.ddp.bucket_assignment import GradientSpec, assign_buckets, offsets
+from gradmesh.trainer.ddp.options import CAP_BYTES, FIRST_CAP_BYTES, MIB, NO_LIMIT, BucketCaps
 
 
 def specs(*kinds, sparse=()):
@@ -28,46 +20,46 @@ MIXED = [("f4", 50), ("f8", 25)] * 3
 
 
 def test_compute_bucket_assignment_single_limit_single_dtype():
-    found = assign(specs(*[("f4", size) for size in (100, 200, 100, 50)]), [400])
+    found = assign_buckets(specs(*[("f4", size) for size in (100, 200, 100, 50)]), [400])
     assert [bucket.indices for bucket in found] == [(0,), (1,), (2,), (3,)]
 
 
 def test_compute_bucket_assignment_single_limit_multi_dtype():
-    found = assign(specs(*MIXED), [400])
+    found = assign_buckets(specs(*MIXED), [400])
     assert [bucket.indices for bucket in found] == [(0, 2), (1, 3), (4,), (5,)]
 
 
 def test_compute_bucket_assignment_multi_limit_single_dtype():
-    found = assign(specs(*[("f4", 10)] * 4), [40, 80])
+    found = assign_buckets(specs(*[("f4", 10)] * 4), [40, 80])
     assert [bucket.indices for bucket in found] == [(0,), (1, 2), (3,)]
     assert [bucket.limit_bytes for bucket in found] == [40, 80, 80]
 
 
 def test_compute_bucket_assignment_multi_limit_multi_dtype():
-    found = assign(specs(*MIXED), [200, 400])
+    found = assign_buckets(specs(*MIXED), [200, 400])
     assert [bucket.indices for bucket in found] == [(0,), (1,), (2, 4), (3, 5)]
     assert [bucket.limit_bytes for bucket in found] == [200, 200, 400, 400]
 
 
 def test_a_sparse_gradient_has_a_bucket_to_itself():
-    found = assign(specs(*[("f4", 10)] * 4, sparse={1}), [1000])
+    found = assign_buckets(specs(*[("f4", 10)] * 4, sparse={1}), [1000])
     assert [(b.indices, b.limit_bytes) for b in found] == [((0, 2, 3), 1000), ((1,), 0)]
 
 
 def test_a_given_order_is_kept():
-    found = assign(specs(*[("f4", 10)] * 5), [80], order=[4, 2, 0, 3, 1])
+    found = assign_buckets(specs(*[("f4", 10)] * 5), [80], order=[4, 2, 0, 3, 1])
     assert [bucket.indices for bucket in found] == [(4, 2), (0, 3), (1,)]
 
 
 def test_devices_do_not_mix():
     first = GradientSpec("a", (10,), np.dtype("f4"), "cuda:0")
     second = dataclasses.replace(first, name="b", device="cuda:1")
-    assert [b.indices for b in assign([first, second, first], [1000])] == [(0, 2), (1,)]
+    assert [b.indices for b in assign_buckets([first, second, first], [1000])] == [(0, 2), (1,)]
 
 
 def test_no_limits_are_refused():
     with pytest.raises(ValueError, match="at least one"):
-        assign(specs(("f4", 1)), [])
+        assign_buckets(specs(("f4", 1)), [])
 
 
 def test_offsets_leave_no_gaps():

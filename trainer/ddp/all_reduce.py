@@ -1,7 +1,7 @@
-"""Sums sparse gradients over ranks by gathering them: on every backend, NCCL included.
+"""All-reduce of gradients: averages of dense memory and of sparse rows, by any divisor.
 
-Each rank first sums the rows of equal ids, then ranks are added in rank order, so the result is
-bit-identical on all ranks.
+Sparse gradients are gathered, which works on every backend, NCCL included. Each rank first sums the
+rows of equal ids, then ranks are added in rank order: the result is bit-identical on all ranks.
 """
 
 from __future__ import annotations
@@ -14,28 +14,69 @@ import numpy as np
 
 from gradmesh.engine.autograd import RowGrad
 from gradmesh.engine.backend import Array, array_module, to_numpy
-from gradmesh.trainer.ddp.average import wide_dtype
-from gradmesh.trainer.ddp.exchange import on_group
-from gradmesh.trainer.ddp.future import Future
+from gradmesh.trainer.ddp.agreement import to_group_memory
+from gradmesh.trainer.ddp.comm_hook import CommFuture
 from gradmesh.trainer.ddp.gradients import copy_into
 from gradmesh.trainer.process_group import ProcessGroup
+from gradmesh.trainer.process_group.reduction import accumulation_dtype
 
 
-@final
-class RowExchange:
-    """One sum of rows under way: counts travel at once, ids and rows when it is waited for.
+def average(group: ProcessGroup, memory: Array, divisor: int, travels_as: Any = None) -> CommFuture:
+    """Return a future of memory replaced by its sum over the ranks, divided.
+
+    Two-byte floats are summed and divided in float32 and rounded once, like the group's own
+    averages: the sum may exceed the dtype's range even if the average does not.
 
     Args:
         group: The ranks.
-        grad: This rank's rows; a rank without any gives an empty RowGrad.
-        status: Travels with the counts: whether this rank has something to report.
+        memory: The values; overwritten.
+        divisor: What the sum is divided by.
+        travels_as: The dtype that values are rounded to for the all-reduce; None for their own.
+    """
+    if travels_as is not None and travels_as != memory.dtype:
+        short = _copy(group, memory, travels_as)
+        return average(group, short, divisor).then(lambda mean: _put_back(memory, mean))
+    if divisor == group.size:
+        return CommFuture.after(group.all_reduce(memory, "avg"), memory)
+    if accumulation_dtype(memory.dtype) != memory.dtype:
+        wide = _copy(group, memory, accumulation_dtype(memory.dtype))
+        return average(group, wide, divisor).then(lambda mean: _put_back(memory, mean))
+    return CommFuture.after(group.all_reduce(memory), memory).then(
+        lambda sums: _divide(sums, divisor)
+    )
+
+
+def _copy(group: ProcessGroup, memory: Array, dtype: Any) -> Array:
+    made = group.empty(memory.shape, dtype)
+    copy_into(made, memory)
+    return made
+
+
+def _put_back(memory: Array, mean: Array) -> Array:
+    copy_into(memory, mean)
+    return memory
+
+
+def _divide(sums: Array, divisor: int) -> Array:
+    divided: Array = array_module(sums).divide(sums, sums.dtype.type(divisor), out=sums)
+    return divided
+
+
+@final
+class SparseAllReduce:
+    """Sum rows over the ranks: gather counts at once, ids and rows in `wait`.
+
+    Args:
+        group: The ranks.
+        grad: This rank's rows; an empty RowGrad if it has none.
+        status: Whether this rank has an error to report; gathered with the counts.
     """
 
     def __init__(self, group: ProcessGroup, grad: RowGrad, status: bool = False) -> None:
         self._group = group
         self._grad = grad.coalesce()
         self._counts = group.empty((group.size, 2), np.int64)
-        own = on_group(group, np.array([len(self._grad.ids), int(status)], np.int64))
+        own = to_group_memory(group, np.array([len(self._grad.ids), int(status)], np.int64))
         self._work = group.all_gather(list(self._counts), own)
         self.status = False
 
@@ -51,14 +92,14 @@ class RowExchange:
         grad = self._grad
         ids = self._gather(grad.ids, sizes, ())
         rows = self._gather(grad.rows, sizes, tuple(grad.rows.shape[1:]))
-        wide = rows.astype(wide_dtype(rows.dtype), copy=False)
+        wide = rows.astype(accumulation_dtype(rows.dtype), copy=False)
         mean = _divided(RowGrad(ids, wide, grad.num_rows).coalesce(), divisor)
         if wide.dtype == rows.dtype:
             return mean
         return RowGrad(mean.ids, mean.rows.astype(rows.dtype), grad.num_rows, coalesced=True)
 
     def _gather(self, own: Array, sizes: list[int], tail: tuple[int, ...]) -> Array:
-        """Return all ranks' arrays one after another, on the memory of `own`."""
+        """Return all ranks' arrays concatenated, on the device of `own`."""
         group, xp = self._group, array_module(own)
         whole = group.empty((sum(sizes), *tail), own.dtype)
         ends = np.cumsum([0, *sizes])
@@ -71,10 +112,10 @@ class RowExchange:
         return made
 
 
-def all_reduce_rows(group: ProcessGroup, grad: RowGrad, divisor: int = 1) -> Future:
+def all_reduce_rows(group: ProcessGroup, grad: RowGrad, divisor: int = 1) -> CommFuture:
     """Return a future of the sum of a sparse gradient over all ranks, divided by a number."""
-    exchange = RowExchange(group, grad)
-    return Future(partial(exchange.wait, divisor))
+    all_reduce = SparseAllReduce(group, grad)
+    return CommFuture(partial(all_reduce.wait, divisor))
 
 
 def _divided(grad: RowGrad, divisor: int) -> RowGrad:

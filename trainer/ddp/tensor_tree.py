@@ -1,4 +1,4 @@
-"""Tensors inside what modules take and return: lists, tuples, dicts, dataclasses, local RRefs."""
+"""Find and map tensors nested in lists, tuples, dicts, dataclasses and local RRefs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradmesh.engine.autograd import Tensor
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a value; what is of another kind is opaque."""
+    """Yield the tensors in a value; values of other types are opaque."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -27,7 +27,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return a value of the same structure with every tensor changed; else the value itself."""
+    """Return a copy of a nested value with every tensor mapped; other values are returned as is."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -1,7 +1,7 @@
-"""What went wrong on some rank in a pass, told to all of them.
+"""Reports of errors in a pass, exchanged so that all ranks raise the same error.
 
-A rank with a fault takes part in the pass to its end, so that nobody waits for it; the sum that
-travels anyway says that there is something to report, and only then are reports exchanged.
+A rank with an error takes part in the pass to its end, so that no rank waits for it. A status
+element in the last bucket is non-zero if a rank has an error; only then are reports exchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from gradmesh.trainer.ddp.exchange import gather_texts
+from gradmesh.trainer.ddp.agreement import gather_texts
 from gradmesh.trainer.errors import (
     GraphChanged,
     MissingGradient,
@@ -26,28 +26,28 @@ _KINDS: dict[str, type[ReductionError]] = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing that went wrong here."""
+class ErrorReport:
+    """One error of a pass on this rank."""
 
     kind: type[ReductionError]
-    """The error it becomes."""
+    """Class of the error to raise."""
     text: str
     """What happened to which parameter."""
     remedy: str
     """What the user can do."""
 
 
-def missing(names: Sequence[str], find_unused: bool) -> Fault:
-    """Return the fault of parameters that took no part in the loss."""
+def missing(names: Sequence[str], find_unused: bool) -> ErrorReport:
+    """Report parameters that took no part in the loss."""
     remedy = "use every parameter in the forward and every output in the loss"
     if not find_unused:
         remedy += ", or wrap the module with find_unused_parameters=True"
-    return Fault(MissingGradient, f"{_listed(names)} took no part in the loss", remedy)
+    return ErrorReport(MissingGradient, f"{_listed(names)} took no part in the loss", remedy)
 
 
-def repeated(name: str) -> Fault:
-    """Return the fault of a gradient that was complete twice."""
-    return Fault(
+def repeated(name: str) -> ErrorReport:
+    """Report a gradient that was complete twice."""
+    return ErrorReport(
         RepeatedGradient,
         f"the gradient of {name} came again after it had been sent",
         "do not use a parameter both outside the forward and within a nested backward; a graph"
@@ -55,18 +55,18 @@ def repeated(name: str) -> Fault:
     )
 
 
-def late(name: str) -> Fault:
-    """Return the fault of a delayed gradient that came after its trigger."""
-    return Fault(
+def late(name: str) -> ErrorReport:
+    """Report a delayed gradient that came after its trigger."""
+    return ErrorReport(
         RepeatedGradient,
         f"the gradient of {name} came after that of param_to_hook_all_reduce",
         "choose a parameter whose gradient is complete after those of all delayed ones",
     )
 
 
-def changed(names: Sequence[str], how: str) -> Fault:
-    """Return the fault of a static graph that was another one this time."""
-    return Fault(
+def changed(names: Sequence[str], how: str) -> ErrorReport:
+    """Report a static graph that differs from that of the first pass."""
+    return ErrorReport(
         GraphChanged,
         f"{_listed(names)} {how}, other than in the first pass",
         "static_graph=True promises the same graph in every pass; use"
@@ -74,25 +74,25 @@ def changed(names: Sequence[str], how: str) -> Fault:
     )
 
 
-def raise_reports(group: ProcessGroup, own: Sequence[Fault]) -> None:
-    """Exchange reports and raise the first, with what all ranks say; collective."""
+def raise_reports(group: ProcessGroup, own: Sequence[ErrorReport]) -> None:
+    """Exchange reports and raise the first, with the texts of all ranks; collective."""
     text = "\n".join(f"{f.kind.__name__}\t{f.text}\t{f.remedy}" for f in own)
     kind: type[ReductionError] = ReductionError
-    said: list[str] = []
+    messages: list[str] = []
     remedy = ""
     for rank, whole in enumerate(gather_texts(group, text)):
         for line in whole.splitlines():
             name, what, how = line.split("\t")
-            if not said:
+            if not messages:
                 kind, remedy = _KINDS[name], how
-            said.append(f"rank {rank}: {what}")
-    raise kind("; ".join(said) + f"; {remedy}")
+            messages.append(f"rank {rank}: {what}")
+    raise kind("; ".join(messages) + f"; {remedy}")
 
 
-def local_error(own: Sequence[Fault], rank: int) -> ReductionError:
-    """Return the error of faults that were found too late to tell the others."""
-    said = "; ".join(f"rank {rank}: {fault.text}" for fault in own)
-    return own[0].kind(f"{said}; {own[0].remedy}")
+def local_error(own: Sequence[ErrorReport], rank: int) -> ReductionError:
+    """Return the error of reports that came too late to be exchanged."""
+    text = "; ".join(f"rank {rank}: {report.text}" for report in own)
+    return own[0].kind(f"{text}; {own[0].remedy}")
 
 
 def _listed(names: Sequence[str]) -> str:

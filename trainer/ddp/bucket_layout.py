@@ -1,4 +1,4 @@
-"""The buckets of a reducer, and where each parameter's gradient lies in them."""
+"""The buckets of a reducer, and the slot of each parameter's gradient in them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.backend import to_numpy
+from gradmesh.trainer.ddp.agreement import to_group_memory
 from gradmesh.trainer.ddp.bucket import Bucket, DenseBucket, make_bucket
-from gradmesh.trainer.ddp.buckets import Assignment, GradientSpec
-from gradmesh.trainer.ddp.exchange import on_group
+from gradmesh.trainer.ddp.bucket_assignment import BucketAssignment, GradientSpec
+from gradmesh.trainer.ddp.bucket_memory import is_lent
 from gradmesh.trainer.ddp.gradients import Gradients, copy_into
-from gradmesh.trainer.ddp.room import is_lent
 from gradmesh.trainer.process_group import ProcessGroup
 
 
 @final
-class Layout:
-    """Buckets over some parameters.
+class BucketLayout:
+    """Hold the buckets of some parameters.
 
     Args:
         leaves: The parameters.
-        specs: What the layout knows of them.
+        specs: Name, shape and dtype of their gradients.
         is_view: Whether `.grad` lies in the buckets.
     """
 
@@ -34,30 +34,30 @@ class Layout:
         self._specs = specs
         self._is_view = is_view
         self.buckets: list[Bucket] = []
-        self.places: list[tuple[Bucket, int]] = []
-        self.assignments: list[Assignment] = []
+        self.slots: list[tuple[Bucket, int]] = []
+        self.assignments: list[BucketAssignment] = []
 
-    def build(self, assignments: Sequence[Assignment], group: ProcessGroup) -> None:
-        """Make buckets; gradients that lie in the old ones move over."""
+    def build(self, assignments: Sequence[BucketAssignment], group: ProcessGroup) -> None:
+        """Make buckets; gradients that lie in the old ones move to the new ones."""
         self.assignments = list(assignments)
         self.buckets = [
             make_bucket(index, bucket.indices, self._leaves, self._specs, group)
             for index, bucket in enumerate(self.assignments)
         ]
-        places: dict[int, tuple[Bucket, int]] = {}
+        slots: dict[int, tuple[Bucket, int]] = {}
         for made in self.buckets:
-            places |= {index: (made, place) for place, index in enumerate(made.members)}
-        self.places = [places[index] for index in range(len(self._leaves))]
+            slots |= {index: (made, slot) for slot, index in enumerate(made.members)}
+        self.slots = [slots[index] for index in range(len(self._leaves))]
         if self._is_view:
-            for leaf, (made, place) in zip(self._leaves, self.places, strict=True):
+            for leaf, (made, slot) in zip(self._leaves, self.slots, strict=True):
                 if isinstance(made, DenseBucket):
-                    _alias(leaf, made.views[place])
+                    _alias(leaf, made.views[slot])
 
-    def part(self) -> None:
-        """Give gradients that lie in buckets memory of their own."""
-        for leaf, (bucket, place) in zip(self._leaves, self.places, strict=True):
-            if isinstance(bucket, DenseBucket) and is_lent(leaf, bucket.views[place]):
-                leaf.grad = Tensor(bucket.views[place].copy())
+    def detach_gradients(self) -> None:
+        """Copy gradients that lie in buckets to memory of their own."""
+        for leaf, (bucket, slot) in zip(self._leaves, self.slots, strict=True):
+            if isinstance(bucket, DenseBucket) and is_lent(leaf, bucket.views[slot]):
+                leaf.grad = Tensor(bucket.views[slot].copy())
 
     def begin_pass(self, has_map: bool) -> None:
         """Choose memory for a pass: where gradients may lie, or where none does."""
@@ -65,7 +65,7 @@ class Layout:
             bucket.reset()
             if isinstance(bucket, DenseBucket):
                 if has_map:
-                    bucket.stand_apart()
+                    bucket.use_separate_memory()
                 elif not self._is_view:
                     bucket.lend()
 
@@ -76,8 +76,8 @@ class Layout:
                 bucket.end_lending(self._is_view)
 
     def release(self) -> None:
-        """Let go of the parameters; gradients get memory of their own."""
-        self.part()
+        """Release the parameters; copy their gradients to memory of their own."""
+        self.detach_gradients()
         for leaf in self._leaves:
             if leaf.grad_buffer is not None:
                 leaf.grad_buffer = None
@@ -96,20 +96,22 @@ def _alias(leaf: Tensor, view: Any) -> None:
         leaf.grad = Tensor(view)
 
 
-def agree(assignments: Sequence[Assignment], count: int, group: ProcessGroup) -> list[Assignment]:
+def broadcast_assignments(
+    assignments: Sequence[BucketAssignment], count: int, group: ProcessGroup
+) -> list[BucketAssignment]:
     """Return rank 0's assignments; collective, in one message of fixed length."""
     words = np.zeros(3 * count + 1, np.int64)
     words[0] = len(assignments)
-    for place, bucket in enumerate(assignments):
-        words[1 + place] = len(bucket.indices)
-        words[1 + count + place] = bucket.limit_bytes
+    for slot, bucket in enumerate(assignments):
+        words[1 + slot] = len(bucket.indices)
+        words[1 + count + slot] = bucket.limit_bytes
     words[1 + 2 * count :] = [index for bucket in assignments for index in bucket.indices]
-    shared = on_group(group, words)
+    shared = to_group_memory(group, words)
     group.broadcast(shared, 0).wait()
-    heard = [int(word) for word in to_numpy(shared)]
+    received = [int(word) for word in to_numpy(shared)]
     made, start = [], 1 + 2 * count
-    for place in range(heard[0]):
-        stop = start + heard[1 + place]
-        made.append(Assignment(tuple(heard[start:stop]), heard[1 + count + place]))
+    for slot in range(received[0]):
+        stop = start + received[1 + slot]
+        made.append(BucketAssignment(tuple(received[start:stop]), received[1 + count + slot]))
         start = stop
     return made
