@@ -15,18 +15,18 @@ from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.sdk.process.process import keep_big_buffers
 from gradmesh.trainer.data import DataConfig
-from gradmesh.trainer.data.progression import begin
-from gradmesh.trainer.job.assignment import Assignment
+from gradmesh.trainer.data.stream import begin
 from gradmesh.trainer.job.checkpoints import Checkpoints
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.dense import DenseState, dense_arrays
 from gradmesh.trainer.job.model import make_model
+from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.models import ModelConfig
 
 # The job of the demo, whose steps are as short as they get, and one of a usual size.
 _JOBS = {
-    "small": Assignment(),
-    "dlrm": Assignment(
+    "small": JobSpec(),
+    "dlrm": JobSpec(
         job=JobConfig(batch_size=2048),
         data=DataConfig(rows=(100_000,) * 26, dense_features=13),
         model=ModelConfig(dim=32, bottom=(512, 256), top=(512, 256)),

@@ -8,8 +8,8 @@ from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.job import Job
+from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.process_group import Endpoint
 
 _log = logging.getLogger(__name__)
@@ -17,11 +17,9 @@ _log = logging.getLogger(__name__)
 _SERVER_THREADS = 4
 
 
-def run(
-    config: TrainerConfig, assignment: Assignment, process: ProcessConfig, rpc: RpcConfig
-) -> int:
+def run(config: TrainerConfig, spec: JobSpec, process: ProcessConfig, rpc: RpcConfig) -> int:
     """Train until the job is done or the process is told to stop; return the exit code."""
-    parts = (assignment.job, assignment.data, assignment.model)
+    parts = (spec.job, spec.data, spec.model)
     with Process(config.name, process, config, *parts, rpc) as running:
         life = running.life
         rpc.import_modules()
@@ -42,7 +40,7 @@ def run(
         running.is_ready = True
         figures = Job(
             mesh,
-            assignment,
+            spec,
             endpoint=_endpoint(config),
             join_timeout_s=config.join_timeout_s,
             backend=config.backend,

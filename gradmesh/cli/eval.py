@@ -34,7 +34,7 @@ def eval(
     from gradmesh.launch.scoring import open_scorer
 
     with open_scorer(model, parameter_servers) as scorer:
-        wanted = scorer.saved.assignment.job.eval_batches if batches is None else batches
+        wanted = scorer.saved.spec.job.eval_batches if batches is None else batches
         figures = scorer.evaluate(files, wanted)
     Figures(figures).show()
     if file is not None:

@@ -17,7 +17,7 @@ from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.coordinator.config import CoordinatorConfig
-from gradmesh.trainer.job.assignment import assignment_of
+from gradmesh.trainer.job.spec import job_spec_of
 
 # Pods have 45 s to end, role after role.
 _DRAIN_S = 180.0
@@ -40,9 +40,9 @@ def train_on_kubernetes(
     Raises:
         ClusterFailed: The trainers were given up, or ended without a result.
     """
-    assignment = assignment_of(sections)
+    spec = job_spec_of(sections)
     counts = sections[CoordinatorConfig]
-    files = collect(config, assignment, sections[RpcConfig].imports)
+    files = collect(config, spec, sections[RpcConfig].imports)
     launcher = KubernetesLauncher(name or cluster_name(config), options)
     request = ClusterRequest(
         parameter_servers=counts.parameter_servers,
@@ -72,5 +72,5 @@ def train_on_kubernetes(
         return None, code
     if not training.figures:
         raise ClusterFailed("the trainers ended without a result; see their logs", 4)
-    training.write(output, assignment)
+    training.write(output, spec)
     return training.figures, 0

@@ -18,7 +18,7 @@ from gradmesh.launch.supervisor import RestartPolicy
 from gradmesh.launch.training import prepare, result_of
 from gradmesh.sdk.process.config import Sections
 from gradmesh.services.coordinator.config import CoordinatorConfig
-from gradmesh.trainer.job.assignment import assignment_of
+from gradmesh.trainer.job.spec import job_spec_of
 
 
 @click.command()
@@ -71,8 +71,8 @@ def train(
             param_hint="--on",
         )
     begun = time.monotonic()
-    assignment = assignment_of(sections)
-    output = (assignment.job.output or Path(config.stem)).absolute()
+    spec = job_spec_of(sections)
+    output = (spec.job.output or Path(config.stem)).absolute()
     counts = sections[CoordinatorConfig]
     title = (
         f"gradmesh train {config.name}: {counts.parameter_servers} parameter servers, "
@@ -86,7 +86,7 @@ def train(
         )
         kept = "report and metrics"
     else:
-        prepare(assignment)
+        prepare(spec)
         cluster = LocalCluster(
             parameter_servers=counts.parameter_servers,
             trainers=counts.trainers,

@@ -9,7 +9,7 @@ from gradmesh.launch.sections import role_sections
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.trainer.config import TrainerConfig
-from gradmesh.trainer.job.assignment import assignment_of
+from gradmesh.trainer.job.spec import job_spec_of
 
 
 @click.command()
@@ -20,7 +20,7 @@ def trainer(sections: Sections, config: Path | None) -> int:
 
     return run(
         sections[TrainerConfig],
-        assignment_of(sections),
+        job_spec_of(sections),
         process_config(sections),
         sections[RpcConfig],
     )

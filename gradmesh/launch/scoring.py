@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gradmesh.launch.local import LocalCluster
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.trainer.data import Blocks, Source
-from gradmesh.trainer.data.bad_lines import BadLines
+from gradmesh.trainer.data.samples import BadLines
 from gradmesh.trainer.errors import DataError
 from gradmesh.trainer.job.evaluation import evaluate, scores
 from gradmesh.trainer.job.model import make_model
@@ -44,7 +44,7 @@ class Scorer:
         Raises:
             DataError: The data cannot be used.
         """
-        job, data = self.saved.assignment.job, self.saved.assignment.data
+        job, data = self.saved.spec.job, self.saved.spec.data
         bad_lines = BadLines(data.max_bad_lines)
         with self._blocks(files, labelled=True) as blocks:
             figures = evaluate(
@@ -77,24 +77,24 @@ class Scorer:
                     # One line of the answer for one line of the file, or the order is lost.
                     raise DataError(f"{block.bad[0]}; mend the file, every line gets an answer")
                 number += 1
-                size = self.saved.assignment.job.batch_size
+                size = self.saved.spec.job.batch_size
                 for scored in scores(self._model, _cut(block.samples, size)):
                     yield scored[1]
 
     def _blocks(self, files: Sequence[Path], labelled: bool) -> Blocks:
-        assignment = self.saved.assignment
-        data = assignment.data
+        spec = self.saved.spec
+        data = spec.data
         if files:
             # The training files need not be here any more.
             data = replace(data, train=tuple(files), validation=(), test=())
-        source = Source(data, assignment.job.seed)
+        source = Source(data, spec.job.seed)
         if source.fields != self.saved.fields:
             raise DataError(
                 f"these data have {source.fields}, the model was trained on {self.saved.fields}"
             )
         if files:
             return source.with_files(files, labelled=labelled)
-        return source.blocks("test", assignment.job.batch_size)
+        return source.blocks("test", spec.job.batch_size)
 
 
 def _cut(samples: Any, size: int) -> Iterator[Any]:
@@ -121,6 +121,6 @@ def open_scorer(path: Path, parameter_servers: int = 1) -> Iterator[Scorer]:
         mesh.restore(saved.tables)
         names = [f"feature-{feature}" for feature in range(saved.fields.features)]
         embeddings = remote_embedding([mesh.open_table(name) for name in names], saved.fields)
-        model = make_model(saved.assignment, saved.fields, embeddings)
+        model = make_model(saved.spec, saved.fields, embeddings)
         model.load_state_dict(saved.dense)
         yield Scorer(saved, model)

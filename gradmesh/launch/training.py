@@ -17,8 +17,8 @@ from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.trainer.data.source import build_vocabulary
-from gradmesh.trainer.job.assignment import JOB_SECTIONS, Assignment, assignment_of
-from gradmesh.trainer.job.history import read_history
+from gradmesh.trainer.job.metrics_log import read_metrics_log
+from gradmesh.trainer.job.spec import JOB_SECTIONS, JobSpec, job_spec_of
 from gradmesh.trainer.models import build_model
 from gradmesh.trainer.models.config import MODEL_NAMES
 
@@ -69,9 +69,9 @@ def train(
     """
     file = Path(job) if isinstance(job, str | Path) else None
     given = {} if isinstance(job, str | Path) else _flat(job)
-    assignment = read_assignment(file, given)
-    prepare(assignment)
-    kept = assignment.job.output if output is None else Path(output).absolute()
+    spec = read_job_spec(file, given)
+    prepare(spec)
+    kept = spec.job.output if output is None else Path(output).absolute()
     with tempfile.TemporaryDirectory(prefix="gradmesh-train-") as scratch:
         folder = kept or Path(scratch)
         given |= {"job.output": folder, "job.save_model": kept is not None}
@@ -84,7 +84,7 @@ def train(
         )
         with cluster:
             *_, last = watch(cluster, folder, on_metrics)
-        return TrainingResult(result_of(last), read_history(folder), kept)
+        return TrainingResult(result_of(last), read_metrics_log(folder), kept)
 
 
 def watch(
@@ -115,7 +115,7 @@ def watch(
         status = _ask(cluster, status)
         yield status
         if folder is not None:
-            lines = read_history(folder)
+            lines = read_metrics_log(folder)
             # After a fault the last reports are repeated, and the file is shorter for a while.
             reported = min(reported, len(lines))
             for line in lines[reported:]:
@@ -136,7 +136,7 @@ def result_of(status: ClusterStatus) -> dict[str, float]:
     return {"bytes_moved": status.bytes_moved, **status.result}
 
 
-def read_assignment(file: Path | None, settings: Mapping[str, Any]) -> Assignment:
+def read_job_spec(file: Path | None, settings: Mapping[str, Any]) -> JobSpec:
     """Return the job of a file and settings by `section.key`, which are stronger.
 
     Raises:
@@ -144,10 +144,10 @@ def read_assignment(file: Path | None, settings: Mapping[str, Any]) -> Assignmen
     """
     own = {section.section for section in JOB_SECTIONS}
     flags = {key: value for key, value in settings.items() if key.partition(".")[0] in own}
-    return assignment_of(load(JOB_SECTIONS, flags=flags, file=file, known=SECTION_NAMES))
+    return job_spec_of(load(JOB_SECTIONS, flags=flags, file=file, known=SECTION_NAMES))
 
 
-def prepare(assignment: Assignment) -> None:
+def prepare(spec: JobSpec) -> None:
     """Build the vocabulary if the job needs one that is missing; check the data and the model.
 
     Mistakes are then reported before any process starts. A model of the user is imported
@@ -157,12 +157,12 @@ def prepare(assignment: Assignment) -> None:
         DataError: The data cannot be read.
         ConfigError: The model does not fit them.
     """
-    data = assignment.data
+    data = spec.data
     if data.ids == "vocabulary" and data.vocabulary is not None and not data.vocabulary.exists():
         build_vocabulary(data).save(data.vocabulary)
-    fields = assignment.source().fields
-    if assignment.model.name in MODEL_NAMES:
-        build_model(assignment.model, fields, Module(), Generator(assignment.job.seed))
+    fields = spec.source().fields
+    if spec.model.name in MODEL_NAMES:
+        build_model(spec.model, fields, Module(), Generator(spec.job.seed))
 
 
 def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

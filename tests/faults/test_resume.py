@@ -15,9 +15,9 @@ from gradmesh.protos.errors import CheckpointCorrupt
 from gradmesh.sdk.checkpoint.manifest import chain_of
 from gradmesh.sdk.checkpoint.model import export_model
 from gradmesh.sdk.checkpoint.shelf import list_checkpoints
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.model import make_model
-from gradmesh.trainer.models.local_embedding import LocalEmbedding
+from gradmesh.trainer.job.spec import JobSpec
+from gradmesh.trainer.models.embedding import LocalEmbedding
 from tests.faults.scenario import Outcome, assert_same, train
 
 
@@ -183,16 +183,16 @@ def test_a_checkpoint_is_a_torch_model_with_the_same_scores(stopped: Path, tmp_p
     arrays = load_file(tmp_path / "model.safetensors")
     twin = torch_dlrm(torch, arrays)
     twin.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()}, strict=True)
-    source = Assignment().source()
+    source = JobSpec().source()
     with source.blocks("test", 64) as blocks:
         block = blocks.read(0, 0)
         assert block is not None
         samples = block.samples
-    local = LocalEmbedding(source.fields.rows, Assignment().model.dim)
+    local = LocalEmbedding(source.fields.rows, JobSpec().model.dim)
     local.weight.data[:] = np.concatenate(
         [arrays[f"embeddings.feature-{i}.weight"] for i in range(source.fields.features)]
     )
-    ours = make_model(Assignment(), source.fields, local)
+    ours = make_model(JobSpec(), source.fields, local)
     ours.load_state_dict(
         {**ours.state_dict(), **{n: a for n, a in arrays.items() if "embeddings" not in n}}
     )

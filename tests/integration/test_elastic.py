@@ -6,17 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gradmesh.trainer.data import ClickData, DataConfig
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.job import Job
-from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.job.run import TrainingRun
+from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.models import ModelConfig
 from gradmesh.trainer.process_group import Endpoint
 
 CONFIG = JobConfig(
     steps=60, batch_size=16, eval_batches=2, log_every=1000, collective_timeout_s=20.0
 )
-ASSIGNMENT = Assignment(
+JOB_SPEC = JobSpec(
     job=CONFIG,
     data=DataConfig(rows=(40, 20), dense_features=4),
     model=ModelConfig(dim=4, bottom=(8,), top=(8,)),
@@ -37,7 +37,7 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch):
     found = Seen()
-    draw, take = ClickData.batch, Run.take_step
+    draw, take = ClickData.batch, TrainingRun.take_step
 
     def batch(self, split, index, size):
         if split == "train":
@@ -55,14 +55,14 @@ def seen(monkeypatch):
         return loss
 
     monkeypatch.setattr(ClickData, "batch", batch)
-    monkeypatch.setattr(Run, "take_step", take_step)
+    monkeypatch.setattr(TrainingRun, "take_step", take_step)
     return found
 
 
 def start(pool, cluster, name, stop=None):
     mesh = cluster.connect(name, role="trainer", timeout_s=20.0)
     stop = stop or threading.Event()
-    job = Job(mesh, ASSIGNMENT, endpoint=Endpoint(), join_timeout_s=30.0, is_stopping=stop.is_set)
+    job = Job(mesh, JOB_SPEC, endpoint=Endpoint(), join_timeout_s=30.0, is_stopping=stop.is_set)
 
     def run():
         try:

@@ -11,17 +11,16 @@ from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.engine.optim import SGD
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.trainer.data import DataConfig
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.model import create_tables, make_model
-from gradmesh.trainer.job.rates import dense_rate
-from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.job.run import TrainingRun
+from gradmesh.trainer.job.spec import JobSpec, dense_rate
 from gradmesh.trainer.models import LocalEmbedding, ModelConfig, row_dim
 from gradmesh.trainer.models.config import MODEL_NAMES
 from gradmesh.trainer.process_group import Endpoint
 
 STEPS = 5
-BASE = Assignment(
+BASE = JobSpec(
     job=JobConfig(
         steps=STEPS, batch_size=24, table_optimizer="sgd", table_learning_rate=2.0, optimizer="sgd",
         learning_rate=0.2, eval_batches=2, log_every=2, seed=5,
@@ -38,14 +37,14 @@ def variant(model=None, data=None, **job):
     return dataclasses.replace(changed, data=data or BASE.data)
 
 
-def read_tables(mesh, assignment, source):
-    tables = create_tables(mesh, assignment, source.fields, STEPS)
+def read_tables(mesh, spec, source):
+    tables = create_tables(mesh, spec, source.fields, STEPS)
     return [t.lookup(np.arange(n)) for t, n in zip(tables, source.fields.rows, strict=True)]
 
 
-def together(cluster, assignment, trainers, lane="auto"):
+def together(cluster, spec, trainers, lane="auto"):
     """Losses, dense parameters and rows after a job, from real processes' protocols."""
-    source = assignment.source()
+    source = spec.source()
 
     def train(number):
         mesh = connect(
@@ -57,7 +56,7 @@ def together(cluster, assignment, trainers, lane="auto"):
             timeout_s=20,
         )
         place = mesh.join_trainers(20)
-        with mesh, Run(mesh, place, assignment, source, Endpoint()) as run:
+        with mesh, TrainingRun(mesh, place, spec, source, Endpoint()) as run:
             losses = [run.take_step(step) for step in range(STEPS)]
             run.finish()
             arrays = [p.data.tobytes() for p in run.model.parameters()]
@@ -66,18 +65,18 @@ def together(cluster, assignment, trainers, lane="auto"):
     with ThreadPoolExecutor(trainers) as pool:
         results = sorted(pool.map(train, range(trainers), timeout=50))
     with connect(cluster.address, timeout_s=20) as mesh:
-        rows = [table.tobytes() for table in read_tables(mesh, assignment, source)]
+        rows = [table.tobytes() for table in read_tables(mesh, spec, source)]
     return [losses for _, losses, _ in results], results[0][2], rows
 
 
-def alone(initial, assignment, trainers):
+def alone(initial, spec, trainers):
     """The same batches in rank order, in one process, with plain arrays."""
-    source, job = assignment.source(), assignment.job
+    source, job = spec.source(), spec.job
     blocks = source.blocks("train", job.batch_size)
-    dim = row_dim(assignment.model)
+    dim = row_dim(spec.model)
     embeddings = LocalEmbedding(source.fields.rows, dim, hots=source.fields.hots)
     embeddings.weight.data[...] = np.concatenate(initial)
-    model = make_model(assignment, source.fields, embeddings)
+    model = make_model(spec, source.fields, embeddings)
     dense = [p for name, p in model.named_parameters() if not name.startswith("embeddings")]
     tables = {"params": [embeddings.weight], "lr": job.table_learning_rate}
     optimizer = SGD([{"params": dense}, tables], lr=job.learning_rate)
@@ -90,36 +89,36 @@ def alone(initial, assignment, trainers):
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
             run_backward([loss], into=total)
             losses[rank].append(float(loss.item()))
-        optimizer.param_groups[0]["lr"] = dense_rate(job, assignment.rates, step, STEPS)
+        optimizer.param_groups[0]["lr"] = dense_rate(job, spec.rates, step, STEPS)
         optimizer.step({leaf: grad / np.float32(trainers) for leaf, grad in total.items()})
     rows = [embeddings.table(feature).tobytes() for feature in range(source.fields.features)]
     return losses, [p.data.tobytes() for p in dense], rows
 
 
-def initial_rows(cluster, assignment):
+def initial_rows(cluster, spec):
     with connect(cluster.address, timeout_s=20) as mesh:
-        return read_tables(mesh, assignment, assignment.source())
+        return read_tables(mesh, spec, spec.source())
 
 
 @pytest.mark.parametrize("prefetch_depth", [0, 2])
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("trainers", [1, 2, 4])
 def test_trainers_and_servers_equal_one_process(start_cluster, trainers, servers, prefetch_depth):
-    assignment = variant(prefetch_depth=prefetch_depth)
+    spec = variant(prefetch_depth=prefetch_depth)
     cluster = start_cluster(servers, trainers)
-    initial = initial_rows(cluster, assignment)
+    initial = initial_rows(cluster, spec)
 
-    assert together(cluster, assignment, trainers) == alone(initial, assignment, trainers)
+    assert together(cluster, spec, trainers) == alone(initial, spec, trainers)
 
 
 @pytest.mark.parametrize("prefetch_depth", [0, 1])
 @pytest.mark.parametrize("lane", ["shm", "tcp", "grpc"])
 def test_every_lane_gives_the_same_bits(start_cluster, lane, prefetch_depth):
-    assignment = variant(prefetch_depth=prefetch_depth)
+    spec = variant(prefetch_depth=prefetch_depth)
     cluster = start_cluster(2, 2)
-    initial = initial_rows(cluster, assignment)
+    initial = initial_rows(cluster, spec)
 
-    assert together(cluster, assignment, 2, lane) == alone(initial, assignment, 2)
+    assert together(cluster, spec, 2, lane) == alone(initial, spec, 2)
 
 
 @pytest.mark.slow
@@ -128,20 +127,20 @@ def test_every_lane_gives_the_same_bits(start_cluster, lane, prefetch_depth):
 @pytest.mark.parametrize("trainers", [1, 2, 4])
 @pytest.mark.parametrize("lane", ["shm", "tcp", "grpc"])
 def test_every_size_on_every_lane(start_cluster, lane, trainers, servers, prefetch_depth):
-    assignment = variant(prefetch_depth=prefetch_depth)
+    spec = variant(prefetch_depth=prefetch_depth)
     cluster = start_cluster(servers, trainers)
-    initial = initial_rows(cluster, assignment)
+    initial = initial_rows(cluster, spec)
 
-    assert together(cluster, assignment, trainers, lane) == alone(initial, assignment, trainers)
+    assert together(cluster, spec, trainers, lane) == alone(initial, spec, trainers)
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_every_model_equals_one_process(start_cluster, name):
-    assignment = variant(model={"name": name})
+    spec = variant(model={"name": name})
     cluster = start_cluster(2, 2)
-    initial = initial_rows(cluster, assignment)
+    initial = initial_rows(cluster, spec)
 
-    assert together(cluster, assignment, 2) == alone(initial, assignment, 2)
+    assert together(cluster, spec, 2) == alone(initial, spec, 2)
 
 
 def test_ddp_around_each_dense_part_gives_the_same_bits(start_cluster):
@@ -171,12 +170,12 @@ def test_stale_rows_train_nearly_as_well(start_cluster):
 
 def test_several_ids_of_a_feature_are_summed_on_both_sides_alike(start_cluster):
     data = DataConfig(shape="criteo", scale=1e-5, multi_hot=True)
-    assignment = variant(data=data)
+    spec = variant(data=data)
     cluster = start_cluster(2, 2)
-    initial = initial_rows(cluster, assignment)
+    initial = initial_rows(cluster, spec)
 
-    losses, dense, rows = together(cluster, assignment, 2)
-    expected = alone(initial, assignment, 2)
+    losses, dense, rows = together(cluster, spec, 2)
+    expected = alone(initial, spec, 2)
 
     # Gradients of repeated ids are added up in another order than in one matrix.
     np.testing.assert_allclose(losses, expected[0], rtol=1e-5)

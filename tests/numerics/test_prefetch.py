@@ -16,9 +16,9 @@ from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.recipe import Initializer
 from gradmesh.trainer.data import DataConfig
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
-from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.job.run import TrainingRun
+from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.models import ModelConfig
 from gradmesh.trainer.process_group import Endpoint
 
@@ -335,7 +335,7 @@ def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluste
     assert (plain[3], ahead[3]) == (0, STEPS - 1)
 
 
-JOB = Assignment(
+JOB = JobSpec(
     job=JobConfig(
         steps=6, batch_size=16, table_learning_rate=5.0, learning_rate=0.5, eval_batches=2,
         log_every=2, seed=3,
@@ -349,14 +349,14 @@ JOB = Assignment(
 def test_a_job_that_prefetches_ends_with_the_same_figures(make_cluster, depth):
     def train_job(depth):
         job = dataclasses.replace(JOB.job, prefetch_depth=depth)
-        assignment = dataclasses.replace(JOB, job=job)
+        spec = dataclasses.replace(JOB, job=job)
         cluster = make_cluster(trainers=2)
-        source = assignment.source()
+        source = spec.source()
 
         def train_rank(name):
             mesh = cluster.connect(name, role="trainer")
             place = mesh.join_trainers(10)
-            with mesh, Run(mesh, place, assignment, source, Endpoint()) as run:
+            with mesh, TrainingRun(mesh, place, spec, source, Endpoint()) as run:
                 figures = run.train(lambda: False)
                 parameters = [p.data.tobytes() for p in run.model.parameters()]
                 hits = mesh.table_metrics.value("prefetch_hits")

@@ -10,11 +10,10 @@ from gradmesh.engine.autograd import as_tensor, run_backward
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.engine.optim import SGD
 from gradmesh.trainer.data import DataConfig
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.model import create_tables, make_model
-from gradmesh.trainer.job.rates import dense_rate
-from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.job.run import TrainingRun
+from gradmesh.trainer.job.spec import JobSpec, dense_rate
 from gradmesh.trainer.models import LocalEmbedding, ModelConfig
 from gradmesh.trainer.process_group import Endpoint
 
@@ -30,7 +29,7 @@ CONFIG = JobConfig(
     log_every=2,
     seed=3,
 )
-ASSIGNMENT = Assignment(
+JOB_SPEC = JobSpec(
     job=CONFIG,
     data=DataConfig(rows=ROWS, dense_features=4),
     model=ModelConfig(dim=8, bottom=(8,), top=(16, 8)),
@@ -48,7 +47,7 @@ class Result:
 
 
 def read_tables(mesh):
-    tables = create_tables(mesh, ASSIGNMENT, ASSIGNMENT.source().fields, CONFIG.steps)
+    tables = create_tables(mesh, JOB_SPEC, JOB_SPEC.source().fields, CONFIG.steps)
     return [table.lookup(np.arange(rows)) for table, rows in zip(tables, ROWS, strict=True)]
 
 
@@ -58,12 +57,12 @@ def parameters_of(model):
 
 
 def train_distributed(cluster, trainers):
-    source = ASSIGNMENT.source()
+    source = JOB_SPEC.source()
     meshes = [cluster.connect(f"trainer-{rank}", "trainer") for rank in range(trainers)]
 
     def train(mesh):
         place = mesh.join_trainers(20)
-        with mesh, Run(mesh, place, ASSIGNMENT, source, Endpoint()) as run:
+        with mesh, TrainingRun(mesh, place, JOB_SPEC, source, Endpoint()) as run:
             losses = [run.take_step(step) for step in range(CONFIG.steps)]
             return place.rank, losses, parameters_of(run.model), run.finish()
 
@@ -77,11 +76,11 @@ def train_distributed(cluster, trainers):
 
 def train_alone(initial_tables, trainers):
     """Run the ranks' batches one after another in one process, with plain arrays."""
-    source = ASSIGNMENT.source()
+    source = JOB_SPEC.source()
     blocks = source.blocks("train", CONFIG.batch_size)
-    embeddings = LocalEmbedding(ROWS, ASSIGNMENT.model.dim)
+    embeddings = LocalEmbedding(ROWS, JOB_SPEC.model.dim)
     embeddings.weight.data[...] = np.concatenate(initial_tables)
-    model = make_model(ASSIGNMENT, source.fields, embeddings)
+    model = make_model(JOB_SPEC, source.fields, embeddings)
     dense = [p for name, p in model.named_parameters() if not name.startswith("embeddings")]
     optimizer = SGD(
         [{"params": dense}, {"params": [embeddings.weight], "lr": CONFIG.table_learning_rate}],
@@ -97,7 +96,7 @@ def train_alone(initial_tables, trainers):
             run_backward([loss], into=total)
             losses[rank].append(float(loss.item()))
         mean = {leaf: grad / np.float32(trainers) for leaf, grad in total.items()}
-        optimizer.param_groups[0]["lr"] = dense_rate(CONFIG, ASSIGNMENT.rates, step, CONFIG.steps)
+        optimizer.param_groups[0]["lr"] = dense_rate(CONFIG, JOB_SPEC.rates, step, CONFIG.steps)
         optimizer.step(mean)
     rows = [embeddings.table(feature).tobytes() for feature in range(len(ROWS))]
     return Result(losses, parameters_of(model), rows)

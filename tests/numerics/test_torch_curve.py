@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gradmesh.trainer.data import DataConfig
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.model import create_tables
-from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.job.run import TrainingRun
+from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.models import ModelConfig
 from gradmesh.trainer.process_group import Endpoint
 
@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 STEPS = 200
 ROWS = (200, 100, 50, 20)
-ASSIGNMENT = Assignment(
+JOB_SPEC = JobSpec(
     job=JobConfig(
         steps=STEPS,
         batch_size=64,
@@ -43,7 +43,7 @@ class Twin(torch.nn.Module):
             torch.nn.EmbeddingBag.from_pretrained(torch.tensor(t), freeze=False, mode="sum")
             for t in tables
         )
-        sizes, features = ASSIGNMENT.model, len(ROWS) + 1
+        sizes, features = JOB_SPEC.model, len(ROWS) + 1
         self.bottom = self._mlp(5, *sizes.bottom, sizes.dim)
         self.top = self._mlp(features * (features - 1) // 2 + sizes.dim, *sizes.top, 1)
 
@@ -67,7 +67,7 @@ class Twin(torch.nn.Module):
 
 def train_twin(twin, source):
     dense = [p for name, p in twin.named_parameters() if not name.startswith("tables")]
-    job = ASSIGNMENT.job
+    job = JOB_SPEC.job
     optimizer = torch.optim.SGD(
         [
             {"params": dense, "lr": job.learning_rate},
@@ -94,13 +94,13 @@ def test_loss_curve_is_torchs(make_cluster):
     # More threads than cores cost more than such small layers do.
     torch.set_num_threads(1)
     cluster = make_cluster(parameter_servers=2, trainers=1)
-    source = ASSIGNMENT.source()
+    source = JOB_SPEC.source()
     mesh = cluster.connect("trainer-0", role="trainer")
-    tables = create_tables(mesh, ASSIGNMENT, source.fields, STEPS)
+    tables = create_tables(mesh, JOB_SPEC, source.fields, STEPS)
     twin = Twin([t.lookup(np.arange(n)) for t, n in zip(tables, ROWS, strict=True)])
     place = mesh.join_trainers(20)
 
-    with Run(mesh, place, ASSIGNMENT, source, Endpoint()) as run:
+    with TrainingRun(mesh, place, JOB_SPEC, source, Endpoint()) as run:
         ours = {n: torch.tensor(p.data) for n, p in run.model.named_parameters()}
         state = {name.replace(".layers", ""): value for name, value in ours.items()}
         assert not twin.load_state_dict(state, strict=False).unexpected_keys

@@ -1,13 +1,14 @@
-"""A data set as numbered blocks of samples: what every format offers, and all that streams need.
-
-Blocks of an epoch have an order of their own, which the seed decides; any process may read any
-block, so that ranks share a data set without speaking to each other.
-"""
+"""A data set as numbered blocks of samples: the interface of every format."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, final
 
-from gradmesh.trainer.data.columns import Block
-from gradmesh.trainer.data.fields import Fields
+import numpy as np
+
+from gradmesh.trainer.data.encoder import Encoder
+from gradmesh.trainer.data.samples import BadLine, Batch, Block, Columns, Fields
 
 
 class Blocks(ABC):
@@ -42,3 +43,65 @@ class Blocks(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+_BLOCKS, _SAMPLES = 0, 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BlockOrder:
+    """How epochs are shuffled.
+
+    Args:
+        seed: Decides on the order; None keeps that of the files.
+    """
+
+    seed: int | None = None
+
+    def place(self, epoch: int, number: int, count: int) -> int | None:
+        """Return which of `count` comes as number `number`; None behind the last."""
+        if number >= count:
+            return None
+        return number if self.seed is None else int(_permutation(self.seed, epoch, count)[number])
+
+
+@lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, count: int) -> Any:
+    return np.random.default_rng([seed, _BLOCKS, epoch]).permutation(count)
+
+
+def shuffled(samples: Batch, order: BlockOrder, epoch: int, block: int) -> Batch:
+    """Return the samples of a block in the order of an epoch."""
+    if order.seed is None:
+        return samples
+    chance = np.random.default_rng([order.seed, _SAMPLES, epoch, block])
+    places = chance.permutation(samples.size)
+    return Batch(samples.dense[places], samples.ids[places], samples.labels[places])
+
+
+class FileBlocks(Blocks):
+    """Samples from files.
+
+    Args:
+        encoder: Makes ids of values.
+        order: Whether and how epochs are shuffled.
+    """
+
+    def __init__(self, encoder: Encoder, order: BlockOrder) -> None:
+        self.fields = encoder.fields
+        self._encoder = encoder
+        self._order = order
+
+    def read(self, epoch: int, block: int) -> Block | None:
+        """Return a block; see Blocks."""
+        found = self.read_columns(epoch, block)
+        if found is None:
+            return None
+        columns, bad = found
+        samples = self._encoder.encode(columns)
+        return Block(shuffled(samples, self._order, epoch, block), tuple(bad))
+
+    @abstractmethod
+    def read_columns(self, epoch: int, block: int) -> tuple[Columns, list[BadLine]] | None:
+        """Return a block before it is encoded, in the order of the file, and what is left out."""

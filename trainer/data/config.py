@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, final
 
-from gradmesh.sdk.process.setting import Problem, Section, setting
+from gradmesh.sdk.process.errors import Problem
+from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.trainer.data.click_spec import ClickSpec
 from gradmesh.trainer.data.encoder import DenseRule, IdRule
-from gradmesh.trainer.data.spec import ClickSpec
 from gradmesh.trainer.data.text_layout import COLUMN_KINDS
 
 _CLICKS = ClickSpec()

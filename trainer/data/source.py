@@ -6,32 +6,23 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 from gradmesh.sdk.process.config import load, section_as_dict
-from gradmesh.trainer.data.array_blocks import ArrayBlocks, ArrayFolder
-from gradmesh.trainer.data.bad_lines import BadLines
-from gradmesh.trainer.data.blocks import Blocks
-from gradmesh.trainer.data.click import ClickData
-from gradmesh.trainer.data.click_blocks import ClickBlocks
+from gradmesh.trainer.data.blocks import BlockOrder, Blocks, FileBlocks
+from gradmesh.trainer.data.click import ClickBlocks, ClickData
+from gradmesh.trainer.data.click_spec import ClickSpec, criteo_spec
 from gradmesh.trainer.data.config import DataConfig
-from gradmesh.trainer.data.criteo_shape import criteo_spec
-from gradmesh.trainer.data.encoder import Encoder
-from gradmesh.trainer.data.fields import Fields
-from gradmesh.trainer.data.file_blocks import FileBlocks
-from gradmesh.trainer.data.order import BlockOrder
-from gradmesh.trainer.data.parquet_blocks import ParquetBlocks, ParquetFile
-from gradmesh.trainer.data.progression import Progression
-from gradmesh.trainer.data.reader import BlockReader, LocalReader
-from gradmesh.trainer.data.reader_pool import ReaderPool
-from gradmesh.trainer.data.spec import ClickSpec
-from gradmesh.trainer.data.stream import Stream
-from gradmesh.trainer.data.text_blocks import TextBlocks
-from gradmesh.trainer.data.text_file import TextFile
+from gradmesh.trainer.data.encoder import Encoder, Vocabulary, VocabularyBuilder
+from gradmesh.trainer.data.npy import ArrayBlocks, ArrayFolder
+from gradmesh.trainer.data.parquet import ParquetBlocks, ParquetFile
+from gradmesh.trainer.data.reader import BlockReader, LocalReader, ReaderPool
+from gradmesh.trainer.data.samples import BadLines, Fields
+from gradmesh.trainer.data.stream import BatchStream, Progression
+from gradmesh.trainer.data.text import TextBlocks, TextFile
 from gradmesh.trainer.data.text_layout import (
     TextLayout,
     criteo_layout,
     movielens_layout,
     unlabelled,
 )
-from gradmesh.trainer.data.vocabulary import Vocabulary, VocabularyBuilder
 from gradmesh.trainer.errors import DataError
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -84,7 +75,7 @@ class Source:
                 self._samples = blocks.count()
         return self._samples
 
-    def stream(self, progressions: Sequence[Progression], batch_size: int) -> Stream:
+    def stream(self, progressions: Sequence[Progression], batch_size: int) -> BatchStream:
         """Return a rank's batches of the training split.
 
         Args:
@@ -92,7 +83,7 @@ class Source:
             batch_size: Samples of a batch.
         """
         bad_lines = BadLines(self.config.max_bad_lines)
-        return Stream(self._reader(batch_size), progressions, batch_size, bad_lines)
+        return BatchStream(self._reader(batch_size), progressions, batch_size, bad_lines)
 
     def _reader(self, batch_size: int) -> BlockReader:
         if not self.config.readers:

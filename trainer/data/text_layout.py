@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradmesh.trainer.data import text_kernel
-from gradmesh.trainer.data.columns import Columns
+from gradmesh.trainer.data.samples import Columns
 from gradmesh.trainer.errors import DataError
 
 CRITEO_DENSE = 13

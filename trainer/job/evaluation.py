@@ -1,18 +1,19 @@
 """How good the model is on held-out data, measured by all ranks together."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.engine.autograd import no_grad
 from gradmesh.trainer.data import Batch, Blocks
-from gradmesh.trainer.data.bad_lines import BadLines
-from gradmesh.trainer.data.teacher import sigmoid
+from gradmesh.trainer.data.click import sigmoid
+from gradmesh.trainer.data.samples import BadLines
 from gradmesh.trainer.errors import DataError
-from gradmesh.trainer.metric import (
-    RunningFigures,
+from gradmesh.trainer.metrics import (
+    RunningMetrics,
     auc,
     calibration,
     log_loss,
@@ -125,7 +126,7 @@ def _exact(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dict[st
 
 def _streaming(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dict[str, float]:
     """Measure by sums alone, which add up over the ranks."""
-    guessed, best, unknown = RunningFigures(), RunningFigures(), np.zeros(1, np.int64)
+    guessed, best, unknown = RunningMetrics(), RunningMetrics(), np.zeros(1, np.int64)
     for labels, guesses, chances in parts:
         guessed.add(labels, guesses)
         unknown += int(np.isnan(chances).sum())
@@ -138,3 +139,25 @@ def _streaming(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dic
         known = best.values()
         figures |= {"best_auc": known["auc"], "best_log_loss": known["log_loss"]}
     return figures
+
+
+@final
+class EarlyStopping:
+    """Watches a loss.
+
+    Args:
+        looks: How many in a row may be no better than the best before; 0 for any number.
+    """
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+        self._best = math.inf
+        self._in_vain = 0
+
+    def is_exhausted(self, loss: float) -> bool:
+        """Tell whether it was one look too many."""
+        if loss < self._best:
+            self._best, self._in_vain = loss, 0
+        else:
+            self._in_vain += 1
+        return 0 < self._looks <= self._in_vain

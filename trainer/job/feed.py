@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.trainer.data import Batch, Progression, Source
-from gradmesh.trainer.data.progression import begin, share
-from gradmesh.trainer.data.stream import Stream
+from gradmesh.trainer.data.stream import BatchStream, begin, share
 from gradmesh.trainer.process_group import ProcessGroup
 
 _POSITION: Final = "data.position"
 _STEP: Final = "data.step"
 
 
-class Place(NamedTuple):
+class DataPosition(NamedTuple):
     """Where a run is in the data."""
 
     step: int
@@ -41,14 +40,16 @@ class Feed:
         place: Where to begin.
     """
 
-    def __init__(self, source: Source, group: ProcessGroup, batch_size: int, place: Place) -> None:
+    def __init__(
+        self, source: Source, group: ProcessGroup, batch_size: int, place: DataPosition
+    ) -> None:
         self._group = group
         if source.is_endless:
             # Its blocks are batches: nothing has to be read to be left out.
             own = [Progression(0, place.batches + group.rank, group.size)]
         else:
             own = share(_left(source, batch_size, place, group.size), group.rank, group.size)
-        self._stream: Stream = source.stream(own, batch_size)
+        self._stream: BatchStream = source.stream(own, batch_size)
         self._next = place.step
         self._drawn: dict[int, Batch] = {}
         self._positions = {place.step - 1: self._stream.position}
@@ -97,7 +98,9 @@ class Feed:
         self._stream.close()
 
 
-def _left(source: Source, batch_size: int, place: Place, world_size: int) -> list[Progression]:
+def _left(
+    source: Source, batch_size: int, place: DataPosition, world_size: int
+) -> list[Progression]:
     """Return what all ranks together have left to read at a place."""
     if not place.saved or _POSITION not in place.saved:
         return begin(world_size)

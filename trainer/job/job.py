@@ -24,11 +24,11 @@ from gradmesh.sdk.cluster.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost, TrainersMissing
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.checkpoints import Checkpoints
 from gradmesh.trainer.job.dense import DenseState
-from gradmesh.trainer.job.run import Run
+from gradmesh.trainer.job.run import TrainingRun
 from gradmesh.trainer.job.saved_model import described
+from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.process_group import Backend, Endpoint
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Job:
 
     Args:
         mesh: The mesh, joined as a trainer.
-        assignment: What to train.
+        spec: What to train.
         endpoint: Where this trainer listens for its peers.
         join_timeout_s: How long to wait for the other trainers.
         backend: How trainers exchange gradients.
@@ -71,7 +71,7 @@ class Job:
     def __init__(
         self,
         mesh: Mesh,
-        assignment: Assignment,
+        spec: JobSpec,
         *,
         endpoint: Endpoint,
         join_timeout_s: float,
@@ -79,16 +79,16 @@ class Job:
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mesh = mesh
-        self._assignment = assignment
+        self._spec = spec
         self._endpoint = endpoint
         self._join_timeout_s = join_timeout_s
         self._backend = backend
         self._is_stopping = is_stopping
-        self._source = assignment.source()
+        self._source = spec.source()
         # What a generation that ended left of the dense part.
         self._held: DenseState | None = None
-        about = described(assignment, self._source.fields)
-        self._checkpoints = Checkpoints(mesh, assignment.job, about)
+        about = described(spec, self._source.fields)
+        self._checkpoints = Checkpoints(mesh, spec.job, about)
 
     def run(self) -> dict[str, float] | None:
         """Train; return the figures, or None when told to stop before the end.
@@ -107,7 +107,7 @@ class Job:
             try:
                 return self._run_once()
             except Exception as error:
-                if not is_recoverable(error) or restarts >= self._assignment.job.max_restarts:
+                if not is_recoverable(error) or restarts >= self._spec.job.max_restarts:
                     raise
                 restarts += 1
                 _log.warning(
@@ -132,10 +132,10 @@ class Job:
                 "world_size": membership.world_size,
             },
         )
-        with Run(
+        with TrainingRun(
             self._mesh,
             membership,
-            self._assignment,
+            self._spec,
             self._source,
             self._endpoint,
             self._backend,
@@ -155,7 +155,7 @@ class Job:
             left_s = deadline - time.monotonic()
             try:
                 wait_s = min(_JOIN_CALL_S, max(left_s, 0.1))
-                return self._mesh.join_trainers(wait_s, self._assignment.job.id or "")
+                return self._mesh.join_trainers(wait_s, self._spec.job.id or "")
             except JobDone as done:
                 _log.info("nothing left to do", extra={"reason": done.message})
                 return None

@@ -1,16 +1,22 @@
 """The tables, the model and the optimizer that a job's settings describe; the same on all ranks."""
 
+from collections.abc import Callable
+from typing import Any, Literal
+
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module
 from gradmesh.engine.optim import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad, lr_scheduler
 from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.process.errors import ConfigError, Problem
 from gradmesh.sdk.table.recipe import Initializer
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.wire import Precision
 from gradmesh.trainer.data import Fields
-from gradmesh.trainer.job.assignment import Assignment
+from gradmesh.trainer.ddp import DistributedDataParallel
 from gradmesh.trainer.job.config import JobConfig, WirePrecision
+from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.models import build_model, row_dim
+from gradmesh.trainer.process_group import ProcessGroup
 
 _OPTIMIZERS: dict[str, type[Optimizer]] = {
     "sgd": SGD,
@@ -20,19 +26,19 @@ _OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 
 
-def create_tables(mesh: Mesh, assignment: Assignment, fields: Fields, changes: int) -> list[Table]:
+def create_tables(mesh: Mesh, spec: JobSpec, fields: Fields, changes: int) -> list[Table]:
     """Create or open one table for each categorical feature.
 
     Args:
         mesh: Where they live.
-        assignment: The job.
+        spec: The job.
         fields: The features of a sample.
         changes: How often the whole job changes a table, for the learning rate's schedule.
 
     Raises:
         TableConflict: The mesh has tables of these names with other settings.
     """
-    job, model, rates = assignment.job, assignment.model, assignment.rates
+    job, model, rates = spec.job, spec.model, spec.rates
     optimizer = _OPTIMIZERS[job.table_optimizer](lr=rates.tables)  # type: ignore[call-arg]
     return [
         mesh.table(
@@ -50,14 +56,14 @@ def create_tables(mesh: Mesh, assignment: Assignment, fields: Fields, changes: i
     ]
 
 
-def make_model(assignment: Assignment, fields: Fields, embeddings: Module) -> Module:
+def make_model(spec: JobSpec, fields: Fields, embeddings: Module) -> Module:
     """Return the model with its initial parameters, which follow from the seed."""
-    return build_model(assignment.model, fields, embeddings, Generator(assignment.job.seed))
+    return build_model(spec.model, fields, embeddings, Generator(spec.job.seed))
 
 
-def make_optimizer(assignment: Assignment, model: Module) -> Optimizer:
+def make_optimizer(spec: JobSpec, model: Module) -> Optimizer:
     """Return the optimizer of the dense layers."""
-    return _OPTIMIZERS[assignment.job.optimizer](model.parameters(), lr=assignment.rates.first)
+    return _OPTIMIZERS[spec.job.optimizer](model.parameters(), lr=spec.rates.first)
 
 
 def _table_schedule(job: JobConfig, rate: float, changes: int) -> lr_scheduler.LRScheduler | None:
@@ -74,3 +80,32 @@ def _table_schedule(job: JobConfig, rate: float, changes: int) -> lr_scheduler.L
 
 def _precision(name: WirePrecision) -> Precision | None:
     return None if name == "float32" else name
+
+
+def replicate(
+    model: Module, mode: Literal["whole", "dense", "none"], group: ProcessGroup
+) -> Callable[..., Any]:
+    """Return what to call instead of the model; collective.
+
+    Args:
+        model: The model; with "dense" its parts are wrapped in place.
+        mode: "whole" averages all gradients together; "dense" those of each part by itself; with
+            "none" every rank goes its own way.
+        group: The ranks.
+
+    Raises:
+        ConfigError: With "dense" the model has parameters outside its parts.
+    """
+    if mode == "none" or not list(model.parameters()):
+        return model
+    if mode == "whole":
+        return DistributedDataParallel(model, process_group=group)
+    parts = {name: child for name, child in model.named_children() if list(child.parameters())}
+    inside = {id(p) for child in parts.values() for p in child.parameters()}
+    outside = [name for name, p in model.named_parameters() if id(p) not in inside]
+    if outside:
+        text = f"is dense, but {', '.join(outside)} belong to no part of the model; use whole"
+        raise ConfigError([Problem("job.ddp", text)])
+    for name, child in parts.items():
+        setattr(model, name, DistributedDataParallel(child, process_group=group))
+    return model

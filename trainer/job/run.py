@@ -24,30 +24,26 @@ from gradmesh.sdk.cluster.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
 from gradmesh.trainer.data import Source, Split
-from gradmesh.trainer.data.bad_lines import BadLines
+from gradmesh.trainer.data.samples import BadLines
 from gradmesh.trainer.errors import TrainingDiverged
 from gradmesh.trainer.job.agreement import Agreement, agree
-from gradmesh.trainer.job.assignment import Assignment, steps_of
 from gradmesh.trainer.job.checkpoints import Checkpoints
-from gradmesh.trainer.job.clip import clipped
 from gradmesh.trainer.job.dense import (
     DenseState,
     check_dense,
+    clipped,
     dense_arrays,
     load_dense,
     pack,
     unpack,
 )
-from gradmesh.trainer.job.evaluation import evaluate
-from gradmesh.trainer.job.feed import Feed, Place
-from gradmesh.trainer.job.history import History
-from gradmesh.trainer.job.meter import Meter
-from gradmesh.trainer.job.model import create_tables, make_model, make_optimizer
-from gradmesh.trainer.job.patience import Patience
-from gradmesh.trainer.job.rates import dense_rate
-from gradmesh.trainer.job.replica import replicate
+from gradmesh.trainer.job.evaluation import EarlyStopping, evaluate
+from gradmesh.trainer.job.feed import DataPosition, Feed
+from gradmesh.trainer.job.metrics_log import MetricsLog, Throughput
+from gradmesh.trainer.job.model import create_tables, make_model, make_optimizer, replicate
 from gradmesh.trainer.job.report import write_report
 from gradmesh.trainer.job.saved_model import save_model
+from gradmesh.trainer.job.spec import JobSpec, dense_rate, steps_of
 from gradmesh.trainer.models import remote_embedding
 from gradmesh.trainer.process_group import Backend, Endpoint, connect
 
@@ -58,7 +54,7 @@ _REPORT_S = 1.0
 
 
 @final
-class Run:
+class TrainingRun:
     """A run in one generation; a context manager that leaves the group at its end.
 
     Construction is collective: the ranks agree on the step to go on from, and parameters are made
@@ -67,7 +63,7 @@ class Run:
     Args:
         mesh: The mesh.
         membership: This trainer's place in the generation.
-        assignment: The job.
+        spec: The job.
         source: Where samples come from.
         endpoint: Where this trainer listens for its peers.
         backend: How trainers exchange gradients.
@@ -83,7 +79,7 @@ class Run:
         self,
         mesh: Mesh,
         membership: Membership,
-        assignment: Assignment,
+        spec: JobSpec,
         source: Source,
         endpoint: Endpoint,
         backend: Backend = "auto",
@@ -92,10 +88,10 @@ class Run:
     ) -> None:
         self._mesh = mesh
         self._membership = membership
-        self._assignment = assignment
-        self._config = config = assignment.job
+        self._spec = spec
+        self._config = config = spec.job
         self._source = source
-        self._held_out_bad = BadLines(assignment.data.max_bad_lines)
+        self._held_out_bad = BadLines(spec.data.max_bad_lines)
         samples = source.epoch_samples() if config.epochs else None
         self.total_steps = steps_of(config, samples, membership.world_size)
         self._group = connect(
@@ -111,11 +107,11 @@ class Run:
             undo.callback(self._group.close)
             # Where every trainer changes rows by itself, a step changes them that many times.
             changes = self.total_steps * (membership.world_size if config.staleness else 1)
-            tables = create_tables(mesh, assignment, source.fields, changes)
+            tables = create_tables(mesh, spec, source.fields, changes)
             names = [table.name for table in tables]
             self._embeddings = remote_embedding(tables, source.fields, config.prefetch_depth)
-            self.model = make_model(assignment, source.fields, self._embeddings)
-            self._optimizer = make_optimizer(assignment, self.model)
+            self.model = make_model(spec, source.fields, self._embeddings)
+            self._optimizer = make_optimizer(spec, self.model)
 
             def restore() -> DenseState | None:
                 if checkpoints is None:
@@ -133,16 +129,16 @@ class Run:
             # The averaged gradients of a step, until it is known that the step counts.
             self._pending: dict[Any, Any] | None = None
             saved = self._take_over(agreed, held)
-            place = Place(self.steps, agreed.batches, saved)
+            place = DataPosition(self.steps, agreed.batches, saved)
             self._feed = Feed(source, self._group, config.batch_size, place)
             undo.callback(self._feed.close)
             # After the state was loaded, for it has the names of the model as it was built.
             self._replica = replicate(self.model, config.ddp, self._group)
             is_first = membership.rank == 0
             folder = config.output if is_first else None
-            self._history = History(folder, config.tensorboard, self.steps)
+            self._history = MetricsLog(folder, config.tensorboard, self.steps)
             undo.pop_all()
-        self._meter = Meter(config.batch_size * membership.world_size, self.steps)
+        self._meter = Throughput(config.batch_size * membership.world_size, self.steps)
         self._bytes_before = mesh.servers.bytes_moved()
         self._asked = self.steps
 
@@ -199,7 +195,7 @@ class Run:
             The figures of `finish`, or None when stopped before the end.
         """
         config = self._config
-        patience = Patience(config.patience)
+        patience = EarlyStopping(config.patience)
         for step in range(self.steps, self.total_steps):
             if self._checkpoints is not None:
                 self._checkpoints.before_step(step)
@@ -248,7 +244,7 @@ class Run:
 
     def _check(self, loss: float, step: int) -> None:
         if not math.isfinite(loss):
-            rates, job = self._assignment.rates, self._config
+            rates, job = self._spec.rates, self._config
             raise TrainingDiverged(
                 f"the loss of rank {self._membership.rank} is {loss} at step {step}: lower"
                 f" job.table_learning_rate ({rates.tables:g}, {job.table_optimizer}) or"
@@ -259,7 +255,7 @@ class Run:
     def _learn(self, step: int, gradients: dict[Any, Any]) -> None:
         """Change the dense parameters by the averaged gradients of a step."""
         config = self._config
-        rate = dense_rate(config, self._assignment.rates, step, self.total_steps)
+        rate = dense_rate(config, self._spec.rates, step, self.total_steps)
         self._optimizer.param_groups[0]["lr"] = rate
         self._optimizer.step(clipped(gradients, config.clip_norm))
 
@@ -370,8 +366,8 @@ class Run:
         if folder is None:
             return
         if self._config.save_model:
-            save_model(folder, self._mesh, self._assignment, self._source.fields, self.model)
-        write_report(folder, self._assignment.as_dict(), figures, self._history.lines)
+            save_model(folder, self._mesh, self._spec, self._source.fields, self.model)
+        write_report(folder, self._spec.as_dict(), figures, self._history.lines)
         _log.info("written", extra={"folder": str(folder)})
 
     def _bytes_moved(self) -> int:

@@ -26,7 +26,7 @@ from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.trainer.data import Fields
 from gradmesh.trainer.errors import DataError
-from gradmesh.trainer.job.assignment import Assignment
+from gradmesh.trainer.job.spec import JobSpec
 
 FOLDER = "model"
 _SETTINGS, _DENSE, _TABLES = "job.json", "dense.safetensors", "tables"
@@ -37,34 +37,32 @@ _VOCABULARY = "vocabulary.safetensors"
 class SavedModel(NamedTuple):
     """A model as it lies on disk; its tables stay there until they are restored."""
 
-    assignment: Assignment
+    spec: JobSpec
     fields: Fields
     dense: dict[str, Any]
     tables: Path
 
 
-def save_model(
-    folder: Path, mesh: Mesh, assignment: Assignment, fields: Fields, model: Module
-) -> None:
+def save_model(folder: Path, mesh: Mesh, spec: JobSpec, fields: Fields, model: Module) -> None:
     """Write a model into a job's folder; a former one is replaced when all is there.
 
     Args:
         folder: The job's output.
         mesh: Where the tables are; outside a step.
-        assignment: The job.
+        spec: The job.
         fields: The features of a sample.
         model: Its dense part is saved.
     """
     tables = [f"feature-{feature}" for feature in range(fields.features)]
     dense = {name: tensor.data.copy() for name, tensor in model.state_dict().items()}
-    content = {"gradmesh": VERSION, **described(assignment, fields)}
-    _write(folder / FOLDER, mesh, tables, dense, content, assignment.data.vocabulary)
+    content = {"gradmesh": VERSION, **described(spec, fields)}
+    _write(folder / FOLDER, mesh, tables, dense, content, spec.data.vocabulary)
 
 
-def described(assignment: Assignment, fields: Fields) -> dict[str, Any]:
+def described(spec: JobSpec, fields: Fields) -> dict[str, Any]:
     """Return what a model's folder and the checkpoints of its job say about it, as JSON."""
     return {
-        "settings": assignment.as_dict(),
+        "settings": spec.as_dict(),
         "fields": {
             "dense_features": fields.dense_features,
             "rows": fields.rows,
@@ -135,11 +133,11 @@ def load_model(path: Path) -> SavedModel:
         raise DataError(
             f"{path} holds no trained model: {error}; give the output folder of `gradmesh train`"
         ) from error
-    assignment = Assignment.from_dict(content["settings"])
+    spec = JobSpec.from_dict(content["settings"])
     if (home / _VOCABULARY).exists():
-        data = replace(assignment.data, vocabulary=home / _VOCABULARY)
-        assignment = replace(assignment, data=data)
+        data = replace(spec.data, vocabulary=home / _VOCABULARY)
+        spec = replace(spec, data=data)
     given = content["fields"]
     hots = given["hots"] and tuple(given["hots"])
     fields = Fields(given["dense_features"], tuple(given["rows"]), hots)
-    return SavedModel(assignment, fields, dense, home / _TABLES)
+    return SavedModel(spec, fields, dense, home / _TABLES)

@@ -12,7 +12,7 @@ from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.sections import variables
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.process.setting import settings
-from gradmesh.trainer.job.assignment import JOB_SECTIONS
+from gradmesh.trainer.job.spec import JOB_SECTIONS
 
 IMAGE = f"gradmesh:{VERSION}"
 INSTANCE = "app.kubernetes.io/instance"

@@ -17,11 +17,11 @@ from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.training import prepare, with_last_progress
 from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.trainer.job.assignment import Assignment
-from gradmesh.trainer.job.history import METRICS_FILE
+from gradmesh.sdk.cluster.status import ClusterStatus, fetch
+from gradmesh.trainer.job.metrics_log import METRICS_FILE
 from gradmesh.trainer.job.report import write_report
+from gradmesh.trainer.job.spec import JobSpec
 
 _POLL_S = 0.5
 _ASK_S = 5.0
@@ -38,7 +38,7 @@ def cluster_name(config: Path) -> str:
     return name if name[:1].isalpha() else f"job-{name}".strip("-")
 
 
-def collect(config: Path, assignment: Assignment, imports: tuple[str, ...]) -> Files:
+def collect(config: Path, spec: JobSpec, imports: tuple[str, ...]) -> Files:
     """Return the files of this machine that the pods need, after a check.
 
     Raises:
@@ -46,16 +46,16 @@ def collect(config: Path, assignment: Assignment, imports: tuple[str, ...]) -> F
         DataError: The data that come along cannot be used.
         FilesTooBig: They do not fit.
     """
-    place = assignment.job.checkpoint_path
+    place = spec.job.checkpoint_path
     if place is not None and "://" not in place and not place.startswith("/"):
         raise NotOnKubernetes(
             f"job.checkpoint_path is {place!r}, a folder of this machine; give the URL of a bucket,"
             " or the absolute path of a volume that the trainers mount"
         )
-    named = (*assignment.data.train, *assignment.data.validation, *assignment.data.test)
+    named = (*spec.data.train, *spec.data.validation, *spec.data.test)
     if all(Path(path).is_relative_to(config.absolute().parent) for path in named):
-        prepare(assignment)
-    module, colon, _ = assignment.model.name.partition(":")
+        prepare(spec)
+    module, colon, _ = spec.model.name.partition(":")
     return files_of(config, (*imports, *((module,) if colon else ())))
 
 
@@ -115,12 +115,12 @@ class RemoteTraining:
         if self._reader.is_alive():
             self._reader.join(_ASK_S)
 
-    def write(self, output: Path, assignment: Assignment) -> None:
+    def write(self, output: Path, spec: JobSpec) -> None:
         """Write metrics and report into a folder of this machine."""
         output.mkdir(parents=True, exist_ok=True)
         lines = "".join(json.dumps(line) + "\n" for line in self.history.lines)
         (output / METRICS_FILE).write_text(lines, encoding="utf-8")
-        write_report(output, assignment.as_dict(), self.figures, self.history.lines)
+        write_report(output, spec.as_dict(), self.figures, self.history.lines)
 
     def _read(self) -> None:
         """Collect the history from the log of the first trainer."""

@@ -1,5 +1,5 @@
 from gradmesh.launch.sections import SECTION_NAMES
-from gradmesh.launch.training import read_assignment
+from gradmesh.launch.training import read_job_spec
 
 
 def test_a_job_may_stand_in_a_file_with_every_table_there_is(tmp_path):
@@ -7,4 +7,4 @@ def test_a_job_may_stand_in_a_file_with_every_table_there_is(tmp_path):
     tables = [f"[{name}]" for name in SECTION_NAMES if name != "job"]
     file.write_text("\n".join([*tables, "[job]", "steps = 7"]))
 
-    assert read_assignment(file, {}).job.steps == 7
+    assert read_job_spec(file, {}).job.steps == 7

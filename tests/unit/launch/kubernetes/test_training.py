@@ -8,8 +8,8 @@ import pytest
 
 from gradmesh.launch.kubernetes.errors import NotOnKubernetes
 from gradmesh.launch.kubernetes.training import LogHistory, cluster_name, collect
-from gradmesh.trainer.job.assignment import Assignment
 from gradmesh.trainer.job.config import JobConfig
+from gradmesh.trainer.job.spec import JobSpec
 
 
 def line(message: str, **fields: Any) -> str:
@@ -62,8 +62,8 @@ def test_names_are_labels(file: str, name: str) -> None:
 
 
 def test_checkpoints_in_a_folder_of_this_machine_are_refused(tmp_path: Path) -> None:
-    assignment = Assignment(job=JobConfig(checkpoint_path="runs"))
+    spec = JobSpec(job=JobConfig(checkpoint_path="runs"))
     (tmp_path / "job.toml").write_text("")
 
     with pytest.raises(NotOnKubernetes, match=r"checkpoint_path is 'runs'.*bucket"):
-        collect(tmp_path / "job.toml", assignment, ())
+        collect(tmp_path / "job.toml", spec, ())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gradmesh.trainer.data import ClickData, ClickSpec
-from gradmesh.trainer.metric import auc, calibration
+from gradmesh.trainer.metrics import auc, calibration
 
 SPEC = ClickSpec(rows=(100, 2000, 7), dense_features=3)
 

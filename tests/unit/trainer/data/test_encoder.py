@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from gradmesh.trainer.data.columns import Columns
-from gradmesh.trainer.data.encoder import Encoder
+from gradmesh.trainer.data.encoder import Encoder, Vocabulary, VocabularyBuilder
+from gradmesh.trainer.data.samples import Columns
 from gradmesh.trainer.data.text_kernel import MISSING
-from gradmesh.trainer.data.vocabulary import Vocabulary, VocabularyBuilder
 from gradmesh.trainer.errors import DataError
 
 

@@ -5,8 +5,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from gradmesh.trainer.data import DataConfig, Progression, Source
-from gradmesh.trainer.data.progression import begin, from_plain, share, to_plain
 from gradmesh.trainer.data.source import build_vocabulary
+from gradmesh.trainer.data.stream import begin, from_plain, share, to_plain
 from gradmesh.trainer.errors import DataError
 from tests.alone import peak_bytes
 

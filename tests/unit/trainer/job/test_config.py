@@ -3,21 +3,28 @@ import pytest
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.trainer.data import ClickSpec, Fields
-from gradmesh.trainer.job.assignment import JOB_SECTIONS, Assignment, assignment_of, steps_of
 from gradmesh.trainer.job.config import JobConfig
-from gradmesh.trainer.job.rates import Rates, dense_rate, rates_of
+from gradmesh.trainer.job.spec import (
+    JOB_SECTIONS,
+    JobSpec,
+    Rates,
+    dense_rate,
+    job_spec_of,
+    rates_of,
+    steps_of,
+)
 
 
 def loaded(tmp_path, text, **environment):
     file = tmp_path / "job.toml"
     file.write_text(text)
-    return assignment_of(load(JOB_SECTIONS, file=file, environment=environment))
+    return job_spec_of(load(JOB_SECTIONS, file=file, environment=environment))
 
 
 def test_defaults_describe_the_default_clicks():
     spec = ClickSpec()
 
-    assert Assignment().source().fields == Fields(spec.dense_features, spec.rows)
+    assert JobSpec().source().fields == Fields(spec.dense_features, spec.rows)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +61,7 @@ def test_settings_come_from_file_and_environment(tmp_path):
     assert (found.data.rows, found.job.steps) == ((100, 50), 7)
     assert (found.model.name, found.job.epochs) == ("dcnv2", 2)
     assert found.data.train == (tmp_path / "day_*",)
-    assert Assignment.from_dict(found.as_dict()) == found
+    assert JobSpec.from_dict(found.as_dict()) == found
 
 
 @pytest.mark.parametrize(
@@ -118,4 +125,4 @@ def test_open_rates_suit_the_optimizer(tmp_path, text, rates):
     assert found.rates == rates
     assert found.as_dict()["job"]["learning_rate"] == rates.first
     assert found.as_dict()["job"]["table_learning_rate"] == rates.tables
-    assert Assignment.from_dict(found.as_dict()) == found
+    assert JobSpec.from_dict(found.as_dict()) == found

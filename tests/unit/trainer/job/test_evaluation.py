@@ -5,13 +5,11 @@ import pytest
 
 from gradmesh.engine.backend import Generator
 from gradmesh.trainer.data import ClickData, ClickSpec
-from gradmesh.trainer.data.bad_lines import BadLines
-from gradmesh.trainer.data.click_blocks import ClickBlocks
-from gradmesh.trainer.data.columns import BadLine, Block
-from gradmesh.trainer.data.teacher import sigmoid
+from gradmesh.trainer.data.click import ClickBlocks, sigmoid
+from gradmesh.trainer.data.samples import BadLine, BadLines, Block
 from gradmesh.trainer.errors import DataError
 from gradmesh.trainer.job.evaluation import evaluate
-from gradmesh.trainer.metric import auc, log_loss
+from gradmesh.trainer.metrics import auc, log_loss
 from gradmesh.trainer.models import DLRM, LocalEmbedding
 from gradmesh.trainer.process_group import LocalProcessGroup
 from tests.alone import peak_bytes

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gradmesh.trainer.data import DataConfig, Source
-from gradmesh.trainer.job.feed import Feed, Place
+from gradmesh.trainer.job.feed import DataPosition, Feed
 from gradmesh.trainer.process_group import LocalProcessGroup, TcpProcessGroup
 
 SAMPLES, BATCH = 240, 6
@@ -44,15 +44,15 @@ def numbers(batches):
 
 def test_a_feed_goes_on_from_what_was_kept(source):
     group = LocalProcessGroup()
-    whole = Feed(source, group, BATCH, Place(0, 0))
+    whole = Feed(source, group, BATCH, DataPosition(0, 0))
     expected = numbers([whole.take(step) for step in range(60)])
 
-    first = Feed(source, group, BATCH, Place(0, 0))
+    first = Feed(source, group, BATCH, DataPosition(0, 0))
     seen = numbers([first.take(step) for step in range(7)])
     first.agree(7)
     seen += numbers([first.take(step) for step in range(7, 11)])
     # Kept after step 11, agreed on after step 7.
-    second = Feed(source, group, BATCH, Place(11, 11, first.arrays()))
+    second = Feed(source, group, BATCH, DataPosition(11, 11, first.arrays()))
     seen += numbers([second.take(step) for step in range(11, 60)])
 
     assert seen == expected
@@ -61,13 +61,13 @@ def test_a_feed_goes_on_from_what_was_kept(source):
 
 def test_batches_fetched_ahead_do_not_move_the_position(source):
     group = LocalProcessGroup()
-    feed = Feed(source, group, BATCH, Place(0, 0))
+    feed = Feed(source, group, BATCH, DataPosition(0, 0))
     feed.peek(5)
     feed.take(0)
     feed.take(1)
     feed.agree(2)
 
-    following = Feed(source, group, BATCH, Place(2, 2, feed.arrays())).take(2)
+    following = Feed(source, group, BATCH, DataPosition(2, 2, feed.arrays())).take(2)
 
     assert numbers([following]) == numbers([feed.take(2)])
 
@@ -91,7 +91,7 @@ def test_every_sample_comes_once_with_another_number_of_ranks(source):
             return list(pool.map(one, range(world), timeout=50))
 
     def begin(group):
-        feed = Feed(source, group, BATCH, Place(0, 0))
+        feed = Feed(source, group, BATCH, DataPosition(0, 0))
         seen = numbers([feed.take(step) for step in range(5)])
         feed.agree(5)
         return seen, feed.arrays()
@@ -101,7 +101,7 @@ def test_every_sample_comes_once_with_another_number_of_ranks(source):
     np.testing.assert_array_equal(parts[0][1]["data.position"], parts[1][1]["data.position"])
     left = (SAMPLES - len(seen)) // BATCH
 
-    feed = Feed(source, LocalProcessGroup(), BATCH, Place(5, 10, parts[0][1]))
+    feed = Feed(source, LocalProcessGroup(), BATCH, DataPosition(5, 10, parts[0][1]))
     seen += numbers([feed.take(step) for step in range(5, 5 + left)])
 
     assert sorted(seen) == list(range(SAMPLES))

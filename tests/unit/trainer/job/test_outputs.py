@@ -10,10 +10,15 @@ import pytest
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.nn import clip_grad_norm_
 from gradmesh.engine.nn.parameter import Parameter
-from gradmesh.trainer.job.clip import clipped
-from gradmesh.trainer.job.event_file import EventFile, crc32c
-from gradmesh.trainer.job.history import History, read_history
-from gradmesh.trainer.job.patience import Patience
+from gradmesh.trainer.job.dense import clipped
+from gradmesh.trainer.job.evaluation import EarlyStopping
+from gradmesh.trainer.job.metrics_log import (
+    EventFile,
+    MetricsLog,
+    Throughput,
+    crc32c,
+    read_metrics_log,
+)
 from gradmesh.trainer.job.report import curve, write_report
 
 
@@ -41,16 +46,16 @@ def test_event_file_holds_what_was_added(tmp_path):
 
 
 def test_history_goes_on_from_its_step(tmp_path):
-    first = History(tmp_path, False, 0)
+    first = MetricsLog(tmp_path, False, 0)
     for step in (10, 20, 30):
         first.add("train", step, {"loss": 1 / step})
     first.close()
 
-    second = History(tmp_path, True, 20)
+    second = MetricsLog(tmp_path, True, 20)
     second.add("train", 30, {"loss": 7.0})
     second.close()
 
-    lines = read_history(tmp_path)
+    lines = read_metrics_log(tmp_path)
     assert [(line["step"], line["loss"]) for line in lines] == [(10, 0.1), (20, 0.05), (30, 7.0)]
     assert lines == second.lines
     assert list((tmp_path / "tensorboard").iterdir())
@@ -59,7 +64,7 @@ def test_history_goes_on_from_its_step(tmp_path):
 def test_history_without_a_folder_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    history = History(None, True, 0)
+    history = MetricsLog(None, True, 0)
     history.add("train", 1, {"loss": 1.0})
     history.close()
 
@@ -70,8 +75,8 @@ def test_history_without_a_folder_writes_nothing(tmp_path, monkeypatch):
 def test_line_on_its_way_is_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n{"kind": "tra')
 
-    assert read_history(tmp_path) == [{"kind": "train", "step": 1}]
-    assert read_history(tmp_path / "nowhere") == []
+    assert read_metrics_log(tmp_path) == [{"kind": "train", "step": 1}]
+    assert read_metrics_log(tmp_path / "nowhere") == []
 
 
 def test_report_has_figures_settings_and_curves(tmp_path):
@@ -117,9 +122,32 @@ def test_clipping_is_that_of_the_engine():
 
 
 def test_patience_ends_after_so_many_looks_in_vain():
-    patience, endless = Patience(2), Patience(0)
+    patience, endless = EarlyStopping(2), EarlyStopping(0)
 
     told = [patience.is_exhausted(loss) for loss in (0.5, 0.6, 0.4, 0.4, 0.41)]
 
     assert told == [False, False, False, False, True]
     assert not any(endless.is_exhausted(1.0) for _ in range(10))
+
+
+@pytest.fixture
+def clock():
+    return iter([100.0, 105.0, 106.0, 108.0]).__next__
+
+
+def test_rate_leaves_the_first_step_out(clock):
+    meter = Throughput(10, clock=clock)
+
+    for steps in (1, 2, 3):
+        meter.count(steps)
+
+    assert meter.samples_per_s() == pytest.approx(2 * 10 / 3.0)
+    assert meter.seconds() == 8.0
+
+
+def test_rate_is_zero_before_the_second_step(clock):
+    meter = Throughput(10, clock=clock)
+
+    assert meter.samples_per_s() == 0.0
+    meter.count(1)
+    assert meter.samples_per_s() == 0.0

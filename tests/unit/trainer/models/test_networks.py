@@ -6,7 +6,7 @@ from gradmesh.engine.backend import Generator, ShapeError
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.engine.optim import SGD
 from gradmesh.trainer.data import ClickData, ClickSpec
-from gradmesh.trainer.metric import auc
+from gradmesh.trainer.metrics import auc
 from gradmesh.trainer.models import DLRM, LocalEmbedding
 
 

@@ -6,10 +6,9 @@ from typing import Any, final
 
 import numpy as np
 
-from gradmesh.trainer.data.columns import BadLine, Columns, without_bad
+from gradmesh.trainer.data.blocks import BlockOrder, FileBlocks
 from gradmesh.trainer.data.encoder import Encoder
-from gradmesh.trainer.data.file_blocks import FileBlocks
-from gradmesh.trainer.data.order import BlockOrder
+from gradmesh.trainer.data.samples import BadLine, Columns, without_bad
 from gradmesh.trainer.errors import DataError
 
 _NAMES = ("dense", "ids", "labels")

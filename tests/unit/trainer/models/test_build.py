@@ -10,7 +10,7 @@ from gradmesh.engine.optim import Adagrad
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.setting import ConfigError
 from gradmesh.trainer.data import ClickData, ClickSpec, Fields
-from gradmesh.trainer.metric import auc
+from gradmesh.trainer.metrics import auc
 from gradmesh.trainer.models import LocalEmbedding, ModelConfig, build_model, row_dim
 from gradmesh.trainer.models.config import MODEL_NAMES
 

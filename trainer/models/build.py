@@ -5,13 +5,10 @@ from typing import Any
 
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module
-from gradmesh.sdk.process.setting import ConfigError, Problem
-from gradmesh.trainer.data.fields import Fields
+from gradmesh.sdk.process.errors import ConfigError, Problem
+from gradmesh.trainer.data.samples import Fields
 from gradmesh.trainer.models.config import ModelConfig
-from gradmesh.trainer.models.dcn import DCNv2
-from gradmesh.trainer.models.dlrm import DLRM
-from gradmesh.trainer.models.two_tower import TwoTower
-from gradmesh.trainer.models.wide_deep import WideDeep
+from gradmesh.trainer.models.networks import DLRM, DCNv2, TwoTower, WideDeep
 
 
 def row_dim(config: ModelConfig) -> int:

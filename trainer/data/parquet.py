@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-from gradmesh.trainer.data.columns import BadLine, Columns, without_bad
+from gradmesh.trainer.data.blocks import BlockOrder, FileBlocks
 from gradmesh.trainer.data.encoder import Encoder
-from gradmesh.trainer.data.file_blocks import FileBlocks
-from gradmesh.trainer.data.order import BlockOrder
+from gradmesh.trainer.data.samples import BadLine, Columns, without_bad
 from gradmesh.trainer.data.text_kernel import MISSING
 from gradmesh.trainer.data.text_layout import hash_texts
 from gradmesh.trainer.errors import DataError
