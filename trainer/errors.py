@@ -1,29 +1,29 @@
 """Errors of a training process. They never cross the wire.
 
-All but DataError are RuntimeErrors, as torch's are in the same cases; the first column has what
-else they are.
+All but DataError are RuntimeErrors, as torch's are in the same cases. The first column names their
+other base class.
 
     TimeoutError     CollectiveTimeout     a collective did not end in time
-                     TrainersMissing       the other trainers did not come
-    ConnectionError  PeerLost              a rank went away
-                     HandshakeRefused      a rank would not let us in
-    ValueError       CollectiveMismatch    ranks asked for different things
+                     TrainersMissing       the other trainers did not join
+    ConnectionError  PeerLost              the connection to a rank ended
+                     HandshakeRefused      a rank refused the connection
+    ValueError       CollectiveMismatch    ranks called different collectives
                      DataError             a data set cannot be used as it is
-                     TrainingDiverged      the loss is no number any more
+                     TrainingDiverged      the loss is NaN or infinite
     ImportError      BackendMissing        what a backend needs is not installed
     RuntimeError     GroupAborted          abort() was called on this group
                      GroupClosed           close() was called on this group
                      NoDefaultGroup        no group was given, and there is no default
                      ReductionError        gradients could not be averaged:
-                       MissingGradient       a parameter took no part in the loss
-                       RepeatedGradient      a gradient came twice in one pass
-                       GraphChanged          a graph declared static was not
+                       MissingGradient       a parameter got no gradient
+                       RepeatedGradient      a gradient was complete twice in one pass
+                       GraphChanged          a graph declared static changed
                        UnfinishedReduction   the last backward pass did not end
-                     InputsExhausted       a rank has no inputs left, and all shall stop
+                     InputsExhausted       a rank has no inputs left, and all ranks must stop
 
-After CollectiveTimeout and all down to GroupClosed, except DataError, TrainingDiverged and
-BackendMissing, a process group is spent: build a new one in the next generation. `exit_code` is
-what a process ends with that gives up on it.
+A process group cannot be used after CollectiveTimeout and those below it down to GroupClosed,
+except DataError, TrainingDiverged and BackendMissing: build a new one in the next generation.
+`exit_code` is the exit code of a process that ends because of the error.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class CollectiveTimeout(TimeoutError, RuntimeError):
 
 
 class PeerLost(ConnectionError, RuntimeError):
-    """The connection to a rank ended; `rank` and `address` say whose, -1 if NCCL does not tell."""
+    """The connection to a rank ended; `rank` is -1 where NCCL does not say which."""
 
     exit_code: ClassVar[int] = _LOST_MESH
 
@@ -112,7 +112,7 @@ class UnfinishedReduction(ReductionError):
 
 
 class InputsExhausted(RuntimeError):
-    """A rank has no inputs left, and all ranks were asked to stop together."""
+    """A rank has no inputs left, and all ranks must stop together."""
 
 
 class TrainersMissing(TimeoutError, RuntimeError):

@@ -18,7 +18,7 @@ _SERVER_THREADS = 4
 
 
 def run(config: TrainerConfig, spec: JobSpec, process: ProcessConfig, rpc: RpcConfig) -> int:
-    """Train until the job is done or the process is told to stop; return the exit code."""
+    """Train until the job is done or the process must stop; return the exit code."""
     parts = (spec.job, spec.data, spec.model)
     with Process(config.name, process, config, *parts, rpc) as running:
         life = running.life
@@ -52,6 +52,6 @@ def run(config: TrainerConfig, spec: JobSpec, process: ProcessConfig, rpc: RpcCo
 
 
 def _endpoint(config: TrainerConfig) -> Endpoint:
-    """Return where peers of the process group reach this trainer: the host it serves on."""
+    """Return the address for peers of the process group: the host that this trainer serves on."""
     advertised = split(config.advertise)[0] if config.advertise else ""
     return Endpoint(listen_host=split(config.listen)[0], advertise_host=advertised)

@@ -102,7 +102,7 @@ def test_killed_processes_come_back_and_the_result_has_the_same_bits(
         until(lambda: any("trained" in line for line in compose.lines("trainer")), RUN_S)
         compose.kill_process(server)
         until(lambda: compose.inspect(server)["RestartCount"] == 1, 60)
-        until(lambda: any("going on" in line for line in compose.lines("trainer")), RUN_S)
+        until(lambda: any("resuming" in line for line in compose.lines("trainer")), RUN_S)
         compose.kill_process(trainer)
         until(lambda: compose.inspect(trainer)["RestartCount"] == 1, 60)
         output = trained(compose, tmp_path / "output")

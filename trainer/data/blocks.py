@@ -1,4 +1,8 @@
-"""A data set as numbered blocks of samples: the interface of every format."""
+"""A data set as numbered blocks of samples: what every format implements and all that streams need.
+
+The seed decides the order of an epoch's blocks. Any process may read any block, so ranks share a
+data set without communication.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -20,7 +24,7 @@ class Blocks(ABC):
     def read(self, epoch: int, block: int) -> Block | None:
         """Return a block, or None if the epoch has fewer.
 
-        MUST give the same samples in the same order whenever and wherever it is asked. A block may
+        MUST return the same samples in the same order at any time and on any process. A block may
         be empty.
 
         Args:
@@ -33,7 +37,7 @@ class Blocks(ABC):
 
     @abstractmethod
     def count(self) -> int | None:
-        """Return how many samples an epoch has; None if it never ends."""
+        """Return the number of samples of an epoch; None if it never ends."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Close files; may be called twice."""
@@ -54,13 +58,13 @@ class BlockOrder:
     """How epochs are shuffled.
 
     Args:
-        seed: Decides on the order; None keeps that of the files.
+        seed: Decides the order; None keeps the order of the files.
     """
 
     seed: int | None = None
 
     def place(self, epoch: int, number: int, count: int) -> int | None:
-        """Return which of `count` comes as number `number`; None behind the last."""
+        """Return which of `count` blocks comes at position `number`; None past the last."""
         if number >= count:
             return None
         return number if self.seed is None else int(_permutation(self.seed, epoch, count)[number])
@@ -104,4 +108,4 @@ class FileBlocks(Blocks):
 
     @abstractmethod
     def read_columns(self, epoch: int, block: int) -> tuple[Columns, list[BadLine]] | None:
-        """Return a block before it is encoded, in the order of the file, and what is left out."""
+        """Return a block before it is encoded, in the order of the file, and its bad lines."""

@@ -1,7 +1,13 @@
 """Generated click data with random access: any rank draws its own batch at once.
 
 Batch `index` of a split is a pure function of (spec, split, index, size): its random
-numbers come from a counter-based generator set to that place, nothing before it is read.
+numbers come from a counter-based generator set to that position; nothing before it is drawn.
+
+The hidden teacher gives the true probability of a click, from which labels are drawn. It is a
+factorisation machine over all features: each id has an effect and a latent vector, the dense
+features have a linear effect and project to one more latent vector, and all pairs of latent vectors
+interact by their dot product. A model of single features alone falls short, and the best possible
+AUC is known.
 """
 
 from typing import Final, Literal, TypeAlias, final
@@ -18,11 +24,11 @@ _CALIBRATION_SAMPLES = 65536
 
 @final
 class Teacher:
-    """Holds the truth for one spec; the same spec gives the same teacher everywhere.
+    """Gives the true log-odds for one spec; equal specs give equal teachers on every process.
 
     Args:
         spec: What the data look like.
-        law: How the features' ids are distributed, to weigh effects as they occur.
+        law: Distribution of the features' ids, by which effects are weighted.
     """
 
     def __init__(self, spec: ClickSpec, law: PowerLaw) -> None:
@@ -73,7 +79,7 @@ class Teacher:
 
     def _scale(self, spec: ClickSpec, rng: np.random.Generator, law: PowerLaw) -> None:
         """Give each part its share of the spread, and the whole its base rate."""
-        # A sample with many ids costs more, and tells more.
+        # A sample with many ids costs more and carries more information.
         count = _CALIBRATION_SAMPLES if self._starts is None else _CALIBRATION_SAMPLES // 8
         dense = rng.standard_normal((count, spec.dense_features), dtype=np.float32)
         ids = law.ids(rng.random((count, self._rows.size)))
@@ -101,7 +107,7 @@ def sigmoid(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _factor(wanted: float, spread: float) -> float:
-    # Tables of one row have no spread, and rounding noise must not be blown up to make one.
+    # Tables of one row have no spread, and rounding noise must not be amplified into one.
     return wanted / spread if spread > 1e-4 else 1.0
 
 
@@ -152,7 +158,7 @@ class ClickData:
         """Draw batch `index` of a split.
 
         Args:
-            split: Splits share the teacher and no sample.
+            split: Splits share the teacher but no sample.
             index: Which batch, from 0; ranks usually take `step * world_size + rank`.
             size: Samples in the batch. Another size gives other samples.
 
@@ -177,13 +183,13 @@ class ClickData:
 
 @final
 class ClickBlocks(Blocks):
-    """Samples that are drawn when they are wanted.
+    """Generated clicks as an endless data set: block n is batch n.
 
     Args:
-        data: Draws them.
-        split: Which of the splits.
+        data: Draws the samples.
+        split: Which split.
         block_samples: Samples of a block.
-        blocks: How many blocks an epoch has; None never ends.
+        blocks: Blocks of an epoch; None never ends.
     """
 
     def __init__(
@@ -201,7 +207,7 @@ class ClickBlocks(Blocks):
             return None
         batch = self._data.batch(self._split, block, self._block_samples)
         if self._data.spec.dense_law == "log-normal":
-            # As an encoder would: numbers of this kind are counts, and counts are skewed.
+            # As an encoder does: these numbers are counts, and counts are skewed.
             batch = batch._replace(dense=np.log1p(batch.dense))
         return Block(batch)
 

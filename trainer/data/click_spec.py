@@ -1,4 +1,4 @@
-"""What generated click data look like."""
+"""The shape of generated click data: its features, its cardinalities (Criteo's, too), its skew."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class ClickSpec:
     seed: int = 0
     """Chooses the teacher and all samples."""
     dense_features: int = 8
-    """Numbers that come with each sample, standard normal."""
+    """Dense values of a sample, standard normal."""
     rows: tuple[int, ...] = (3000, 2000, 1000, 500, 300, 200, 100, 50)
     """How many ids each categorical feature has."""
     alpha: float = 1.05
@@ -37,7 +37,7 @@ class ClickSpec:
     dense_law: Literal["normal", "log-normal"] = "normal"
     """How dense features are distributed; the teacher sees the logarithm of log-normal ones."""
     teacher_rows: int | None = None
-    """Most rows of a feature that the teacher tells apart, so that its memory has a bound."""
+    """Most rows of a feature that the teacher distinguishes; bounds its memory."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -131,7 +131,8 @@ MULTI_HOT: Final = (
 """How many ids of each feature a sample has in MLPerf's multi-hot data."""
 
 _LEAST_ROWS = 3
-# A feature's effects are learned from samples; more than this the teacher need not tell apart.
+# A feature's effects are learned from samples; the teacher need not distinguish more rows than
+# this.
 _TEACHER_ROWS = 1 << 16
 
 
@@ -143,7 +144,7 @@ def criteo_spec(
     multi_hot: bool = False,
     base_rate: float = 0.25,
 ) -> ClickSpec:
-    """Return what data in the shape of Criteo's look like.
+    """Return the spec of data in the shape of Criteo's.
 
     Args:
         seed: Chooses the teacher and all samples.
@@ -168,15 +169,15 @@ def criteo_spec(
 class PowerLaw:
     """Ids of several features, each with frequency about `1 / rank**alpha`.
 
-    By the closed inverse of the distribution, so memory does not grow with the rows. Ranks
-    are then spread over the table by a fixed bijection: a hot id is as likely on one shard
-    as on another.
+    By the closed inverse of the distribution, so memory does not grow with the rows. A fixed
+    bijection then spreads the ranks over the table: a hot id is as likely on one shard as on
+    another.
 
     Args:
         rows: How many ids the feature of each column has.
         alpha: The exponent; 0 is uniform.
-        features: Which feature each column belongs to; columns of one share their hot ids. Each
-            its own by default.
+        features: Feature of each column; columns of one feature share their hot ids. Each column
+            is a feature of its own by default.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class PowerLaw:
         np.exp(uniform, out=uniform)
         ids = uniform.astype(np.int64)
         ids -= 1
-        # Rounding may carry the last id one too far.
+        # Rounding may carry the last id past the end.
         np.minimum(ids, self._rows - 1, out=ids)
         ids *= self._factors
         ids += self._shifts

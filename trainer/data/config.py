@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, final
 
-from gradmesh.sdk.process.errors import Problem
-from gradmesh.sdk.process.setting import Section, setting
+from gradmesh.sdk.process.setting import Problem, Section, setting
 from gradmesh.trainer.data.click_spec import ClickSpec
 from gradmesh.trainer.data.encoder import DenseRule, IdRule
 from gradmesh.trainer.data.text_layout import COLUMN_KINDS
@@ -23,7 +22,7 @@ class DataConfig(Section):
     flag_prefix: ClassVar[str] = "data-"
 
     format: Literal["generated", "criteo", "movielens", "text", "parquet", "npy"] = setting(
-        "generated", "What the samples come from."
+        "generated", "Format of the samples."
     )
     train: tuple[Path, ...] = setting(
         (), "Files to train on, or folders for npy; * and ? stand for any names."

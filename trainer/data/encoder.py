@@ -1,4 +1,4 @@
-"""From what files hold to what models take: ids in range, numbers without gaps."""
+"""From columns of files to batches: ids in range, by hash or vocabulary; no missing values."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ class Vocabulary:
 
     Args:
         tokens: The values of each feature that have an id of their own, in the order of the ids.
-        threshold: How often a value had to occur; kept to be told.
+        threshold: How often a value had to occur; saved with the vocabulary.
     """
 
     def __init__(self, tokens: Iterable[npt.NDArray[np.int64]], threshold: int) -> None:
@@ -65,7 +65,7 @@ class Vocabulary:
         """Read a vocabulary.
 
         Raises:
-            DataError: The file is missing or none of ours.
+            DataError: The file is missing, or is not a vocabulary.
         """
         try:
             with safe_open(file, "numpy") as opened:
@@ -74,7 +74,7 @@ class Vocabulary:
                 return cls(tokens, int((opened.metadata() or {})["threshold"]))
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise DataError(
-                f"{file} is no vocabulary: {error}; let `gradmesh train` make it anew"
+                f"{file} is not a vocabulary: {error}; delete it, `gradmesh train` makes it again"
             ) from error
 
 
@@ -100,16 +100,16 @@ class VocabularyBuilder:
             self._counts[feature] = counts
 
     def build(self, threshold: int, most: int | None = None) -> Vocabulary:
-        """Return the vocabulary of values that occur at least so often.
+        """Return the vocabulary of values that occur at least `threshold` times.
 
         Args:
-            threshold: How often.
-            most: How many ids a feature may have at most, the frequent ones first.
+            threshold: Least number of occurrences.
+            most: Most ids of a feature; the frequent values come first.
         """
         tokens = []
         for known, counts in zip(self._maps, self._counts, strict=True):
             names = known.ids()
-            # By frequency, and by value where that is equal: not by the order of reading.
+            # Ties go by value, so that the order of reading does not matter.
             order = np.lexsort((names, -counts))
             order = order[: int((counts >= threshold).sum())]
             tokens.append(names[order if most is None else order[: max(0, most - _FIRST_ID)]])
@@ -119,7 +119,7 @@ class VocabularyBuilder:
 IdRule: TypeAlias = Literal["hash", "vocabulary", "number"]
 DenseRule: TypeAlias = Literal["log", "none"]
 
-# Two rounds of multiply and shift, by odd constants: neighbours end far apart.
+# Two rounds of multiply and shift, by odd constants, so that neighbours hash far apart.
 _MIX_FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_SECOND: Final = np.uint64(0x94D049BB133111EB)
 _SALT_STEP: Final = 0x9E3779B97F4A7C15
@@ -131,10 +131,10 @@ class Encoder:
 
     Args:
         dense_features: How many numbers a sample has.
-        rows: How many ids each feature has; with a vocabulary it knows better.
-        ids: "hash" spreads values over 1 … rows-1, "number" takes them as they are; in both a
-            missing one is 0. "vocabulary" looks them up.
-        dense: "log" takes log(1 + x) of what is positive and 0 of the rest; missing ones are 0.
+        rows: Number of ids of each feature; a vocabulary overrides it.
+        ids: "hash" spreads values over 1 … rows-1, "number" keeps them as they are; both map a
+            missing value to 0. "vocabulary" looks them up.
+        dense: "log" maps positive values to log(1 + x) and others to 0; missing values are 0.
         vocabulary: For ids of that kind.
 
     Raises:
@@ -169,13 +169,13 @@ class Encoder:
         """Return the samples as a batch; the columns may be changed.
 
         Raises:
-            DataError: There are other features than the rows say, or a number is out of range.
+            DataError: The number of features does not match the rows, or a number is out of range.
         """
         wanted = (self.fields.dense_features, self.fields.features)
         if (columns.dense.shape[1], columns.tokens.shape[1]) != wanted:
             raise DataError(
                 f"the data have {columns.dense.shape[1]} numbers and {columns.tokens.shape[1]} "
-                f"categorical features a sample, the settings speak of {wanted[0]} and {wanted[1]};"
+                f"categorical features a sample, the settings say {wanted[0]} and {wanted[1]};"
                 " compare data.rows and data.dense_features with the file"
             )
         return Batch(self._encode_dense(columns.dense), self._encode_ids(columns), columns.labels)

@@ -20,9 +20,9 @@ class ArrayFolder:
 
     Args:
         path: The folder; dense.npy may be missing.
-        begin: Which share of the samples to begin at.
-        end: Which share to end at.
-        labelled: Whether it holds labels; they are not looked at otherwise.
+        begin: Fraction of the samples to begin at.
+        end: Fraction to end at.
+        labelled: Whether it holds labels; they are not read otherwise.
 
     Raises:
         DataError: A file is missing, or they hold different numbers of samples.

@@ -1,7 +1,7 @@
-"""A data set of Parquet files; a block is a row group, or a part of one. Needs gradmesh[data].
+"""A data set of Parquet files; a block is a row group, or a slice of one. Needs gradmesh[data].
 
-Only a whole row group can be read, and the last one stays in memory: so the parts of a group come
-one after the other, and shuffling means another order of the groups and of the samples in a part.
+Only a whole row group can be read, and the last one stays in memory. So the slices of a group come
+one after the other, and shuffling permutes the groups and the samples of a slice.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ class ParquetFile:
         label: Name of the column with the label; None if there is none.
         dense: Names of the columns with numbers.
         categorical: Names of the columns with categories, integers or text.
-        begin: Which share of the samples to begin at.
-        end: Which share to end at.
+        begin: Fraction of the samples to begin at.
+        end: Fraction to end at.
 
     Attributes:
         groups: The row groups with samples of this share.
@@ -92,7 +92,7 @@ class ParquetFile:
         """Return samples of a row group; they belong to the caller.
 
         Raises:
-            DataError: A column holds what it should not.
+            DataError: A column has the wrong type.
         """
         if self._held is None or self._held[0] != group:
             self._held = None  # before the next one is read: not two at once

@@ -1,4 +1,4 @@
-"""Gets blocks in the order in which they were asked for."""
+"""Readers of blocks, in the order of the requests: in this process, or ahead in processes."""
 
 import contextlib
 import fcntl
@@ -20,21 +20,21 @@ from gradmesh.trainer.errors import DataError
 
 
 class BlockReader(ABC):
-    """Reads ahead as far as it may.
+    """Reads blocks, ahead of time if it can.
 
     Attributes:
-        depth: How many blocks to ask for before taking the first.
+        depth: Blocks to request before taking the first.
     """
 
     depth: int
 
     @abstractmethod
     def request(self, epoch: int, block: int) -> None:
-        """Ask for a block."""
+        """Request a block."""
 
     @abstractmethod
     def take(self) -> Block | None:
-        """Return the block that was asked for first; None if there is no such block.
+        """Return the block that was requested first; None if there is no such block.
 
         Raises:
             DataError: It cannot be read, or not in time.
@@ -42,12 +42,12 @@ class BlockReader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End; may be called twice, and with blocks not taken."""
+        """Stop reading; may be called twice, and with blocks not taken."""
 
 
 @final
 class LocalReader(BlockReader):
-    """Reads in the caller's own thread, when a block is taken.
+    """Reads in the caller's thread, when a block is taken.
 
     Args:
         blocks: The data set; closed with the reader.
@@ -60,11 +60,11 @@ class LocalReader(BlockReader):
         self._wanted: deque[tuple[int, int]] = deque()
 
     def request(self, epoch: int, block: int) -> None:
-        """Ask for a block."""
+        """Request a block."""
         self._wanted.append((epoch, block))
 
     def take(self) -> Block | None:
-        """Read the block that was asked for first."""
+        """Read the block that was requested first."""
         return self._blocks.read(*self._wanted.popleft())
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ _AHEAD: Final = 2
 
 @final
 class ReaderPool(BlockReader):
-    """Divides blocks among processes and takes them in order.
+    """Distributes blocks over reader processes, which parse them while the trainer trains.
 
     Args:
         order: What to read, as reader_process takes it.
@@ -98,18 +98,18 @@ class ReaderPool(BlockReader):
             self._readers.append(_Reader(number, order))
 
     def request(self, epoch: int, block: int) -> None:
-        """Ask the process whose turn it is for a block."""
+        """Request a block from the next process in turn."""
         reader = self._readers[self._turn % len(self._readers)]
         self._turn += 1
         reader.request(epoch, block)
         self._asked.append(reader)
 
     def take(self) -> Block | None:
-        """Return the block that was asked for first."""
+        """Return the block that was requested first."""
         return self._asked.popleft().take(time.monotonic() + self._timeout_s)
 
     def close(self) -> None:
-        """End the processes: by the end of their input, and by force if that does not help."""
+        """End the processes by closing their input, and by force if that does not suffice."""
         for reader in self._readers:
             reader.end()
         for reader in self._readers:
@@ -127,7 +127,7 @@ class _Reader:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            # Signals of a terminal are the trainer's business; it ends its readers.
+            # The trainer handles the terminal's signals and ends its readers.
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -158,7 +158,7 @@ class _Reader:
     def end(self) -> None:
         with contextlib.suppress(OSError):
             self._commands.close()
-        # One that waits for us to read would not see its input end.
+        # A reader blocked on its output would not see the end of its input.
         self._answers.close()
 
     def wait(self) -> None:
@@ -211,5 +211,5 @@ class _Reader:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         return DataError(
-            f"{self._name} ended with {self._process.poll()}; its last words are in the log above"
+            f"{self._name} ended with {self._process.poll()}; its last output is in the log above"
         )

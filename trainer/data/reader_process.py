@@ -1,7 +1,7 @@
 """A process that reads blocks for a trainer: `python -m gradmesh.trainer.data.reader_process`.
 
-The first line of its input is what to read, as JSON; each further line is "epoch block". It answers
-with a line of JSON, and the arrays that the line announces as plain bytes. It ends with its input.
+The first line of input says what to read, as JSON; each further line is "epoch block". The answer
+is a line of JSON and the bytes of the arrays that it announces. The process ends with its input.
 """
 
 import json
@@ -19,9 +19,9 @@ from gradmesh.trainer.errors import DataError
 
 
 def main() -> None:
-    """Serve the parent."""
+    """Answer the trainer's requests until the input ends."""
     keep_big_buffers()
-    # Whoever prints by accident must not get between the arrays.
+    # Stray prints must not get between the arrays.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = json.loads(sys.stdin.readline())

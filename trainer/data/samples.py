@@ -1,4 +1,4 @@
-"""Samples: their features, as a file holds them, and as a model takes them."""
+"""Samples: their features, columns as a file holds them, batches as a model takes them."""
 
 import logging
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ class Fields:
     """The features of a sample.
 
     Args:
-        dense_features: How many numbers come with it; may be none.
-        rows: How many ids each categorical feature has.
+        dense_features: Number of dense values; may be 0.
+        rows: Number of ids of each categorical feature.
         hots: How many ids of each feature a sample has; one each if None.
     """
 
@@ -38,7 +38,7 @@ class Fields:
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """Where the ids of each feature begin, and where the last ones end."""
+        """Offsets of each feature's ids, and the end of the last."""
         ends = [0]
         for count in self.hots or (1,) * len(self.rows):
             ends.append(ends[-1] + count)
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
     labels: npt.NDArray[np.float32]
     """float32 [batch], 1 for a click and 0 for none."""
     best: npt.NDArray[np.float32] | None = None
-    """float32 [batch], the true probability of a click, which no model can beat; if known."""
+    """float32 [batch], the true probability of a click, if known: the best any model can do."""
 
     @property
     def size(self) -> int:
@@ -97,7 +97,7 @@ class Columns(NamedTuple):
 
 @final
 class BadLine(NamedTuple):
-    """A line that is no sample."""
+    """A line that does not hold a valid sample."""
 
     file: str
     line: int
@@ -109,7 +109,7 @@ class BadLine(NamedTuple):
 
 
 def without_bad(columns: Columns, file: str, first: int) -> tuple[Columns, list[BadLine]]:
-    """Leave out samples that nothing can be learned from; for files whose lines are not parsed.
+    """Drop samples that are not valid; for files whose lines are not parsed.
 
     Args:
         columns: Labels must be 0 or 1, numbers finite or missing.
@@ -135,7 +135,7 @@ class Block(NamedTuple):
 
     samples: Batch
     bad: tuple[BadLine, ...] = ()
-    """Lines that were left out."""
+    """Lines that were dropped."""
 
 
 _log = logging.getLogger(__name__)
@@ -145,10 +145,10 @@ _SHOWN = 10
 
 @final
 class BadLines:
-    """The bad lines that one trainer has met; a line counts once, however often it is read.
+    """Bad lines that one trainer has read; a line counts once, however often it is read.
 
     Args:
-        limit: How many are borne.
+        limit: Most that are tolerated.
     """
 
     def __init__(self, limit: int) -> None:
@@ -157,7 +157,7 @@ class BadLines:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of distinct bad lines so far."""
         return len(self._met)
 
     def add(self, lines: Iterable[BadLine]) -> None:
@@ -177,4 +177,4 @@ class BadLines:
                     f" {self._limit}: mend the file, or raise the limit"
                 )
             if len(self._met) <= _SHOWN:
-                _log.warning("bad line left out", extra={"line": str(line)})
+                _log.warning("bad line dropped", extra={"line": str(line)})

@@ -1,4 +1,10 @@
-"""An endless stream of batches of one size, for one rank; it knows where it is."""
+"""An endless stream of batches for one rank, and its data position.
+
+The position is a list of progressions: each is every stride-th block of an endless series of
+epochs. One per rank divides a data set among the ranks. A rank that leaves hands its progression
+over, a rank that joins takes half of one. So every sample of an epoch is read once, by whatever
+number of ranks.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -17,9 +23,9 @@ class Progression:
 
     Args:
         epoch: From 0.
-        block: The next one.
-        stride: How far it is to the one after.
-        taken: How many samples of the next block were used already.
+        block: The next block.
+        stride: Distance to the block after it.
+        taken: Samples of the next block that were used already.
     """
 
     epoch: int
@@ -47,16 +53,16 @@ def begin(world_size: int) -> list[Progression]:
 
 
 def share(progressions: Sequence[Progression], rank: int, world_size: int) -> list[Progression]:
-    """Return a rank's part of what is left, for any number of ranks.
+    """Return a rank's share of what is left, for any number of ranks.
 
     Args:
         progressions: All that is left, in the order of the ranks that had it.
-        rank: Whose part.
-        world_size: How many ranks there are now.
+        rank: Which rank.
+        world_size: Number of ranks now.
     """
     left = list(progressions)
     while len(left) < world_size:
-        # The one that waits longest for its turn to be halved has the smallest stride.
+        # Halve the widest share: the one with the smallest stride.
         widest = min(range(len(left)), key=lambda place: left[place].stride)
         left[widest : widest + 1] = left[widest].halves()
     return left[rank::world_size]
@@ -71,12 +77,12 @@ def from_plain(plain: Iterable[dict[str, Any]]) -> list[Progression]:
     """Return a position from JSON.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is malformed.
     """
     try:
         return [Progression(**{k: int(v) for k, v in entry.items()}) for entry in plain]
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"this is no position in a data set: {error}") from None
+        raise ValueError(f"this is not a position in a data set: {error}") from None
 
 
 _BARREN_EPOCHS = 2
@@ -86,13 +92,13 @@ _BARREN_EPOCHS = 2
 class BatchStream:
     """Cuts blocks into batches; a context manager.
 
-    Batches go over the ends of blocks and epochs, so that each has the same size.
+    Batches span the ends of blocks and epochs, so that all have the same size.
 
     Args:
-        reader: Gets the blocks.
-        progressions: Which blocks are this rank's, from which on.
+        reader: Reads the blocks.
+        progressions: The blocks of this rank that are left.
         batch_size: Samples of a batch.
-        bad_lines: Counts the lines that are left out.
+        bad_lines: Counts the lines that are dropped.
     """
 
     def __init__(
@@ -105,7 +111,7 @@ class BatchStream:
         self.bad_lines = bad_lines
         self._reader = reader
         self._batch_size = batch_size
-        # What is left after all that was handed out; and what has been asked for, in order.
+        # What is left after the batches so far; what was requested, in order.
         self._left = list(progressions)
         self._asked: deque[tuple[int, Progression]] = deque()
         self._ahead = list(progressions)
@@ -117,9 +123,9 @@ class BatchStream:
 
     @property
     def position(self) -> tuple[Progression, ...]:
-        """What is left to read once the batches so far are used, whose turn is next first.
+        """What is left to read after the batches so far; the next progression comes first.
 
-        Small, and as good as a save: a stream made from it goes on here.
+        Small enough for a checkpoint: a stream made from it continues here.
         """
         turn = self._owner if self._held is not None else self._owner + 1
         turn %= len(self._left)
@@ -183,7 +189,7 @@ class BatchStream:
 
     def _end_epoch(self, place: int, wanted: Progression) -> None:
         if wanted.epoch < self._left[place].epoch:
-            return  # asked for before the end was known
+            return  # requested before the end was known
         self._barren += 1
         if self._barren > _BARREN_EPOCHS * len(self._left):
             raise DataError(
@@ -193,7 +199,7 @@ class BatchStream:
         self._left[place] = self._ahead[place] = wanted.next_epoch()
 
     def close(self) -> None:
-        """End what reads; may be called twice."""
+        """Close the reader; may be called twice."""
         self._reader.close()
 
     def __enter__(self) -> "BatchStream":

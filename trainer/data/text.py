@@ -1,4 +1,9 @@
-"""A data set of text files."""
+"""Text files as blocks of whole lines, plain or gzip, larger than memory.
+
+A plain file is cut at fixed offsets, and a line belongs to the block that it begins in. So any
+block can be read without those before it, and shuffling permutes the blocks and the samples of
+each. A gzip file has no such offsets; its blocks come in order.
+"""
 
 import gzip
 from collections.abc import Sequence
@@ -17,7 +22,7 @@ class Lines(NamedTuple):
 
     text: bytes
     line: int | None
-    """Number of the first line, from 1; None where it is not known without counting."""
+    """Number of the first line, from 1; None if it is unknown without counting."""
     offset: int
     """Where the first line begins in the file, without compression."""
 
@@ -29,12 +34,12 @@ class TextFile:
     Args:
         path: Ends in .gz if compressed.
         block_bytes: About how long a block is.
-        header: Whether the first line is none.
-        begin: Which share of the file to begin at; plain files only.
-        end: Which share of the file to end at.
+        header: Whether the first line is a header.
+        begin: Fraction of the file to begin at; plain files only.
+        end: Fraction of the file to end at.
 
     Raises:
-        DataError: It cannot be read, or is compressed and shall be divided.
+        DataError: It cannot be read, or is compressed and must be divided.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class TextFile:
         self._blocks = -(-(self._end - self._begin) // block_bytes)
         self._known_blocks: int | None = None if self.is_compressed else self._blocks
         self._open: Any = None
-        self._next = (0, 1, 0)  # of a compressed file: block, line and place
+        self._next = (0, 1, 0)  # of a compressed file: block, line and offset
         self._lines_before: dict[int, int] = {0: 0}
 
     @property
@@ -72,7 +77,7 @@ class TextFile:
         return self._known_blocks
 
     def read(self, block: int) -> Lines | None:
-        """Return the lines of a block, or None behind the last one.
+        """Return the lines of a block, or None past the last one.
 
         Raises:
             DataError: The file cannot be read, or its compression is damaged.
@@ -85,7 +90,7 @@ class TextFile:
             raise DataError(f"{self.path}: {error}; is it complete?") from error
 
     def line_at(self, offset: int) -> int:
-        """Return the number of the line that begins at a place of a plain file, from 1."""
+        """Return the number of the line that begins at an offset of a plain file, from 1."""
         known = max(place for place in self._lines_before if place <= offset)
         count = self._lines_before[known]
         with self.path.open("rb") as file:
@@ -193,7 +198,7 @@ class TextBlocks(FileBlocks):
 
     def _lines(self, epoch: int, block: int) -> tuple[TextFile, Lines] | None:
         if not any(file.is_compressed for file in self._files):
-            # Every block can be reached by itself, so they are shuffled over all files.
+            # Every block can be read by itself, so blocks are shuffled over all files.
             counts = [file.blocks or 0 for file in self._files]
             place = self._order.place(epoch, block, sum(counts))
             if place is None:
@@ -218,7 +223,7 @@ class TextBlocks(FileBlocks):
 
 
 def _line(file: TextFile, lines: Lines, place: int) -> int:
-    """Return the number of a line that begins at a place of some lines."""
+    """Return the number of the line that begins at an offset of some lines."""
     if lines.line is not None:
         return lines.line + lines.text[:place].count(b"\n")
     return file.line_at(lines.offset + place)

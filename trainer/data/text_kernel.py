@@ -1,4 +1,4 @@
-"""Lines of numbers and tokens into arrays, in one pass over the bytes."""
+"""Parse lines of numbers and tokens into arrays, in one pass over the bytes."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ SKIP, LABEL, DENSE, HEXADECIMAL, TOKEN = 0, 1, 2, 3, 4
 FINE, FEW_COLUMNS, MANY_COLUMNS, NO_NUMBER, NO_LABEL, NO_HEXADECIMAL, EMPTY = 0, 1, 2, 3, 4, 5, 6
 
 MISSING = -(2**63)
-"""Stands for a categorical value that is not there."""
+"""Marks a missing categorical value."""
 
 _NEWLINE, _RETURN = 10, 13
 # What float32 holds; beyond it a number would be infinite, and so would be the loss.
@@ -115,7 +115,7 @@ def _parse_line(
 
 @jit
 def _number(field: Any) -> float:
-    """Return a decimal number, NaN if it is none."""
+    """Return a decimal number, NaN if it is malformed."""
     place, sign = 0, 1.0
     if field.size and (field[0] == 45 or field[0] == 43):
         sign = -1.0 if field[0] == 45 else 1.0
@@ -164,7 +164,7 @@ def _exponent(field: Any) -> int:
 
 @jit
 def _hexadecimal(field: Any) -> int:
-    """Return a number of up to 15 digits, MISSING if it is none."""
+    """Return a hexadecimal number of up to 15 digits, MISSING if it is malformed."""
     if not field.size or field.size > 15:
         return MISSING
     value = 0
@@ -183,7 +183,7 @@ def _hexadecimal(field: Any) -> int:
 
 @jit
 def _hash(field: Any) -> int:
-    """Return FNV-1a of the bytes without its sign; a decimal number is its own hash."""
+    """Return FNV-1a of the bytes without the sign bit; a decimal number is its own hash."""
     if not field.size:
         return MISSING
     value, plain = np.uint64(_FNV_START), field.size <= 18
@@ -201,7 +201,7 @@ def _hash(field: Any) -> int:
 
 @jit
 def hash_fields(text: Any, ends: Any, out: Any) -> None:
-    """Write the tokens of fields that lie one after the other, ending at `ends`."""
+    """Write the tokens of adjacent fields that end at `ends`."""
     begin = 0
     for place in range(ends.size):
         out[place] = _hash(text[begin : ends[place]])

@@ -1,4 +1,4 @@
-"""How the lines of a text file are laid out."""
+"""The columns of a text file, and parsing its lines by them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _REASONS = {
 @final
 @dataclass(frozen=True, slots=True)
 class TextLayout:
-    """What the columns of a line hold.
+    """The columns of a line.
 
     Args:
         columns: "label", "dense", "category", "hex" (a category as a hexadecimal number) or
@@ -46,7 +46,7 @@ class TextLayout:
         click_from: Labels from this number on are clicks; None expects 0 and 1.
 
     Raises:
-        DataError: A column or the separator makes no sense.
+        DataError: A column or the separator is not valid.
     """
 
     columns: tuple[str, ...]
@@ -65,20 +65,19 @@ class TextLayout:
 
     @property
     def dense_features(self) -> int:
-        """How many numbers a sample has."""
+        """Number of dense values of a sample."""
         return self.columns.count("dense")
 
     @property
     def features(self) -> int:
-        """How many categorical features a sample has."""
+        """Number of categorical features of a sample."""
         return self.columns.count("category") + self.columns.count("hex")
 
     def parse(self, text: bytes) -> tuple[Columns, list[tuple[int, str]]]:
         """Parse whole lines.
 
         Returns:
-            The samples, and place and reason of each line that is none; the place is where it
-            begins in the text.
+            The samples, and the offset and reason of each bad line.
         """
         buffer = np.frombuffer(text, np.uint8)
         most = int(np.count_nonzero(buffer == ord("\n"))) + 1
@@ -122,7 +121,7 @@ def movielens_layout(file_name: str, click_from: float) -> TextLayout:
 
     Args:
         file_name: ratings.csv has a header and commas, ratings.dat double colons, u.data tabs.
-        click_from: The rating from which on a user is said to have liked a movie.
+        click_from: Ratings from this one on count as clicks.
     """
     plain = ("category", "category", "label", "skip")
     if file_name.endswith(".dat"):
@@ -134,7 +133,7 @@ def movielens_layout(file_name: str, click_from: float) -> TextLayout:
 
 
 def hash_texts(texts: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """Return the tokens that a "category" column would give for some texts."""
+    """Return the tokens of a "category" column for some texts."""
     if not texts:
         return np.empty(0, np.int64)
     joined = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
@@ -145,6 +144,6 @@ def hash_texts(texts: Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 
 def unlabelled(layout: TextLayout) -> TextLayout:
-    """Return a layout without its label, for files that are to be predicted."""
+    """Return a layout without its label, for files to predict."""
     columns: Sequence[str] = [name for name in layout.columns if name != "label"]
     return TextLayout(tuple(columns), layout.separator, layout.header, None)

@@ -1,8 +1,7 @@
-"""Where the trainers of a new generation go on: at the step that all servers have.
+"""The trainers of a new generation agree on where to resume: at the step that all servers have.
 
-The servers say which step that is. Whoever has the dense part of that step gives it to those who
-have not. If nobody has, or a server has lost its rows, the run begins anew: at a checkpoint if
-there is one, else at its first step.
+A rank that has the dense part of that step broadcasts it. If no rank has it, or a server has lost
+its rows, the run restarts: from a checkpoint if there is one, else from its first step.
 """
 
 import logging
@@ -25,13 +24,13 @@ _log = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the ranks of a generation have agreed on; the same on all of them.
+    """Where the ranks of a generation resume; the same on all of them.
 
     Args:
-        run: Where the run is.
-        source: The rank whose dense part counts; None when all begin with initial parameters.
+        run: The state of the run.
+        source: The rank whose dense part is used; None when all begin with initial parameters.
         lacking: Whether some rank needs it.
-        batches: Batches that are behind the run.
+        batches: Batches of all trainers before this step.
     """
 
     run: RunState
@@ -49,19 +48,19 @@ def agree(
     restore: Callable[[], DenseState | None] = lambda: None,
     staleness: int | None = None,
 ) -> tuple[Agreement, DenseState | None]:
-    """Find out where to go on, and begin there on all servers; collective.
+    """Agree on where to resume, and begin there on all servers; collective.
 
     Args:
         mesh: The mesh.
-        membership: This trainer's place.
+        membership: This trainer's rank and generation.
         group: All ranks.
         tables: Names of the run's tables.
         held: This trainer's dense part, if it has one.
-        restore: Puts the tables back to a checkpoint and returns the dense part; None without one.
+        restore: Restores the tables from a checkpoint and returns the dense part; None without one.
         staleness: Steps that a trainer may be ahead of the slowest; None for a synchronous run.
 
     Returns:
-        What was agreed on, and this trainer's dense part: what it held, or from the checkpoint.
+        The agreement, and this trainer's dense part: what it held, or from the checkpoint.
     """
     own = np.zeros(5, np.int64)
     if held is not None:
@@ -92,7 +91,7 @@ def _decide(
     """Begin the run on all servers.
 
     Returns:
-        Its origin, its steps, the rank to copy from and the batches behind it; the dense part.
+        Its origin, its steps, the rank to copy from and the batches before it; the dense part.
     """
     found = mesh.find_run(membership)
     if found is not None:
@@ -101,7 +100,7 @@ def _decide(
             begun = mesh.start_run(membership, tables, state=found, staleness=staleness)
             source = int(sources[0])
             _, behind, _, batches, more = all_held[source].tolist()
-            _log.info("going on", extra={"step": begun.steps, "from_rank": source})
+            _log.info("resuming", extra={"step": begun.steps, "from_rank": source})
             batches += more if begun.steps > behind else 0
             return (begun.origin, begun.steps, source, batches), held
     if all_held[:, 0].any():

@@ -1,8 +1,7 @@
-"""Checkpoints of a run: when one is due, and writing it beside the training.
+"""Checkpoints of a run: when one is due, and writing it in the background.
 
-Rank 0 does it alone. Before the last step that belongs to a checkpoint it asks the servers to
-freeze when they have applied it; after the step it copies the dense part; the rest is a thread's
-work.
+Rank 0 does it alone. Before the last step of a checkpoint it asks the servers to freeze once they
+have applied that step. After the step it copies the dense part; a thread does the rest.
 """
 
 import logging
@@ -31,23 +30,23 @@ from gradmesh.trainer.job.dense import DenseState
 _log = logging.getLogger(__name__)
 
 _REPORT_S = 2.0
-# How long the training may wait for the servers to take notice of a checkpoint, and for how long
-# nothing is tried after that was in vain: somebody else makes a copy of the tables.
+# How long training may wait for the servers to arm a checkpoint, and the pause after that failed:
+# another process is copying the tables.
 _ARM_S = 5.0
 _PAUSE_S = 10.0
-# How long the last checkpoint is tried again, and how often, when a server was lost meanwhile.
+# How long, and how often, the last checkpoint is retried when a server was lost meanwhile.
 _LAST_S = 60.0
 _POLL_S = 0.5
 
 
 @final
 class Checkpoints:
-    """The checkpoints of one job, as one trainer writes and reads them.
+    """Writes and reads the checkpoints of one job.
 
     Args:
         mesh: The mesh.
         config: The job; without a checkpoint_path nothing is written.
-        settings: The job's settings and features as they stand in the manifest.
+        settings: The job's settings and features as the manifest holds them.
         clock: Seconds that only grow.
     """
 
@@ -69,7 +68,7 @@ class Checkpoints:
         where = config.checkpoint_path
         self._place = None if where is None else open_place(where)
         self._specs: list[table_pb2.TableSpec] = []
-        # The newest checkpoint of this process, which the next may add to, and its chain's length.
+        # The newest checkpoint of this process, the base of the next delta, and its chain's length.
         self._newest: Kept | None = None
         self._chain = 0
         self._armed: tuple[int, Snapshot, Kept | None] | None = None
@@ -80,7 +79,7 @@ class Checkpoints:
         self._begun_at = 0.0
 
     def begin(self, tables: list[table_pb2.TableSpec], steps: int) -> None:
-        """Take notice of a run; what an older one has armed is let go.
+        """Begin a run; drop the snapshot that an earlier one armed.
 
         Args:
             tables: The run's tables.
@@ -100,7 +99,7 @@ class Checkpoints:
             return
         is_last = step + 1 == self._steps
         if is_last:
-            self.finish()  # the last one is never left out
+            self.finish()  # the last one is never skipped
         if self.is_writing or (self._clock() < self._pause_until and not is_last):
             return
         kept = self._newest if self._chain < self._config.checkpoint_chain else None
@@ -110,7 +109,7 @@ class Checkpoints:
         except BaseLost:
             self._armed = step + 1, self._arm(step + 1, None), None
         except GradmeshError as error:
-            # The step is worth more; whatever is wrong shows there, too.
+            # The step matters more, and meets the same fault.
             self._pause_until = self._clock() + _PAUSE_S
             _log.warning("no checkpoint", extra={"step": step + 1, "error": error.message})
 
@@ -145,7 +144,7 @@ class Checkpoints:
         )
 
     def after_step(self, state: Callable[[], DenseState], world_size: int) -> None:
-        """Write the checkpoint that was asked for before the step, in a thread.
+        """Write the checkpoint that was armed before the step, in a thread.
 
         Args:
             state: Returns the dense part after the step.
@@ -162,16 +161,16 @@ class Checkpoints:
         self._start(snapshot, kept, held, world_size, is_last=step == self._steps)
 
     def complete(self, state: Callable[[], DenseState], world_size: int) -> bool:
-        """Bring the checkpoint of the last step forward for a moment.
+        """Wait a moment for the checkpoint of the last step; begin it if needed.
 
-        There may be none on its way: a run ends early, or is taken over after its last step.
+        None may have been begun: a run may end early, or be taken over after its last step.
 
         Args:
             state: Returns the dense part; the servers have applied its last step.
             world_size: Trainers of the run.
 
         Returns:
-            Whether nothing is left to do: it is there, or cannot be had.
+            Whether nothing is left to do: it is written, or cannot be.
         """
         if self._place is None:
             return True
@@ -187,11 +186,11 @@ class Checkpoints:
         return False
 
     def _has_stalled(self) -> bool:
-        """Tell whether a checkpoint has taken so long that nobody should wait for it any more."""
+        """Return whether the checkpoint has taken longer than anything should wait for it."""
         longest_s = self._config.checkpoint_timeout_s + _LAST_S
         stalled = self._clock() - self._begun_at > longest_s
         if stalled:
-            _log.warning("the last checkpoint is not waited for", extra={"seconds": longest_s})
+            _log.warning("gave up waiting for the last checkpoint", extra={"seconds": longest_s})
         return stalled
 
     def _start(
@@ -222,7 +221,7 @@ class Checkpoints:
         request: int,
         last: int | None,
     ) -> None:
-        """Write a checkpoint; that of the last step, which `last` is then, is tried again."""
+        """Write a checkpoint; retry it if it is that of the last step, which is then `last`."""
         place = self._place
         assert place is not None
         begun, deadline = time.monotonic(), Deadline.after(self._config.checkpoint_timeout_s)
@@ -259,7 +258,7 @@ class Checkpoints:
     def _write_once(
         self, snapshot: Snapshot, kept: Kept | None, run: RunArrays, deadline: Deadline
     ) -> tuple[Path, Manifest, str]:
-        """Return where a checkpoint was written, what is in it, and what to call the place."""
+        """Write a checkpoint; return its path, its manifest and its public name."""
         place = self._place
         assert place is not None
         with snapshot:
@@ -280,7 +279,7 @@ class Checkpoints:
     def _write_again(
         self, step: int, run: RunArrays, deadline: Deadline
     ) -> tuple[Path, Manifest, str] | None:
-        """Write the last checkpoint of a job as the rows are: no step changes them any more."""
+        """Write the last checkpoint from the rows as they are: no step changes them any more."""
         patience = Deadline.after(min(_LAST_S, deadline.remaining_s()))
         names, call_s = [spec.name for spec in self._specs], self._mesh.timeout_s
         while not patience.passed:
@@ -288,7 +287,7 @@ class Checkpoints:
                 snapshot = Snapshot(self._mesh.servers, names, freeze_s=call_s, call_s=call_s)
                 if snapshot.step != step:
                     snapshot.close()
-                    return None  # somebody else trains
+                    return None  # another job trains
                 return self._write_once(snapshot, None, run, deadline)
             except (GradmeshError, OSError) as error:
                 _log.warning("no checkpoint yet", extra={"error": str(error)})
@@ -315,7 +314,7 @@ class Checkpoints:
             self._thread.join(self._config.checkpoint_timeout_s)
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written, and let go of the rest."""
+        """Wait for the checkpoint that is being written, and close the store."""
         self.finish()
         if self._place is not None:
             self._place.close()
@@ -326,14 +325,14 @@ class Checkpoints:
             self._armed = None
 
     def restore(self, check: Callable[[dict[str, Array]], None]) -> DenseState | None:
-        """Put the tables back to the newest checkpoint; return the dense part, None without one.
+        """Restore the tables from the newest checkpoint; return the dense part, None without one.
 
         Args:
             check: Raises ValueError if dense arrays are of another model.
 
         Raises:
-            CheckpointCorrupt: It is damaged, or of another model; the message names the file, and
-                nothing is changed.
+            CheckpointCorrupt: It is damaged, or of another model; the message names the file.
+                Nothing is changed.
         """
         found = self._find()
         if found is None:
@@ -343,7 +342,7 @@ class Checkpoints:
         manifest = chain_of(path)[-1][1]
         if manifest.run is None:
             raise CheckpointCorrupt(
-                f"checkpoint {path} holds tables only; a run cannot go on from it", path=path
+                f"checkpoint {path} holds tables only; a run cannot resume from it", path=path
             )
         arrays = {n: a.copy() for n, a in map_tensors(path / DENSE).items()}
         try:

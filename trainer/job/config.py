@@ -18,7 +18,7 @@ def job_id(value: str) -> str:
     """Check a job's name.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a valid name.
     """
     try:
         check_name("job", value)
@@ -36,8 +36,8 @@ class JobConfig(Section):
 
     id: str | None = setting(
         None,
-        "Name of this job in the cluster, never used before: whoever comes to train it when it "
-        "has its result is done, too.",
+        "Name of this job in the cluster, never used before: a trainer that joins after the job "
+        "has its result ends at once.",
         check=job_id,
     )
     steps: int = setting(2000, "Optimizer steps to train.", minimum=1)
@@ -92,7 +92,7 @@ class JobConfig(Section):
         "What DDP wraps: the whole model, each of its dense parts, or nothing, so that each trainer"
         " has dense layers of its own.",
     )
-    eval_every: int = setting(0, "Steps between two looks at the validation data.", minimum=0)
+    eval_every: int = setting(0, "Steps between two evaluations on the validation data.", minimum=0)
     eval_batches: int = setting(
         200, "Held-out batches that results are measured on; 0 for all files.", minimum=0
     )
@@ -100,7 +100,7 @@ class JobConfig(Section):
         "exact", "How AUC is computed; streaming needs little memory, and errs by 1e-5."
     )
     patience: int = setting(
-        0, "Looks at the validation data without a better log loss that end training.", minimum=0
+        0, "Evaluations in a row without a better log loss that end training; 0: never.", minimum=0
     )
     log_every: int = setting(20, "Steps between two reports of progress.", minimum=1)
     prefetch_depth: int = setting(
@@ -128,21 +128,19 @@ class JobConfig(Section):
         0, "Steps between two checkpoints; 0 counts no steps.", minimum=0
     )
     checkpoint_every_s: float = setting(
-        0.0, "Seconds between two checkpoints; 0 looks at no clock.", minimum=0
+        0.0, "Seconds between two checkpoints; 0 ignores the clock.", minimum=0
     )
     checkpoint_keep: int = setting(3, "Newest checkpoints that are kept.", minimum=1)
     checkpoint_keep_s: float = setting(
         0.0, "Seconds for which checkpoints are kept beyond the newest.", minimum=0
     )
-    checkpoint_chain: int = setting(
-        8, "How often a checkpoint only adds to the one before, until a full one.", minimum=0
-    )
+    checkpoint_chain: int = setting(8, "Delta checkpoints between two full ones.", minimum=0)
     checkpoint_timeout_s: float = setting(
         3600.0, "Seconds that a checkpoint may take.", minimum=0.1, maximum=864000
     )
     resume: str = setting(
         "never",
-        "Where a job begins whose trainers have nothing to go on with: at its first step (never), "
+        "Where a job begins whose trainers hold no state: at its first step (never), "
         "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder or URL.",
     )
 
@@ -155,9 +153,11 @@ class JobConfig(Section):
         if self.table_schedule == "constant" and self.table_final_learning_rate:
             yield Problem("table_final_learning_rate", "needs table_schedule linear or cosine")
         if self.patience and not self.eval_every:
-            yield Problem("patience", "needs eval_every, which says when to look")
+            yield Problem("patience", "needs eval_every, which sets the interval")
         if self.staleness and self.checkpoint_path is not None:
-            yield Problem("staleness", "must be 0 where checkpoint_path is set: a cut needs steps")
+            yield Problem(
+                "staleness", "must be 0 with checkpoint_path: a consistent cut needs sync steps"
+            )
         periodic = self.checkpoint_every_steps or self.checkpoint_every_s
         if self.checkpoint_path is None and (periodic or self.resume == "auto"):
-            yield Problem("checkpoint_path", "must say where checkpoints are; set it")
+            yield Problem("checkpoint_path", "must name the checkpoint store; set it")

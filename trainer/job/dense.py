@@ -1,4 +1,4 @@
-"""The dense part of a model as arrays: what a trainer hands to another, and what is saved."""
+"""The dense part of a model as arrays: to broadcast, to save, and its clipped gradients."""
 
 import io
 import math
@@ -23,11 +23,11 @@ class DenseState:
 
     Args:
         origin: Generation in which the run began.
-        steps: Steps that are in the arrays.
+        steps: Steps applied to the arrays.
         arrays: Parameters, buffers and optimizer state, copies.
-        pending: Averaged gradients of the next step by parameter, if it is not known whether that
-            counts; copies.
-        batches: Batches of all trainers that are behind these steps.
+        pending: Averaged gradients of the next step by parameter, if it is unknown whether that
+            step was committed; copies.
+        batches: Batches of all trainers before these steps.
         step_batches: Batches of the next step, if it is pending.
     """
 
@@ -40,7 +40,7 @@ class DenseState:
 
     @property
     def most_steps(self) -> int:
-        """Steps that the arrays can be brought to."""
+        """Steps that the arrays can reach, with the pending gradients."""
         return self.steps + (self.pending is not None)
 
 
@@ -56,10 +56,10 @@ def dense_arrays(model: Module, optimizer: Optimizer) -> dict[str, Array]:
 
 
 def check_dense(model: Module, arrays: Mapping[str, Array]) -> None:
-    """Return if arrays are of a model.
+    """Raise if arrays are not of this model.
 
     Raises:
-        ValueError: They are of another one.
+        ValueError: Names or shapes differ.
     """
     own = {_MODEL + name: tensor.data.shape for name, tensor in model.state_dict().items()}
     given = {name: array.shape for name, array in arrays.items() if name.startswith(_MODEL)}
@@ -109,14 +109,14 @@ def unpack(data: Array) -> dict[str, Array]:
 
 
 def clipped(gradients: Mapping[Any, Any], max_norm: float) -> dict[Any, Any]:
-    """Return gradients whose common norm is at most max_norm; what was given stays as it is.
+    """Return gradients scaled to a total norm of at most max_norm; the arguments do not change.
 
     Computed as torch's clip_grad_norm_ does, in float64 and in the order of the parameters, so that
     ranks with equal gradients get equal results.
 
     Args:
         gradients: Arrays by parameter.
-        max_norm: Largest norm; 0 for any.
+        max_norm: Largest norm; 0 for no limit.
     """
     if not max_norm:
         return dict(gradients)

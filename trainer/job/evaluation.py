@@ -1,4 +1,4 @@
-"""How good the model is on held-out data, measured by all ranks together."""
+"""Metrics of the model on held-out data, computed by all ranks together; early stopping."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -32,15 +32,15 @@ def batches_of(
     world_size: int = 1,
     bad_lines: BadLines | None = None,
 ) -> Iterator[Batch]:
-    """Give a rank's share of a split in batches of at most a size.
+    """Yield a rank's share of a split in batches of at most a size.
 
     Args:
         blocks: The split.
         batch_size: Most samples of a batch.
-        most: How many samples in all; None for all there are.
-        rank: Whose share.
-        world_size: Of how many.
-        bad_lines: Counts the lines that are left out.
+        most: Samples in all; None for all there are.
+        rank: Which rank.
+        world_size: Number of ranks.
+        bad_lines: Counts the lines that are dropped.
 
     Raises:
         DataError: The data cannot be read, or hold too many bad lines.
@@ -60,7 +60,7 @@ def batches_of(
 
 
 def scores(model: Model, batches: Iterable[Batch]) -> Iterator[NDArray[np.float32]]:
-    """Give labels, guessed and best probabilities a batch, float32 [3, n]; NaN is no best."""
+    """Yield labels, predicted and best probabilities (NaN if unknown) by batch, float32 [3, n]."""
     for batch in batches:
         with no_grad():
             guess = sigmoid(model(batch.dense, batch.ids).data)
@@ -81,13 +81,13 @@ def evaluate(
     """Score held-out samples, each rank its share, and measure.
 
     Args:
-        model: Reads rows as they are now; parameters equal on all ranks.
+        model: Reads the current rows; its parameters are equal on all ranks.
         blocks: The samples.
-        group: Collective: every rank calls it and gets the same figures.
+        group: All ranks; every rank calls this and gets the same metrics.
         batches: How many batches in all; 0 for all there are.
         batch_size: Samples in each.
-        streaming: Whether figures come from a histogram and sums, so that no score is kept.
-        bad_lines: Counts the lines that are left out.
+        streaming: Whether metrics come from a histogram and sums, so that no score is kept.
+        bad_lines: Counts the lines that are dropped.
 
     Returns:
         auc, log_loss, normalised_entropy and calibration; best_auc and best_log_loss if known.
@@ -96,14 +96,14 @@ def evaluate(
         DataError: There are no samples, or of one class only, or too many bad lines.
     """
     if not batches and blocks.count() is None:
-        raise DataError("generated data never end: set job.eval_batches to how many shall count")
+        raise DataError("generated data never end: set job.eval_batches to a number of batches")
     most = len(range(group.rank, batches, group.size)) * batch_size if batches else None
     own = batches_of(blocks, batch_size, most, group.rank, group.size, bad_lines)
     parts = scores(model, own)
     try:
         return _streaming(parts, group) if streaming else _exact(parts, group)
     except ValueError as error:
-        raise DataError(f"the held-out data cannot be measured on: {error}") from error
+        raise DataError(f"the held-out data cannot be scored: {error}") from error
 
 
 def _exact(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dict[str, float]:
@@ -125,7 +125,7 @@ def _exact(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dict[st
 
 
 def _streaming(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dict[str, float]:
-    """Measure by sums alone, which add up over the ranks."""
+    """Compute metrics from sums alone, which add up over the ranks."""
     guessed, best, unknown = RunningMetrics(), RunningMetrics(), np.zeros(1, np.int64)
     for labels, guesses, chances in parts:
         guessed.add(labels, guesses)
@@ -143,21 +143,21 @@ def _streaming(parts: Iterator[NDArray[np.float32]], group: ProcessGroup) -> dic
 
 @final
 class EarlyStopping:
-    """Watches a loss.
+    """Ends training when the loss has not improved for some evaluations.
 
     Args:
-        looks: How many in a row may be no better than the best before; 0 for any number.
+        patience: Evaluations in a row without improvement that end training; 0 for never.
     """
 
-    def __init__(self, looks: int) -> None:
-        self._looks = looks
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
         self._best = math.inf
-        self._in_vain = 0
+        self._without_gain = 0
 
-    def is_exhausted(self, loss: float) -> bool:
-        """Tell whether it was one look too many."""
+    def should_stop(self, loss: float) -> bool:
+        """Record the loss of an evaluation; return whether to stop."""
         if loss < self._best:
-            self._best, self._in_vain = loss, 0
+            self._best, self._without_gain = loss, 0
         else:
-            self._in_vain += 1
-        return 0 < self._looks <= self._in_vain
+            self._without_gain += 1
+        return 0 < self._patience <= self._without_gain

@@ -1,4 +1,4 @@
-"""The batches of a rank, step by step, and where in the data the ranks are."""
+"""The batches of a rank, step by step, and the data position of all ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, final
@@ -15,54 +15,54 @@ _STEP: Final = "data.step"
 
 
 class DataPosition(NamedTuple):
-    """Where a run is in the data."""
+    """The data position at which a run begins in a generation."""
 
     step: int
-    """The first step that will be asked for."""
+    """The first step that will be taken."""
     batches: int
-    """Batches of all trainers that are behind it."""
+    """Batches of all trainers before it."""
     saved: Mapping[str, Any] | None = None
-    """What `Feed.arrays` returned in a former generation; the beginning if nothing is there."""
+    """What `Feed.arrays` returned in an earlier generation; None for the beginning of the data."""
 
 
 @final
 class Feed:
-    """Gives each step its batch; ahead of time, if asked.
+    """Gives each step its batch, ahead of time if asked.
 
-    What all ranks have read is agreed on from time to time. Whoever goes on from such a position
-    reads again what came between it and its step, of all ranks, and takes its share of the rest:
-    every sample of an epoch comes once, whatever happens to ranks and their number.
+    From time to time the ranks agree on what all of them have read. A rank that resumes from that
+    position replays what all ranks read between it and the current step, and takes its share of the
+    rest. So every sample of an epoch is used once, whatever the number of ranks.
 
     Args:
         source: The data.
         group: The ranks.
         batch_size: Samples of a batch.
-        place: Where to begin.
+        position: Where to begin.
     """
 
     def __init__(
-        self, source: Source, group: ProcessGroup, batch_size: int, place: DataPosition
+        self, source: Source, group: ProcessGroup, batch_size: int, position: DataPosition
     ) -> None:
         self._group = group
         if source.is_endless:
-            # Its blocks are batches: nothing has to be read to be left out.
-            own = [Progression(0, place.batches + group.rank, group.size)]
+            # Its blocks are batches: nothing has to be read to be skipped.
+            own = [Progression(0, position.batches + group.rank, group.size)]
         else:
-            own = share(_left(source, batch_size, place, group.size), group.rank, group.size)
+            own = share(_left(source, batch_size, position, group.size), group.rank, group.size)
         self._stream: BatchStream = source.stream(own, batch_size)
-        self._next = place.step
+        self._next = position.step
         self._drawn: dict[int, Batch] = {}
-        self._positions = {place.step - 1: self._stream.position}
-        self._at, self._everything = place.step, [self._stream.position]
-        self.agree(place.step)
+        self._positions = {position.step - 1: self._stream.position}
+        self._at, self._everything = position.step, [self._stream.position]
+        self.agree(position.step)
 
     @property
     def bad_lines(self) -> int:
-        """How many lines this rank left out."""
+        """Number of lines that this rank dropped."""
         return self._stream.bad_lines.count
 
     def peek(self, step: int) -> Batch:
-        """Return the batch of a step, and keep it."""
+        """Return the batch of a step without consuming it."""
         while self._next <= step:
             self._drawn[self._next] = self._stream.next()
             self._positions[self._next] = self._stream.position
@@ -70,14 +70,14 @@ class Feed:
         return self._drawn[step]
 
     def take(self, step: int) -> Batch:
-        """Return the batch of a step, which nobody will ask for again."""
+        """Return the batch of a step, and forget it."""
         batch = self.peek(step)
         del self._drawn[step]
         self._positions = {at: held for at, held in self._positions.items() if at >= step}
         return batch
 
     def agree(self, steps: int) -> None:
-        """Let all ranks know where each is after so many steps; collective."""
+        """Exchange the position of every rank after `steps` steps; collective."""
         own = _to_array([self._positions[steps - 1]])
         sizes = np.empty((self._group.size, 1), np.int64)
         self._group.all_gather(list(sizes), np.array([len(own)], np.int64)).wait()
@@ -87,7 +87,7 @@ class Feed:
         self._everything = [tuple(_from_array(part)[0]) for part in gathered]
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
-        """Return the last agreed position as arrays, to be kept with the dense part."""
+        """Return the last agreed position as arrays, to keep with the dense part."""
         return {
             _STEP: np.array([self._at], np.int64),
             _POSITION: _to_array(self._everything),
@@ -99,14 +99,14 @@ class Feed:
 
 
 def _left(
-    source: Source, batch_size: int, place: DataPosition, world_size: int
+    source: Source, batch_size: int, position: DataPosition, world_size: int
 ) -> list[Progression]:
-    """Return what all ranks together have left to read at a place."""
-    if not place.saved or _POSITION not in place.saved:
+    """Return what all ranks together have left to read at a position."""
+    if not position.saved or _POSITION not in position.saved:
         return begin(world_size)
-    skip = max(0, place.step - int(place.saved[_STEP][0]))
+    skip = max(0, position.step - int(position.saved[_STEP][0]))
     left: list[Progression] = []
-    for own in _from_array(place.saved[_POSITION]):
+    for own in _from_array(position.saved[_POSITION]):
         if skip:
             with source.stream(own, batch_size) as stream:
                 for _ in range(skip):

@@ -1,7 +1,7 @@
 """The job: generation after generation of trainers until the last step.
 
-When a peer or a server is lost, the trainer joins again with the dense part that it has, and the
-run goes on at the step that all servers have: not one step counts twice, none is left out.
+When a peer or a server is lost, the trainer joins again with the dense part that it holds. The run
+resumes at the step that all servers have: no step is applied twice, none is skipped.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from gradmesh.trainer.process_group import Backend, Endpoint
 
 _log = logging.getLogger(__name__)
 
-# Joining goes in short calls, so that a trainer that waits for peers still ends on SIGTERM.
+# Join in short calls, so that a trainer that waits for peers still ends on SIGTERM.
 _JOIN_CALL_S = 2.0
 
 _LOST = (
@@ -49,7 +49,7 @@ _LOST = (
 
 
 def is_recoverable(error: Exception) -> bool:
-    """Tell whether joining again can help: something was lost, nothing was wrong."""
+    """Return whether joining again can help: something was lost, nothing was wrong."""
     if isinstance(error, _LOST):
         return True
     return isinstance(error, GradmeshError) and error.retry is not Retry.NEVER
@@ -63,9 +63,9 @@ class Job:
         mesh: The mesh, joined as a trainer.
         spec: What to train.
         endpoint: Where this trainer listens for its peers.
-        join_timeout_s: How long to wait for the other trainers.
+        join_timeout_s: Seconds to wait for the other trainers.
         backend: How trainers exchange gradients.
-        is_stopping: True once the process shall end.
+        is_stopping: True once the process must end.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class Job:
         self._backend = backend
         self._is_stopping = is_stopping
         self._source = spec.source()
-        # What a generation that ended left of the dense part.
+        # The dense part that the last generation left.
         self._held: DenseState | None = None
         about = described(spec, self._source.fields)
         self._checkpoints = Checkpoints(mesh, spec.job, about)
 
     def run(self) -> dict[str, float] | None:
-        """Train; return the figures, or None when told to stop before the end.
+        """Train; return the metrics of the result, or None when stopped before the end.
 
         Raises:
-            GradmeshError: Something that joining again cannot mend, or too many restarts.
+            GradmeshError: An error that joining again cannot repair, or too many restarts.
             ConnectionError: Peers were lost too often.
-            TimeoutError: Peers did not come, or were silent too often.
+            TimeoutError: Peers did not join, or did not answer too often.
         """
         with contextlib.closing(self._checkpoints):
             return self._run_until_done()
@@ -149,7 +149,7 @@ class Job:
                 raise
 
     def _join(self) -> Membership | None:
-        """Wait for a place in a new generation; None when told to stop, or when all is done."""
+        """Join a new generation; return None when stopped, or when the job is done."""
         deadline = time.monotonic() + self._join_timeout_s
         while not self._is_stopping():
             left_s = deadline - time.monotonic()

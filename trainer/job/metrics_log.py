@@ -1,4 +1,8 @@
-"""What a job tells about itself while it runs: lines of JSON, and TensorBoard's files if wanted."""
+"""Metrics of a running job: lines of JSON, TensorBoard's event files, throughput.
+
+An event file is a sequence of records: length, checksum of the length, an Event message, its
+checksum. Only the fields that curves need are written, by hand: five tags of protobuf.
+"""
 
 import json
 import struct
@@ -12,12 +16,12 @@ from typing import IO, Any, Final, final
 class Throughput:
     """Counts steps against the clock, from the end of the first step on.
 
-    The first step compiles kernels and opens connections; it says nothing about the others.
+    The first step is not counted: it compiles kernels and opens connections.
 
     Args:
         step_samples: Samples of one step, of all ranks together.
-        begun: Steps that were done before.
-        clock: Seconds that only grow.
+        begun: Steps done before.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -30,17 +34,17 @@ class Throughput:
         self._last = (begun, self._built_at)
 
     def count(self, steps: int) -> None:
-        """Note that so many steps are done."""
+        """Record that `steps` steps are done."""
         self._last = (steps, self._clock())
         if self._first is None:
             self._first = self._last
 
     def seconds(self) -> float:
-        """Return the time from the beginning to the newest step."""
+        """Return the time from construction to the newest step."""
         return self._last[1] - self._built_at
 
     def samples_per_s(self) -> float:
-        """Return samples of all ranks in a second, without the first step; 0 before a second."""
+        """Return samples per second of all ranks after the first step; 0 before the second."""
         if self._first is None or self._last[0] == self._first[0]:
             return 0.0
         steps = self._last[0] - self._first[0]
@@ -75,7 +79,7 @@ class EventFile:
     """A file of scalars by name and step; a context manager.
 
     Args:
-        folder: Where TensorBoard looks; made if it is missing.
+        folder: TensorBoard's log folder; created if it is missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -131,13 +135,13 @@ METRICS_FILE = "metrics.jsonl"
 
 @final
 class MetricsLog:
-    """Writes one line for each report; only rank 0 has one.
+    """Writes one line for each report, on rank 0.
 
     Args:
-        folder: Where metrics.jsonl goes; made if it is missing. None writes nothing.
-        tensorboard: Whether event files go there, too.
-        step: The first step of this generation; lines of later ones are dropped, for they come
-            again.
+        folder: Where metrics.jsonl goes; created if it is missing. None writes nothing.
+        tensorboard: Whether to write event files, too.
+        step: The first step of this generation; lines of later steps are dropped, since those steps
+            are repeated.
     """
 
     def __init__(self, folder: Path | None, tensorboard: bool, step: int) -> None:
@@ -162,7 +166,7 @@ class MetricsLog:
 
         Args:
             kind: "train", "validation" or "result".
-            step: How many steps are done.
+            step: Steps done.
             values: Numbers by name.
         """
         line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
@@ -182,7 +186,7 @@ class MetricsLog:
 
 
 def read_metrics_log(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a job so far; the last one may be on its way and is left out."""
+    """Return the lines of a job so far; an incomplete last line is skipped."""
     try:
         text = (folder / METRICS_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The tables, the model and the optimizer that a job's settings describe; the same on all ranks."""
+"""The tables, model, optimizer and DDP wrapping of a job's settings; the same on all ranks."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -7,7 +7,7 @@ from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module
 from gradmesh.engine.optim import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad, lr_scheduler
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.process.errors import ConfigError, Problem
+from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.sdk.table.recipe import Initializer
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.wire import Precision
@@ -30,10 +30,10 @@ def create_tables(mesh: Mesh, spec: JobSpec, fields: Fields, changes: int) -> li
     """Create or open one table for each categorical feature.
 
     Args:
-        mesh: Where they live.
+        mesh: The mesh.
         spec: The job.
         fields: The features of a sample.
-        changes: How often the whole job changes a table, for the learning rate's schedule.
+        changes: Updates of a table in the whole job, for the learning rate's schedule.
 
     Raises:
         TableConflict: The mesh has tables of these names with other settings.
@@ -57,7 +57,7 @@ def create_tables(mesh: Mesh, spec: JobSpec, fields: Fields, changes: int) -> li
 
 
 def make_model(spec: JobSpec, fields: Fields, embeddings: Module) -> Module:
-    """Return the model with its initial parameters, which follow from the seed."""
+    """Return the model with its initial parameters, which depend on the seed alone."""
     return build_model(spec.model, fields, embeddings, Generator(spec.job.seed))
 
 
@@ -85,12 +85,12 @@ def _precision(name: WirePrecision) -> Precision | None:
 def replicate(
     model: Module, mode: Literal["whole", "dense", "none"], group: ProcessGroup
 ) -> Callable[..., Any]:
-    """Return what to call instead of the model; collective.
+    """Wrap the model in DDP; return what to call instead of it; collective.
 
     Args:
-        model: The model; with "dense" its parts are wrapped in place.
-        mode: "whole" averages all gradients together; "dense" those of each part by itself; with
-            "none" every rank goes its own way.
+        model: The model; "dense" wraps its parts in place.
+        mode: "whole" averages all gradients together, "dense" those of each part separately,
+            "none" averages nothing: every rank has dense layers of its own.
         group: The ranks.
 
     Raises:

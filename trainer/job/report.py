@@ -1,4 +1,4 @@
-"""The final report: figures as JSON, and a page with the curves for any browser."""
+"""The final report: metrics as JSON, and an HTML page with curves."""
 
 import html
 import json
@@ -31,8 +31,8 @@ def write_report(
     Args:
         folder: The job's output.
         settings: The job's settings, by section.
-        figures: Its result.
-        lines: Its history.
+        figures: Metrics of the result.
+        lines: Its metrics log.
     """
     report = {
         "gradmesh": VERSION,
@@ -95,7 +95,7 @@ def _safe(text: str) -> str:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file that appears when it is complete."""
+    """Write a file atomically."""
     draft = file.with_name(file.name + ".part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(file)

@@ -1,8 +1,8 @@
-"""The job in one generation of trainers, from where the former one ended to the last step.
+"""The run of a job in one generation of trainers: from where the last one ended to the last step.
 
-Synchronous: all ranks look up rows of step t when step t - 1 is applied everywhere, and both
-sides average in rank order. So N trainers give, bit for bit, what one process gives that runs
-their batches in rank order, whatever the number of servers.
+In sync mode all ranks look up the rows of step t after step t - 1 is applied everywhere, and
+servers and trainers average in rank order. So N trainers give, bit for bit, what one process gives
+that runs their batches in rank order, for any number of servers.
 """
 
 import contextlib
@@ -55,23 +55,23 @@ _REPORT_S = 1.0
 
 @final
 class TrainingRun:
-    """A run in one generation; a context manager that leaves the group at its end.
+    """A run in one generation; a context manager that closes the process group at its end.
 
-    Construction is collective: the ranks agree on the step to go on from, and parameters are made
-    equal. A run that nobody has a part of begins with initial rows and parameters.
+    Construction is collective: the ranks agree on the step to resume from, and parameters become
+    equal. A run of which no rank holds state begins with initial rows and parameters.
 
     Args:
         mesh: The mesh.
-        membership: This trainer's place in the generation.
+        membership: This trainer's rank and generation.
         spec: The job.
-        source: Where samples come from.
+        source: The data.
         endpoint: Where this trainer listens for its peers.
         backend: How trainers exchange gradients.
-        held: This trainer's dense part of the run in a former generation, if it was in one.
-        checkpoints: Where the run is written to, and restored from; none if None.
+        held: This trainer's dense part from an earlier generation, if it was in one.
+        checkpoints: Writes and restores checkpoints of the run; none if None.
 
     Attributes:
-        steps: Steps that this trainer has done, those of former generations included.
+        steps: Steps done, those of earlier generations included.
         total_steps: Steps of the whole job.
     """
 
@@ -105,7 +105,7 @@ class TrainingRun:
         )
         with contextlib.ExitStack() as undo:
             undo.callback(self._group.close)
-            # Where every trainer changes rows by itself, a step changes them that many times.
+            # With staleness every trainer applies its own update: world_size updates a step.
             changes = self.total_steps * (membership.world_size if config.staleness else 1)
             tables = create_tables(mesh, spec, source.fields, changes)
             names = [table.name for table in tables]
@@ -118,7 +118,7 @@ class TrainingRun:
                     return None
                 return checkpoints.restore(lambda arrays: check_dense(self.model, arrays))
 
-            # A run without staleness is synchronous: another way, not a staleness of 0.
+            # None, not 0: a run without staleness is synchronous.
             staleness = config.staleness or None
             agreed, held = agree(mesh, membership, self._group, names, held, restore, staleness)
             self._origin, self.steps = agreed.run.origin, agreed.run.steps
@@ -126,27 +126,27 @@ class TrainingRun:
             self._checkpoints = checkpoints if membership.rank == 0 else None
             if self._checkpoints is not None:
                 self._checkpoints.begin([table.spec for table in tables], self.total_steps)
-            # The averaged gradients of a step, until it is known that the step counts.
+            # The averaged gradients of a step, until the step is committed.
             self._pending: dict[Any, Any] | None = None
             saved = self._take_over(agreed, held)
-            place = DataPosition(self.steps, agreed.batches, saved)
-            self._feed = Feed(source, self._group, config.batch_size, place)
+            position = DataPosition(self.steps, agreed.batches, saved)
+            self._feed = Feed(source, self._group, config.batch_size, position)
             undo.callback(self._feed.close)
-            # After the state was loaded, for it has the names of the model as it was built.
+            # After the state was loaded: wrapping in DDP changes the parameters' names.
             self._replica = replicate(self.model, config.ddp, self._group)
             is_first = membership.rank == 0
             folder = config.output if is_first else None
-            self._history = MetricsLog(folder, config.tensorboard, self.steps)
+            self._metrics_log = MetricsLog(folder, config.tensorboard, self.steps)
             undo.pop_all()
-        self._meter = Throughput(config.batch_size * membership.world_size, self.steps)
+        self._throughput = Throughput(config.batch_size * membership.world_size, self.steps)
         self._bytes_before = mesh.servers.bytes_moved()
         self._asked = self.steps
 
     def _take_over(self, agreed: Agreement, held: DenseState | None) -> Mapping[str, Any] | None:
-        """Bring the dense part to the agreed step: from what is held, or from another rank.
+        """Bring the dense part to the agreed step: from what this rank holds, or from another rank.
 
         Returns:
-            The arrays that it came from; None where the run begins.
+            The arrays it was loaded from; None if the run begins.
         """
         if agreed.source is None:
             return None
@@ -170,7 +170,7 @@ class TrainingRun:
         return saved
 
     def state(self) -> DenseState:
-        """Return the dense part as it is, for the next generation."""
+        """Return the dense part, for the next generation or a checkpoint."""
         names = {id(p): name for name, p in self.model.named_parameters()}
         pending = self._pending and {
             names[id(p)]: np.array(grad) for p, grad in self._pending.items() if id(p) in names
@@ -182,20 +182,20 @@ class TrainingRun:
         )
 
     def _batches_before(self, step: int) -> int:
-        """Return how many batches are behind a step, of all trainers together."""
+        """Return the number of batches before a step, of all trainers together."""
         return self._first_batch + (step - self._first_step) * self._membership.world_size
 
     def train(self, is_stopping: Callable[[], bool]) -> dict[str, float] | None:
-        """Take all steps and measure the result.
+        """Take all steps and evaluate the result.
 
         Args:
-            is_stopping: Asked after each step; True ends the run there.
+            is_stopping: Called after each step; True ends the run there.
 
         Returns:
-            The figures of `finish`, or None when stopped before the end.
+            The metrics of `finish`, or None when stopped before the end.
         """
         config = self._config
-        patience = EarlyStopping(config.patience)
+        early_stopping = EarlyStopping(config.patience)
         for step in range(self.steps, self.total_steps):
             if self._checkpoints is not None:
                 self._checkpoints.before_step(step)
@@ -203,15 +203,15 @@ class TrainingRun:
             if self._checkpoints is not None:
                 self._checkpoints.after_step(self.state, self._membership.world_size)
             done = step + 1
-            self._meter.count(done)
+            self._throughput.count(done)
             is_last = done == self.total_steps
             if done % config.log_every == 0 or is_last:
                 self._report(done, loss)
             if config.eval_every and done % config.eval_every == 0 and not is_last:
                 found = self._evaluate("validation")
-                self._history.add("validation", done, found)
+                self._metrics_log.add("validation", done, found)
                 _log.info("validated", extra={"step": done, **_rounded(found)})
-                if patience.is_exhausted(found["log_loss"]):
+                if early_stopping.should_stop(found["log_loss"]):
                     _log.info("stopping early", extra={"step": done})
                     break
             if is_stopping():
@@ -222,7 +222,7 @@ class TrainingRun:
         """Take one step; return this rank's loss.
 
         Args:
-            step: Which one, from 0; every rank takes all steps in order.
+            step: The step number, from 0; every rank takes all steps in order.
 
         Raises:
             TrainingDiverged: The loss is not finite; rows and parameters are as before the step.
@@ -253,21 +253,21 @@ class TrainingRun:
             )
 
     def _learn(self, step: int, gradients: dict[Any, Any]) -> None:
-        """Change the dense parameters by the averaged gradients of a step."""
+        """Apply the averaged gradients of a step to the dense parameters."""
         config = self._config
         rate = dense_rate(config, self._spec.rates, step, self.total_steps)
         self._optimizer.param_groups[0]["lr"] = rate
         self._optimizer.step(clipped(gradients, config.clip_norm))
 
     def _prefetch(self, step: int) -> None:
-        """Ask for the rows of the steps after this one."""
+        """Prefetch the rows of the steps after this one."""
         end = min(step + self._config.prefetch_depth, self.total_steps - 1)
         for later in range(max(self._asked, step) + 1, end + 1):
             self._embeddings.prefetch(self._feed.peek(later).ids)
             self._asked = later
 
     def _report(self, done: int, loss: float) -> None:
-        """Tell the log and the coordinator how far we are; collective, for the mean loss."""
+        """Report progress to the log and the coordinator; collective, for the mean loss."""
         mean = np.array([loss])
         self._group.all_reduce(mean, "avg").wait()
         self._feed.agree(done)
@@ -276,7 +276,7 @@ class TrainingRun:
             step=done,
             total_steps=self.total_steps,
             loss=float(mean[0]),
-            samples_per_s=self._meter.samples_per_s(),
+            samples_per_s=self._throughput.samples_per_s(),
             bytes_moved=self._bytes_moved(),
         )
         rate = float(self._optimizer.param_groups[0]["lr"])
@@ -289,8 +289,8 @@ class TrainingRun:
                 "learning_rate": rate,
             },
         )
-        told = {"loss": progress.loss, "samples_per_s": progress.samples_per_s}
-        self._history.add("train", done, {**told, "learning_rate": rate})
+        values = {"loss": progress.loss, "samples_per_s": progress.samples_per_s}
+        self._metrics_log.add("train", done, {**values, "learning_rate": rate})
         mesh = self._mesh
         try:
             mesh.coordinator.report_progress(
@@ -300,10 +300,10 @@ class TrainingRun:
             _log.warning("progress not reported", extra={"error": error.message})
 
     def finish(self) -> dict[str, float]:
-        """Measure the model after the last step, and report the result; collective.
+        """Evaluate the model after the last step, and report the result; collective.
 
         Returns:
-            The figures; the same on every rank but for the time it took.
+            The metrics of the result; the same on every rank but for times.
         """
         config = self._config
         figures = self._evaluate("test")
@@ -313,10 +313,10 @@ class TrainingRun:
         figures |= {
             "steps": float(self.steps),
             "samples": float(self._batches_before(self.steps) * config.batch_size),
-            "samples_per_s": self._meter.samples_per_s(),
-            "seconds": self._meter.seconds(),
+            "samples_per_s": self._throughput.samples_per_s(),
+            "seconds": self._throughput.seconds(),
             "bytes_moved": float(sums[0]),
-            # Two runs with the same bits have the same; a float holds it exactly.
+            # Equal for runs with the same bits; a float holds it exactly.
             "dense_crc32": float(zlib.crc32(pack(dense_arrays(self.model, self._optimizer)).data)),
         }
         if not self._source.is_endless:
@@ -325,15 +325,15 @@ class TrainingRun:
         if self._membership.rank == 0:
             self._write_output(figures)
             self._mesh.report_result(self._membership, figures, config.id or "")
-        # Nobody leaves before the result is in: a lost rank 0 would have to measure again.
+        # No rank leaves before the result is reported: without rank 0 another must evaluate again.
         self._group.barrier().wait()
         fault.point("finished", self.steps)
         return figures
 
     def _complete_checkpoint(self) -> None:
-        """Let nobody leave before the last checkpoint is written; collective.
+        """Wait until the last checkpoint is written; collective.
 
-        Whoever writes it may be lost, and another can take over only while there are others.
+        The rank that writes it may be lost, and another can take over only while it still runs.
         """
         left = np.ones(1, np.int64)
         while left[0]:
@@ -343,8 +343,8 @@ class TrainingRun:
             self._group.all_reduce(left).wait()
 
     def _evaluate(self, split: Split) -> dict[str, float]:
-        """Measure the model as it is now; collective."""
-        # The last step is on all servers; what is read from now on has it.
+        """Evaluate the model as it is now; collective."""
+        # Commit the last step first, so that every server has applied it.
         self._mesh.commit_step()
         self._group.barrier().wait()
         config = self._config
@@ -360,14 +360,14 @@ class TrainingRun:
             )
 
     def _write_output(self, figures: dict[str, float]) -> None:
-        """Leave the model and the report in the job's folder, if it has one."""
-        self._history.add("result", self.steps, figures)
+        """Write the model and the report into the job's folder, if it has one."""
+        self._metrics_log.add("result", self.steps, figures)
         folder = self._config.output
         if folder is None:
             return
         if self._config.save_model:
             save_model(folder, self._mesh, self._spec, self._source.fields, self.model)
-        write_report(folder, self._spec.as_dict(), figures, self._history.lines)
+        write_report(folder, self._spec.as_dict(), figures, self._metrics_log.lines)
         _log.info("written", extra={"folder": str(folder)})
 
     def _bytes_moved(self) -> int:
@@ -384,9 +384,9 @@ class TrainingRun:
     ) -> None:
         self._group.close()
         self._feed.close()
-        self._history.close()
+        self._metrics_log.close()
         if kind is None:
-            # Otherwise a server is lost, or about to forget: the next generation releases all.
+            # After an error the next generation releases what was prefetched.
             self._embeddings.discard_prefetched()
 
 

@@ -35,7 +35,7 @@ _VOCABULARY = "vocabulary.safetensors"
 
 @final
 class SavedModel(NamedTuple):
-    """A model as it lies on disk; its tables stay there until they are restored."""
+    """A model on disk; its tables are not loaded until they are restored."""
 
     spec: JobSpec
     fields: Fields
@@ -44,7 +44,7 @@ class SavedModel(NamedTuple):
 
 
 def save_model(folder: Path, mesh: Mesh, spec: JobSpec, fields: Fields, model: Module) -> None:
-    """Write a model into a job's folder; a former one is replaced when all is there.
+    """Write a model into a job's folder; an earlier one is replaced atomically.
 
     Args:
         folder: The job's output.
@@ -60,7 +60,7 @@ def save_model(folder: Path, mesh: Mesh, spec: JobSpec, fields: Fields, model: M
 
 
 def described(spec: JobSpec, fields: Fields) -> dict[str, Any]:
-    """Return what a model's folder and the checkpoints of its job say about it, as JSON."""
+    """Return the description of a model for its folder and its job's checkpoints."""
     return {
         "settings": spec.as_dict(),
         "fields": {
@@ -75,9 +75,9 @@ def save_checkpoint(checkpoint: Path, home: Path, mesh: Mesh) -> None:
     """Write the model of a run's checkpoint into a folder, as a job does at its end.
 
     Args:
-        checkpoint: Of a run; verified first.
-        home: Appears when all is there.
-        mesh: Its tables are restored to get there.
+        checkpoint: A checkpoint of a run; verified first.
+        home: The model's folder; written atomically.
+        mesh: Its tables are restored from the checkpoint.
 
     Raises:
         CheckpointCorrupt: It is damaged, or holds no run.

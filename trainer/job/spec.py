@@ -1,4 +1,4 @@
-"""A job as a whole: what to train, on which data, how."""
+"""The spec of a job: its settings, with every learning rate resolved."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -10,8 +10,8 @@ from gradmesh.trainer.data import DataConfig, Source
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.models import ModelConfig
 
-# Found on generated clicks of one seed and looked at on others: docs/training.md has the figures.
-# Plain SGD takes the mean over the batch, of which a row sees a small share: hence its large rate.
+# Tuned on generated clicks of one seed and checked on others: docs/training.md has the figures.
+# Plain SGD averages over the batch, of which a row sees a small share: hence its large rate.
 _DENSE = {"sgd": 1.0, "adagrad": 0.05, "adam": 0.004}
 _TABLES = {"sgd": 10.0, "adagrad": 0.05, "rowwise-adagrad": 0.05, "adam": 0.002}
 _LAST_SHARE = 1 / 40
@@ -20,10 +20,10 @@ _LAST_SHARE = 1 / 40
 @final
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Numbers for every learning rate.
+    """The learning rates of a job.
 
     Attributes:
-        first: Of the dense layers when warm-up is over.
+        first: Of the dense layers after warm-up.
         last: Of the dense layers at the end.
         tables: Of the tables' rows at first.
     """
@@ -34,7 +34,7 @@ class Rates:
 
 
 def rates_of(job: JobConfig) -> Rates:
-    """Return a job's learning rates, also those that its settings leave open."""
+    """Return a job's learning rates, with defaults for those that its settings leave open."""
     first = _or(job.learning_rate, _DENSE[job.optimizer])
     return Rates(
         first=first,
@@ -44,7 +44,7 @@ def rates_of(job: JobConfig) -> Rates:
 
 
 def resolved(job: JobConfig) -> JobConfig:
-    """Return the settings with nothing left open, for reports and for runs that go on later."""
+    """Return the settings with every learning rate set, for reports and for resumed runs."""
     rates = rates_of(job)
     return replace(
         job,
@@ -59,9 +59,9 @@ def dense_rate(job: JobConfig, rates: Rates, step: int, steps: int) -> float:
 
     Args:
         job: The settings: warm-up and schedule.
-        rates: Between which it goes.
+        rates: The first and the last rate.
         step: From 0.
-        steps: Of the whole job.
+        steps: Steps of the whole job.
     """
     if step < job.warmup_steps:
         return rates.first * (step + 1) / (job.warmup_steps + 1)
@@ -90,7 +90,7 @@ class JobSpec:
     model: ModelConfig = field(default_factory=ModelConfig)
 
     def __post_init__(self) -> None:
-        # What settings leave open is decided once, so that reports and later runs have the numbers.
+        # Resolve what settings leave open once, so that reports and resumed runs have the numbers.
         object.__setattr__(self, "job", resolved(self.job))
 
     @property
@@ -102,7 +102,7 @@ class JobSpec:
         """Open the data.
 
         Raises:
-            DataError: They are not there, or not as the settings say.
+            DataError: They are missing, or do not match the settings.
         """
         return Source(self.data, self.job.seed)
 
@@ -131,12 +131,12 @@ def job_spec_of(sections: Sections) -> JobSpec:
 
 
 def steps_of(job: JobConfig, samples: int | None, world_size: int) -> int:
-    """Return how many steps a job has.
+    """Return the number of steps of a job.
 
     Args:
         job: The settings.
-        samples: Of an epoch; None if the data never end, which makes an epoch `steps` steps.
-        world_size: How many trainers share an epoch.
+        samples: Samples of an epoch; None if the data never end: an epoch is then `steps` steps.
+        world_size: Trainers that share an epoch.
     """
     if not job.epochs:
         return job.steps

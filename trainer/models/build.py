@@ -1,18 +1,18 @@
-"""From the name of a model to the model."""
+"""Build the model that the settings name."""
 
 from importlib import import_module
 from typing import Any
 
 from gradmesh.engine.backend import Generator
 from gradmesh.engine.nn import Module
-from gradmesh.sdk.process.errors import ConfigError, Problem
+from gradmesh.sdk.process.setting import ConfigError, Problem
 from gradmesh.trainer.data.samples import Fields
 from gradmesh.trainer.models.config import ModelConfig
 from gradmesh.trainer.models.networks import DLRM, DCNv2, TwoTower, WideDeep
 
 
 def row_dim(config: ModelConfig) -> int:
-    """Return how many elements the model's rows have."""
+    """Return the number of elements of the model's rows."""
     return config.dim + (config.name in ("wide-deep", "deepfm"))
 
 
@@ -24,11 +24,11 @@ def build_model(
     Args:
         config: The settings.
         fields: The features of a sample.
-        embeddings: Turns ids into [batch, features, row_dim].
-        generator: Where initial values come from.
+        embeddings: Module that maps ids to [batch, features, row_dim].
+        generator: Source of initial values.
 
     Raises:
-        ConfigError: The settings do not fit, or there is no such function to import.
+        ConfigError: The settings do not fit, or the function cannot be imported.
     """
     shared: dict[str, Any] = {
         "dense_features": fields.dense_features,
@@ -64,6 +64,6 @@ def _imported(
         raise ConfigError([Problem("model.name", text)]) from error
     model = make(embeddings, fields, config, generator)
     if not isinstance(model, Module):
-        text = f"{config.name!r} gave {type(model).__name__}, which is no gm.nn.Module"
+        text = f"{config.name!r} gave {type(model).__name__}, which is not a gm.nn.Module"
         raise ConfigError([Problem("model.name", text)])
     return model

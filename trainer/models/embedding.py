@@ -1,4 +1,4 @@
-"""Embedding rows in this process: what a model uses when it trains alone."""
+"""Embedding layers of click models: rows in this process, or rows of the mesh's tables."""
 
 from collections.abc import Sequence
 from typing import Any, final

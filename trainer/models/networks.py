@@ -1,11 +1,4 @@
-"""The deep learning recommendation model: dense and categorical features, and their pairs.
-
-    dense [batch, n] -- bottom MLP --> [batch, dim] --+-- all pairs of dot products --+
-    ids [batch, features] -- embeddings --> [...dim] -+                               |
-                                                      +-- the dense vector itself ----+--> top MLP
-
-Embeddings come from outside, so the same model runs on rows of this process or of servers.
-"""
+"""Click models; embeddings are an argument, so that rows may be of this process or of servers."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -29,16 +22,20 @@ def side_by_side(dense: Any, rows: Tensor) -> Tensor:
 
 @final
 class DLRM(Module):
-    """Score clicks.
+    """The deep learning recommendation model: dense and categorical features, and their pairs.
+
+        dense [batch, n] -- bottom MLP --> [batch, dim] --+-- all pairs of dot products --+
+        ids [batch, features] -- embeddings --> [...dim] -+                               |
+                                                          +-- the dense vector itself ----+--> top
 
     Args:
-        embeddings: Module that turns ids int64 [batch, ids] into [batch, features, dim].
-        dense_features: Numbers that come with each sample; without any there is no bottom MLP.
+        embeddings: Module that maps ids int64 [batch, ids] to [batch, features, dim].
+        dense_features: Dense values of a sample; without any there is no bottom MLP.
         features: Categorical features.
         dim: Length of the embeddings' rows.
         bottom: Widths of the hidden layers for the dense features.
         top: Widths of the hidden layers for the interactions.
-        generator: Where initial values come from; the default stream if None.
+        generator: Source of initial values; the default generator if None.
     """
 
     def __init__(
@@ -83,16 +80,16 @@ class DLRM(Module):
 
 @final
 class DCNv2(Module):
-    """Score clicks.
+    """The deep and cross network, version 2: crossed features first, a deep network on top.
 
     Args:
-        embeddings: Module that turns ids int64 [batch, ids] into [batch, features, dim].
-        dense_features: Numbers that come with each sample.
+        embeddings: Module that maps ids int64 [batch, ids] to [batch, features, dim].
+        dense_features: Dense values of a sample.
         features: Categorical features.
         dim: Length of the embeddings' rows.
         cross_layers: How often features are multiplied with each other.
         top: Widths of the hidden layers after them.
-        generator: Where initial values come from; the default stream if None.
+        generator: Source of initial values; the default generator if None.
     """
 
     def __init__(
@@ -121,16 +118,18 @@ class DCNv2(Module):
 
 @final
 class WideDeep(Module):
-    """Score clicks by a wide part, a deep one, and with `pairs` a factorization machine: DeepFM.
+    """Wide & Deep; with `pairs` DeepFM: a weight for each id, a deep network, pairs of ids.
+
+    The first element of a row is the id's weight, the others are its vector: one lookup for both.
 
     Args:
-        embeddings: Module that turns ids int64 [batch, ids] into [batch, features, 1 + dim].
-        dense_features: Numbers that come with each sample.
+        embeddings: Module that maps ids int64 [batch, ids] to [batch, features, 1 + dim].
+        dense_features: Dense values of a sample.
         features: Categorical features.
         dim: Length of the ids' vectors.
         top: Widths of the deep part's hidden layers.
-        pairs: Whether pairs of ids count, too.
-        generator: Where initial values come from; the default stream if None.
+        pairs: Whether to add a factorization machine.
+        generator: Source of initial values; the default generator if None.
     """
 
     def __init__(
@@ -164,16 +163,18 @@ class WideDeep(Module):
 
 @final
 class TwoTower(Module):
-    """Score pairs of user and item.
+    """A tower for the user and one for the item; the score is the product of their vectors.
+
+    An item's vector does not depend on the user, so that a nearest-neighbour search can rank items.
 
     Args:
-        embeddings: Module that turns ids int64 [batch, ids] into [batch, features, dim].
-        dense_features: Numbers that come with each sample; they are the user's.
+        embeddings: Module that maps ids int64 [batch, ids] to [batch, features, dim].
+        dense_features: Dense values of a sample; they are the user's.
         features: Categorical features.
         dim: Length of the embeddings' rows, and of the towers' vectors.
         item_features: Which features are the item's; the last one if empty.
         hidden: Widths of the hidden layers of both towers.
-        generator: Where initial values come from; the default stream if None.
+        generator: Source of initial values; the default generator if None.
 
     Raises:
         ValueError: A tower has no feature.

@@ -17,8 +17,8 @@ from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.training import prepare, with_last_progress
 from gradmesh.protos.errors import GradmeshError
-from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
+from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.trainer.job.metrics_log import METRICS_FILE
 from gradmesh.trainer.job.report import write_report
 from gradmesh.trainer.job.spec import JobSpec

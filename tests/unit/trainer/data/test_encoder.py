@@ -48,7 +48,7 @@ def test_log_of_what_is_positive_and_0_for_the_rest():
 
 
 def test_other_features_than_the_settings_say_are_refused():
-    with pytest.raises(DataError, match="the settings speak of 0 and 2"):
+    with pytest.raises(DataError, match="the settings say 0 and 2"):
         Encoder(0, [5, 5]).encode(columns([[1]]))
 
 
@@ -72,7 +72,7 @@ def test_vocabulary_orders_by_frequency_and_lumps_the_rare(tmp_path):
 def test_file_that_is_no_vocabulary_is_named(tmp_path):
     (tmp_path / "words").write_text("no")
 
-    with pytest.raises(DataError, match="words is no vocabulary"):
+    with pytest.raises(DataError, match="words is not a vocabulary"):
         Vocabulary.load(tmp_path / "words")
-    with pytest.raises(DataError, match="gone is no vocabulary"):
+    with pytest.raises(DataError, match="gone is not a vocabulary"):
         Vocabulary.load(tmp_path / "gone")

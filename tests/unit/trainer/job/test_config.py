@@ -76,7 +76,10 @@ def test_settings_come_from_file_and_environment(tmp_path):
             r"job.final_learning_rate: must not exceed",
         ),
         ("[job]\npatience = 2", r"job.patience: needs eval_every"),
-        ('[job]\nstaleness = 2\ncheckpoint_path = "a"', r"job.staleness: must be 0 where"),
+        (
+            '[job]\nstaleness = 2\ncheckpoint_path = "a"',
+            r"job.staleness: must be 0 with checkpoint_path",
+        ),
         ("[job]\ntable_final_learning_rate = 2", r"job.table_final_learning_rate: needs"),
         ('[job]\noptimizer = "sdg"', r"expected one of sgd, adagrad, adam, got 'sdg'; did you"),
         ('[job]\nwire_rows = "int4"', r"job.wire_rows: expected one of float32, float16, bfloat16"),

@@ -121,13 +121,13 @@ def test_clipping_is_that_of_the_engine():
     assert clipped(gradients, 1e9)[leaves[0]] is gradients[leaves[0]]
 
 
-def test_patience_ends_after_so_many_looks_in_vain():
-    patience, endless = EarlyStopping(2), EarlyStopping(0)
+def test_early_stopping_ends_after_evaluations_without_gain():
+    stopping, endless = EarlyStopping(2), EarlyStopping(0)
 
-    told = [patience.is_exhausted(loss) for loss in (0.5, 0.6, 0.4, 0.4, 0.41)]
+    answers = [stopping.should_stop(loss) for loss in (0.5, 0.6, 0.4, 0.4, 0.41)]
 
-    assert told == [False, False, False, False, True]
-    assert not any(endless.is_exhausted(1.0) for _ in range(10))
+    assert answers == [False, False, False, False, True]
+    assert not any(endless.should_stop(1.0) for _ in range(10))
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_unknown_model_is_refused_with_the_names(name):
 
 
 def test_model_of_ones_own(tmp_path, monkeypatch):
-    (tmp_path / "house_of_models.py").write_text(
+    (tmp_path / "models_of_tests.py").write_text(
         "import gradmesh as gm\n"
         "class Sum(gm.nn.Module):\n"
         "    def __init__(self, embeddings):\n"
@@ -110,10 +110,10 @@ def test_model_of_ones_own(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        assert build("house_of_models:build")(None, np.zeros((2, 3), np.int64)).shape == (2,)
-        with pytest.raises(ConfigError, match=r"gave int, which is no gm.nn.Module"):
-            build("house_of_models:wrong")
+        assert build("models_of_tests:build")(None, np.zeros((2, 3), np.int64)).shape == (2,)
+        with pytest.raises(ConfigError, match=r"gave int, which is not a gm.nn.Module"):
+            build("models_of_tests:wrong")
         with pytest.raises(ConfigError, match=r"cannot be imported: .*PYTHONPATH"):
-            build("house_of_models:gone")
+            build("models_of_tests:gone")
     finally:
-        sys.modules.pop("house_of_models", None)
+        sys.modules.pop("models_of_tests", None)
