@@ -18,8 +18,8 @@ from gradmesh.launch.local import LocalCluster
 WORKERS = 5
 """The one that measures, and four that it calls."""
 
-SIDES = ("lane", "fast", "grpc")
-"""Ours: smart on lanes, fast on lanes, smart on gRPC alone."""
+SIDES = ("lane", "fast", "stream")
+"""Ours: smart on lanes, fast on lanes, smart on gRPC streams."""
 
 
 class Load(NamedTuple):
@@ -60,13 +60,13 @@ def run(
     with ExitStack() as stack:
         home = "gradmesh.benchmarks"
         ours = {}
-        for lane in ("auto", "grpc"):
+        for lane in ("auto", "stream"):
             # A mesh each: workers wait for as many as there are.
             cluster = stack.enter_context(LocalCluster(parameter_servers=1))
             ours[lane] = stack.enter_context(
                 worker.start(f"{home}.autograd_ours", cluster.address, lane)
             )
-        sides = {"lane": ours["auto"], "fast": ours["auto"], "grpc": ours["grpc"]}
+        sides = {"lane": ours["auto"], "fast": ours["auto"], "stream": ours["stream"]}
         if against_torch:
             sides["torch"] = stack.enter_context(
                 worker.start(f"{home}.autograd_torch", pauses=True)
@@ -100,5 +100,5 @@ def _measure(load: Load, sides: dict[str, worker.Worker], seconds: float, blocks
             running.measure(**commands[side], rounds=max(1, rounds[side] // 10))
             times[side] += running.measure(**commands[side], rounds=rounds[side])
     theirs = times.get("torch", [])
-    names = {"lane": load.name, "fast": f"{load.name}-fast", "grpc": f"{load.name}-grpc"}
+    names = {"lane": load.name, "fast": f"{load.name}-fast", "stream": f"{load.name}-stream"}
     return [Row.of(names[side], times[side], theirs) for side in SIDES]

@@ -15,7 +15,7 @@ from gradmesh.benchmarks.report import Row
 from gradmesh.launch.local import LocalCluster
 
 SIZES = (1, 64, 1024, 65536)
-LANES = ("shm", "tcp", "grpc")
+LANES = ("shm", "tcp", "stream")
 
 
 class Load(NamedTuple):

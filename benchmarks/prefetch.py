@@ -14,7 +14,7 @@ import numpy as np
 from gradmesh.benchmarks.hybrid import measure, our_side, parts_of
 from gradmesh.benchmarks.hybrid_shape import shapes
 
-LANES: Final = ("shm", "tcp", "grpc")
+LANES: Final = ("shm", "tcp", "stream")
 
 
 @final

@@ -12,7 +12,7 @@ from gradmesh.benchmarks import worker
 from gradmesh.benchmarks.report import Row
 from gradmesh.launch.local import LocalCluster
 
-LANES = ("shm", "tcp", "grpc")
+LANES = ("shm", "tcp", "stream")
 CALLEE = "worker-0"
 
 

@@ -176,22 +176,22 @@ class SecurityConfig(Section):
             )
 
 
-LaneChoice: TypeAlias = Literal["auto", "shm", "tcp", "grpc", "unary"]
-"""The best that both ends can, shared memory, TCP, streams of gRPC, or a gRPC call each."""
+LaneChoice: TypeAlias = Literal["auto", "shm", "tcp", "stream", "unary"]
+"""The first lane that both ends can use, or one: as settings and metric labels name it."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig(Section):
-    """The [transport] table: lanes for the hot calls a process serves and makes."""
+    """The [transport] table: lanes of the hot calls that a process serves and makes."""
 
     section: ClassVar[str] = "transport"
 
     lane: LaneChoice = setting(
         "auto",
-        "Way of hot calls: shared memory (shm) on one host, a TCP socket (tcp) between hosts, "
-        "the best of them (auto), gRPC alone over long-lived streams (grpc), or a gRPC call for "
-        "each (unary), for proxies that end streams.",
+        "Lane of hot calls: shared memory on one host (shm), a TCP socket between hosts (tcp), "
+        "long-lived gRPC streams (stream), a gRPC call each (unary), for proxies that end streams, "
+        "or the first of them that both ends can use (auto).",
     )
     lane_port: int = setting(
         0,

@@ -52,7 +52,7 @@ class RpcMetrics(Collector):
         seconds: float,
         sent: int,
         received: int,
-        lane: str = "grpc",
+        lane: str = "unary",
     ) -> None:
         """Record one finished call."""
         figures = self._found.get((rpc, status, lane))

@@ -118,7 +118,7 @@ class PendingCall:
         self._given_up = False
         self._wake: threading.Event | None = None
         self._sent = 0
-        self._lane = "grpc"
+        self._lane = "unary"
         self._link: Link | None = None
         left_s = deadline.remaining_s()
         link = channel.lanes.take(left_s) if method.number and left_s > 0 else None
@@ -158,7 +158,7 @@ class PendingCall:
         if self._data is None:
             self._data = to_wire(self._request, self._channel.max_frame_bytes)
             self._sent = len(self._data)
-        self._lane = "grpc"
+        self._lane = "unary"
         self._future = self._channel.attempt(self._method, self._data, self._deadline.remaining_s())
 
     def result(self) -> Any:

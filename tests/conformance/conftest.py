@@ -218,7 +218,7 @@ def crowd(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
     return meet(*request.param)
 
 
-LANES = ("unary", "grpc", "grpc+tls", "tcp", "tcp+tls", "shm")
+LANES = ("unary", "stream", "stream+tls", "tcp", "tcp+tls", "shm")
 
 
 class Echo:
@@ -273,8 +273,6 @@ class LaneMesh:
     def __init__(self, lane: str, folder: Path, undo: contextlib.ExitStack) -> None:
         self.threads = OwnThreads()
         self.lane = lane.partition("+")[0]
-        # What the figures call it.
-        self.label = {"unary": "grpc", "grpc": "stream"}.get(self.lane, self.lane)
         self._undo = undo
         self.server_security = self.security = SecurityConfig()
         if lane.endswith("tls"):

@@ -66,7 +66,7 @@ def mapped() -> int:
     return sum("gradmesh-lane" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-@pytest.mark.parametrize("lane", ["unary", "grpc", "tcp", "shm"], indirect=True)
+@pytest.mark.parametrize("lane", ["unary", "stream", "tcp", "shm"], indirect=True)
 def test_a_killed_server_is_unreachable_within_the_deadline(lane: str) -> None:
     with process("server", "127.0.0.1:0") as child:
         address = child.stdout.readline().strip()
@@ -85,7 +85,7 @@ def test_a_killed_server_is_unreachable_within_the_deadline(lane: str) -> None:
             assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize("lane", ["grpc", "tcp", "shm"], indirect=True)
+@pytest.mark.parametrize("lane", ["stream", "tcp", "shm"], indirect=True)
 def test_a_server_that_came_back_gets_its_lane_back(lane: str) -> None:
     frame = Frame(pb.LookupRequest(tables=["t"]), [np.arange(3)])
     with process("server", "127.0.0.1:0") as child:
@@ -103,7 +103,7 @@ def test_a_server_that_came_back_gets_its_lane_back(lane: str) -> None:
             pending = channel.start(METHODS["Lookup"], frame, Deadline.after(10))
             pending.borrow()
             pending.release()
-            return pending._lane == {"grpc": "stream"}.get(lane, lane)
+            return pending._lane == lane
 
         wait_until(on_lane)
 
@@ -111,7 +111,7 @@ def test_a_server_that_came_back_gets_its_lane_back(lane: str) -> None:
 def serve_a_client_that_is_killed(folder: Path, kind: str) -> set[str]:
     """Return what is open afterwards and was not before."""
     with contextlib.ExitStack() as undo:
-        mesh = LaneMesh("grpc", folder, undo)
+        mesh = LaneMesh("stream", folder, undo)
         open_link(mesh, kind).close()
         wait_until(lambda: not mesh.connection_threads())
         before, mapped_before = open_files(), mapped()
@@ -188,7 +188,7 @@ def test_nothing_lies_in_shared_memory_folders(alone: Any, tmp_path: Path) -> No
 
 
 def test_a_channel_closed_during_a_call_ends_it(lane_mesh: Any) -> None:
-    for lane in ("shm", "tcp", "grpc"):
+    for lane in ("shm", "tcp", "stream"):
         mesh = lane_mesh(lane)
         frame = Frame(pb.LookupRequest(tables=["wait"]), [])
         pending = mesh.channel.start(METHODS["Lookup"], frame, Deadline.after(20))
@@ -201,7 +201,7 @@ def test_a_channel_closed_during_a_call_ends_it(lane_mesh: Any) -> None:
         mesh.echo.leave.set()
 
 
-@pytest.mark.parametrize("here", ["grpc", "tcp"])
+@pytest.mark.parametrize("here", ["stream", "tcp"])
 def test_a_refused_lane_leaves_the_call_to_grpc(lane_mesh: Any, here: Any) -> None:
     mesh = lane_mesh("shm")
     server = mesh.serve(TransportConfig(lane=here))

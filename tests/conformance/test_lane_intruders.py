@@ -24,7 +24,7 @@ from tests.conftest import wait_until
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
 def test_a_wrong_secret_opens_nothing(lane_mesh: Any, kind: str) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     address = offer(mesh, {"shm": 1, "tcp": 2}[kind]).address
 
     with dial(kind, address) as sock, pytest.raises(ConnectionError):
@@ -33,7 +33,7 @@ def test_a_wrong_secret_opens_nothing(lane_mesh: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
 def test_a_secret_opens_one_connection(lane_mesh: Any, kind: str) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     given = offer(mesh, {"shm": 1, "tcp": 2}[kind])
     link = greet(dial(kind, given.address), kind, given.secret, 1 << 20)
 
@@ -102,7 +102,7 @@ def test_a_bad_frame_is_refused_and_costs_nothing(
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
 def test_unknown_rpcs_and_bad_messages_keep_the_connection(lane_mesh: Any, kind: str) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     link = open_link(mesh, kind)
     deadline = time.monotonic() + 5
 
@@ -136,7 +136,7 @@ def test_random_bytes_never_hurt(lane_mesh: Any, kind: str) -> None:
 
 
 def test_memory_that_could_shrink_is_refused(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     given = offer(mesh, owner_pb2.LANE_KIND_SHM)
     fd = os.memfd_create("unsealed")
     os.ftruncate(fd, 4096)
@@ -152,7 +152,7 @@ def test_memory_that_could_shrink_is_refused(lane_mesh: Any) -> None:
 def test_a_client_that_says_nothing_is_cut_off(lane_mesh: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("gradmesh.sdk.transport.lane.server.HELLO_S", 0.2)
     monkeypatch.setattr("gradmesh.sdk.transport.lane.handshake.HELLO_S", 0.2)
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     address = offer(mesh, owner_pb2.LANE_KIND_TCP).address
 
     with dial("tcp", address) as sock:

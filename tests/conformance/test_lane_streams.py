@@ -60,7 +60,7 @@ def test_messages_that_are_no_part_of_a_frame_are_refused(bad: bytes) -> None:
 
 
 def test_closed_channels_leave_no_stream(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     mesh.lookup(np.arange(3))
     threads = len(mesh.threads.alive())
 
@@ -82,7 +82,7 @@ def test_closed_channels_leave_no_stream(lane_mesh: Any) -> None:
 
 @pytest.mark.slow
 def test_callers_beyond_the_limit_make_a_call_each(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     server = mesh.serve(TransportConfig(max_lanes=2))
 
     for _ in range(4):
@@ -93,7 +93,7 @@ def test_callers_beyond_the_limit_make_a_call_each(lane_mesh: Any) -> None:
 
 def test_auto_falls_to_a_stream(lane_mesh: Any) -> None:
     mesh = lane_mesh("auto")
-    server = mesh.serve(TransportConfig(lane="grpc"))
+    server = mesh.serve(TransportConfig(lane="stream"))
     channel = mesh.connect(server)
 
     mesh.lookup(np.arange(3), channel=channel)
@@ -103,7 +103,7 @@ def test_auto_falls_to_a_stream(lane_mesh: Any) -> None:
 
 
 def test_a_stream_needs_the_token(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc+tls")
+    mesh = lane_mesh("stream+tls")
     nameless = SecurityConfig(
         tls_authority_file=mesh.security.tls_authority_file,
         tls_certificate_file=mesh.security.tls_certificate_file,
@@ -118,7 +118,7 @@ def test_a_stream_needs_the_token(lane_mesh: Any) -> None:
 
 
 def test_more_streams_than_threads_leave_room_for_calls(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     channels = [mesh.connect() for _ in range(20)]
 
     for channel in channels:
@@ -130,7 +130,7 @@ def test_more_streams_than_threads_leave_room_for_calls(lane_mesh: Any) -> None:
 
 
 def test_a_late_answer_ends_its_stream_alone(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     waiting = Frame(pb.LookupRequest(tables=["wait"]), [np.arange(3)])
     patient = mesh.channel.start(METHODS["Lookup"], waiting, Deadline.after(20))
     assert mesh.echo.entered.acquire(timeout=10)
@@ -147,7 +147,7 @@ class Interrupted(Exception):
 
 
 def test_an_interrupted_call_leaves_a_channel_that_works_and_closes(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     mesh.lookup(np.arange(3))
 
     def interrupt(*_: object) -> None:
@@ -175,7 +175,7 @@ def frame(**changed: int) -> bytes:
 
 @pytest.mark.parametrize("bad", [frame(magic=1), frame(head_bytes=2**32 - 1), frame() + frame()])
 def test_a_generated_client_speaks_frames_and_hears_of_bad_ones(lane_mesh: Any, bad: bytes) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     with grpc.insecure_channel(mesh.server.address) as channel:
         stub = owner_pb2_grpc.OwnerServiceStub(channel)
         sent = iter([owner_pb2.ExchangeRequest(data=data) for data in (frame(), bad)])
@@ -189,7 +189,7 @@ def test_a_generated_client_speaks_frames_and_hears_of_bad_ones(lane_mesh: Any, 
 
 
 def test_another_version_gets_no_stream(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     with grpc.insecure_channel(mesh.server.address) as channel:
         stub = owner_pb2_grpc.OwnerServiceStub(channel)
 
@@ -200,7 +200,7 @@ def test_another_version_gets_no_stream(lane_mesh: Any) -> None:
 
 
 def test_a_closed_channel_says_so(lane_mesh: Any) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     mesh.channel.close()
 
     with pytest.raises(Unreachable, match="is closed"):
@@ -210,7 +210,7 @@ def test_a_closed_channel_says_so(lane_mesh: Any) -> None:
 def test_a_grpc_without_direct_calls_makes_a_call_each(
     lane_mesh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mesh = lane_mesh("grpc")
+    mesh = lane_mesh("stream")
     monkeypatch.setattr("gradmesh.sdk.transport.lane.direct_call._core", None)
 
     mesh.lookup(np.arange(3), channel=mesh.connect())

@@ -47,7 +47,7 @@ def test_the_call_takes_the_lane(lanes: Any) -> None:
     lanes.lookup(np.arange(3))
     lanes.lookup(np.arange(3))
 
-    assert lanes.calls() == {lanes.label: 2}
+    assert lanes.calls() == {lanes.lane: 2}
     assert lanes.echo.borrowed == [lanes.lane != "unary"] * 2
 
 
@@ -128,7 +128,7 @@ def test_borrowed_answers_are_given_back(lanes: Any) -> None:
         pending.release()
         pending.release()
 
-    assert lanes.calls() == {lanes.label: 20}
+    assert lanes.calls() == {lanes.lane: 20}
 
 
 def test_messages_without_arrays_arrive(lanes: Any) -> None:
@@ -152,7 +152,7 @@ def test_errors_arrive_with_type_and_metadata(lanes: Any) -> None:
 
     assert caught.value.metadata == {"table": "missing"}
     assert "echo at" in str(caught.value)
-    assert lanes.calls("TABLE_NOT_FOUND", "Push") == {lanes.label: 1}
+    assert lanes.calls("TABLE_NOT_FOUND", "Push") == {lanes.lane: 1}
     assert lanes.push("fine").applied
 
 

@@ -48,8 +48,8 @@ def test_workload_is_split_into_its_parts(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_prefetching_is_measured_with_and_without(tmp_path):
-    options = ("--lane", "grpc", "--batch", "128", "--rows", "1000")
+    options = ("--lane", "stream", "--batch", "128", "--rows", "1000")
     (row,) = rows_of(prefetch, tmp_path, *options)
 
-    assert row["workload"] == "prefetch-grpc"
+    assert row["workload"] == "prefetch-stream"
     assert row["hidden"] == pytest.approx(1 - row["ours"] / row["peer"])

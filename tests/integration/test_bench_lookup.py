@@ -18,7 +18,7 @@ def test_every_lane_is_measured(tmp_path):
     assert done.return_value == 0, done.output
     names = [row["workload"] for row in json.loads(file.read_text())]
     kinds = ("pull-1", "push-64", "batch26")
-    assert names == [f"{kind}-{lane}" for kind in kinds for lane in ("shm", "tcp", "grpc")]
+    assert names == [f"{kind}-{lane}" for kind in kinds for lane in ("shm", "tcp", "stream")]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def cluster() -> Any:
         yield cluster
 
 
-@pytest.mark.parametrize("lane", ["shm", "tcp", "grpc"])
+@pytest.mark.parametrize("lane", ["shm", "tcp", "stream"])
 @pytest.mark.parametrize("precision", list(TOLERANCE))
 def test_rows_and_gradients_travel_lossy(cluster: Any, lane: Any, precision: Any) -> None:
     with gm.connect(cluster.address, lane=lane) as mesh:
@@ -56,7 +56,7 @@ def test_only_float32_tables_travel_lossy(cluster: Any) -> None:
 
 def test_lanes_change_no_bit(cluster: Any) -> None:
     found = []
-    for lane in ("shm", "tcp", "grpc"):
+    for lane in ("shm", "tcp", "stream"):
         with gm.connect(cluster.address, lane=lane) as mesh:
             table = mesh.table(f"exact-{lane}", rows=500, dim=8, optimizer=gm.optim.Adagrad(lr=0.1))
             ids = np.arange(500).repeat(2)

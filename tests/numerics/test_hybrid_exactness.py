@@ -112,7 +112,7 @@ def test_trainers_and_servers_equal_one_process(start_cluster, trainers, servers
 
 
 @pytest.mark.parametrize("prefetch_depth", [0, 1])
-@pytest.mark.parametrize("lane", ["shm", "tcp", "grpc"])
+@pytest.mark.parametrize("lane", ["shm", "tcp", "stream"])
 def test_every_lane_gives_the_same_bits(start_cluster, lane, prefetch_depth):
     spec = variant(prefetch_depth=prefetch_depth)
     cluster = start_cluster(2, 2)
@@ -125,7 +125,7 @@ def test_every_lane_gives_the_same_bits(start_cluster, lane, prefetch_depth):
 @pytest.mark.parametrize("prefetch_depth", [0, 2])
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("trainers", [1, 2, 4])
-@pytest.mark.parametrize("lane", ["shm", "tcp", "grpc"])
+@pytest.mark.parametrize("lane", ["shm", "tcp", "stream"])
 def test_every_size_on_every_lane(start_cluster, lane, trainers, servers, prefetch_depth):
     spec = variant(prefetch_depth=prefetch_depth)
     cluster = start_cluster(servers, trainers)

@@ -27,7 +27,7 @@ def autograd(against: str | None, names: str | None, file: Path | None, seconds:
 
     chain-N goes along N workers and back, fanout-4 calls four at once, contexts-1000 is a thousand
     small contexts, optimizer-4 is a step of a distributed optimizer over four owners. Each in smart
-    mode on lanes, in fast mode (-fast; async steps) and on gRPC alone (-grpc). The ratio is the
+    mode on lanes, in fast mode (-fast; async steps) and on gRPC streams (-stream). The ratio is the
     peer's median over ours: above 1 we are faster.
     """
     # Imported here, so that --help stays quick.

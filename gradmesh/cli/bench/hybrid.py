@@ -38,7 +38,7 @@ WORKLOADS = ("seed", "realistic-b256", "realistic-b2048", "embedding-bound", "se
     "--prefetch", type=click.IntRange(0, 16), default=0, help="Batches ours fetches ahead."
 )
 @click.option(
-    "--lane", type=click.Choice(["auto", "shm", "tcp", "grpc"]), default="auto", help="Of ours."
+    "--lane", type=click.Choice(["auto", "shm", "tcp", "stream"]), default="auto", help="Of ours."
 )
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the rows here.")
 @click.option(

@@ -13,9 +13,9 @@ import click
 @click.option(
     "--lane",
     "lanes",
-    default="shm,tcp,grpc",
+    default="shm,tcp,stream",
     metavar="LANE,...",
-    help="Lanes to measure: shm, tcp, grpc.  [default: all]",
+    help="Lanes to measure: shm, tcp, stream.  [default: all]",
 )
 @click.option(
     "--workload",
@@ -59,7 +59,7 @@ def lookup(
 ) -> int:
     """Pull and push rows of a table of 1M x 64, one client and one server.
 
-    Rows are named like pull-64-shm and push-65536-grpc; batch26 looks up 2048 x 26 ids of 26
+    Rows are named like pull-64-shm and push-65536-stream; batch26 looks up 2048 x 26 ids of 26
     tables. The ratio is the peer's median over ours: above 1 we are faster.
     """
     # Imported here, so that --help stays quick.

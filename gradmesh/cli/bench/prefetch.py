@@ -12,9 +12,9 @@ from gradmesh.cli.bench.lookup import chosen
 @click.option(
     "--lane",
     "lanes",
-    default="shm,tcp,grpc",
+    default="shm,tcp,stream",
     metavar="LANE,...",
-    help="Lanes to measure: shm, tcp, grpc.  [default: all]",
+    help="Lanes to measure: shm, tcp, stream.  [default: all]",
 )
 @click.option("--batch", type=click.IntRange(1), default=1024, help="Samples.  [default: 1024]")
 @click.option(

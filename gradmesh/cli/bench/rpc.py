@@ -14,9 +14,9 @@ from gradmesh.cli.bench.lookup import chosen as named
 @click.option(
     "--lane",
     "lanes",
-    default="shm,tcp,grpc",
+    default="shm,tcp,stream",
     metavar="LANE,...",
-    help="Lanes to measure: shm, tcp, grpc.  [default: all]",
+    help="Lanes to measure: shm, tcp, stream.  [default: all]",
 )
 @click.option(
     "--workload",

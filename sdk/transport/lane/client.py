@@ -28,7 +28,7 @@ _KINDS: dict[LaneChoice, tuple[str, ...]] = {
     "auto": ("shm", "tcp", "stream"),
     "shm": ("shm",),
     "tcp": ("tcp",),
-    "grpc": ("stream",),
+    "stream": ("stream",),
     "unary": (),
 }
 _NUMBERS = {"shm": pb.LANE_KIND_SHM, "tcp": pb.LANE_KIND_TCP}

@@ -153,7 +153,7 @@ def test_calls_are_counted_on_both_ends(serve: Any, dial: Any, describe: Any, sc
 
     for side, registry in (("server", served), ("client", made)):
         for status in ("OK", "INTERNAL"):
-            labels = {"rpc": RPC, "status": status, "lane": "grpc"}
+            labels = {"rpc": RPC, "status": status, "lane": "unary"}
             assert registry.get_sample_value(f"gradmesh_rpc_{side}_calls_total", labels) == 1
         assert registry.get_sample_value(f"gradmesh_rpc_{side}_seconds_count", {"rpc": RPC}) == 2
     sent = {"rpc": RPC, "direction": "sent"}

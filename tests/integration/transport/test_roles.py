@@ -116,7 +116,7 @@ def test_every_rpc_is_for_the_roles_of_the_table(
     assert {seen for _, seen in anything.calls} == {role}
 
 
-@pytest.mark.parametrize("lane", ["shm", "tcp", "grpc"])
+@pytest.mark.parametrize("lane", ["shm", "tcp", "stream"])
 @pytest.mark.parametrize("role", ["trainer", "reader"])
 def test_lanes_know_who_calls(
     role: str, lane: LaneChoice, start: Any, tokens: Path, tmp_path: Path, anything: Anything

@@ -17,7 +17,7 @@ from gradmesh.sdk.rpc.shutdown import close
 SPENT_S = 1e-9
 
 
-@pytest.fixture(params=["shm", "tcp", "grpc", "unary"])
+@pytest.fixture(params=["shm", "tcp", "stream", "unary"])
 def caller(request: pytest.FixtureRequest, make_agent: Callable[..., Agent], as_agent: Any) -> Any:
     agent = make_agent(
         f"caller-{request.param}", rank=30, transport=TransportConfig(lane=request.param)

@@ -21,7 +21,7 @@ from gradmesh.sdk.rpc.shutdown import close
 from gradmesh.sdk.transport.deadline import Deadline
 
 
-@pytest.fixture(params=["shm", "tcp", "grpc", "unary"])
+@pytest.fixture(params=["shm", "tcp", "stream", "unary"])
 def leaving(
     request: pytest.FixtureRequest, make_agent: Callable[..., Agent], as_agent: Any
 ) -> Agent:

@@ -78,7 +78,7 @@ def test_a_question_that_nobody_waits_for_keeps_nothing(
     assert faulty.outstanding.wait_idle(faulty.caller.deadline(10))
 
 
-@pytest.mark.parametrize("lane", ["shm", "tcp", "grpc", "unary"])
+@pytest.mark.parametrize("lane", ["shm", "tcp", "stream", "unary"])
 def test_many_temporaries(
     make_agent: Callable[..., Agent], as_agent: Any, eventually: Any, lane: Any
 ) -> None:

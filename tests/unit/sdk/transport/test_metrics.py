@@ -15,7 +15,7 @@ def test_figures_are_shown_by_rpc_outcome_and_lane() -> None:
     value = registry.get_sample_value
     calls = "gradmesh_rpc_server_calls_total"
     assert value(calls, {"rpc": "/s/A", "status": "OK", "lane": "shm"}) == 1
-    assert value(calls, {"rpc": "/s/A", "status": "DRAINING", "lane": "grpc"}) == 1
+    assert value(calls, {"rpc": "/s/A", "status": "DRAINING", "lane": "unary"}) == 1
     sent = {"rpc": "/s/A", "direction": "sent"}
     assert value("gradmesh_rpc_server_bytes_total", sent) == 11
     seconds = "gradmesh_rpc_server_seconds"
@@ -39,5 +39,5 @@ def test_threads_lose_no_count() -> None:
     for thread in threads:
         thread.join()
 
-    labels = {"rpc": "/s/A", "status": "OK", "lane": "grpc"}
+    labels = {"rpc": "/s/A", "status": "OK", "lane": "unary"}
     assert registry.get_sample_value("gradmesh_rpc_client_calls_total", labels) == 8000
