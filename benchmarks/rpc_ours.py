@@ -59,7 +59,8 @@ def main(address: str, lanes: list[Any]) -> None:
 
 def _join(address: str, lane: Any) -> Agent:
     transport = TransportConfig(lane=lane)
-    agent = gm.rpc.init(f"bench-{lane}", coordinator=address, transport=transport, install=False)
+    node = gm.rpc.init(f"bench-{lane}", coordinator=address, transport=transport, install=False)
+    agent = node.agent
     current.here.set(agent)
     gm.rpc.wait_for_workers(CALLEE)
     return agent

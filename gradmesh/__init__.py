@@ -109,13 +109,13 @@ if TYPE_CHECKING:
     from gradmesh.sdk.mesh.connect import connect as connect
     from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
-    from gradmesh.sdk.owner.registry import async_execution as async_execution
-    from gradmesh.sdk.owner.registry import remote_exception as remote_exception
     from gradmesh.sdk.process.network import SecurityConfig as SecurityConfig
     from gradmesh.sdk.rpc.api import remote as remote
     from gradmesh.sdk.rpc.api import rpc_async as rpc_async
     from gradmesh.sdk.rpc.api import rpc_sync as rpc_sync
-    from gradmesh.sdk.rref.rref import RRef as RRef
+    from gradmesh.sdk.rpc.registry import async_execution as async_execution
+    from gradmesh.sdk.rpc.registry import remote_exception as remote_exception
+    from gradmesh.sdk.rpc.rref.rref import RRef as RRef
     from gradmesh.sdk.serving import TableReader as TableReader
     from gradmesh.sdk.table.gradients import BadGradients as BadGradients
     from gradmesh.sdk.table.lifetime import Admission as Admission
@@ -272,15 +272,15 @@ _HOMES = {
     "Initializer": "gradmesh.sdk.table.recipe",
     "LocalCluster": "gradmesh.launch.local",
     "Mesh": "gradmesh.sdk.mesh.mesh",
-    "RRef": "gradmesh.sdk.rref.rref",
+    "RRef": "gradmesh.sdk.rpc.rref.rref",
     "SecurityConfig": "gradmesh.sdk.process.network",
     "SyncBatchNorm": "gradmesh.trainer.ddp",
     "Table": "gradmesh.sdk.table.table",
     "TableReader": "gradmesh.sdk.serving",
-    "async_execution": "gradmesh.sdk.owner.registry",
+    "async_execution": "gradmesh.sdk.rpc.registry",
     "connect": "gradmesh.sdk.mesh.connect",
     "remote": "gradmesh.sdk.rpc.api",
-    "remote_exception": "gradmesh.sdk.owner.registry",
+    "remote_exception": "gradmesh.sdk.rpc.registry",
     "rpc_async": "gradmesh.sdk.rpc.api",
     "rpc_sync": "gradmesh.sdk.rpc.api",
     "train": "gradmesh.launch.training",

@@ -1,7 +1,7 @@
 """Calls between processes: `gm.rpc.init`, then `gm.rpc_sync`, `gm.rpc_async`, `gm.remote`."""
 
+from gradmesh.sdk.node.node import Node as Node
 from gradmesh.sdk.node.start import init as init
-from gradmesh.sdk.rpc.agent import Agent as Agent
 from gradmesh.sdk.rpc.api import debug_info as debug_info
 from gradmesh.sdk.rpc.api import get_timeout as get_timeout
 from gradmesh.sdk.rpc.api import get_worker_info as get_worker_info
@@ -20,7 +20,7 @@ from gradmesh.sdk.rpc.shutdown import shutdown as shutdown
 from gradmesh.sdk.rpc.worker import WorkerInfo as WorkerInfo
 
 __all__ = [
-    "Agent",
+    "Node",
     "RefLeak",
     "RpcNotRunning",
     "WorkerInfo",

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from gradmesh.engine.autograd import Tensor
@@ -22,7 +22,7 @@ from gradmesh.protos.errors import (
     InvalidRequest,
 )
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.autograd.binding import bound, current_context
+from gradmesh.sdk.autograd.binding import bound
 from gradmesh.sdk.autograd.messages import Messages
 from gradmesh.sdk.autograd.outbox import Peers
 from gradmesh.sdk.autograd.part import Part
@@ -229,30 +229,3 @@ class Context:
 
     def __repr__(self) -> str:
         return f"Context({self.name})"
-
-
-@contextlib.contextmanager
-def context(
-    mesh: Mesh | None = None, mark: context_pb2.StepMark | None = None
-) -> Iterator[Context]:
-    """Open a context on this thread; leaving it releases what other processes keep for it.
-
-    Args:
-        mesh: The mesh it spans; by default that of this process's agent.
-        mark: The place in a synchronous run, from `Membership.mark`; by default the context is
-            applied on its own.
-
-    Raises:
-        RuntimeError: The thread has an open context already.
-        InvalidRequest: There is neither a mesh nor an agent.
-    """
-    from gradmesh.sdk.autograd.contexts import CONTEXTS
-
-    if current_context() is not None:
-        raise RuntimeError(f"this thread has an open context, {current_context()}; leave it first")
-    opened = CONTEXTS.open(mesh, mark)
-    try:
-        with bound(opened):
-            yield opened
-    finally:
-        CONTEXTS.leave(opened)

@@ -2,11 +2,13 @@
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
+from gradmesh.sdk.autograd.binding import bound, current_context
 from gradmesh.sdk.autograd.context import Context, ContextKey
 from gradmesh.sdk.autograd.newest import NewestWorkers
 from gradmesh.sdk.autograd.outbox import Peers
@@ -180,6 +182,31 @@ def _released(id_: context_pb2.ContextId) -> ContextReleased:
 
 CONTEXTS = Contexts()
 """Those of this process."""
+
+
+@contextmanager
+def context(
+    mesh: Mesh | None = None, mark: context_pb2.StepMark | None = None
+) -> Iterator[Context]:
+    """Open a context on this thread; leaving it releases what other processes keep for it.
+
+    Args:
+        mesh: The mesh it spans; by default that of this process's agent.
+        mark: The place in a synchronous run, from `Membership.mark`; by default the context is
+            applied on its own.
+
+    Raises:
+        RuntimeError: The thread has an open context already.
+        InvalidRequest: There is neither a mesh nor an agent.
+    """
+    if current_context() is not None:
+        raise RuntimeError(f"this thread has an open context, {current_context()}; leave it first")
+    opened = CONTEXTS.open(mesh, mark)
+    try:
+        with bound(opened):
+            yield opened
+    finally:
+        CONTEXTS.leave(opened)
 
 
 def find_context(name: str) -> Context:

@@ -19,8 +19,7 @@ from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.future.waited import Resolver, Waited
+from gradmesh.sdk.future import Future, Resolver, Waited
 from gradmesh.sdk.transport.channel import Channel, PendingCall, RequestWriter
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy

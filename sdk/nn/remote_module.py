@@ -8,12 +8,12 @@ from gradmesh.engine.backend.array import as_device
 from gradmesh.engine.nn import Module, Parameter
 from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.protos.errors import InvalidFrame, InvalidRequest
-from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.owner.registry import REGISTRY
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc import carried
 from gradmesh.sdk.rpc.collecting import collect
 from gradmesh.sdk.rpc.current import current_agent
-from gradmesh.sdk.rref.rref import RRef
+from gradmesh.sdk.rpc.registry import REGISTRY
+from gradmesh.sdk.rpc.rref.rref import RRef
 
 _CREATE = "gradmesh.remote_module.create"
 _FORWARD = "gradmesh.remote_module.forward"

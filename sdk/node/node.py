@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import final
 
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from gradmesh.protos import limits
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.contexts import CONTEXTS
-from gradmesh.sdk.autograd.station import Station
+from gradmesh.sdk.autograd.participant import AutogradParticipant
 from gradmesh.sdk.cluster.membership import Role
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.mesh import Mesh
@@ -19,11 +20,13 @@ from gradmesh.sdk.nn import remote_module
 from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.optim import owner
 from gradmesh.sdk.optim.pace import PaceMetrics
-from gradmesh.sdk.owner.registry import REGISTRY, Registry
-from gradmesh.sdk.owner.servicer import ContextHolder, NoContexts, OwnerServicer
+from gradmesh.sdk.optim.stepper import Stepper
 from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.rpc import builtin, current
 from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.errors import RpcNotRunning
+from gradmesh.sdk.rpc.registry import REGISTRY, Registry
+from gradmesh.sdk.rpc.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
@@ -52,6 +55,10 @@ class Node:
         functions: What others may call.
         rank: Place among the workers, if it has one.
         is_current: Whether `gm.rpc_sync` and distributed autograd use this node; a process has one.
+
+    Attributes:
+        agent: Calls others, runs their calls and holds references.
+        server: What others reach this node at, once it serves.
 
     Raises:
         RpcNotRunning: The process has a current node already.
@@ -84,15 +91,36 @@ class Node:
             timeout_s=timeout_s,
             threads=threads,
             inline=max(1, threads // 2),
+            leave=self.leave,
         )
-        self._station: Station | None = None
+        self._mesh: Mesh | None = None
+        self.server: Server | None = None
+        self._ends = ExitStack()
+        self._participant: AutogradParticipant | None = None
         if is_current:
             current.install(self.agent)
             # Calls are recorded process-wide, so it is the current node that takes part.
-            self._station = Station(self.agent)
-            self.agent.before_close(self._station.close)
+            step = Stepper(self.agent, CONTEXTS).step
+            self._participant = AutogradParticipant(self.agent, step, CONTEXTS)
+            self.before_leave(self._participant.close)
             if registry is not None:
                 PaceMetrics(registry)
+
+    @property
+    def name(self) -> str:
+        """Name of this worker."""
+        return self.agent.name
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh, as `gm.connect` returns it.
+
+        Raises:
+            RpcNotRunning: The node has not joined yet.
+        """
+        if self._mesh is None:
+            raise RpcNotRunning(f"{self.name} has not joined a mesh yet")
+        return self._mesh
 
     def serve(
         self,
@@ -112,14 +140,15 @@ class Node:
         Raises:
             AddressInUse: The address cannot be listened on.
         """
-        config, agent, station = self._config, self.agent, self._station
+        config, agent, participant = self._config, self.agent, self._participant
         if contexts is None:
-            contexts = NoContexts() if station is None else CONTEXTS
+            contexts = NoContexts() if participant is None else CONTEXTS
         servicer = OwnerServicer(
-            config.name, self._role, agent.me.incarnation, agent.functions, contexts, agent
+            config.name, self._role, agent.incarnation, agent.functions, contexts, agent
         )
-        server = Server(
-            {**services, _OWNER: servicer, **({} if station is None else station.services)},
+        own = {} if participant is None else participant.services
+        self.server = server = Server(
+            {**services, _OWNER: servicer, **own},
             listen=config.listen,
             setting=f"{config.section}.listen".lstrip("."),
             security=self._process.security,
@@ -128,7 +157,6 @@ class Node:
             max_frame_bytes=max_frame_bytes,
             registry=self._registry,
         )
-        agent.serve_with(server)
         server.start()
         return server
 
@@ -156,12 +184,12 @@ class Node:
             Unauthenticated: The token is missing or wrong.
         """
         config = self._config
-        mesh = connect(
+        self._mesh = mesh = connect(
             config.coordinator,
             name=config.name,
             role=self._role,
             address=config.advertise or server.address,
-            incarnation=self.agent.me.incarnation,
+            incarnation=self.agent.incarnation,
             rank=self.agent.info.rank,
             world_size=world_size,
             replace=config.replace,
@@ -172,15 +200,27 @@ class Node:
             timeout_s=config.join_timeout_s if timeout_s is None else timeout_s,
             on_lost=on_lost,
         )
-        self.agent.join(mesh)
-        if self._station is not None:
-            self._station.join(mesh)
+        mesh.watch_contexts(self.agent.exchange.owners)
+        self.agent.join(mesh.coordinator)
+        if self._participant is not None:
+            self._participant.join(mesh)
         return mesh
 
+    def before_leave(self, end: Callable[[], object]) -> None:
+        """Call a function when this node leaves, while others can still be reached."""
+        self._ends.callback(end)
+
     def leave(self, grace_s: float) -> None:
-        """Stop to serve within `grace_s`, then leave the mesh; may be called twice.
+        """Stop serving within `grace_s`, then leave the mesh; may be called twice.
 
         In this order, because a member that has left counts as lost to those who wait for an answer
         that is still on its way.
         """
-        self.agent.leave(grace_s)
+        if self.agent.closed:
+            return
+        self._ends.close()
+        if self.server is not None:
+            self.server.drain(grace_s)
+        if self._mesh is not None:
+            self._mesh.close()
+        self.agent.close()

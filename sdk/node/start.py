@@ -13,11 +13,11 @@ from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
 from gradmesh.protos.limits import check_name
 from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.node.node import Node
-from gradmesh.sdk.owner.registry import REGISTRY, Registry
-from gradmesh.sdk.owner.servicer import ContextHolder
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
 from gradmesh.sdk.process.process import ProcessConfig, spare_what_stays
 from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.registry import REGISTRY, Registry
+from gradmesh.sdk.rpc.servicer import ContextHolder
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy
 
@@ -46,7 +46,7 @@ def init(
     functions: Registry = REGISTRY,
     on_lost: OnLost = lambda: None,
     install: bool = True,
-) -> Agent:
+) -> Node:
     """Make this process a worker: it can call others, and be called.
 
     With `world_size`, so many workers begin together: this returns when all are there. Without, the
@@ -120,9 +120,9 @@ def init(
         raise
     if install:
         spare_what_stays()
-        agent.before_close(gc.unfreeze)
+        node.before_leave(gc.unfreeze)
     _log.info("worker joined", extra={"worker": name, "address": server.address})
-    return agent
+    return node
 
 
 def _check(name: str, rank: int | None, world_size: int | None, threads: int) -> None:

@@ -9,12 +9,12 @@ from gradmesh.engine.optim import Optimizer
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
 from gradmesh.sdk.autograd.context import Context
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.optim.owner import CREATE, OwnerOptimizer
 from gradmesh.sdk.optim.rounds import Rounds
-from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.rpc.current import current_agent
-from gradmesh.sdk.rref.rref import RRef
+from gradmesh.sdk.rpc.registry import REGISTRY
+from gradmesh.sdk.rpc.rref.rref import RRef
 
 _MODES = ("sync", "async", "bounded")
 # An owner that does not answer forgets the step together with its optimizer.

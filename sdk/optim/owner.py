@@ -11,9 +11,9 @@ from gradmesh.engine.optim.pending import PendingStep
 from gradmesh.engine.optim.pending_state import PendingState
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.sdk.optim.pace import PACE
-from gradmesh.sdk.owner.registry import REGISTRY
 from gradmesh.sdk.rpc.current import current_agent
-from gradmesh.sdk.rref.rref import RRef
+from gradmesh.sdk.rpc.registry import REGISTRY
+from gradmesh.sdk.rpc.rref.rref import RRef
 
 CREATE = "gradmesh.optim.create"
 

@@ -13,7 +13,7 @@ from gradmesh.sdk.optim.owner import OwnerOptimizer
 from gradmesh.sdk.optim.stepper import Stepper
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.failure import from_proto
-from gradmesh.sdk.rref.rref import RRef
+from gradmesh.sdk.rpc.rref.rref import RRef
 from gradmesh.sdk.transport.channel import PendingCall
 
 _STEP = METHODS["StepParameters"]

@@ -1,7 +1,7 @@
 """Steps of distributed optimizers, as the worker that has the parameters serves them."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.common.v1 import value_pb2
@@ -9,11 +9,9 @@ from gradmesh.protos.errors import InvalidRequest, RefNotFound
 from gradmesh.protos.value import from_value
 from gradmesh.sdk.autograd.contexts import Contexts
 from gradmesh.sdk.optim.owner import OwnerOptimizer
+from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.failure import to_proto
-from gradmesh.sdk.rref.ids import key_of
-
-if TYPE_CHECKING:
-    from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.rref.ids import key_of
 
 
 @final
@@ -25,7 +23,7 @@ class Stepper:
         contexts: Have the gradients.
     """
 
-    def __init__(self, agent: "Agent", contexts: Contexts) -> None:
+    def __init__(self, agent: Agent, contexts: Contexts) -> None:
         self._agent = agent
         self._contexts = contexts
 

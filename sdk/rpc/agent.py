@@ -1,33 +1,31 @@
 """A process's part in rpc: it calls others, serves their calls, and holds references."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import final
 
-from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.owner.registry import Registry
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.answers import Answers
 from gradmesh.sdk.rpc.caller import Caller
 from gradmesh.sdk.rpc.execution import Execution
 from gradmesh.sdk.rpc.gathers import Gathers
 from gradmesh.sdk.rpc.outstanding import Outstanding
-from gradmesh.sdk.rpc.peers import Dial, Peers
+from gradmesh.sdk.rpc.peers import Dial, KnowsMembers, Peers
 from gradmesh.sdk.rpc.recording import recorder
+from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.rref.collector import Collector
+from gradmesh.sdk.rpc.rref.control import Control
+from gradmesh.sdk.rpc.rref.ids import Worker
 from gradmesh.sdk.rpc.threads import Threads
 from gradmesh.sdk.rpc.worker import WorkerInfo
-from gradmesh.sdk.rref.collector import Collector
-from gradmesh.sdk.rref.control import Control
-from gradmesh.sdk.rref.ids import Worker
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.server import Server
 
 
 @final
 class Agent:
     """One worker among others.
 
-    Its servicer is put into the process's server; then `join` tells it where the others are.
+    The process's server gets its servicer; then `join` lets it find the other workers.
 
     Args:
         name: Of this worker.
@@ -38,6 +36,7 @@ class Agent:
         timeout_s: Of calls that set none.
         threads: Calls that run at once before others stand in line.
         inline: Calls that may run on gRPC's own threads.
+        leave: Ends the node that the agent belongs to, within so many seconds; `close` by default.
     """
 
     def __init__(
@@ -51,18 +50,17 @@ class Agent:
         timeout_s: float = 60.0,
         threads: int = 16,
         inline: int = 8,
+        leave: Callable[[float], None] | None = None,
     ) -> None:
         self.name = name
         self.me = Worker(name, incarnation)
         self.info = WorkerInfo(name, rank, incarnation)
         self.functions = functions
         self.joined = False
-        self.mesh: Mesh | None = None
         self.world: tuple[str, ...] = ()
         self.strict_refs = False
         self.gathers = Gathers()
-        self._server: Server | None = None
-        self._before_close: list[Callable[[], None]] = []
+        self.leave: Callable[[float], None] = leave or (lambda grace_s: self.close())
         self.peers = Peers(dial)
         self.threads = Threads("rpc-run", patient=threads)
         self.control = Control(self.peers, self.threads.run)
@@ -77,28 +75,21 @@ class Agent:
         )
         self.collector = Collector(self.exchange, self.peers)
 
-    def join(self, mesh: Mesh, world: Sequence[str] = ()) -> None:
-        """Begin to find others through the coordinator.
+    def join(self, coordinator: KnowsMembers) -> None:
+        """Find other workers through the coordinator from now on.
 
         Args:
-            mesh: This process's membership.
-            world: Names of the workers that begin and end together with this one.
+            coordinator: Knows the members.
         """
-        self.mesh = mesh
-        self.world = tuple(world)
-        self.peers.join(mesh.coordinator)
-        mesh.watch_contexts(self.exchange.owners)
+        self.peers.join(coordinator)
         self.control.start()
         self.collector.start()
         self.joined = True
 
-    def serve_with(self, server: Server) -> None:
-        """Take over a server of this worker's own; closed when it leaves."""
-        self._server = server
-
-    def before_close(self, end: Callable[[], None]) -> None:
-        """Call a function when this worker leaves, while others can still be reached."""
-        self._before_close.append(end)
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of this worker."""
+        return self.me.incarnation
 
     @property
     def closed(self) -> bool:
@@ -112,6 +103,10 @@ class Agent:
             WorkerNotFound: Nobody of that name is there.
         """
         return self.peers.channel(worker, deadline)
+
+    def suspect(self, worker: str) -> None:
+        """Look a worker up again before the next call to it: it did not answer."""
+        self.peers.suspect(worker)
 
     def debug_info(self) -> dict[str, int]:
         """Return what is under way, in figures."""
@@ -127,20 +122,8 @@ class Agent:
             **recorder().counters(),
         }
 
-    def leave(self, grace_s: float) -> None:
-        """Stop to serve, leave the mesh, end everything; calls under way fail after `grace_s`."""
-        if self.closed:
-            return
-        self._end_others()
-        self._end_server(grace_s)
-        if self.mesh is not None:
-            self.mesh.close()
-        self.close()
-
     def close(self) -> None:
-        """End everything at once; calls under way fail. May be called twice."""
-        self._end_others()
-        self._end_server(0.0)
+        """Fail the calls under way and end every thread and connection; may be called twice."""
         self.caller.closed = True
         current.uninstall(self)
         self.gathers.close()
@@ -149,12 +132,3 @@ class Agent:
         self.outstanding.close()
         self.peers.close()
         self.threads.close()
-
-    def _end_server(self, grace_s: float) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.drain(grace_s)
-
-    def _end_others(self) -> None:
-        while self._before_close:
-            self._before_close.pop()()

@@ -6,11 +6,11 @@ from typing import final
 
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.reply import Reply
+from gradmesh.sdk.rpc.rref.control import Control
+from gradmesh.sdk.rpc.rref.ids import Worker
 from gradmesh.sdk.rpc.threads import Task
-from gradmesh.sdk.rref.control import Control
-from gradmesh.sdk.rref.ids import Worker
 from gradmesh.sdk.transport.deadline import Deadline
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from gradmesh.protos.errors import InvalidRequest, WorkerNotFound
-from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.owner.registry import remote as register
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.collecting import collect
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rpc.peers import To
+from gradmesh.sdk.rpc.registry import remote as register
+from gradmesh.sdk.rpc.rref.rref import RRef
 from gradmesh.sdk.rpc.worker import WorkerInfo
-from gradmesh.sdk.rref.rref import RRef
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy
 

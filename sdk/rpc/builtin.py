@@ -5,10 +5,10 @@ from typing import Any
 from gradmesh.engine import errors, nn
 from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.owner.registry import REGISTRY, async_execution
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.current import current_agent
-from gradmesh.sdk.rref.rref import RRef, run_backward
+from gradmesh.sdk.rpc.registry import REGISTRY, async_execution
+from gradmesh.sdk.rpc.rref.rref import RRef, run_backward
 
 GATHER = "gradmesh.rpc.gather"
 BACKWARD = "gradmesh.rref.backward"

@@ -14,8 +14,7 @@ from gradmesh.protos.errors import (
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import Body
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.future.future import Future, failed
-from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.future import Future, failed
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.collecting import collect
 from gradmesh.sdk.rpc.failure import from_proto
@@ -24,15 +23,16 @@ from gradmesh.sdk.rpc.outstanding import Outstanding
 from gradmesh.sdk.rpc.over import Over
 from gradmesh.sdk.rpc.peers import Peers, To
 from gradmesh.sdk.rpc.recording import recorder
+from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.reply import Reply
 from gradmesh.sdk.rpc.rpc_call import RpcCall
+from gradmesh.sdk.rpc.rref.control import METHODS, Control
+from gradmesh.sdk.rpc.rref.exchange import Borrowing, Exchange, Lending
+from gradmesh.sdk.rpc.rref.ids import Key, Keys, Worker
+from gradmesh.sdk.rpc.rref.rref import RemoteType, RRef
+from gradmesh.sdk.rpc.rref.users import Creation, Used
 from gradmesh.sdk.rpc.values import Incoming, Outgoing
 from gradmesh.sdk.rpc.worker import WorkerInfo
-from gradmesh.sdk.rref.control import METHODS, Control
-from gradmesh.sdk.rref.exchange import Borrowing, Exchange, Lending
-from gradmesh.sdk.rref.ids import Key, Keys, Worker
-from gradmesh.sdk.rref.rref import RemoteType, RRef
-from gradmesh.sdk.rref.users import Creation, Used
 from gradmesh.sdk.transport.deadline import Deadline
 
 T = TypeVar("T")

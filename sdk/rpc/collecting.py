@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gradmesh.sdk.future.collect import wait_all as wait_for_all
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
+from gradmesh.sdk.future import wait_all as wait_for_all
 
 T = TypeVar("T")
 

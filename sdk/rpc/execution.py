@@ -17,16 +17,16 @@ from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
 from gradmesh.protos.errors import GradmeshError, InvalidRequest, NestedTooDeep
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.owner.registry import Registry, is_async
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc import current, failure
 from gradmesh.sdk.rpc.answers import Answers, caller_of
 from gradmesh.sdk.rpc.recording import recorder
+from gradmesh.sdk.rpc.registry import Registry, is_async
 from gradmesh.sdk.rpc.reply import DEFERRED, Reply
+from gradmesh.sdk.rpc.rref.exchange import Borrowing, Exchange, Lending
+from gradmesh.sdk.rpc.rref.ids import Worker, key_of
 from gradmesh.sdk.rpc.threads import Threads
 from gradmesh.sdk.rpc.values import Incoming, Outgoing
-from gradmesh.sdk.rref.exchange import Borrowing, Exchange, Lending
-from gradmesh.sdk.rref.ids import Worker, key_of
 from gradmesh.sdk.transport.call import Call
 from gradmesh.sdk.transport.deadline import Deadline
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from gradmesh.protos.errors import CATALOGUE, GradmeshError, RemoteFailure
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.rpc.registry import Registry
 
 # A long chain of nested calls would bring the traceback of each.
 _MAX_TEXT = 64 * 2**10

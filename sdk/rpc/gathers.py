@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
 
 Meeting: TypeAlias = tuple[tuple[str, ...], int]
 """Who meets, and how often they have met before."""

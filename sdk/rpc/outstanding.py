@@ -12,9 +12,9 @@ from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.reaction import Reaction
 from gradmesh.sdk.rpc.reply import Reply, reply_of
 from gradmesh.sdk.rpc.rpc_call import RpcCall
+from gradmesh.sdk.rpc.rref.control import METHODS, KnowsPeers
+from gradmesh.sdk.rpc.rref.ids import Worker
 from gradmesh.sdk.rpc.threads import Task
-from gradmesh.sdk.rref.control import METHODS, KnowsPeers
-from gradmesh.sdk.rref.ids import Worker
 from gradmesh.sdk.transport.deadline import Deadline
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from gradmesh.sdk.rref.exchange import Lending
+from gradmesh.sdk.rpc.rref.exchange import Lending
 
 
 @final

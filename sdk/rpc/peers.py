@@ -6,8 +6,8 @@ from typing import Protocol, TypeAlias, final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2
 from gradmesh.protos.errors import InvalidRequest, Unreachable, WorkerNotFound
+from gradmesh.sdk.rpc.rref.ids import Worker
 from gradmesh.sdk.rpc.worker import WorkerInfo
-from gradmesh.sdk.rref.ids import Worker
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 

@@ -8,7 +8,7 @@ from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
 from gradmesh.protos.common.v1.value_pb2 import Value
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.rref.ids import Worker
+from gradmesh.sdk.rpc.rref.ids import Worker
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar, final
 
 from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Overloaded, Unreachable
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.reaction import Reaction
 from gradmesh.sdk.rpc.reply import Reply, reply_of
 from gradmesh.sdk.transport.channel import PendingCall

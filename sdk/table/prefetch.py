@@ -27,7 +27,7 @@ from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import pack, unpack
 from gradmesh.sdk.cluster.servers import METHODS, Calls, call_all
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.table.lookup import Lookup, Purpose, look_up
 from gradmesh.sdk.table.routing import Part
 from gradmesh.sdk.table.table_set import TableSet, WantedIds

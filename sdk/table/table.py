@@ -13,7 +13,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.cluster.servers import ParameterServers
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.table.gradients import BadGradients, fit_grads
 from gradmesh.sdk.table.lookup import PendingLookup
 from gradmesh.sdk.table.metrics import TableMetrics

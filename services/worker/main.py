@@ -16,7 +16,7 @@ def run(config: WorkerConfig, rpc: RpcConfig, process: ProcessConfig) -> int:
     with Process(config.name, process, config, rpc) as running:
         life = running.life
         rpc.import_modules()
-        agent = init(
+        node = init(
             config.name,
             coordinator=config.coordinator,
             rank=config.rank,
@@ -31,8 +31,8 @@ def run(config: WorkerConfig, rpc: RpcConfig, process: ProcessConfig) -> int:
             registry=running.registry,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
-        life.on_drain("rpc", lambda left_s: close(agent, timeout_s=left_s / 2))
+        life.on_drain("rpc", lambda left_s: close(node.agent, timeout_s=left_s / 2))
         running.is_ready = True
-        _log.info("serving", extra={"functions": len(agent.functions.names())})
+        _log.info("serving", extra={"functions": len(node.agent.functions.names())})
         life.wait()
     return life.exit_code

@@ -19,9 +19,9 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.cluster.servers import METHODS
-from gradmesh.sdk.owner.registry import Registry
-from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
+from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.servicer import NoContexts, OwnerServicer
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics

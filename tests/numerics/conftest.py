@@ -10,8 +10,8 @@ from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.owner.registry import Registry
-from gradmesh.sdk.owner.servicer import OwnerServicer
+from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.servicer import OwnerServicer
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine

@@ -152,7 +152,7 @@ def test_two_trainers_step_one_owner(world):
 
 
 def test_tables_and_workers_in_one_backward(world):
-    mesh = world.agent.mesh
+    mesh = world.node.mesh
     table = mesh.table(
         f"mixed-{uuid.uuid4().hex[:8]}",
         rows=20,

@@ -34,7 +34,7 @@ class World:
         if self._aside is not None:
             current.uninstall(self._aside)
         try:
-            self.agent = gm.rpc.init(
+            self.node = gm.rpc.init(
                 "worker0", coordinator=self.cluster.address, rank=0, world_size=size
             )
         except BaseException:

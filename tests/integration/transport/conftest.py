@@ -20,10 +20,10 @@ from gradmesh.sdk.autograd.contexts import Contexts
 from gradmesh.sdk.autograd.servicer import AutogradServicer
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.optim.stepper import Stepper
-from gradmesh.sdk.owner.registry import Registry
-from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.process.network import join, split
 from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.servicer import OwnerServicer
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Server

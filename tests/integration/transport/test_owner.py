@@ -14,9 +14,9 @@ from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.value import from_value, to_value
 from gradmesh.protos.version import VERSION
-from gradmesh.sdk.owner.registry import Registry
-from gradmesh.sdk.owner.servicer import NoContexts, OwnerServicer
 from gradmesh.sdk.rpc.failure import from_proto
+from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.servicer import NoContexts, OwnerServicer
 from gradmesh.sdk.transport.deadline import Deadline
 
 METHODS = methods_of(owner_pb2.DESCRIPTOR.services_by_name["OwnerService"])

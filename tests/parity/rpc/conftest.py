@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import gradmesh as gm
+from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.shutdown import close
@@ -51,7 +52,7 @@ def address(rpc_cluster: gm.LocalCluster) -> str:
 @pytest.fixture(scope="session")
 def driver(address: str) -> Iterator[Agent]:
     """This process as a worker called "driver"; it waits until the four others are there."""
-    agent = gm.rpc.init("driver", coordinator=address, rank=9)
+    agent = gm.rpc.init("driver", coordinator=address, rank=9).agent
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: agent.closed or close(agent, graceful=False))
         gm.rpc.wait_for_workers(*WORKERS)
@@ -83,18 +84,36 @@ def through(driver: Agent, request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def make_agent(address: str) -> Iterator[Callable[..., Agent]]:
+def make_node(address: str) -> Iterator[Callable[..., Node]]:
     """Make further workers in this process; closed afterwards."""
-    made: list[Agent] = []
+    made: list[Node] = []
 
-    def make(name: str, **options: Any) -> Agent:
+    def make(name: str, **options: Any) -> Node:
         made.append(gm.rpc.init(name, **{"coordinator": address, "install": False, **options}))
         return made[-1]
 
     yield make
-    for agent in made:
-        if not agent.closed:
-            close(agent, graceful=False)
+    for node in made:
+        if not node.agent.closed:
+            close(node.agent, graceful=False)
+
+
+@pytest.fixture
+def make_agent(make_node: Callable[..., Node]) -> Callable[..., Agent]:
+    """Make further workers in this process, of which a test needs the agents only."""
+    return lambda name, **options: make_node(name, **options).agent
+
+
+def crash(node: Node) -> None:
+    """End a worker as a process that dies: it does not leave the mesh."""
+    assert node.server is not None
+    node.server.drain(0)
+    node.agent.close()
+
+
+@pytest.fixture(name="crash")
+def crash_fixture() -> Callable[[Node], None]:
+    return crash
 
 
 @contextlib.contextmanager

@@ -308,9 +308,9 @@ def test_owners_forget_values_that_nobody_here_uses() -> None:
 
 def test_a_reference_to_a_former_process_is_refused() -> None:
     from gradmesh.sdk.rpc.current import current_agent
-    from gradmesh.sdk.rref.ids import Worker
-    from gradmesh.sdk.rref.rref import RRef
-    from gradmesh.sdk.rref.users import Used
+    from gradmesh.sdk.rpc.rref.ids import Worker
+    from gradmesh.sdk.rpc.rref.rref import RRef
+    from gradmesh.sdk.rpc.rref.users import Used
 
     caller = current_agent().caller
     used = Used(Worker("worker-0", 5), caller.exchange.keys.new(), caller.exchange.keys.new())

@@ -10,6 +10,7 @@ from rpc_functions import add, confirmed_all, drop, echo, fetch, fetch_held, hol
 
 import gradmesh as gm
 from gradmesh.protos import errors
+from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.shutdown import close
 
@@ -91,32 +92,40 @@ def test_fetches_overtake_creations(make_agent: Callable[..., Agent]) -> None:
 
 
 def test_a_dead_users_references_are_collected(
-    make_agent: Callable[..., Agent], as_agent: Any, eventually: Any
+    make_agent: Callable[..., Agent],
+    make_node: Callable[..., Node],
+    crash: Callable[[Node], None],
+    as_agent: Any,
+    eventually: Any,
 ) -> None:
-    owner, user = make_agent("left-owner"), make_agent("left-user")
-    with as_agent(user):
+    owner, user = make_agent("left-owner"), make_node("left-user")
+    with as_agent(user.agent):
         kept = [gm.remote("left-owner", echo, (n,)) for n in range(3)]
         assert [rref.to_here() for rref in kept] == [0, 1, 2]
     assert owner.debug_info()["num_owner_rrefs"] == 3
     owner.collector.collect()
 
-    user.close()  # as a process that dies: no goodbye to anybody
-    user.mesh._lease.close()  # type: ignore[union-attr]
+    crash(user)
+    user.mesh._lease.close()
 
     eventually(lambda: owner.debug_info()["num_owner_rrefs"] == 0, 30)
 
 
 def test_a_restarted_users_references_are_collected(
-    make_agent: Callable[..., Agent], as_agent: Any, eventually: Any
+    make_agent: Callable[..., Agent],
+    make_node: Callable[..., Node],
+    crash: Callable[[Node], None],
+    as_agent: Any,
+    eventually: Any,
 ) -> None:
-    owner, user = make_agent("kept-owner"), make_agent("comes-back")
-    with as_agent(user):
+    owner, user = make_agent("kept-owner"), make_node("comes-back")
+    with as_agent(user.agent):
         kept = gm.remote("kept-owner", echo, (1,))
         assert kept.to_here() == 1
     owner.collector.collect()
-    user.close()
+    crash(user)
     again = make_agent("comes-back", replace=True)
-    user.mesh._lease.lost = True  # type: ignore[union-attr]
+    user.mesh._lease.lost = True
 
     eventually(lambda: owner.debug_info()["num_owner_rrefs"] == 0, 30)
     with as_agent(again):

@@ -14,6 +14,7 @@ from rpc_later import never
 
 import gradmesh as gm
 from gradmesh.protos import errors
+from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.shutdown import close
 from tests.own_threads import OwnThreads
@@ -149,12 +150,14 @@ def test_nothing_of_an_agent_is_left(
 
 
 def test_nothing_of_an_agent_that_ends_at_once_is_left(
-    make_agent: Callable[..., Agent], own_threads: OwnThreads, eventually: Any
+    make_node: Callable[..., Node],
+    crash: Callable[[Node], None],
+    own_threads: OwnThreads,
+    eventually: Any,
 ) -> None:
-    agent = make_agent("cut-short")
-    assert agent.mesh is not None
-    agent.close()
-    agent.mesh.close()
+    node = make_node("cut-short")
+    crash(node)
+    node.mesh.close()
 
     eventually(lambda: not own_threads.alive(), 20)
 

@@ -11,12 +11,12 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.binding import bound
 from gradmesh.sdk.autograd.contexts import Contexts
-from gradmesh.sdk.autograd.recorder import ContextRecorder
+from gradmesh.sdk.autograd.participant import ContextRecorder
 from gradmesh.sdk.autograd.servicer import AutogradServicer
 from gradmesh.sdk.optim.stepper import Stepper
-from gradmesh.sdk.owner.registry import Registry
-from gradmesh.sdk.owner.servicer import OwnerServicer
 from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.servicer import OwnerServicer
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Server

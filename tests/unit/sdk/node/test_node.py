@@ -70,6 +70,6 @@ def test_every_node_serves_what_registers_itself():
 
 _NAMES = """
 from gradmesh.sdk.node import node
-from gradmesh.sdk.owner.registry import REGISTRY
+from gradmesh.sdk.rpc.registry import REGISTRY
 print(*REGISTRY.names())
 """

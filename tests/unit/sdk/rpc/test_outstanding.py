@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Overloaded
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.outstanding import Outstanding
 from gradmesh.sdk.rpc.reply import Reply
 from gradmesh.sdk.rpc.rpc_call import RpcCall
+from gradmesh.sdk.rpc.rref.ids import Worker
 from gradmesh.sdk.rpc.threads import Threads
-from gradmesh.sdk.rref.ids import Worker
 from gradmesh.sdk.transport.deadline import Deadline
 
 

@@ -6,8 +6,8 @@ from typing import final
 
 from gradmesh.protos.errors import GradmeshError
 from gradmesh.sdk.rpc.peers import Peers
-from gradmesh.sdk.rref.exchange import Exchange
-from gradmesh.sdk.rref.ids import Worker
+from gradmesh.sdk.rpc.rref.exchange import Exchange
+from gradmesh.sdk.rpc.rref.ids import Worker
 from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)

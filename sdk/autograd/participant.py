@@ -1,15 +1,24 @@
-"""Records the messages of calls in the context of their thread."""
+"""How a process takes part in distributed autograd: it serves passes and records its calls."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import final
 
+from google.protobuf.descriptor import ServiceDescriptor
+
 from gradmesh.engine.autograd import Tensor
+from gradmesh.protos.autograd.v1 import autograd_pb2
 from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
 from gradmesh.protos.common.v1.context_pb2 import ContextId
 from gradmesh.sdk.autograd.backward import backward
 from gradmesh.sdk.autograd.binding import bound, current_context
-from gradmesh.sdk.autograd.contexts import Contexts
+from gradmesh.sdk.autograd.contexts import CONTEXTS, Contexts
+from gradmesh.sdk.autograd.servicer import AutogradServicer, Step
+from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.rpc.agent import Agent
+from gradmesh.sdk.rpc.recording import NullRecorder, install
+
+_SERVICE = autograd_pb2.DESCRIPTOR.services_by_name["AutogradService"]
 
 
 @final
@@ -67,3 +76,36 @@ class ContextRecorder:
     def counters(self) -> Mapping[str, int]:
         """Return how many contexts are open and how many passes run."""
         return self._contexts.counters()
+
+
+@final
+class AutogradParticipant:
+    """Serve the passes of other workers, and record the calls of this process.
+
+    Args:
+        agent: The process's agent, which reaches the other workers.
+        step: Takes one phase of a step of parameters here.
+        contexts: The contexts of the process.
+    """
+
+    def __init__(self, agent: Agent, step: Step, contexts: Contexts = CONTEXTS) -> None:
+        self._agent = agent
+        self._contexts = contexts
+        self._servicer = AutogradServicer(contexts, agent.name, agent.incarnation, step)
+
+    @property
+    def services(self) -> dict[ServiceDescriptor, object]:
+        """What the process's server has to serve."""
+        return {_SERVICE: self._servicer}
+
+    def join(self, mesh: Mesh) -> None:
+        """Record calls in the context of their thread from now on."""
+        self._contexts.attach(self._agent, mesh)
+        install(ContextRecorder(self._contexts))
+
+    def close(self) -> None:
+        """Release the contexts that are open; may be called twice."""
+        if self._contexts.peers is self._agent:
+            install(NullRecorder())
+            self._contexts.detach()
+        self._servicer.close()

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from gradmesh.protos.errors import RefNotFound
-from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.rref.ids import Key, Keys, Worker
+from gradmesh.sdk.future import Future
+from gradmesh.sdk.rpc.rref.ids import Key, Keys, Worker
 
 # Only what comes late or again meets one, seconds after the deletion; of more than 5 MB of them a
 # worker that makes many references would have no use.

@@ -15,7 +15,7 @@ from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.protos.errors import GradmeshError, Unreachable, WorkerNotFound
 from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.rref.ids import Key, Worker, fork_proto
+from gradmesh.sdk.rpc.rref.ids import Key, Worker, fork_proto
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy

@@ -5,8 +5,8 @@ from typing import Any, final
 from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.protos.errors import GradmeshError, RefNotFound
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.rref.control import METHODS, Control, KnowsPeers
-from gradmesh.sdk.rref.ids import (
+from gradmesh.sdk.rpc.rref.control import METHODS, Control, KnowsPeers
+from gradmesh.sdk.rpc.rref.ids import (
     Key,
     Keys,
     Worker,
@@ -16,9 +16,9 @@ from gradmesh.sdk.rref.ids import (
     key_of,
     worker_of,
 )
-from gradmesh.sdk.rref.owners import Owners
-from gradmesh.sdk.rref.rref import Home, RRef
-from gradmesh.sdk.rref.users import Used, Users
+from gradmesh.sdk.rpc.rref.owners import Owners
+from gradmesh.sdk.rpc.rref.rref import Home, RRef
+from gradmesh.sdk.rpc.rref.users import Used, Users
 from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 

@@ -10,10 +10,10 @@ import weakref
 from typing import Any, NamedTuple, final
 
 from gradmesh.protos.common.v1 import value_pb2
-from gradmesh.sdk.future.future import Future, without_frames
-from gradmesh.sdk.rref.control import Control
-from gradmesh.sdk.rref.ids import Key, Keys, Worker, fork_proto
-from gradmesh.sdk.rref.owners import IsGone
+from gradmesh.sdk.future import Future, without_frames
+from gradmesh.sdk.rpc.rref.control import Control
+from gradmesh.sdk.rpc.rref.ids import Key, Keys, Worker, fork_proto
+from gradmesh.sdk.rpc.rref.owners import IsGone
 from gradmesh.sdk.transport.deadline import Deadline
 
 # A reference that was passed on with a call whose fate nobody knows.

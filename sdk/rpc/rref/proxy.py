@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
-from gradmesh.sdk.future.future import Future
+from gradmesh.sdk.future import Future
 
 if TYPE_CHECKING:
-    from gradmesh.sdk.rref.rref import RemoteType, RRef
+    from gradmesh.sdk.rpc.rref.rref import RemoteType, RRef
 
 Way: TypeAlias = Literal["sync", "async", "remote"]
 

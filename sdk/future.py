@@ -8,12 +8,14 @@ user made is settled by whoever has its result.
 import contextvars
 import copy
 import logging
+import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast, final
 
 from gradmesh.protos.errors import DeadlineExceeded
+from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 
@@ -271,3 +273,112 @@ def without_frames(error: BaseException) -> BaseException:
         return copy.copy(error)
     except Exception:  # a user's exception that cannot be made from its arguments
         return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def collect_all(futures: Sequence[Future[T]]) -> Future[list[Future[T]]]:
+    """Return a future of the futures themselves, done when all of them are."""
+    every = list(futures)
+    together: Future[list[Future[T]]] = Future()
+    if not every:
+        together.set_result(every)
+        return together
+    lock = threading.Lock()  # guards left
+    left = len(every)
+
+    def one(_: Future[T]) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = left == 0
+        if last:
+            together.set_result(every)
+
+    for future in every:
+        future.add_done_callback(one)
+    return together
+
+
+def wait_all(futures: Sequence[Future[Any]], timeout_s: float | None = None) -> list[Any]:
+    """Wait until all are done; return their results in order.
+
+    Args:
+        futures: What to wait for.
+        timeout_s: How long, all together; until their own deadlines by default.
+
+    Raises:
+        DeadlineExceeded: Some are not done in time.
+        Exception: What went wrong with the first of them that failed, in order; after all ended.
+    """
+    deadline = None if timeout_s is None else Deadline.after(timeout_s)
+    first: BaseException | None = None
+    for place, future in enumerate(futures):
+        try:
+            error = future.exception(None if deadline is None else deadline.remaining_s())
+        except DeadlineExceeded:
+            raise DeadlineExceeded(
+                f"{len(futures) - place} of {len(futures)} calls were not done within {timeout_s} s"
+            ) from None
+        first = first or error
+    if first is not None:
+        raise first
+    return [future.result() for future in futures]
+
+
+@final
+class Waited(Generic[T]):
+    """Something under way that a function waits for.
+
+    Args:
+        finish: Waits for it; called once. It has a deadline of its own.
+        resolver: Helps out with callbacks.
+    """
+
+    __slots__ = ("_resolver", "finish")
+
+    def __init__(self, finish: Callable[[], T], resolver: "Resolver") -> None:
+        self.finish = finish
+        self._resolver = resolver
+
+    def notify(self, ready: Callable[[], None]) -> None:
+        """Have the shared thread wait."""
+        self._resolver.put(ready)
+
+    def abandon(self) -> None:
+        """Let go; what was under way ends by itself."""
+
+
+@final
+class Resolver:
+    """One thread that waits for what nobody else waits for, one after the other."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards _thread and _closed
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def put(self, wait: Callable[[], None]) -> None:
+        """Call a function that waits, soon; the thread starts with the first one."""
+        with self._lock:
+            if not self._closed:
+                self._queue.put(wait)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="futures", daemon=True)
+                    self._thread.start()
+                return
+        # Its connection is closed, so this ends at once.
+        wait()
+
+    def _run(self) -> None:
+        while (wait := self._queue.get()) is not None:
+            wait()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the thread once all it has is over; may be called twice."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)

@@ -6,14 +6,14 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, final
 from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import RefNotFound
-from gradmesh.sdk.future.future import Future, failed
+from gradmesh.sdk.future import Future, failed
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rpc.recording import recorder
+from gradmesh.sdk.rpc.rref.ids import Keys, Worker
+from gradmesh.sdk.rpc.rref.owners import Kept
+from gradmesh.sdk.rpc.rref.proxy import Proxy
+from gradmesh.sdk.rpc.rref.users import Used
 from gradmesh.sdk.rpc.worker import WorkerInfo
-from gradmesh.sdk.rref.ids import Keys, Worker
-from gradmesh.sdk.rref.owners import Kept
-from gradmesh.sdk.rref.proxy import Proxy
-from gradmesh.sdk.rref.users import Used
 
 T = TypeVar("T")
 

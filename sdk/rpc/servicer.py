@@ -8,13 +8,13 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.protos.version import VERSION
-from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.owner.registry import Registry
+from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.answers import Answers
+from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.reply import Reply
-from gradmesh.sdk.rref.ids import Worker, fork_of, key_of, worker_of
-from gradmesh.sdk.rref.owners import Kept
+from gradmesh.sdk.rpc.rref.ids import Worker, fork_of, key_of, worker_of
+from gradmesh.sdk.rpc.rref.owners import Kept
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.server import Call
 
@@ -40,6 +40,27 @@ class NoContexts:
     def open_count(self) -> int:
         """Return 0."""
         return 0
+
+
+@final
+class SharedContexts:
+    """What several parts of a process keep for contexts.
+
+    Args:
+        holders: These parts.
+    """
+
+    def __init__(self, *holders: ContextHolder) -> None:
+        self._holders = holders
+
+    def release(self, context: context_pb2.ContextId) -> bool:
+        """Forget a context everywhere; return whether anything was kept for it."""
+        released = [holder.release(context) for holder in self._holders]
+        return any(released)
+
+    def open_count(self) -> int:
+        """Return how many contexts are kept, by the part that has most."""
+        return max(holder.open_count() for holder in self._holders)
 
 
 @final

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from gradmesh.protos.errors import DeadlineExceeded, IdOutOfRange
-from gradmesh.sdk.future.future import Future
-from gradmesh.sdk.future.waited import Resolver, Waited
+from gradmesh.sdk.future import Future, Resolver, Waited
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from gradmesh.protos.errors import RefNotFound
-from gradmesh.sdk.rref.ids import Key, Keys, Worker
-from gradmesh.sdk.rref.owners import Owners
+from gradmesh.sdk.rpc.rref.ids import Key, Keys, Worker
+from gradmesh.sdk.rpc.rref.owners import Owners
 
 ME, USER, OTHER = Worker("me", 1), Worker("user", 2), Worker("other", 3)
 KEY, FORK = Key("user", 2, 1), Key("user", 2, 2)

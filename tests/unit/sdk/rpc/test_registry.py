@@ -3,7 +3,7 @@ import uuid
 import pytest
 
 from gradmesh.protos.errors import FunctionNotFound, InvalidRequest
-from gradmesh.sdk.owner.registry import REGISTRY, Registry, remote
+from gradmesh.sdk.rpc.registry import REGISTRY, Registry, remote
 
 
 def add(a: int, b: int) -> int:

@@ -1,1 +1,0 @@
-"""What every process serves to its peers: functions by name, kept values, contexts."""
