@@ -1,4 +1,4 @@
-"""The operators and methods of Tensor; each is one call of an op."""
+"""What Python's operators do to tensors, and the methods that change a tensor in place."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from typing import Any
 
 import gradmesh.engine.autograd.tensor as tensor_module
 from gradmesh.engine.autograd import inplace, ops
-from gradmesh.engine.autograd.ops.arguments import axes_of
 from gradmesh.engine.autograd.ops.broadcast import align, as_number
-from gradmesh.engine.autograd.ops.reduction import arg_extreme
-from gradmesh.engine.autograd.ops.shape import copy as copy_op
-from gradmesh.engine.autograd.ops.shape import flatten
-from gradmesh.engine.backend import Device, array_module, as_array, as_device
-from gradmesh.engine.backend.dtype import as_dtype
+from gradmesh.engine.backend import as_array
 
 
 class Operators:
-    """Give Tensor its arithmetic; meaningless without Tensor's data."""
+    """Give Tensor its operators; meaningless without Tensor's data."""
 
     __slots__ = ()
 
@@ -62,26 +57,44 @@ class Operators:
     def __neg__(self) -> Any:
         return ops.neg(self)
 
+    def __mod__(self, other: Any) -> Any:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return ops.remainder(other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(other, self)
+
+    def __invert__(self) -> Any:
+        return ops.bitwise_not(self)
+
+    def __and__(self, other: Any) -> Any:
+        return ops.bitwise_and(self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return ops.bitwise_and(other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return ops.bitwise_or(self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return ops.bitwise_or(other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return ops.bitwise_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return ops.bitwise_xor(other, self)
+
     def __getitem__(self, index: Any) -> Any:
         return ops.getitem(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         inplace.set_items(self, index, value)
-
-    def __iadd__(self, other: Any) -> Any:
-        return inplace.change(self, ops.add, other)
-
-    def __isub__(self, other: Any) -> Any:
-        return inplace.change(self, ops.sub, other)
-
-    def __imul__(self, other: Any) -> Any:
-        return inplace.change(self, ops.mul, other)
-
-    def __itruediv__(self, other: Any) -> Any:
-        return inplace.change(self, ops.div, other)
-
-    def __ipow__(self, other: Any) -> Any:
-        return inplace.change(self, ops.pow, other)
 
     def __eq__(self, other: object) -> Any:
         return _compare(self, "__eq__", other)
@@ -107,10 +120,35 @@ class Operators:
     # Make numpy leave `array + tensor` to __radd__ instead of looping over the tensor.
     __array_ufunc__ = None
 
-    @property
-    def T(self) -> Any:  # noqa: N802 - torch's name
-        """Give the tensor with its axes reversed."""
-        return ops.permute(self, tuple(reversed(range(self.ndim))))
+    def __iadd__(self, other: Any) -> Any:
+        return inplace.change(self, ops.add, other)
+
+    def __isub__(self, other: Any) -> Any:
+        return inplace.change(self, ops.sub, other)
+
+    def __imul__(self, other: Any) -> Any:
+        return inplace.change(self, ops.mul, other)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return inplace.change(self, ops.div, other)
+
+    def __ipow__(self, other: Any) -> Any:
+        return inplace.change(self, ops.pow, other)
+
+    def __imod__(self, other: Any) -> Any:
+        return inplace.change(self, ops.remainder, other)
+
+    def __ifloordiv__(self, other: Any) -> Any:
+        return inplace.change(self, ops.floor_divide, other)
+
+    def __iand__(self, other: Any) -> Any:
+        return inplace.change(self, ops.bitwise_and, other)
+
+    def __ior__(self, other: Any) -> Any:
+        return inplace.change(self, ops.bitwise_or, other)
+
+    def __ixor__(self, other: Any) -> Any:
+        return inplace.change(self, ops.bitwise_xor, other)
 
     def add_(self, other: Any) -> Any:
         """Add in place."""
@@ -140,197 +178,17 @@ class Operators:
         """Set every element to 0 in place."""
         return inplace.fill(self, 0)
 
-    def sum(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Return the sum over all elements or over some axes."""
-        return ops.sum(self, dim, keepdim)
+    def remainder_(self, other: Any) -> Any:
+        """Keep what floor division leaves in place."""
+        return inplace.change(self, ops.remainder, other)
 
-    def mean(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Return the mean over all elements or over some axes."""
-        return ops.mean(self, dim, keepdim)
+    def floor_divide_(self, other: Any) -> Any:
+        """Divide in place, rounding down."""
+        return inplace.change(self, ops.floor_divide, other)
 
-    def var(self, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
-        """Return the variance over all elements or over some axes."""
-        return ops.var(self, dim, correction, keepdim)
-
-    def max(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Return the largest element of all, or (values, indices) along an axis."""
-        return ops.max(self, dim, keepdim)
-
-    def min(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Return the smallest element of all, or (values, indices) along an axis."""
-        return ops.min(self, dim, keepdim)
-
-    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Return where the largest element is, of all or along an axis."""
-        return tensor_module.Tensor(arg_extreme("argmax", self, dim, keepdim))
-
-    def argmin(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """Return where the smallest element is, along an axis or in the flattened tensor."""
-        return tensor_module.Tensor(arg_extreme("argmin", self, dim, keepdim))
-
-    def any(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Tell whether an element is true, or not 0."""
-        axes = axes_of("any", dim, self.ndim) if dim != () else ()
-        return tensor_module.Tensor(as_array(self.data.any(axis=axes, keepdims=keepdim)))
-
-    def all(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Tell whether all elements are true, or not 0."""
-        axes = axes_of("all", dim, self.ndim) if dim != () else ()
-        return tensor_module.Tensor(as_array(self.data.all(axis=axes, keepdims=keepdim)))
-
-    def isnan(self) -> Any:
-        """Tell for each element whether it is no number."""
-        return tensor_module.Tensor(as_array(array_module(self.data).isnan(self.data)))
-
-    def matmul(self, other: Any) -> Any:
-        """Return the matrix product."""
-        return ops.matmul(self, other)
-
-    def exp(self) -> Any:
-        """Return e to the power of each element."""
-        return ops.exp(self)
-
-    def log(self) -> Any:
-        """Return the natural logarithm of each element."""
-        return ops.log(self)
-
-    def sqrt(self) -> Any:
-        """Return the square root of each element."""
-        return ops.sqrt(self)
-
-    def abs(self) -> Any:
-        """Return the absolute value of each element."""
-        return ops.abs(self)
-
-    def pow(self, other: Any) -> Any:
-        """Return each element to a power."""
-        return ops.pow(self, other)
-
-    def clamp(self, min: Any = None, max: Any = None) -> Any:
-        """Return each element, limited to [min, max]."""
-        return ops.clamp(self, min, max)
-
-    def relu(self) -> Any:
-        """Return max(x, 0)."""
-        return ops.relu(self)
-
-    def sigmoid(self) -> Any:
-        """Return 1 / (1 + exp(-x))."""
-        return ops.sigmoid(self)
-
-    def tanh(self) -> Any:
-        """Return the hyperbolic tangent."""
-        return ops.tanh(self)
-
-    def softmax(self, dim: int = -1) -> Any:
-        """Return softmax along an axis."""
-        return ops.softmax(self, dim)
-
-    def log_softmax(self, dim: int = -1) -> Any:
-        """Return the logarithm of softmax along an axis."""
-        return ops.log_softmax(self, dim)
-
-    def reshape(self, *shape: Any) -> Any:
-        """Return the tensor in another shape, a view where possible."""
-        return ops.reshape(self, _spelled(shape))
-
-    def view(self, *shape: Any) -> Any:
-        """Return the tensor in another shape."""
-        return self.reshape(*shape)
-
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
-        """Return the tensor with some axes merged into one."""
-        return flatten(self, start_dim, end_dim)
-
-    def transpose(self, dim0: int, dim1: int) -> Any:
-        """Return a view with two axes swapped."""
-        return ops.transpose(self, dim0, dim1)
-
-    def permute(self, *axes: Any) -> Any:
-        """Return a view with the axes in another order."""
-        return ops.permute(self, _spelled(axes))
-
-    def squeeze(self, dim: Any = None) -> Any:
-        """Return a view without axes of length 1."""
-        return ops.squeeze(self, dim)
-
-    def unsqueeze(self, dim: int) -> Any:
-        """Return a view with a new axis of length 1."""
-        return ops.unsqueeze(self, dim)
-
-    def expand(self, *shape: Any) -> Any:
-        """Return the tensor repeated to a shape it broadcasts to."""
-        return ops.broadcast_to(self, _spelled(shape))
-
-    def split(self, lengths: Any, dim: int = 0) -> Any:
-        """Return consecutive pieces along an axis."""
-        return ops.split(self, lengths, dim)
-
-    def chunk(self, chunks: int, dim: int = 0) -> Any:
-        """Return at most so many pieces along an axis."""
-        return ops.chunk(self, chunks, dim)
-
-    def unbind(self, dim: int = 0) -> Any:
-        """Return the slices along an axis, without that axis."""
-        return ops.unbind(self, dim)
-
-    def gather(self, dim: int, index: Any) -> Any:
-        """Return elements picked by an index along an axis."""
-        return ops.gather(self, dim, index)
-
-    def masked_fill(self, mask: Any, value: Any) -> Any:
-        """Return the tensor with a value where the mask is true."""
-        return ops.masked_fill(self, mask, value)
-
-    def norm(self, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Any:
-        """Return the p-norm, by default the root of the sum of squares."""
-        return ops.norm(self, p, dim, keepdim)
-
-    def std(self, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
-        """Return the standard deviation."""
-        return ops.std(self, dim, correction, keepdim)
-
-    def clone(self) -> Any:
-        """Return a copy that the gradient flows through."""
-        return copy_op(self)
-
-    def contiguous(self) -> Any:
-        """Return the tensor in row-major memory, itself if it is."""
-        return self if self.data.flags.c_contiguous else copy_op(self)
-
-    def to(self, target: Any = None, dtype: Any = None, device: Any = None) -> Any:
-        """Return the tensor in a dtype or on a device, itself if it is there already."""
-        if isinstance(target, Device) or (isinstance(target, str) and target[:3] in ("cpu", "cud")):
-            device = target
-        elif target is not None:
-            dtype = target
-        wanted = None if dtype is None else as_dtype(dtype)
-        place = None if device is None else as_device(device)
-        # Not `in (None, ...)`: numpy takes None for float64 when it compares dtypes.
-        has_dtype = wanted is None or wanted == self.dtype
-        if has_dtype and (place is None or place == self.device):
-            return self
-        return copy_op(self, wanted, place)
-
-    def float(self) -> Any:
-        """Return the tensor as float32."""
-        return self.to("float32")
-
-    def double(self) -> Any:
-        """Return the tensor as float64."""
-        return self.to("float64")
-
-    def long(self) -> Any:
-        """Return the tensor as int64."""
-        return self.to("int64")
-
-    def cpu(self) -> Any:
-        """Return the tensor in host memory."""
-        return self.to(device="cpu")
-
-    def cuda(self, index: int = 0) -> Any:
-        """Return the tensor on a GPU."""
-        return self.to(device=f"cuda:{index}")
+    def scatter_add_(self, dim: int, index: Any, src: Any) -> Any:
+        """Add elements of another tensor in place, at places given by an index."""
+        return inplace.change(self, lambda x, added: ops.scatter_add(x, dim, index, added), src)
 
 
 def _compare(left: Any, name: str, right: Any) -> Any:
@@ -343,8 +201,3 @@ def _compare(left: Any, name: str, right: Any) -> Any:
         array, operand = align(name.strip("_"), array, operand)
     result = getattr(array, name)(operand)
     return NotImplemented if result is NotImplemented else tensor_module.Tensor(as_array(result))
-
-
-def _spelled(numbers: Any) -> Any:
-    """Return numbers given one by one or as one sequence."""
-    return tuple(numbers[0]) if numbers and isinstance(numbers[0], (tuple, list)) else numbers

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradmesh.engine.kernels import bucket_index as bucket_index
-    from gradmesh.engine.kernels import bucket_marks as bucket_marks
     from gradmesh.engine.kernels import clock as clock
     from gradmesh.engine.kernels import fused as fused
-    from gradmesh.engine.kernels import moments as moments
     from gradmesh.engine.kernels import norm as norm
     from gradmesh.engine.kernels import rank_bits as rank_bits
     from gradmesh.engine.kernels import sketch as sketch
-    from gradmesh.engine.kernels import stamps as stamps
     from gradmesh.engine.kernels import update as update
     from gradmesh.engine.kernels.bag import bag_max as bag_max
     from gradmesh.engine.kernels.bag import bag_max_backward as bag_max_backward
@@ -25,29 +22,29 @@ if TYPE_CHECKING:
     from gradmesh.engine.kernels.bag import bag_sum_backward as bag_sum_backward
     from gradmesh.engine.kernels.bag import bag_weights_backward as bag_weights_backward
     from gradmesh.engine.kernels.bag import interleave as interleave
-    from gradmesh.engine.kernels.check import all_finite as all_finite
-    from gradmesh.engine.kernels.columns import gather_columns as gather_columns
-    from gradmesh.engine.kernels.id_map import IdMap as IdMap
+    from gradmesh.engine.kernels.fused import erf as erf
+    from gradmesh.engine.kernels.hashing import IdMap as IdMap
+    from gradmesh.engine.kernels.hashing import has_repeats as has_repeats
+    from gradmesh.engine.kernels.hashing import unique_inverse as unique_inverse
     from gradmesh.engine.kernels.initializer import init_normal as init_normal
     from gradmesh.engine.kernels.initializer import init_uniform as init_uniform
     from gradmesh.engine.kernels.route import route_ids as route_ids
     from gradmesh.engine.kernels.route import route_one as route_one
+    from gradmesh.engine.kernels.rows import all_finite as all_finite
     from gradmesh.engine.kernels.rows import check_index as check_index
     from gradmesh.engine.kernels.rows import coalesce as coalesce
     from gradmesh.engine.kernels.rows import copy_in as copy_in
     from gradmesh.engine.kernels.rows import copy_marked as copy_marked
     from gradmesh.engine.kernels.rows import copy_out as copy_out
     from gradmesh.engine.kernels.rows import gather as gather
+    from gradmesh.engine.kernels.rows import gather_columns as gather_columns
     from gradmesh.engine.kernels.rows import scatter_add as scatter_add
     from gradmesh.engine.kernels.rows import scatter_sgd as scatter_sgd
-    from gradmesh.engine.kernels.special import erf as erf
-    from gradmesh.engine.kernels.unique import has_repeats as has_repeats
-    from gradmesh.engine.kernels.unique import unique_inverse as unique_inverse
     from gradmesh.engine.kernels.warm import warm_up as warm_up
 
 _HOMES = {
-    "IdMap": "id_map",
-    "all_finite": "check",
+    "IdMap": "hashing",
+    "all_finite": "rows",
     "bag_max": "bag",
     "bag_max_backward": "bag",
     "bag_sum": "bag",
@@ -58,10 +55,10 @@ _HOMES = {
     "copy_in": "rows",
     "copy_marked": "rows",
     "copy_out": "rows",
-    "erf": "special",
+    "erf": "fused",
     "gather": "rows",
-    "gather_columns": "columns",
-    "has_repeats": "unique",
+    "gather_columns": "rows",
+    "has_repeats": "hashing",
     "init_normal": "initializer",
     "init_uniform": "initializer",
     "interleave": "bag",
@@ -69,20 +66,17 @@ _HOMES = {
     "route_one": "route",
     "scatter_add": "rows",
     "scatter_sgd": "rows",
-    "unique_inverse": "unique",
+    "unique_inverse": "hashing",
     "warm_up": "warm",
 }
 
 _FILES = (
     "bucket_index",
-    "bucket_marks",
     "clock",
     "fused",
-    "moments",
     "norm",
     "rank_bits",
     "sketch",
-    "stamps",
     "update",
 )
 
@@ -95,7 +89,6 @@ __all__ = [
     "bag_sum_backward",
     "bag_weights_backward",
     "bucket_index",
-    "bucket_marks",
     "check_index",
     "clock",
     "coalesce",
@@ -110,7 +103,6 @@ __all__ = [
     "init_normal",
     "init_uniform",
     "interleave",
-    "moments",
     "norm",
     "rank_bits",
     "route_ids",
@@ -118,7 +110,6 @@ __all__ = [
     "scatter_add",
     "scatter_sgd",
     "sketch",
-    "stamps",
     "unique_inverse",
     "update",
     "warm_up",

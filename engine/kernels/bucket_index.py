@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.kernels.compile import inline, jit
-from gradmesh.engine.kernels.prefetch import fetch_row
-from gradmesh.engine.kernels.unique import spread
+from gradmesh.engine.kernels.compile import fetch_row, inline, jit
+from gradmesh.engine.kernels.hashing import spread
 
 KEEP, LRU, LFU, TTL = 0, 1, 2, 3
 """What the mark of an entry means: nothing, the last use, how many uses, the step of the last."""
@@ -373,3 +372,63 @@ def entries_of(buckets: Any, heads: Any, entries: Any, oldest: Any, ids: Any, sl
                 slots[count] = (value & _MASK) - 1
                 count += 1
     return count
+
+
+@jit
+def find_marks(
+    ids: Any, local: Any, heads: Any, entries: Any, oldest: Any, slots: Any, marks: Any
+) -> None:
+    """Put slot and mark of each id into slots and marks; slot -1 if absent or below `oldest`."""
+    for i in range(ids.shape[0]):
+        slots[i] = -1
+        marks[i] = 0
+        hashed = spread(ids[i])
+        bucket = local[hashed >> _TOP]
+        begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
+        place: Any = np.int64(((hashed & _LOW) * np.uint64(capacity)) >> _HALF)
+        while entries[begin + place, 1] != 0:
+            if entries[begin + place, 0] == ids[i]:
+                mark = (entries[begin + place, 1] >> 32) & _MASK
+                if mark >= oldest:
+                    slots[i] = (entries[begin + place, 1] & _MASK) - 1
+                    marks[i] = mark
+                break
+            place += 1
+            if place == capacity:
+                place = 0
+
+
+@jit
+def list_marks(
+    bucket: Any, heads: Any, entries: Any, oldest: Any, ids: Any, slots: Any, marks: Any
+) -> Any:
+    """List ids, slots and marks of a bucket, not below `oldest`; return how many there are."""
+    begin = heads[bucket, BEGIN]
+    count = 0
+    for i in range(begin, begin + heads[bucket, CAPACITY]):
+        value = entries[i, 1]
+        mark = (value >> 32) & _MASK
+        if value != 0 and mark >= oldest:
+            ids[count] = entries[i, 0]
+            slots[count] = (value & _MASK) - 1
+            marks[count] = mark
+            count += 1
+    return count
+
+
+@jit
+def set_marks(ids: Any, local: Any, heads: Any, entries: Any, marks: Any) -> None:
+    """Set the mark of each id that is there."""
+    for i in range(ids.shape[0]):
+        hashed = spread(ids[i])
+        bucket = local[hashed >> _TOP]
+        begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
+        place: Any = np.int64(((hashed & _LOW) * np.uint64(capacity)) >> _HALF)
+        while entries[begin + place, 1] != 0:
+            if entries[begin + place, 0] == ids[i]:
+                slot = entries[begin + place, 1] & _MASK
+                entries[begin + place, 1] = (np.int64(marks[i]) << 32) | slot
+                break
+            place += 1
+            if place == capacity:
+                place = 0

@@ -1,4 +1,4 @@
-"""Passes that would be several if each were an array operation: bias with ReLU, and losses."""
+"""Elementwise work of layers in one pass over memory: bias with ReLU, losses, erf."""
 
 from __future__ import annotations
 
@@ -119,3 +119,21 @@ def mse(x: Any, target: Any, error: Any, count: Any, out: Any) -> None:
         error[i] = d
         total += np.float64(d) * np.float64(d)
     out[()] = total / count
+
+
+@jit
+def _erf(x: Any, out: Any) -> None:
+    for i in range(x.shape[0]):
+        out[i] = math.erf(x[i])
+
+
+def erf(x: Any) -> Any:
+    """Return the error function of each element."""
+    if not isinstance(x, (np.ndarray, np.generic)):
+        from gradmesh.engine.backend.cuda import special_module
+
+        return special_module().erf(x)
+    wide = np.ascontiguousarray(x, dtype=np.float64 if x.dtype == np.float64 else np.float32)
+    out = np.empty(x.size, dtype=wide.dtype)
+    _erf(wide.reshape(-1), out)
+    return out.reshape(x.shape).astype(x.dtype, copy=False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.kernels.compile import inline, jit
-from gradmesh.engine.kernels.unique import spread
+from gradmesh.engine.kernels.hashing import spread
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TWO_PI = 2.0 * math.pi

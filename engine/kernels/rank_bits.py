@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.kernels.compile import inline, jit
-from gradmesh.engine.kernels.unique import spread
+from gradmesh.engine.kernels.hashing import spread
 
 _ONE = np.uint64(1)
 _TOP = np.uint64(52)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.kernels.compile import jit
-from gradmesh.engine.kernels.unique import spread
+from gradmesh.engine.kernels.hashing import spread
 
 _BUCKET_SHIFT = np.uint64(52)
 

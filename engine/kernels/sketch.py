@@ -1,6 +1,7 @@
-"""How often an id was seen, in two bytes of shared counters: never less than it was.
+"""Tables of fixed size whose cells ids or rows share: how often an id was seen, when a row changed.
 
-Counters belong to buckets, so that what is counted does not depend on how many servers there are.
+Both may overstate, never understate. Counters of uses belong to buckets, so that they do not depend
+on the number of servers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.engine.kernels.compile import inline, jit
-from gradmesh.engine.kernels.unique import spread
+from gradmesh.engine.kernels.hashing import spread
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TOP = np.uint64(52)
@@ -67,3 +68,42 @@ def drawn(ids: Any, seed: Any, limit: Any, out: Any) -> None:
     base = spread(np.uint64(seed) + _GOLDEN)
     for i in range(ids.shape[0]):
         out[i] = spread(base ^ (np.uint64(ids[i]) * _GOLDEN)) < limit
+
+
+@inline
+def _cell(row: Any, bits: Any) -> Any:
+    # The first rows have cells of their own; later rows share them.
+    return (row ^ (row >> bits)) & ((1 << bits) - 1)
+
+
+@jit
+def mark_changed(counts: Any, rows: Any, count: Any, bits: Any) -> None:
+    """Put a count into the cell of each row.
+
+    Args:
+        counts: Unsigned integers [2**bits].
+        rows: int64 [n], any numbers.
+        count: The count.
+        bits: The logarithm of the number of cells.
+    """
+    for i in range(rows.shape[0]):
+        counts[_cell(rows[i], bits)] = count
+
+
+@jit
+def changed_after(counts: Any, rows: Any, count: Any, bits: Any, out: Any) -> int:
+    """Put the places of rows whose cells have more than a count into out; return how many.
+
+    Args:
+        counts: Unsigned integers [2**bits].
+        rows: int64 [n].
+        count: The count.
+        bits: The logarithm of the number of cells.
+        out: int64 [n].
+    """
+    found = 0
+    for i in range(rows.shape[0]):
+        # No branch: it could not be predicted.
+        out[found] = i
+        found += counts[_cell(rows[i], bits)] > count
+    return found

@@ -1,4 +1,4 @@
-"""Compiling ahead: run once where the package is installed, so that no process waits later."""
+"""Ahead-of-time compilation: run once where the package is installed, so that no process waits."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ import numpy as np
 
 from gradmesh.engine.kernels import (
     bag,
-    check,
-    columns,
     fused,
-    id_map,
+    hashing,
     initializer,
-    moments,
     norm,
     route,
     rows,
-    stamps,
-    unique,
+    sketch,
     update,
 )
 
@@ -43,10 +39,10 @@ def warm_up(dtype: Any = np.float32) -> None:
 
 
 def _tables(ids: Any, sent: Any, matrix: Any) -> None:
-    distinct, inverse = unique.unique_inverse(ids)
-    unique.has_repeats(ids)
-    check.all_finite(sent)
-    columns.gather_columns([sent], [0], ids[None])
+    distinct, inverse = hashing.unique_inverse(ids)
+    hashing.has_repeats(ids)
+    rows.all_finite(sent)
+    rows.gather_columns([sent], [0], ids[None])
     nothing = np.zeros(1, np.int64)
     starts, bounds = np.array([0, 3]), np.array([[0], [9]])
     route.route_ids(ids, starts, bounds, np.zeros(4096, np.int32), 1, nothing, nothing, 1)
@@ -62,9 +58,12 @@ def _tables(ids: Any, sent: Any, matrix: Any) -> None:
     initializer.init_uniform(matrix.copy(), ids, 0, 0.0, 1.0)
     initializer.init_normal(matrix.copy(), ids, 0, 0.0, 1.0)
     cells = np.zeros(2, np.uint16)
-    stamps.stamp(cells, ids, 1, 1)
-    stamps.stamped_after(cells, ids, 0, 1, np.empty(3, np.int64))
-    slots = id_map.IdMap(1)
+    sketch.mark_changed(cells, ids, 1, 1)
+    sketch.changed_after(cells, ids, 0, 1, np.empty(3, np.int64))
+    local, uses, seen = np.zeros(4096, np.int32), np.zeros(1, np.int64), np.empty(3, np.bool_)
+    sketch.count_uses(ids, local, np.zeros((1, 2), np.uint8), uses, 1, True, seen)
+    sketch.drawn(ids, np.uint64(1), np.uint64(1), seen)
+    slots = hashing.IdMap(1)
     slots.insert(np.arange(40))
     slots.find(ids)
     slots.ids()
@@ -97,8 +96,8 @@ def _updates(index: Any, matrix: Any, grads: Any, kind: Any) -> None:
     update.rmsprop(weights, first, first, first, index, grads, *five, zero, False)
     update.adadelta(weights, first, second, index, grads, *five)
     update.rprop(weights, first, second, index, grads, *five)
-    moments.nadam(weights, first, second, index, grads, one, *means)
-    moments.radam(weights, first, second, index, grads, *means[:7], False)
+    update.nadam(weights, first, second, index, grads, one, *means)
+    update.radam(weights, first, second, index, grads, *means[:7], False)
     update.ftrl(weights, first, second, index, grads, one, one, zero, zero)
 
 
@@ -110,6 +109,7 @@ def _layers(matrix: Any) -> None:
     fused.relu_select(row, row, row.copy())
     flat, total = matrix.reshape(-1), np.empty((), dtype=matrix.dtype)
     fused.bce_with_logits(flat, flat, flat.copy(), 1, total)
+    fused.erf(flat)
     fused.mse(flat, flat, flat.copy(), 1, total)
     cube = matrix.reshape(1, 3, 2)
     result = cube.copy()

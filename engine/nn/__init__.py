@@ -3,6 +3,7 @@
 from gradmesh.engine.nn import functional as functional
 from gradmesh.engine.nn import init as init
 from gradmesh.engine.nn.activation import GELU as GELU
+from gradmesh.engine.nn.activation import Dropout as Dropout
 from gradmesh.engine.nn.activation import Identity as Identity
 from gradmesh.engine.nn.activation import LeakyReLU as LeakyReLU
 from gradmesh.engine.nn.activation import LogSoftmax as LogSoftmax
@@ -18,9 +19,12 @@ from gradmesh.engine.nn.clip import clip_grad_value_ as clip_grad_value_
 from gradmesh.engine.nn.container import ModuleDict as ModuleDict
 from gradmesh.engine.nn.container import ModuleList as ModuleList
 from gradmesh.engine.nn.container import Sequential as Sequential
+from gradmesh.engine.nn.conv import AdaptiveAvgPool2d as AdaptiveAvgPool2d
+from gradmesh.engine.nn.conv import AvgPool2d as AvgPool2d
 from gradmesh.engine.nn.conv import Conv1d as Conv1d
 from gradmesh.engine.nn.conv import Conv2d as Conv2d
-from gradmesh.engine.nn.dropout import Dropout as Dropout
+from gradmesh.engine.nn.conv import Flatten as Flatten
+from gradmesh.engine.nn.conv import MaxPool2d as MaxPool2d
 from gradmesh.engine.nn.embedding import Embedding as Embedding
 from gradmesh.engine.nn.embedding import EmbeddingBag as EmbeddingBag
 from gradmesh.engine.nn.interaction import CrossNetwork as CrossNetwork
@@ -37,15 +41,11 @@ from gradmesh.engine.nn.loss import NLLLoss as NLLLoss
 from gradmesh.engine.nn.loss import SmoothL1Loss as SmoothL1Loss
 from gradmesh.engine.nn.module import LoadReport as LoadReport
 from gradmesh.engine.nn.module import Module as Module
+from gradmesh.engine.nn.module import Parameter as Parameter
 from gradmesh.engine.nn.norm import BatchNorm1d as BatchNorm1d
 from gradmesh.engine.nn.norm import BatchNorm2d as BatchNorm2d
 from gradmesh.engine.nn.norm import GroupNorm as GroupNorm
 from gradmesh.engine.nn.norm import LayerNorm as LayerNorm
-from gradmesh.engine.nn.parameter import Parameter as Parameter
-from gradmesh.engine.nn.pool import AdaptiveAvgPool2d as AdaptiveAvgPool2d
-from gradmesh.engine.nn.pool import AvgPool2d as AvgPool2d
-from gradmesh.engine.nn.pool import Flatten as Flatten
-from gradmesh.engine.nn.pool import MaxPool2d as MaxPool2d
 
 __all__ = [
     "GELU",

@@ -10,8 +10,7 @@ from gradmesh.engine.backend import DtypeError, Generator, ShapeError, array_mod
 from gradmesh.engine.backend.dtype import float32, is_float
 from gradmesh.engine.nn import init
 from gradmesh.engine.nn.linear import Linear
-from gradmesh.engine.nn.module import Module
-from gradmesh.engine.nn.parameter import Parameter
+from gradmesh.engine.nn.module import Module, Parameter
 
 
 @final

@@ -1,4 +1,4 @@
-"""Convolution layers."""
+"""Convolution, pooling and flattening layers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from gradmesh.engine.autograd.ops.window import check_padding, pair, single
 from gradmesh.engine.backend import Generator, ShapeError
 from gradmesh.engine.backend.dtype import float32
 from gradmesh.engine.nn import init
-from gradmesh.engine.nn.module import Module
-from gradmesh.engine.nn.parameter import Parameter
+from gradmesh.engine.nn.module import Module, Parameter
 
 
 class Conv(Module):
@@ -102,3 +101,76 @@ class Conv2d(Conv):
         return ops.conv2d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
+
+
+@final
+class MaxPool2d(Module):
+    """Take the largest element of each window.
+
+    Args:
+        kernel_size: Size of the window.
+        stride: Step between windows, the window's size unless given.
+        padding: Border around the image.
+    """
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+
+    def forward(self, x: Any) -> Any:
+        """Return [batch, channels, height, width] of the windows."""
+        return ops.max_pool2d(x, self.kernel_size, self.stride, self.padding)
+
+
+@final
+class AvgPool2d(Module):
+    """Take the mean of each window.
+
+    Args:
+        kernel_size: Size of the window.
+        stride: Step between windows, the window's size unless given.
+        padding: Zeros around the image, which count.
+    """
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+
+    def forward(self, x: Any) -> Any:
+        """Return [batch, channels, height, width] of the windows."""
+        return ops.avg_pool2d(x, self.kernel_size, self.stride, self.padding)
+
+
+@final
+class AdaptiveAvgPool2d(Module):
+    """Average over a grid of a fixed size.
+
+    Args:
+        output_size: Size of the grid.
+    """
+
+    def __init__(self, output_size: Any) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+    def forward(self, x: Any) -> Any:
+        """Return [batch, channels, *output_size]."""
+        return ops.adaptive_avg_pool2d(x, self.output_size)
+
+
+@final
+class Flatten(Module):
+    """Merge axes into one.
+
+    Args:
+        start_dim: First axis to merge.
+        end_dim: Last axis to merge.
+    """
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Any) -> Any:
+        """Return x with the axes merged."""
+        return x.flatten(self.start_dim, self.end_dim)

@@ -9,8 +9,7 @@ from gradmesh.engine.autograd.ops.embedding import check_mode
 from gradmesh.engine.backend import Generator, ShapeError
 from gradmesh.engine.backend.dtype import float32
 from gradmesh.engine.nn import init
-from gradmesh.engine.nn.module import Module
-from gradmesh.engine.nn.parameter import Parameter
+from gradmesh.engine.nn.module import Module, Parameter
 
 
 def _table(

@@ -13,8 +13,7 @@ from gradmesh.engine.backend.dtype import float32
 from gradmesh.engine.nn import init
 from gradmesh.engine.nn.activation import ReLU
 from gradmesh.engine.nn.container import ModuleList
-from gradmesh.engine.nn.module import Module
-from gradmesh.engine.nn.parameter import Parameter
+from gradmesh.engine.nn.module import Module, Parameter
 
 
 @final

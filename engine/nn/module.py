@@ -1,15 +1,33 @@
-"""Module: parameters, buffers and submodules under names."""
+"""Module: parameters, buffers and submodules under names; and Parameter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, final
 
 from gradmesh.engine.autograd import HookHandle, Tensor
 from gradmesh.engine.backend import Device, ShapeError, as_device, to_device
 from gradmesh.engine.backend.dtype import as_dtype, is_float
 from gradmesh.engine.nn.backward_hook import BackwardWatch
-from gradmesh.engine.nn.parameter import Parameter
+
+
+@final
+class Parameter(Tensor):
+    """Be a module's parameter.
+
+    Args:
+        data: Tensor or array, kept without a copy.
+        requires_grad: Whether it is trained.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        super().__init__(data.data if isinstance(data, Tensor) else data, requires_grad)
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"
+
 
 T = TypeVar("T")
 

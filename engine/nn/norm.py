@@ -7,8 +7,7 @@ from typing import Any, final
 from gradmesh.engine.autograd import ones, ops, tensor, zeros
 from gradmesh.engine.backend import ShapeError
 from gradmesh.engine.backend.dtype import float32
-from gradmesh.engine.nn.module import Module
-from gradmesh.engine.nn.parameter import Parameter
+from gradmesh.engine.nn.module import Module, Parameter
 
 
 class BatchNorm(Module):

@@ -67,7 +67,7 @@ class NAdamRule(Rule):
 
     def kernel(self) -> Callable[..., None]:
         """Return the update as one compiled pass."""
-        return kernels.moments.nadam
+        return kernels.update.nadam
 
     def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
         """Return rates, decays, shares, eps and the correction of this step."""

@@ -58,7 +58,7 @@ class RAdamRule(Rule):
 
     def kernel(self) -> Callable[..., None]:
         """Return the update as one compiled pass."""
-        return kernels.moments.radam
+        return kernels.update.radam
 
     def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
         """Return rate, decays, shares and eps, and whether to divide."""

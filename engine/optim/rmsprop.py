@@ -1,4 +1,4 @@
-"""RMSprop."""
+"""RMSprop and Adadelta, which scale gradients by their recent size."""
 
 from __future__ import annotations
 
@@ -114,3 +114,80 @@ class RMSprop(Optimizer):
             centered=centered,
             maximize=maximize,
         )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AdadeltaRule(Rule):
+    """Scale gradients by the ratio of recent step sizes to recent gradient sizes."""
+
+    name = "adadelta"
+
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rho > 1:
+            raise ValueError(f"rho is {self.rho}; it lies in [0, 1]")
+
+    def slots(self, dim: int) -> tuple[Slot, ...]:
+        """Return the state kept per element."""
+        return (Slot("square_avg", dim), Slot("acc_delta", dim))
+
+    def formula(
+        self,
+        xp: Any,
+        weights: Array,
+        slots: Mapping[str, Array],
+        grads: Array,
+        lr: float,
+        step: int,
+    ) -> None:
+        """Change weights and slots in array operations."""
+        change = grads + self.weight_decay * weights if self.weight_decay else grads
+        square, moved = slots["square_avg"], slots["acc_delta"]
+        square *= self.rho
+        square += change * change * (1 - self.rho)
+        move = xp.sqrt(moved + self.eps) / xp.sqrt(square + self.eps) * change
+        moved *= self.rho
+        moved += move * move * (1 - self.rho)
+        weights -= lr * move
+
+    def kernel(self) -> Callable[..., None]:
+        """Return the update as one compiled pass."""
+        return kernels.update.adadelta
+
+    def numbers(self, kind: Any, lr: float, step: int) -> tuple[Any, ...]:
+        """Return rate, decay, shares and eps."""
+        plain = (lr, self.weight_decay, self.rho, 1 - self.rho, self.eps)
+        return tuple([kind(number) for number in plain])
+
+
+@final
+class Adadelta(Optimizer):
+    """Adapt the step without a tuned learning rate.
+
+    Args:
+        params: Parameters or groups; leave out, or give the learning rate, for a recipe.
+        lr: Learning rate.
+        rho: Share of the running means kept each step.
+        eps: Keeps roots away from 0.
+        weight_decay: Multiple of the weights added to their gradients.
+        maximize: Climb along the gradient instead of descending.
+    """
+
+    rule_class = AdadeltaRule
+
+    def __init__(
+        self,
+        params: Any = None,
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize)

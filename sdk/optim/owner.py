@@ -7,8 +7,7 @@ from typing import Any, Protocol, final
 
 from gradmesh.engine import optim
 from gradmesh.engine.autograd import Tensor
-from gradmesh.engine.optim.pending import PendingStep
-from gradmesh.engine.optim.pending_state import PendingState
+from gradmesh.engine.optim.pending import PendingState, PendingStep
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.sdk.optim.pace import PACE
 from gradmesh.sdk.rpc.current import current_agent

@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.engine.kernels import stamps as kernels
+from gradmesh.engine.kernels import sketch as kernels
 from gradmesh.services.parameter_server.contexts import Slots
 
 _CELL_BITS = 20
@@ -37,11 +37,11 @@ class _TableStamps:
         self._counts = np.zeros(1 << bits, _CELL)
 
     def set(self, slots: Slots, count: int) -> None:
-        kernels.stamp(self._counts, slots, count - self.begin, self._bits)
+        kernels.mark_changed(self._counts, slots, count - self.begin, self._bits)
 
     def after(self, slots: Slots, count: int) -> NDArray[np.int64]:
         places, since = np.empty(slots.size, np.int64), count - self.begin
-        return places[: kernels.stamped_after(self._counts, slots, since, self._bits, places)]
+        return places[: kernels.changed_after(self._counts, slots, since, self._bits, places)]
 
 
 @final

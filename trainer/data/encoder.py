@@ -9,7 +9,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from gradmesh.engine.kernels.id_map import IdMap
+from gradmesh.engine.kernels.hashing import IdMap
 from gradmesh.trainer.data.samples import Batch, Columns, Fields
 from gradmesh.trainer.data.text_kernel import MISSING
 from gradmesh.trainer.errors import DataError

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradmesh.engine.kernels import bucket_index as kernel
-from gradmesh.engine.kernels import bucket_marks
 from gradmesh.protos.errors import InvalidRequest, StoreFull
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, buckets_of
@@ -154,14 +153,14 @@ class HashSurvey(Survey):
         used = int(heads[number, kernel.USED])
         ids, slots = np.empty(used, np.int64), np.empty(used, np.int64)
         marks = np.empty(used, np.uint32)
-        count = bucket_marks.list_marks(number, heads, entries, oldest, ids, slots, marks)
+        count = kernel.list_marks(number, heads, entries, oldest, ids, slots, marks)
         return ids[:count], slots[:count], marks[:count]
 
     def find(self, handles: Handles, oldest: int) -> tuple[Slots, Marks]:
         """Return slots and marks."""
         slots, marks = np.empty(handles.size, np.int64), np.empty(handles.size, np.uint32)
         index = self._index
-        bucket_marks.find_marks(
+        kernel.find_marks(
             handles, index._place.local, index._heads, index._entries.array, oldest, slots, marks
         )
         return slots, marks
@@ -236,7 +235,7 @@ class HashSurvey(Survey):
     def set_marks(self, ids: Ids, marks: Marks) -> None:
         """Set marks."""
         index = self._index
-        bucket_marks.set_marks(ids, index._place.local, index._heads, index._entries.array, marks)
+        kernel.set_marks(ids, index._place.local, index._heads, index._entries.array, marks)
 
 
 def survey_of(index: Index) -> Survey:

@@ -1,7 +1,9 @@
+import ml_dtypes
 import numpy as np
 import pytest
 
 from gradmesh.engine import kernels
+from gradmesh.engine.kernels import all_finite, gather_columns
 
 
 def test_gather_into_a_buffer() -> None:
@@ -88,3 +90,61 @@ def test_marked_rows_are_copied_and_the_rest_stays(dtype: type) -> None:
     kernels.copy_marked(table, np.array([3, 0, 3, 2, 1]), np.array([False, True, False, True]), out)
 
     assert out.tolist() == [[6, 7], [-1, -1], [6, 7], [-1, -1], [2, 3]]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, ">f4"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_bad_number_anywhere_is_found(dtype, bad):
+    array = np.linspace(-3, 3, 35).reshape(5, 7).astype(dtype)
+    assert all_finite(array)
+    assert all_finite(array.T)
+
+    for place in (0, 17, 34):
+        spoiled = array.copy()
+        spoiled.reshape(-1)[place] = bad
+        assert not all_finite(spoiled)
+        assert not all_finite(spoiled.T)
+
+
+def test_nothing_is_finite():
+    assert all_finite(np.empty((0, 4), np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_each_column_has_the_rows_of_its_matrix(dtype):
+    rng = np.random.default_rng(0)
+    matrices = [rng.standard_normal((size, 5)).astype(dtype) for size in (3, 1, 8)]
+    matrices[1].flags.writeable = False
+    firsts = [0, 3, 4]
+    index = np.stack([rng.integers(0, len(m), 20) for m in matrices])
+
+    found = gather_columns(matrices, firsts, index + np.array(firsts)[:, None])
+
+    assert found.dtype == dtype
+    for place, matrix in enumerate(matrices):
+        np.testing.assert_array_equal(found[:, place], matrix[index[place]])
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_no_memory_outside_the_matrices_is_read(bad):
+    matrices = [np.zeros((3, 2)), np.zeros((3, 2))]
+
+    with pytest.raises(IndexError):
+        gather_columns(matrices, [0, 0], np.array([[0, 1], [bad, 0]]))
+
+
+def test_columns_go_where_they_are_wanted():
+    matrices = [np.full((2, 3), number, np.float32) for number in (1, 2)]
+    out = np.zeros((4, 5, 3), np.float32)
+
+    gather_columns(matrices, [0, 0], np.zeros((2, 4), np.int64), out, 2)
+
+    assert out[:, :, 0].tolist() == [[0, 0, 1, 2, 0]] * 4
+
+
+@pytest.mark.parametrize(("rows", "at"), [(4, 2), (4, -1), (3, 0), (5, 0)])
+def test_no_memory_outside_the_columns_is_written(rows, at):
+    matrices = [np.zeros((2, 3), np.float32)] * 2
+
+    with pytest.raises(IndexError):
+        gather_columns(matrices, [0, 0], np.zeros((2, 4), np.int64), np.empty((rows, 3, 3)), at)

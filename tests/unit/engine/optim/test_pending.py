@@ -3,8 +3,7 @@ import pytest
 
 from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.optim import SGD, Adam
-from gradmesh.engine.optim.pending import PendingStep
-from gradmesh.engine.optim.pending_state import PendingState
+from gradmesh.engine.optim.pending import PendingState, PendingStep
 
 
 def param(*shape):

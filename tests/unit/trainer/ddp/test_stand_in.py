@@ -6,11 +6,11 @@ import pytest
 from gradmesh.engine.autograd import Tensor, run_backward
 from gradmesh.engine.backend import Generator, to_numpy
 from gradmesh.engine.backend.cuda import stand_in
-from gradmesh.engine.backend.stand_in import StandInArray, StandInModule
 from gradmesh.engine.nn import BatchNorm1d, Embedding, Linear, Module
 from gradmesh.engine.optim import SGD
 from gradmesh.trainer.ddp import DistributedDataParallel, SyncBatchNorm, comm_hooks
 from gradmesh.trainer.process_group import ProcessGroup
+from tests.cupy_stand_in import StandInArray, StandInModule
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.nn import clip_grad_norm_
-from gradmesh.engine.nn.parameter import Parameter
+from gradmesh.engine.nn.module import Parameter
 from gradmesh.trainer.job.dense import clipped
 from gradmesh.trainer.job.evaluation import EarlyStopping
 from gradmesh.trainer.job.metrics_log import (

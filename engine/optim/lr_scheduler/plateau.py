@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, SupportsFloat, final
 
-from gradmesh.engine.optim.schedule.scheduler import LRScheduler, Scheduled
+from gradmesh.engine.optim.lr_scheduler.scheduler import LRScheduler, Scheduled
 
 
 @final

@@ -6,14 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from gradmesh.engine.optim.adadelta import AdadeltaRule
 from gradmesh.engine.optim.adagrad import AdagradRule, RowwiseAdagradRule
-from gradmesh.engine.optim.adam import AdamRule
-from gradmesh.engine.optim.adamax import AdamaxRule
+from gradmesh.engine.optim.adam import AdamaxRule, AdamRule
 from gradmesh.engine.optim.ftrl import FTRLRule
 from gradmesh.engine.optim.nadam import NAdamRule
 from gradmesh.engine.optim.radam import RAdamRule
-from gradmesh.engine.optim.rmsprop import RMSpropRule
+from gradmesh.engine.optim.rmsprop import AdadeltaRule, RMSpropRule
 from gradmesh.engine.optim.rprop import RpropRule
 from gradmesh.engine.optim.rule import Rule
 from gradmesh.engine.optim.sgd import SGDRule

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from gradmesh.engine.optim.schedule.plateau import ReduceLROnPlateau
-from gradmesh.engine.optim.schedule.scheduler import LRScheduler, Scheduled
+from gradmesh.engine.optim.lr_scheduler.plateau import ReduceLROnPlateau
+from gradmesh.engine.optim.lr_scheduler.scheduler import LRScheduler, Scheduled
 
 
 @final
