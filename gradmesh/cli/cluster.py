@@ -7,9 +7,7 @@ from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.metrics import MetricsConfig
 from gradmesh.sdk.process.process import LifecycleConfig
 from gradmesh.sdk.process.setting import settings
-from gradmesh.services.coordinator.config import CoordinatorConfig
-from gradmesh.services.parameter_server.config import ParameterServerConfig
-from gradmesh.services.worker.config import WorkerConfig
+from gradmesh.services.config import CoordinatorConfig, ParameterServerConfig, WorkerConfig
 from gradmesh.trainer.config import TrainerConfig
 
 _COUNTS = ("coordinator.parameter_servers", "coordinator.trainers")

@@ -7,7 +7,7 @@ import click
 from gradmesh.cli.options import configured, process_config
 from gradmesh.launch.sections import role_sections
 from gradmesh.sdk.process.config import Sections
-from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.config import CoordinatorConfig
 
 
 @click.command()

@@ -16,7 +16,7 @@ from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
 from gradmesh.sdk.rpc.config import RpcConfig
-from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.config import CoordinatorConfig
 from gradmesh.trainer.job.spec import job_spec_of
 
 # Pods have 45 s to end, role after role.

@@ -8,7 +8,7 @@ from gradmesh.cli.options import configured, process_config
 from gradmesh.launch.sections import role_sections
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.rpc.config import RpcConfig
-from gradmesh.services.parameter_server.config import ParameterServerConfig
+from gradmesh.services.config import ParameterServerConfig
 
 
 @click.command("parameter-server")

@@ -17,7 +17,7 @@ from gradmesh.launch.sections import cluster_sections
 from gradmesh.launch.supervisor import RestartPolicy
 from gradmesh.launch.training import prepare, result_of
 from gradmesh.sdk.process.config import Sections
-from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.config import CoordinatorConfig
 from gradmesh.trainer.job.spec import job_spec_of
 
 

@@ -14,7 +14,7 @@ from gradmesh.launch.screen import LogScreen, ScreenHandler
 from gradmesh.launch.sections import cluster_sections
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.log import LogConfig
-from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.config import CoordinatorConfig
 
 
 @click.command()

@@ -12,7 +12,7 @@ from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.sections import command, flags, role_sections
 from gradmesh.launch.state import StateFolder
 from gradmesh.sdk.process.network import join, split
-from gradmesh.services.parameter_server.config import ParameterServerConfig
+from gradmesh.services.config import ParameterServerConfig
 
 SERVER_ROLE = "parameter-server"
 

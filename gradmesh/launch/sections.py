@@ -15,13 +15,13 @@ from gradmesh.sdk.process.setting import Section, settings
 
 # In the order of docs/operations.md.
 _SECTIONS = {
-    "coordinator": "gradmesh.services.coordinator.config:CoordinatorConfig",
-    "parameter_server": "gradmesh.services.parameter_server.config:ParameterServerConfig",
+    "coordinator": "gradmesh.services.config:CoordinatorConfig",
+    "parameter_server": "gradmesh.services.config:ParameterServerConfig",
     "trainer": "gradmesh.trainer.config:TrainerConfig",
     "job": "gradmesh.trainer.job.config:JobConfig",
     "data": "gradmesh.trainer.data.config:DataConfig",
     "model": "gradmesh.trainer.models.config:ModelConfig",
-    "worker": "gradmesh.services.worker.config:WorkerConfig",
+    "worker": "gradmesh.services.config:WorkerConfig",
     "rpc": "gradmesh.sdk.rpc.config:RpcConfig",
     "security": "gradmesh.sdk.process.network:SecurityConfig",
     "transport": "gradmesh.sdk.process.network:TransportConfig",

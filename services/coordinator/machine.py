@@ -19,13 +19,12 @@ from gradmesh.protos.coordinator.v1 import (
 from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch, ShardNotReady
 from gradmesh.protos.limits import check_name
 from gradmesh.protos.version import PROTOCOL
-from gradmesh.services.coordinator.board import Board
 from gradmesh.services.coordinator.catalogue import Catalogue
 from gradmesh.services.coordinator.data_sets import Cut, DataSets
-from gradmesh.services.coordinator.jobs import FinishedJobs
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
-from gradmesh.services.coordinator.rounds import Rounds
+from gradmesh.services.coordinator.rendezvous import Rounds
+from gradmesh.services.coordinator.reports import Board, FinishedJobs
 from gradmesh.services.coordinator.scaling import Scaling
 
 _log = logging.getLogger(__name__)

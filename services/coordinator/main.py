@@ -6,7 +6,7 @@ from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.sdk.process.network import write_address
 from gradmesh.sdk.process.process import Process, ProcessConfig
 from gradmesh.sdk.transport.server import Server
-from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.config import CoordinatorConfig
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
 from gradmesh.services.coordinator.servicer import CoordinatorServicer

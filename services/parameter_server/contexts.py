@@ -20,7 +20,7 @@ from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFou
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.autograd.newest import NewestWorkers
 from gradmesh.sdk.autograd.tombstones import Tombstones
-from gradmesh.services.parameter_server.pushes import Marks
+from gradmesh.services.parameter_server.dedupe import Marks
 
 Slots: TypeAlias = NDArray[np.int64]
 

@@ -8,13 +8,13 @@ from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.process import NOT_NEEDED, UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.rpc.servicer import SharedContexts
-from gradmesh.services.parameter_server.config import ParameterServerConfig
-from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.config import ParameterServerConfig
+from gradmesh.services.parameter_server.coordinator_view import Directory
 from gradmesh.services.parameter_server.log import Log, Mode
-from gradmesh.services.parameter_server.log.keeper import LogKeeper
 from gradmesh.services.parameter_server.log.recovery import recover
+from gradmesh.services.parameter_server.log.snapshot import LogKeeper
 from gradmesh.services.parameter_server.metrics import TableMetrics
-from gradmesh.services.parameter_server.mover import Mover
+from gradmesh.services.parameter_server.migration import Mover
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import Store
 

@@ -11,12 +11,11 @@ from gradmesh.protos.frame import Array
 from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Contexts, Part, Slots
-from gradmesh.services.parameter_server.epochs import Epochs
-from gradmesh.services.parameter_server.gate import Gate, Kind
-from gradmesh.services.parameter_server.shelf import Shelf
-from gradmesh.services.parameter_server.stamps import Stamps
+from gradmesh.services.parameter_server.gate import Epochs, Gate, Kind
+from gradmesh.services.parameter_server.registry import Shelf
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
+from gradmesh.services.parameter_server.versions import Stamps
 from gradmesh.services.parameter_server.writer import Writer
 
 

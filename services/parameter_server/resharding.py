@@ -17,9 +17,9 @@ from gradmesh.protos.errors import InvalidRequest, ReshardAborted, ShardNotReady
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.checkpoint import Copies
 from gradmesh.services.parameter_server.contexts import Contexts
-from gradmesh.services.parameter_server.copies import Copies
-from gradmesh.services.parameter_server.epochs import Epochs
+from gradmesh.services.parameter_server.gate import Epochs
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import (
     AnyRecord,
@@ -31,11 +31,11 @@ from gradmesh.services.parameter_server.log.record import (
     RunState,
     TableStaged,
 )
+from gradmesh.services.parameter_server.registry import Shelf
 from gradmesh.services.parameter_server.run import Run
-from gradmesh.services.parameter_server.shelf import Shelf
 from gradmesh.services.parameter_server.staging import Staging, bits, fill
-from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.steps import Steps
+from gradmesh.services.parameter_server.versions import Stamps
 from gradmesh.services.parameter_server.writer import Writer
 
 _log = logging.getLogger(__name__)

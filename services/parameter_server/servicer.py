@@ -13,7 +13,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 from gradmesh.services.parameter_server.gate import Kind
 from gradmesh.services.parameter_server.handover import marks_of
-from gradmesh.services.parameter_server.report import table_report
+from gradmesh.services.parameter_server.metrics import table_report
 from gradmesh.services.parameter_server.store import Store
 
 

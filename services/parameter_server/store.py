@@ -20,19 +20,18 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.services.parameter_server.checkpoint import Copies
 from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
-from gradmesh.services.parameter_server.copies import Copies
-from gradmesh.services.parameter_server.epochs import Epochs
-from gradmesh.services.parameter_server.gate import Gate, Kind, kind_of_lookup
+from gradmesh.services.parameter_server.gate import Epochs, Gate, Kind, kind_of_lookup
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import RunBegun
 from gradmesh.services.parameter_server.refresher import Refresher
+from gradmesh.services.parameter_server.registry import Shelf
 from gradmesh.services.parameter_server.resharding import Resharding
 from gradmesh.services.parameter_server.run import check_sensible
-from gradmesh.services.parameter_server.shelf import Shelf
-from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
+from gradmesh.services.parameter_server.versions import Stamps
 from gradmesh.services.parameter_server.writer import Writer
 
 _log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from typing import final
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.frame import Array
 from gradmesh.services.parameter_server.contexts import Contexts, Gradient, Slots
+from gradmesh.services.parameter_server.dedupe import Pushes
 from gradmesh.services.parameter_server.log.log import Log, in_turn
 from gradmesh.services.parameter_server.log.record import (
     AnyRecord,
@@ -14,11 +15,10 @@ from gradmesh.services.parameter_server.log.record import (
     StepCommitted,
     Used,
 )
-from gradmesh.services.parameter_server.pushes import Pushes
+from gradmesh.services.parameter_server.registry import Shelf
 from gradmesh.services.parameter_server.run import merge
-from gradmesh.services.parameter_server.shelf import Shelf
-from gradmesh.services.parameter_server.stamps import Stamps
 from gradmesh.services.parameter_server.table import TableShard
+from gradmesh.services.parameter_server.versions import Stamps
 
 
 @final

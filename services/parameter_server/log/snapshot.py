@@ -4,8 +4,10 @@ A folder `snapshot-N` holds what the records before N have made: safetensors fil
 their checksums, and `COMPLETE`, written last.
 """
 
+import contextlib
 import logging
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +15,13 @@ from typing import TYPE_CHECKING, final
 
 import msgspec
 
-from gradmesh.protos.errors import CheckpointCorrupt, ShardNotReady
+from gradmesh.protos.errors import CheckpointCorrupt, ShardNotReady, StoreFull
 from gradmesh.sdk.checkpoint.manifest import DataFile, read_sealed, seal, sync_folder, verify_file
 from gradmesh.sdk.checkpoint.save import write_file
 from gradmesh.sdk.checkpoint.tensors import map_tensors
-from gradmesh.services.parameter_server.log.errors import LogCorrupt
+from gradmesh.services.parameter_server.dedupe import Marks
+from gradmesh.services.parameter_server.log.log import LogCorrupt
 from gradmesh.services.parameter_server.log.record import RunState, StepPrepared, TableMade
-from gradmesh.services.parameter_server.pushes import Marks
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.snapshots import joined
 from gradmesh.services.parameter_server.table import TableShard
@@ -219,3 +221,47 @@ def _load_table(shard: TableShard, state: TableState, folder: Path) -> None:
             shard.restore(rows)
         if "buckets" in arrays:
             shard.restore({n: arrays[n] for n in _OF_BUCKETS if n in arrays})
+
+
+if TYPE_CHECKING:
+    from gradmesh.services.parameter_server.store import Store
+
+
+_EVERY_S = 1.0
+
+
+@final
+class LogKeeper:
+    """A thread that takes a snapshot when the log has grown.
+
+    Args:
+        store: Whose log.
+        snapshot_bytes: How long the log may get; or as long as the tables are, if that is more.
+    """
+
+    def __init__(self, store: "Store", snapshot_bytes: int) -> None:
+        self._store = store
+        self._snapshot_bytes = snapshot_bytes
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log-keeper", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_EVERY_S):
+            log = self._store.log
+            held = sum(table.bytes for table in self._store.tables())
+            if log is not None:
+                with contextlib.suppress(StoreFull):
+                    log.flush()
+            if log is None or log.bytes_since_snapshot < max(self._snapshot_bytes, held):
+                continue
+            try:
+                take_snapshot(self._store)
+            except Exception as error:
+                # The log is whole without it, only longer.
+                _log.error("no snapshot", extra={"error": str(error)}, exc_info=True)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._thread.join(timeout_s)

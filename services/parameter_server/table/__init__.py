@@ -1,8 +1,8 @@
 """Tables as a parameter server keeps them; begin with `TableShard`."""
 
-from gradmesh.services.parameter_server.table.budget import Budget as Budget
-from gradmesh.services.parameter_server.table.figures import Figures as Figures
 from gradmesh.services.parameter_server.table.index import Handles as Handles
+from gradmesh.services.parameter_server.table.memory import Budget as Budget
 from gradmesh.services.parameter_server.table.shard import TableShard as TableShard
+from gradmesh.services.parameter_server.table.stats import Figures as Figures
 
 __all__ = ["Budget", "Figures", "Handles", "TableShard"]

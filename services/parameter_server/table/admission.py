@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from gradmesh.engine.kernels import sketch
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.sharding import Ids
+from gradmesh.services.parameter_server.table.index import Place
 from gradmesh.services.parameter_server.table.memory import Reserved
-from gradmesh.services.parameter_server.table.place import Place
 
 # One byte each; an id shares two of them with others.
 _COUNTERS_A_BUCKET = 2048

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
-from gradmesh.services.parameter_server.table.budget import Account
 from gradmesh.services.parameter_server.table.index import Handles, Slots
+from gradmesh.services.parameter_server.table.memory import Account
 from gradmesh.services.parameter_server.table.rows import Rows
-from gradmesh.services.parameter_server.table.survey import Marks, Survey
+from gradmesh.services.parameter_server.table.scan import Marks, Survey
 
 Block: TypeAlias = dict[str, Array]
 

@@ -16,11 +16,16 @@ from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.table.arithmetic import INDEX_BYTES_A_ROW
 from gradmesh.services.parameter_server.table.admission import Admission
-from gradmesh.services.parameter_server.table.budget import Account
-from gradmesh.services.parameter_server.table.figures import Figures
-from gradmesh.services.parameter_server.table.index import Found, Handles, Index, Slots, check_ids
-from gradmesh.services.parameter_server.table.memory import Reserved
-from gradmesh.services.parameter_server.table.place import Place
+from gradmesh.services.parameter_server.table.index import (
+    Found,
+    Handles,
+    Index,
+    Place,
+    Slots,
+    check_ids,
+)
+from gradmesh.services.parameter_server.table.memory import Account, Reserved
+from gradmesh.services.parameter_server.table.stats import Figures
 
 ENTRY_BYTES = 16
 

@@ -15,13 +15,12 @@ from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.recipe import initializer_of, rule_of, table_seed
 from gradmesh.sdk.table.schedule import schedule_of
-from gradmesh.services.parameter_server.table.budget import Account, Budget
 from gradmesh.services.parameter_server.table.changes import Changes
-from gradmesh.services.parameter_server.table.figures import Figures
-from gradmesh.services.parameter_server.table.index import Found, Handles, Slots
-from gradmesh.services.parameter_server.table.make import Home, is_hash, make_parts
-from gradmesh.services.parameter_server.table.place import Place
+from gradmesh.services.parameter_server.table.factory import Home, is_hash, make_parts
+from gradmesh.services.parameter_server.table.index import Found, Handles, Place, Slots
+from gradmesh.services.parameter_server.table.memory import Account, Budget
 from gradmesh.services.parameter_server.table.rows import Layout
+from gradmesh.services.parameter_server.table.stats import Figures
 
 # Elements drawn at once, so that temporary arrays stay small.
 _CHUNK_ELEMENTS = 1 << 20

@@ -30,7 +30,7 @@ from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
 from gradmesh.services.coordinator.servicer import CoordinatorServicer
-from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.parameter_server.coordinator_view import Directory
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import Store
 

@@ -7,7 +7,7 @@ from gradmesh.cli import border
 from gradmesh.cli.options import configured, process_config
 from gradmesh.launch.sections import process_sections
 from gradmesh.sdk.process.config import Sections
-from gradmesh.services.coordinator.config import CoordinatorConfig
+from gradmesh.services.config import CoordinatorConfig
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.sdk.node.start import init
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.setting import ConfigError
-from gradmesh.services.parameter_server.config import ParameterServerConfig
-from gradmesh.services.worker.config import WorkerConfig
+from gradmesh.services.config import ParameterServerConfig, WorkerConfig
 from gradmesh.trainer.config import TrainerConfig
 
 ROLES = (ParameterServerConfig, TrainerConfig, WorkerConfig)

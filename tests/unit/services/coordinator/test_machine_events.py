@@ -26,7 +26,7 @@ from gradmesh.protos.errors import (
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
-from gradmesh.services.coordinator.rounds import Rounds
+from gradmesh.services.coordinator.rendezvous import Rounds
 
 LEASE_S = 10.0
 

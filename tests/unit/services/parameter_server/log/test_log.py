@@ -8,8 +8,8 @@ import pytest
 
 from gradmesh.protos.errors import StoreFull
 from gradmesh.services.parameter_server.log import Log, LogCorrupt, Mode
+from gradmesh.services.parameter_server.log.log import read_segment, segments_of
 from gradmesh.services.parameter_server.log.record import Pushed, StepCommitted
-from gradmesh.services.parameter_server.log.segment import read_segment, segments_of
 
 
 def open_log(folder, mode=Mode.OS, **options):

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.services.parameter_server import pushes as module
-from gradmesh.services.parameter_server.pushes import Pushes
+from gradmesh.services.parameter_server import dedupe as module
+from gradmesh.services.parameter_server.dedupe import Pushes
 
 
 @settings(deadline=None, max_examples=50)

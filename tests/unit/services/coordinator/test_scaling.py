@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gradmesh.protos.errors import ShardNotReady
-from gradmesh.services.coordinator.shards import Shards
+from gradmesh.services.coordinator.scaling import Shards
 
 
 def names(shards):

@@ -10,13 +10,11 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.sharding import BUCKETS
 from gradmesh.sdk.table.arithmetic import bucket_rows
 from gradmesh.services.parameter_server.table.admission import make_admission
-from gradmesh.services.parameter_server.table.budget import Account
-from gradmesh.services.parameter_server.table.dense import DenseIndex
-from gradmesh.services.parameter_server.table.figures import Figures
 from gradmesh.services.parameter_server.table.hash import HashIndex, Limits
-from gradmesh.services.parameter_server.table.index import Index
-from gradmesh.services.parameter_server.table.place import Place
+from gradmesh.services.parameter_server.table.index import DenseIndex, Index, Place
+from gradmesh.services.parameter_server.table.memory import Account
 from gradmesh.services.parameter_server.table.rows import Layout, MemoryRows, Rows
+from gradmesh.services.parameter_server.table.stats import Figures
 from gradmesh.services.parameter_server.table.tier import WHERE_BYTES, TieredRows
 
 _POLICIES = {"": kernel.KEEP, "lru": kernel.LRU, "lfu": kernel.LFU, "ttl": kernel.TTL}

@@ -8,8 +8,8 @@ from gradmesh.protos.errors import (
     StaleGeneration,
     StoreFull,
 )
-from gradmesh.services.coordinator import rounds as module
-from gradmesh.services.coordinator.rounds import Rounds
+from gradmesh.services.coordinator import rendezvous as module
+from gradmesh.services.coordinator.rendezvous import Rounds
 
 
 def formed(world_size=2, memory=b""):

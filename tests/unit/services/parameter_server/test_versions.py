@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradmesh.services.parameter_server.stamps import Stamps
+from gradmesh.services.parameter_server.versions import Stamps
 
 
 def slots(*numbers):

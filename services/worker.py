@@ -6,7 +6,7 @@ from gradmesh.sdk.node.start import init
 from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.rpc.shutdown import close
-from gradmesh.services.worker.config import WorkerConfig
+from gradmesh.services.config import WorkerConfig
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import pytest
 
 from gradmesh.protos.errors import InvalidRequest, ShardNotReady, TableNotFound
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.directory import Directory
+from gradmesh.services.parameter_server.coordinator_view import Directory
 
 
 def soon(timeout_s=5.0):

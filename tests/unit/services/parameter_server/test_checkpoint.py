@@ -1,7 +1,7 @@
 import pytest
 
 from gradmesh.protos.errors import InvalidRequest, ShardNotReady, SnapshotLost
-from gradmesh.services.parameter_server.restores import Restores
+from gradmesh.services.parameter_server.checkpoint import Restores
 
 
 def test_tables_are_closed_until_the_end():

@@ -5,8 +5,8 @@ import pytest
 from gradmesh.protos.coordinator.v1 import reshard_pb2, table_pb2
 from gradmesh.protos.errors import InvalidRequest, ReshardUnderWay
 from gradmesh.protos.sharding import even_buckets
-from gradmesh.services.coordinator import reshards as phases
-from gradmesh.services.coordinator.reshards import Reshards
+from gradmesh.services.coordinator import reshard as phases
+from gradmesh.services.coordinator.reshard import Reshards
 
 
 def map_of(*names):

@@ -14,9 +14,8 @@ from gradmesh.protos.errors import InvalidRequest, StoreFull
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, buckets_of
 from gradmesh.services.parameter_server.table.admission import FrequentIds
-from gradmesh.services.parameter_server.table.dense import DenseIndex
 from gradmesh.services.parameter_server.table.hash import _SWEEP_BUCKETS, HashIndex
-from gradmesh.services.parameter_server.table.index import Handles, Index, Slots
+from gradmesh.services.parameter_server.table.index import DenseIndex, Handles, Index, Slots
 
 Marks: TypeAlias = NDArray[np.uint32]
 Listed: TypeAlias = tuple[Ids, Slots, Marks]

@@ -1,1 +1,0 @@
-"""The worker process: a user's functions and values, served."""
