@@ -36,7 +36,7 @@ def echo(value: Any) -> Any:
 
 
 @gm.remote(name="gradmesh.bench.later")
-@gm.async_execution
+@gm.rpc.async_execution
 def later() -> Any:
     """Answer with a future."""
     future: gm.Future[None] = gm.Future()

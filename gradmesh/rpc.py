@@ -16,6 +16,8 @@ from gradmesh.sdk.rpc.errors import RefLeak as RefLeak
 from gradmesh.sdk.rpc.errors import RpcNotRunning as RpcNotRunning
 from gradmesh.sdk.rpc.meeting import all_gather as all_gather
 from gradmesh.sdk.rpc.meeting import barrier as barrier
+from gradmesh.sdk.rpc.registry import async_execution as async_execution
+from gradmesh.sdk.rpc.registry import remote_exception as remote_exception
 from gradmesh.sdk.rpc.shutdown import shutdown as shutdown
 from gradmesh.sdk.rpc.worker import WorkerInfo as WorkerInfo
 
@@ -25,6 +27,7 @@ __all__ = [
     "RpcNotRunning",
     "WorkerInfo",
     "all_gather",
+    "async_execution",
     "barrier",
     "debug_info",
     "get_timeout",
@@ -32,6 +35,7 @@ __all__ = [
     "get_worker_infos",
     "init",
     "remote",
+    "remote_exception",
     "rpc_async",
     "rpc_sync",
     "set_timeout",

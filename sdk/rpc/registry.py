@@ -198,7 +198,7 @@ def async_execution(function: F) -> F:
     No thread waits meanwhile. Below `@gm.remote`, `@staticmethod` and `@classmethod`:
 
         @gm.remote
-        @gm.async_execution
+        @gm.rpc.async_execution
         def later(): ...
     """
     if not callable(function):

@@ -14,7 +14,7 @@ Operation = Callable[..., Any]
 
 
 def _where(x: Any, y: Any) -> Any:
-    return gm.where(gm.tensor(x.data > 0.5), x, y)
+    return gm.ops.where(gm.tensor(x.data > 0.5), x, y)
 
 
 def _reshape(x: Any, last: int) -> Any:
@@ -53,7 +53,7 @@ OPS: Mapping[str, tuple[int, int, Operation]] = MappingProxyType(
         "mul": (2, 0, lambda x, y: x * y),
         "matmul": (2, 0, lambda x, y: x @ y),
         "linear": (3, 0, gm.nn.functional.linear),
-        "cat": (2, 1, lambda x, y, dim: gm.cat([x, y], dim)),
+        "cat": (2, 1, lambda x, y, dim: gm.ops.cat([x, y], dim)),
         "where": (2, 0, _where),
         "sum": (1, 0, lambda x: x.sum()),
         "total": (3, 0, _total),

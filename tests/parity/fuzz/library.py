@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 import gradmesh as gm
+from tests.functions import FUNCTIONS
 from tests.parity.fuzz.graph import Leaf, lay_out
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -24,7 +25,7 @@ def numpy_dtype(name: str) -> Any:
 class Ours:
     """gradmesh."""
 
-    t: Any = gm
+    t: Any = FUNCTIONS
     f: Any = gm.nn.functional
     n: Any = gm.nn
     tensor_class = gm.Tensor

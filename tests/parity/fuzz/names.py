@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import gradmesh as gm
+from tests.functions import FUNCTIONS
+
 _ROOTS = {"gm": (), "nn": ("nn",), "optim": ("optim",), "lr_scheduler": ("optim", "lr_scheduler")}
 
 
@@ -12,7 +15,7 @@ def has(library: Any, name: str) -> bool:
     root, *path = name.split(".")
     if root == "Tensor":
         return hasattr(library.Tensor, path[0])
-    place = library
+    place = FUNCTIONS if library is gm and root == "gm" else library
     for part in (*_ROOTS[root], *path):
         place = getattr(place, part, None)
         if place is None:
@@ -22,7 +25,7 @@ def has(library: Any, name: str) -> bool:
 
 def public_names(library: Any) -> set[str]:
     """Return every public name of the engine: functions, methods, operators, layers, optimizers."""
-    found = {f"gm.{name}" for name in library.__all__}
+    found = {f"gm.{name}" for name in (*library.__all__, *library.ops.__all__)}
     found |= {f"Tensor.{n}" for n in dir(library.Tensor) if _is_public(library.Tensor, n)}
     found |= {f"nn.{name}" for name in library.nn.__all__}
     found |= {f"nn.functional.{name}" for name in library.nn.functional.__all__}
@@ -56,7 +59,6 @@ EXEMPT: dict[str, str] = {
             "BadGradients",
             "DDP",
             "DataShards",
-            "DistributedDataParallel",
             "Eviction",
             "Future",
             "Initializer",
@@ -67,7 +69,6 @@ EXEMPT: dict[str, str] = {
             "SyncBatchNorm",
             "Table",
             "TableReader",
-            "async_execution",
             "autograd",
             "connect",
             "ddp",
@@ -75,7 +76,6 @@ EXEMPT: dict[str, str] = {
             "futures",
             "process_group",
             "remote",
-            "remote_exception",
             "rpc",
             "rpc_async",
             "rpc_sync",
@@ -87,21 +87,16 @@ EXEMPT: dict[str, str] = {
         for name in (
             "Tensor",
             "bfloat16",
-            "enable_grad",
             "float16",
             "float32",
             "float64",
             "from_numpy",
-            "int16",
-            "int32",
             "int64",
-            "int8",
             "manual_seed",
             "nn",
             "no_grad",
+            "ops",
             "optim",
-            "set_grad_enabled",
-            "uint8",
         )
     },
     **{

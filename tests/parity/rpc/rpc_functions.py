@@ -56,12 +56,12 @@ def raise_type() -> Any:
     return 1 + "x"  # type: ignore[operator]
 
 
-@gm.remote_exception
+@gm.rpc.remote_exception
 class Registered(Exception):
     pass
 
 
-@gm.remote_exception
+@gm.rpc.remote_exception
 class NeedsTwo(Exception):
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first, second)
@@ -109,7 +109,7 @@ class Point:
     def fail(self) -> None:
         raise ValueError("from a method")
 
-    @gm.async_execution
+    @gm.rpc.async_execution
     def later(self, by: int) -> Any:
         return gm.rpc_async(gm.rpc.get_worker_info().name, add, (self.x, by))
 
@@ -122,12 +122,12 @@ class Point:
         return 2 * x
 
     @staticmethod
-    @gm.async_execution
+    @gm.rpc.async_execution
     def static_later(to: str, x: int) -> Any:
         return gm.rpc_async(to, add, (x, 1))
 
     @classmethod
-    @gm.async_execution
+    @gm.rpc.async_execution
     def class_later(cls, to: str, x: int) -> Any:
         return gm.rpc_async(to, add, (x, 1))
 

@@ -11,25 +11,25 @@ from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def add_later(to: str, x: Any, y: Any) -> Any:
     return gm.rpc_async(to, add, (x, y))
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def add_chained(to: str, x: Any, y: Any, z: Any) -> Any:
     return gm.rpc_async(to, add, (x, y)).then(lambda done: done.wait() + z)
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def add_nested(to: str, x: Any, y: Any, z: Any) -> Any:
     return gm.rpc_async(to, add_later, (to, x, y)).then(lambda done: done.wait() + z)
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def add_multi_chained(to: str, x: int, count: int, step: int) -> Any:
     future = gm.rpc_async(to, add, (x, 0))
     for _ in range(count):
@@ -38,7 +38,7 @@ def add_multi_chained(to: str, x: int, count: int, step: int) -> Any:
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def add_multi_fanout(to: str, x: int, count: int, step: int) -> Any:
     futures = [gm.rpc_async(to, add, (0, step)) for _ in range(count)]
     return gm.futures.collect_all(futures).then(
@@ -47,7 +47,7 @@ def add_multi_fanout(to: str, x: int, count: int, step: int) -> Any:
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def own_future(seconds: float, value: Any) -> Any:
     future: gm.Future[Any] = gm.Future()
     timer = threading.Timer(seconds, future.set_result, (value,))
@@ -57,13 +57,13 @@ def own_future(seconds: float, value: Any) -> Any:
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def raise_later() -> Any:
     raise RuntimeError("expected error")
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def fail_later() -> Any:
     future: gm.Future[Any] = gm.Future()
     future.set_exception(ValueError("expected error"))
@@ -71,7 +71,7 @@ def fail_later() -> Any:
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def not_a_future() -> int:
     return 3
 
@@ -87,7 +87,7 @@ def callback_in_call(to: str, n: int) -> int:
 
 
 @gm.remote
-@gm.async_execution
+@gm.rpc.async_execution
 def never() -> Any:
     HELD["never"] = future = gm.Future[Any]()
     return future
@@ -158,7 +158,7 @@ class Averager:
         self.count = 0
         self.future: gm.Future[Any] = gm.Future()
 
-    @gm.async_execution
+    @gm.rpc.async_execution
     def report(self, gradient: Any) -> Any:
         with self.lock:
             self.sum = gradient if self.sum is None else add_grads(self.sum, gradient)

@@ -54,7 +54,7 @@ def test_async_function_wrong_return_type(way: str) -> None:
 
 def test_async_function_wrong_decorator_order() -> None:
     with pytest.raises(TypeError, match="put it below"):
-        gm.async_execution(classmethod(lambda cls: None))  # type: ignore[type-var]
+        gm.rpc.async_execution(classmethod(lambda cls: None))  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("way", WAYS)

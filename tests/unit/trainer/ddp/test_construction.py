@@ -34,7 +34,7 @@ def test_parameters_become_those_of_rank_0(world):
 
 
 def test_gm_has_the_door():
-    assert gm.DDP is gm.DistributedDataParallel is DistributedDataParallel
+    assert gm.DDP is gm.ddp.DistributedDataParallel is DistributedDataParallel
 
 
 def test_state_has_no_prefix_and_loads_either_way(world):

@@ -68,7 +68,7 @@ def test_an_index_is_remembered(read: Callable[[Any, Any], Any]) -> None:
     assert x.grad.tolist() == y.grad.tolist()
 
 
-@pytest.mark.parametrize("select", [lambda x, m: x[m], lambda x, m: gm.masked_select(x, m)])
+@pytest.mark.parametrize("select", [lambda x, m: x[m], lambda x, m: gm.ops.masked_select(x, m)])
 def test_a_mask_is_remembered(select: Callable[[Any, Any], Any]) -> None:
     x, mask = leaf(200_000), gm.zeros(200_000) > 0
     mask[7] = True

@@ -36,7 +36,7 @@ def test_what_does_not_fit_is_named(
     equation: str, shapes: list[tuple[int, ...]], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=f"einsum: .*{text}"):
-        gm.einsum(equation, *[gm.ones(*shape) for shape in shapes])
+        gm.ops.einsum(equation, *[gm.ones(*shape) for shape in shapes])
 
 
 @pytest.mark.parametrize(("equation", "shapes"), [row[:2] for row in BAD])
@@ -49,9 +49,9 @@ def test_torch_refuses_the_same(equation: str, shapes: list[tuple[int, ...]]) ->
 
 def test_dtypes_do_not_mix() -> None:
     with pytest.raises(DtypeError, match=r"einsum: .*\['float32', 'float64'\]"):
-        gm.einsum("i,i", gm.ones(2), gm.ones(2, dtype="float64"))
+        gm.ops.einsum("i,i", gm.ones(2), gm.ones(2, dtype="float64"))
     with pytest.raises(DtypeError, match=r"einsum: .*bool"):
-        gm.einsum("i,i", gm.ones(2) > 0, gm.ones(2) > 0)
+        gm.ops.einsum("i,i", gm.ones(2) > 0, gm.ones(2) > 0)
 
 
 @pytest.mark.parametrize("equation", ["ij,jk->ik", "ij,ij->ij", "ij,kl->il", "ij,jk"])
@@ -60,7 +60,7 @@ def test_other_dtypes_are_torchs(equation: str, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     values: list[Any] = [np.arange(4).reshape(2, 2) + i for i in range(2)]
 
-    found = gm.einsum(equation, *[gm.tensor(v).to(dtype) for v in values])
+    found = gm.ops.einsum(equation, *[gm.tensor(v).to(dtype) for v in values])
     expected = torch.einsum(equation, *[torch.tensor(v).to(getattr(torch, dtype)) for v in values])
 
     assert found.tolist() == expected.tolist()

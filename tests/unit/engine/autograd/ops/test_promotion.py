@@ -15,6 +15,7 @@ from gradmesh.engine import autograd, nn
 from gradmesh.engine.autograd import ops
 from gradmesh.engine.backend import DtypeError, ShapeError
 from gradmesh.engine.backend.dtype import bfloat16
+from tests.functions import FUNCTIONS
 
 DTYPES = [
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
@@ -163,7 +164,7 @@ def test_a_number_that_the_dtype_cannot_hold_is_refused(name: str, number: Any) 
         CHECKED[name](torch, torch.tensor([1, 2], dtype=torch.int8), number)
 
     with pytest.raises((DtypeError, OverflowError)):
-        CHECKED[name](gm, gm.tensor([1, 2], dtype=gm.int8), number)
+        CHECKED[name](FUNCTIONS, gm.tensor([1, 2], dtype="int8"), number)
 
 
 def test_a_bound_beyond_the_dtype_is_its_end() -> None:
