@@ -26,10 +26,10 @@ from gradmesh.sdk.autograd.binding import bound
 from gradmesh.sdk.autograd.messages import Messages
 from gradmesh.sdk.autograd.outbox import Peers
 from gradmesh.sdk.autograd.part import Part
-from gradmesh.sdk.autograd.tables import Lookups, RecordedLookup
+from gradmesh.sdk.autograd.tables import LookupRecord, Lookups
 from gradmesh.sdk.cluster.servers import METHODS, call_all
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.table.lookup import Lookup
+from gradmesh.sdk.table.lookup import FetchedRows
 from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Context:
         return self._peers
 
     @property
-    def lookups(self) -> list[RecordedLookup]:
+    def lookups(self) -> list[LookupRecord]:
         """What was read from tables."""
         return self.tables.made
 
@@ -123,9 +123,9 @@ class Context:
         """Take numbers for so many messages of a lookup; return the first."""
         return self.tables.reserve(count)
 
-    def record(self, lookup: Lookup) -> list[Tensor]:
+    def record(self, fetched: FetchedRows) -> list[Tensor]:
         """Remember a lookup; return its rows as tensors whose gradients go back to the servers."""
-        return self.tables.record(lookup)
+        return self.tables.record(fetched)
 
     def when_applied(self, begin: Callable[[], None]) -> None:
         """Have something begun as soon as the context is applied; it must not wait."""

@@ -16,7 +16,7 @@ from gradmesh.protos.precision import pack
 from gradmesh.sdk.autograd.active import active_part
 from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.process import fault
-from gradmesh.sdk.table.lookup import Lookup
+from gradmesh.sdk.table.lookup import FetchedRows
 from gradmesh.sdk.transport.channel import Channel
 
 if TYPE_CHECKING:
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 @final
-class RecordedLookup:
-    """A lookup made in a context; the origin of its rows.
+class LookupRecord:
+    """The record of a lookup made in a context; sends the gradients of its rows.
 
     Args:
         ctx: The context.
-        lookup: What was read, and from where.
+        fetched: The rows, and where they came from.
     """
 
-    __slots__ = ("ctx", "lookup")
+    __slots__ = ("ctx", "fetched")
 
-    def __init__(self, ctx: "Context", lookup: Lookup) -> None:
+    def __init__(self, ctx: "Context", fetched: FetchedRows) -> None:
         self.ctx = ctx
-        self.lookup = lookup
+        self.fetched = fetched
 
     def give_back(self, grads: list[Any]) -> None:
         """Send the gradients of the rows to their servers, as soon as they are complete."""
@@ -47,25 +47,25 @@ class RecordedLookup:
         # Tables of one lookup are answered together, also those that the roots left out.
         filled = [
             np.zeros_like(rows) if grad is None else grad
-            for rows, grad in zip(self.lookup.rows, grads, strict=True)
+            for rows, grad in zip(self.fetched.rows, grads, strict=True)
         ]
-        servers, wire = self.ctx.mesh.servers, self.lookup.wire.grads
+        servers, wire = self.ctx.mesh.servers, self.fetched.wire.grads
         number = pass_number(self.ctx, part)
         fault.point("before-push", step_of(self.ctx))
-        for piece in self.lookup.route.parts:
+        for message in self.fetched.route.messages:
             request = pb.BackwardRequest(
                 context=self.ctx.id,
-                lookup=self.lookup.first + piece.number,
+                lookup=self.fetched.first + message.number,
                 wire_grads=wire,
                 pass_number=number,
             )
             # Views of rows: they are written where they are sent from.
             arrays = [
                 array
-                for some in piece.pieces
-                for array in pack(filled[some.group][some.place], wire)
+                for some in message.slices
+                for array in pack(filled[some.group][some.span], wire)
             ]
-            channel = servers.channel(self.lookup.shards, piece.shard)
+            channel = servers.channel(self.fetched.shards, message.shard)
             call = channel.start(METHODS["Backward"], Frame(request, arrays), part.deadline)
             part.add_call(call, (channel.address, request.lookup))
 
@@ -87,7 +87,7 @@ class Lookups:
         self._base = 0 if worker == ctx.id.worker else salt(worker)
         self._next = 0
         self._begun = self._answered = 0
-        self.made: list[RecordedLookup] = []
+        self.made: list[LookupRecord] = []
         self.channels: dict[str, Channel] = {}
         self._returned: dict[str, set[int]] = {}
 
@@ -105,17 +105,17 @@ class Lookups:
             self._begun += 1
             return first
 
-    def record(self, lookup: Lookup) -> list[Tensor]:
+    def record(self, fetched: FetchedRows) -> list[Tensor]:
         """Remember a lookup; return its rows as tensors whose gradients go back to the servers."""
-        recorded = RecordedLookup(self._ctx, lookup)
-        tensors = [Tensor(rows) for rows in lookup.rows]
+        recorded = LookupRecord(self._ctx, fetched)
+        tensors = [Tensor(rows) for rows in fetched.rows]
         receive(tensors, recorded)
         servers = self._ctx.mesh.servers
         with self._lock:
             self._answered += 1
             self.made.append(recorded)
-            for shard in lookup.route.shards:
-                channel = servers.channel(lookup.shards, shard)
+            for shard in fetched.route.shards:
+                channel = servers.channel(fetched.shards, shard)
                 self.channels[channel.address] = channel
         return tensors
 

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import final
+from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def load(
     """Put verified rows into tables that exist; until the end they cannot be looked up."""
     _, manifest = chain[-1]
     names = [table.table.name for table in manifest.tables]
-    sender = Sender(servers, uuid.uuid4().hex, meter.deadline, call_s)
+    sender = Sender.open(servers, uuid.uuid4().hex, meter.deadline, call_s)
     sender.ask_all("BeginRestore", pb.BeginRestoreRequest(restore=sender.restore, tables=names))
     for number, name in enumerate(names):
         for block in blocks_of(chain, number):
@@ -71,7 +71,7 @@ def load(
 
 def reset(servers: ParameterServers, tables: Sequence[str], deadline: Deadline) -> None:
     """Put tables back to their first rows: a restore of nothing, which puts out any other."""
-    sender = Sender(servers, uuid.uuid4().hex, deadline, deadline.remaining_s())
+    sender = Sender.open(servers, uuid.uuid4().hex, deadline, deadline.remaining_s())
     sender.ask_all("BeginRestore", pb.BeginRestoreRequest(restore=sender.restore, tables=tables))
     steps = [0] * len(tables)
     sender.ask_all("EndRestore", pb.EndRestoreRequest(restore=sender.restore, steps=steps))
@@ -123,23 +123,37 @@ class _Alive:
 
 @final
 class Sender:
-    """Sends rows to the servers that hold them.
+    """Sends rows to the servers that hold them; made by `open`.
 
     Args:
         servers: All servers.
+        shards: The shard map.
         restore: Name of the restore; empty outside one.
         deadline: Of the whole.
         call_s: Longest time of one call.
     """
 
     def __init__(
-        self, servers: ParameterServers, restore: str, deadline: Deadline, call_s: float
+        self,
+        servers: ParameterServers,
+        shards: ShardMap,
+        restore: str,
+        deadline: Deadline,
+        call_s: float,
     ) -> None:
         self.restore = restore
         self._servers = servers
+        self._shards = shards
         self._deadline = deadline
         self._call_s = call_s
-        self._shards: ShardMap = servers.refresh(self._limit())
+
+    @classmethod
+    def open(
+        cls, servers: ParameterServers, restore: str, deadline: Deadline, call_s: float
+    ) -> Self:
+        """Fetch the shard map; return what sends rows by it."""
+        shards = servers.refresh(Deadline.after(min(call_s, deadline.remaining_s())))
+        return cls(servers, shards, restore, deadline, call_s)
 
     def _limit(self) -> Deadline:
         return Deadline.after(min(self._call_s, self._deadline.remaining_s()))

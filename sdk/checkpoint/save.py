@@ -94,7 +94,7 @@ def save(
     path = path.absolute()
     check_target(path, specs)
     former = None if base is None else read_base(base, specs)
-    with Snapshot(
+    with Snapshot.take(
         servers,
         [spec.name for spec in specs],
         base=former.id if former is not None else "",

@@ -24,65 +24,115 @@ Block: TypeAlias = dict[str, Array]
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with rows done and rows in all; the latter is an estimate while tables grow."""
 
-# A step that no run comes to: asks where the servers are.
+# A step that no run reaches: such a request only returns where the servers are.
 _NEVER = 1 << 62
 _POLL_S = 0.005
-# So often no step may be seen under way before we believe that none is.
+# Polls without a step under way until the run counts as idle.
 _STILL_POLLS = 8
 _CLEAN_UP_S = 5.0
 
 
 @final
 class Snapshot:
-    """Tables at one moment: in a run after one step on all servers, else when they were asked.
+    """Tables frozen at one moment: in a run after one step on all servers, else as they were found.
 
-    A context manager; leaving it lets the snapshot go.
+    Made by `take` or `request`; a context manager, whose end releases the snapshot on the servers.
 
     Args:
-        servers: Who holds the rows.
+        servers: All servers.
         tables: Names.
+        shards: The shard map.
         base: A former snapshot; only what changed since then is read. Empty for everything.
-        freeze_s: How long to wait for a step that all servers can be frozen at.
         call_s: Longest time of one call.
-        step: A step of the run that no server has applied yet: the servers are asked to freeze when
-            they do, and `wait` waits for it. None finds one by itself.
-
-    Raises:
-        BaseLost: A server does not know what changed since the base.
-        DeadlineExceeded: The run does not come to a common step.
+        step: The step that was requested; None for the one that `take` found.
     """
 
     def __init__(
         self,
         servers: ParameterServers,
         tables: Sequence[str],
+        shards: ShardMap,
+        base: str,
+        call_s: float,
+        step: int | None,
+    ) -> None:
+        self.shards = shards
+        self.name = ""
+        self._servers = servers
+        self._tables = list(tables)
+        self._base = base
+        self._call_s = call_s
+        self._step = step
+
+    @classmethod
+    def take(
+        cls,
+        servers: ParameterServers,
+        tables: Sequence[str],
         *,
         base: str = "",
         freeze_s: float,
         call_s: float,
-        step: int | None = None,
-    ) -> None:
-        self._servers = servers
-        self._call_s = call_s
-        self._tables = list(tables)
-        self._base = base
-        self._step = step
+    ) -> Self:
+        """Freeze tables now; in a run at the next step that all servers can be frozen at.
+
+        Args:
+            servers: All servers.
+            tables: Names.
+            base: A former snapshot; only what changed since then is read. Empty for everything.
+            freeze_s: How long to wait for a common step.
+            call_s: Longest time of one call.
+
+        Raises:
+            BaseLost: A server does not know what changed since the base.
+            DeadlineExceeded: The run does not come to a common step.
+        """
         deadline = Deadline.after(freeze_s)
-        if step is None:
-            commit_step(servers, deadline)
-        self.shards: ShardMap = servers.refresh(deadline)
-        self.name = "" if step is None else uuid.uuid4().hex
+        commit_step(servers, deadline)
+        made = cls(servers, tables, servers.refresh(deadline), base, call_s, None)
         try:
-            if step is None:
-                self._take(self._freeze(deadline))
-            else:
-                self._begin(step, deadline)
+            made._accept(made._freeze(deadline))
         except BaseException:
-            self.close()
+            made.close()
             raise
+        return made
+
+    @classmethod
+    def request(
+        cls,
+        servers: ParameterServers,
+        tables: Sequence[str],
+        step: int,
+        *,
+        base: str = "",
+        freeze_s: float,
+        call_s: float,
+    ) -> Self:
+        """Ask the servers to freeze tables when they apply a step; `wait` waits for it.
+
+        Args:
+            servers: All servers.
+            tables: Names.
+            step: A step of the run that no server has applied yet.
+            base: A former snapshot; only what changed since then is read. Empty for everything.
+            freeze_s: How long the servers have to accept the request.
+            call_s: Longest time of one call.
+
+        Raises:
+            BaseLost: A server does not know what changed since the base.
+        """
+        deadline = Deadline.after(freeze_s)
+        made = cls(servers, tables, servers.refresh(deadline), base, call_s, step)
+        made.name = uuid.uuid4().hex
+        try:
+            made._begin(step, deadline)
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     def wait(self, deadline: Deadline) -> None:
-        """Wait until all servers have applied the step that was given.
+        """Wait until all servers have applied the requested step.
 
         Raises:
             SnapshotLost: The run is over, or the step had passed.
@@ -91,17 +141,17 @@ class Snapshot:
         while True:
             found = self._begin(self._step, deadline)
             if all(reply.frozen for reply in found):
-                self._take(found)
+                self._accept(found)
                 return
             if any(not r.frozen and r.applied_steps >= (self._step or 0) for r in found):
                 raise SnapshotLost(
-                    f"step {self._step} has passed on a server: the run began anew; try again"
+                    f"step {self._step} has passed on a server: a new run began; try again"
                 )
             if deadline.passed:
                 raise DeadlineExceeded(f"the run does not come to step {self._step}")
             time.sleep(_POLL_S)
 
-    def _take(self, found: Sequence[pb.BeginSnapshotResponse]) -> None:
+    def _accept(self, found: Sequence[pb.BeginSnapshotResponse]) -> None:
         self.generation = found[0].generation
         self.step = found[0].applied_steps
         self.steps = {
@@ -110,7 +160,7 @@ class Snapshot:
         self.rows = sum(table.rows for reply in found for table in reply.tables)
 
     def _freeze(self, deadline: Deadline) -> list[pb.BeginSnapshotResponse]:
-        """Find a step that no server has passed; each try is further ahead of them."""
+        """Find a step that no server has passed; each try looks further ahead."""
         patience = Deadline.after(deadline.remaining_s() / 2)
         ahead, found = 1, self._wait(_NEVER, patience)
         while not deadline.passed:
@@ -126,7 +176,7 @@ class Snapshot:
         )
 
     def _wait(self, step: int | None, patience: Deadline) -> list[pb.BeginSnapshotResponse]:
-        """Wait for a step, unless it has passed or nothing moves; then say where servers are."""
+        """Wait for a step until it has passed or no server moves; return where the servers are."""
         self.close()
         self.name = uuid.uuid4().hex
         still, former = 0, -1
@@ -166,7 +216,7 @@ class Snapshot:
         return list(replies.values())
 
     def pages(self, shard: int, table: str, deadline: Deadline) -> Iterator[Block]:
-        """Yield what one server has of a table; can be done once.
+        """Yield what one server holds of a table; can be called once.
 
         Raises:
             SnapshotLost: The server restarted, or began a new run.
@@ -185,9 +235,9 @@ class Snapshot:
                 return
 
     def keep_as_base(self) -> None:
-        """Tell the servers that all of it is stored: the next one may add to it.
+        """Let the next snapshot use this one as its base, because all of it is stored.
 
-        A server that cannot be told refuses the next one, and a full one is made then.
+        A server that cannot be reached refuses the next one, which must be a full one then.
         """
         request = pb.EndSnapshotRequest(snapshot=self.name, stored=True)
         with contextlib.suppress(GradmeshError):
@@ -195,12 +245,12 @@ class Snapshot:
         self.close()
 
     def close(self) -> None:
-        """Let the snapshot go; may be called twice."""
+        """Release the snapshot on the servers; may be called twice."""
         if not self.name:
             return
         request = pb.EndSnapshotRequest(snapshot=self.name)
         self.name = ""
-        # A server that cannot be told forgets it by itself.
+        # A server that cannot be reached releases it by itself.
         with contextlib.suppress(GradmeshError):
             self._ask_all("EndSnapshot", request, Deadline.after(_CLEAN_UP_S))
 

@@ -55,7 +55,7 @@ def export_rows(
     writer_for(path, partial, 0, spec.dim, dtype).close()
     try:
         with tempfile.TemporaryFile(dir=path.absolute().parent) as scratch:
-            with Snapshot(
+            with Snapshot.take(
                 servers, [spec.name], freeze_s=min(call_s, timeout_s), call_s=call_s
             ) as snapshot:
                 meter = Meter(snapshot.rows, progress, deadline)
@@ -123,7 +123,7 @@ def import_rows(
     reader = reader_for(path)
     meter = Meter(reader.count, progress, Deadline.after(timeout_s))
     _check_file(reader, spec, path, meter)
-    sender = Sender(servers, "", meter.deadline, call_s)
+    sender = Sender.open(servers, "", meter.deadline, call_s)
     dtype = numpy_dtype(spec.dtype)
     for ids, rows in reader.blocks(_most(reader)):
         sender.send(spec.name, {"ids": ids, "rows": rows.astype(dtype, copy=False)})

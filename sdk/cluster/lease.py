@@ -1,8 +1,8 @@
-"""A process's membership, kept alive by a thread of its own.
+"""A process's membership, renewed by heartbeats from a thread of its own.
 
-The thread also brings the news that every member must hear: the trainers' current generation and
-the epoch of the shard map. The coordinator answers when there is some, so that it is heard at once.
-A coordinator that restarted is told again who we are.
+The answers carry what every member must know: the trainers' current generation, the epoch of the
+shard map, requests for a checkpoint. The coordinator holds an answer back until something changes,
+so that a change arrives at once. A coordinator that has lost its members gets a new registration.
 """
 
 import logging
@@ -20,16 +20,16 @@ from gradmesh.sdk.transport.deadline import Deadline
 _log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 1.0
-# When there is much news, and between two answers that do not wait.
+# After a change, and between two answers that do not wait.
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_CALL_S = 2.0
 
 
 class OpenContexts(Protocol):
-    """Contexts of distributed autograd on this process, or whatever else belongs to others."""
+    """Contexts of distributed autograd on this process, or anything else that others own here."""
 
     def openers(self) -> dict[tuple[str, int], int]:
-        """Return how many contexts are open, by name and incarnation of who opened them."""
+        """Return how many contexts are open, by name and incarnation of their opener."""
 
     def drop_worker(self, name: str, incarnation: int) -> int:
         """End those of a process that is gone; return how many."""
@@ -37,18 +37,19 @@ class OpenContexts(Protocol):
 
 @final
 class Lease:
-    """Membership of one process; ended by `close`.
+    """Membership of one process, from `start` to `close`.
 
     Args:
         coordinator: Where to register.
-        member: Who we are.
-        replace: Whether we know that the former holder of our name is gone.
-        deadline: For the first registration.
-        on_lost: Called once if another process takes our name.
+        member: This process.
+        on_lost: Called once if another process takes its name.
 
-    Raises:
-        NameTaken: A live process holds the name.
-        Unreachable: The coordinator did not answer in time.
+    Attributes:
+        generation: The trainers' current generation.
+        shard_epoch: Epoch of the newest shard map.
+        checkpoint_request: Number of the newest request for a checkpoint.
+        reshard: Number of the reshard under way; 0 for none.
+        lost: Whether another process has taken the name.
     """
 
     def __init__(
@@ -56,8 +57,6 @@ class Lease:
         coordinator: Coordinator,
         member: membership_pb2.Member,
         *,
-        replace: bool,
-        deadline: Deadline,
         on_lost: Callable[[], object] = lambda: None,
     ) -> None:
         self.member = member
@@ -71,25 +70,34 @@ class Lease:
         self._contexts: list[OpenContexts] = []
         self._closed = threading.Event()
         self._registrations = 0
-        # Whether the coordinator answered last time; a goodbye to a silent one is not worth a wait.
-        self._heard = True
-        self._register_first(replace, deadline)
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
-        self._thread.start()
+        # Whether the coordinator answered last time; to leave a silent one is not worth a wait.
+        self._answered = True
+        self._thread = threading.Thread(target=self._renew_forever, name="lease", daemon=True)
 
-    def _register_first(self, replace: bool, deadline: Deadline) -> None:
+    def start(self, *, replace: bool = False, deadline: Deadline) -> None:
+        """Register, and keep the lease alive.
+
+        Args:
+            replace: Whether the former holder of the name is known to be gone.
+            deadline: For the registration.
+
+        Raises:
+            NameTaken: A live process holds the name.
+            Unreachable: The coordinator did not answer in time.
+        """
         while True:
             try:
                 self._register(replace, deadline)
             except NameTaken as error:
-                # Our own former self, gone without a goodbye, holds the name until its lease ends.
+                # A former process of this name that did not leave holds it until its lease ends.
                 wait_s = float(error.metadata.get("expires_in_s", 0)) + 0.1
                 if wait_s >= deadline.remaining_s():
                     raise
                 _log.warning("name taken, waiting", extra={"seconds": round(wait_s, 1)})
                 self._closed.wait(wait_s)
             else:
-                return
+                break
+        self._thread.start()
 
     def _register(self, replace: bool, deadline: Deadline) -> None:
         response = self._coordinator.register(self.member, replace, deadline)
@@ -97,7 +105,7 @@ class Lease:
         self.lease_s = response.lease_s
         self.generation = response.generation
 
-    def _keep(self) -> None:
+    def _renew_forever(self) -> None:
         pause_s = min(self.lease_s / 3, _LONGEST_PAUSE_S)
         while not self._closed.wait(pause_s):
             every_s = min(self.lease_s / 3, _LONGEST_PAUSE_S)
@@ -105,56 +113,56 @@ class Lease:
             pause_s = every_s
             try:
                 call_s = min(max(self.lease_s / 2, 0.5), _LONGEST_CALL_S)
-                # The answer waits for news in our stead, so that we hear them at once.
-                has_news = self.renew(Deadline.after(call_s), every_s)
+                # The answer waits for changes instead of this thread, so that they arrive at once.
+                changed = self.renew(Deadline.after(call_s), every_s)
                 took_s = time.monotonic() - begun
-                pause_s = _SHORTEST_PAUSE_S if has_news else max(0.0, every_s - took_s)
-                self._heard = True
+                pause_s = _SHORTEST_PAUSE_S if changed else max(0.0, every_s - took_s)
+                self._answered = True
             except NameTaken:
                 self.lost = True
-                _log.error("another process took our name", extra={"worker": self.member.name})
+                _log.error("another process took this name", extra={"worker": self.member.name})
                 self._on_lost()
                 return
             except GradmeshError as error:
-                self._heard = False
+                self._answered = False
                 if not self._closed.is_set():
                     _log.warning("lease not renewed", extra={"error": error.message})
 
     def renew(self, deadline: Deadline, wait_s: float = 0.0) -> bool:
-        """Give a sign of life and hear the news; register again if we were forgotten.
+        """Send a heartbeat and take over what has changed; register again if it is not known.
 
         Args:
             deadline: For the answer.
-            wait_s: How long it may wait for news.
+            wait_s: How long it may wait for a change.
 
         Returns:
-            Whether there were any.
+            Whether anything changed.
 
         Raises:
-            NameTaken: Another process took our name.
+            NameTaken: Another process took the name.
         """
         openers = Counter[tuple[str, int]]()
         for held in self._contexts:
             openers.update(held.openers())  # those without contexts stay in it, with 0
         try:
-            news = self._coordinator.renew_lease(
+            state = self._coordinator.renew_lease(
                 self.member.name, self.member.incarnation, deadline, openers, wait_s, self._known()
             )
         except NotMember:
             if self._closed.is_set():
-                raise  # we left by ourselves
+                raise  # this process left
             _log.warning("no longer a member, registering again")
             self._register(False, deadline)
             return True
         else:
             before = self._known()
-            self.generation = news.generation
-            self.shard_epoch = news.shard_epoch
-            self.checkpoint_request = news.checkpoint_request
-            self.reshard = news.reshard
-            for gone in news.gone:
+            self.generation = state.generation
+            self.shard_epoch = state.shard_epoch
+            self.checkpoint_request = state.checkpoint_request
+            self.reshard = state.reshard
+            for gone in state.gone:
                 self._drop(gone.name, gone.incarnation)
-            return self._known() != before or bool(news.gone)
+            return self._known() != before or bool(state.gone)
 
     def _known(self) -> membership_pb2.RenewLeaseResponse:
         return membership_pb2.RenewLeaseResponse(
@@ -165,7 +173,7 @@ class Lease:
         )
 
     def watch(self, contexts: OpenContexts) -> None:
-        """Report open contexts with every sign of life, and end those of workers that are gone."""
+        """Report open contexts with every heartbeat, and end those of workers that are gone."""
         self._contexts.append(contexts)
 
     def _drop(self, name: str, incarnation: int) -> None:
@@ -180,18 +188,22 @@ class Lease:
         if self._closed.is_set():
             return
         self._closed.set()
+        if self._thread.ident is None:
+            return  # never started
         known = self._registrations
-        # The goodbye also ends the call that waits for news.
-        self._say_goodbye(timeout_s)
+        # Leaving also ends the call that waits for changes.
+        self._leave(timeout_s)
         self._thread.join(timeout_s)
         if self._registrations != known:
-            self._say_goodbye(timeout_s)  # the thread was just about to register again
+            self._leave(timeout_s)  # the thread was about to register again
 
-    def _say_goodbye(self, timeout_s: float) -> None:
+    def _leave(self, timeout_s: float) -> None:
         if self.lost:
             return
-        deadline = Deadline.after(timeout_s if self._heard else min(timeout_s, 0.2))
+        deadline = Deadline.after(timeout_s if self._answered else min(timeout_s, 0.2))
         try:
             self._coordinator.leave(self.member.name, self.member.incarnation, deadline)
         except GradmeshError as error:
-            _log.warning("left without a goodbye", extra={"error": error.message})
+            _log.warning(
+                "the coordinator did not confirm the leave", extra={"error": error.message}
+            )

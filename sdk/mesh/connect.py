@@ -77,10 +77,9 @@ def connect(
     metrics = metrics or RpcMetrics("client")
     channel = Channel(coordinator, "coordinator", security=security, metrics=metrics)
     client = Coordinator(channel)
+    lease = Lease(client, member, on_lost=on_lost)
     try:
-        lease = Lease(
-            client, member, replace=replace, deadline=Deadline.after(timeout_s), on_lost=on_lost
-        )
+        lease.start(replace=replace, deadline=Deadline.after(timeout_s))
     except BaseException:
         channel.close()
         raise

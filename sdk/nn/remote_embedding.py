@@ -14,13 +14,12 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.nn.row_source import RowSource
-from gradmesh.sdk.table.lookup import Lookup, PendingLookup
-from gradmesh.sdk.table.prefetch import LaidOut
+from gradmesh.sdk.table.lookup import FetchedRows, LookupFuture, start_lookup
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.deadline import Deadline
 
-# From so many ids on, a request that only reads goes in so many shares.
+# A read of at least this many ids is split into this many lookups.
 _BIG_IDS = 16_384
 _SHARES = 3
 
@@ -34,7 +33,7 @@ class RemoteEmbedding(Module):
 
     Args:
         tables: One table, or one for each column of the ids; all of the same dim and type.
-        prefetch_depth: How many batches `prefetch` may fetch ahead; 0 for none.
+        prefetch_depth: How many batches `prefetch` may prefetch; 0 for none.
 
     Raises:
         InvalidRequest: The tables differ in dim or type.
@@ -52,7 +51,7 @@ class RemoteEmbedding(Module):
             )
         self.dim = self.tables[0].dim
         self._source = RowSource(
-            self._set, prefetch_depth, functools.partial(_lay_out, len(self.tables))
+            self._set, prefetch_depth, functools.partial(_gather, len(self.tables))
         )
         each = -(-len(self.tables) // _SHARES)
         self._shares = [
@@ -76,12 +75,14 @@ class RemoteEmbedding(Module):
         wanted = self._want(array)
         if array.ndim == 2 and self._source.is_for_reading():
             return Tensor(self._read(wanted, len(array)))
-        found = self._source.fetch(wanted)
-        places = found.inverse
+        groups, fetched = self._source.fetch(wanted)
+        positions = fetched.route.inverse
         if array.ndim == 2:
-            places = _by_sample(len(self.tables), places)
-        taken = found.laid_out and found.laid_out.rows.reshape(*places.shape, self.dim)
-        result: Tensor = take_rows(found.groups[0], places, taken)
+            positions = _by_sample(len(self.tables), positions)
+        output = fetched.output
+        if output is not None:
+            output = output.reshape(*positions.shape, self.dim)
+        result: Tensor = take_rows(groups[0], positions, output)
         return result
 
     def _read(self, wanted: WantedIds, batch: int) -> Array:
@@ -93,13 +94,13 @@ class RemoteEmbedding(Module):
         deadline = Deadline.after(self._set.timeout_s)
         shares = self._shares if wanted.ids.size >= _BIG_IDS else [(0, self._set)]
         out = np.empty((batch, len(self.tables), self.dim), self.tables[0].dtype)
-        pending: list[tuple[int, PendingLookup]] = []
+        pending: list[tuple[int, LookupFuture]] = []
         try:
             for at, tables in shares:
                 end = at + len(tables.tables)
                 ids = wanted.ids[at * batch : end * batch]
                 some = WantedIds(ids, wanted.starts[at : end + 1] - at * batch)
-                pending.append((at, PendingLookup(tables, some, deadline)))
+                pending.append((at, start_lookup(tables, some, deadline)))
             for at, lookup in pending:
                 lookup.gather_columns(out, at)
         except BaseException:
@@ -124,7 +125,7 @@ class RemoteEmbedding(Module):
         return self._source.prefetch(self._want(as_ids(ids, self._set.names[0])))
 
     def discard_prefetched(self) -> None:
-        """Forget what was fetched ahead and not used."""
+        """Forget what was prefetched and not used."""
         self._source.discard()
 
     def _want(self, ids: Ids) -> WantedIds:
@@ -138,11 +139,11 @@ class RemoteEmbedding(Module):
 
 
 def _by_sample(tables: int, inverse: Array) -> Array:
-    """Return where the row of each id stands, [batch, tables]."""
+    """Return the position of each id's row, [batch, tables]."""
     return inverse.reshape(tables, -1).T
 
 
-def _lay_out(tables: int, found: Lookup) -> LaidOut:
-    """Return the row of each id, sample after sample."""
-    places = _by_sample(tables, found.route.inverse).reshape(-1)
-    return LaidOut(gather(found.rows[0], places), places)
+def _gather(tables: int, fetched: FetchedRows) -> FetchedRows:
+    """Add the row of each id, sample after sample."""
+    positions = _by_sample(tables, fetched.route.inverse).reshape(-1)
+    return fetched._replace(output=gather(fetched.rows[0], positions), positions=positions)

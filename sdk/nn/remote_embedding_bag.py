@@ -33,7 +33,7 @@ class RemoteEmbeddingBag(Module):
         include_last_offset: Whether offsets end with the number of ids.
         padding_idx: An id that only fills bags up, for all tables or one for each; it is neither
             fetched nor counted, and gets no gradient.
-        prefetch_depth: How many batches `prefetch` may fetch ahead; 0 for none.
+        prefetch_depth: How many batches `prefetch` may prefetch; 0 for none.
 
     Raises:
         InvalidRequest: There is no such mode, or a padding is no row of its table.
@@ -83,10 +83,10 @@ class RemoteEmbeddingBag(Module):
         given = self._read(ids, offsets)
         weights = self._read_weights(per_sample_weights, given)
         bags = given.without(self.padding_idx)
-        found = self._source.fetch(self._want(bags))
+        groups, fetched = self._source.fetch(self._want(bags))
         pooled = [
-            self._pool(rows, found.inverse, bags, weights, members)
-            for rows, members in zip(found.groups, self._members, strict=True)
+            self._pool(rows, fetched.route.inverse, bags, weights, members)
+            for rows, members in zip(groups, self._members, strict=True)
         ]
         if len(pooled) == 1:
             return pooled[0]
@@ -116,7 +116,7 @@ class RemoteEmbeddingBag(Module):
         return self._source.prefetch(self._want(bags))
 
     def discard_prefetched(self) -> None:
-        """Forget what was fetched ahead and not used."""
+        """Forget what was prefetched and not used."""
         self._source.discard()
 
     def _read(self, ids: Any, offsets: Any) -> Bags:

@@ -2,35 +2,20 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import final
 
 from gradmesh.engine.autograd import Tensor, is_grad_enabled
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.protos.frame import Array
 from gradmesh.sdk.autograd.binding import current_context
 from gradmesh.sdk.autograd.context import Context
-from gradmesh.sdk.table.lookup import Lookup, Purpose, look_up
-from gradmesh.sdk.table.prefetch import Fetched, LaidOut, Prefetched
+from gradmesh.sdk.table.lookup import FetchedRows, LookupRequest, look_up
+from gradmesh.sdk.table.prefetch import Prefetch
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.transport.deadline import Deadline
 
-# What is not there soon comes when it is needed: the thread that waits has others to wait for.
-_PEEK_S = 0.5
-
-
-class Rows(NamedTuple):
-    """Rows for a layer.
-
-    Args:
-        groups: The distinct rows of each group of tables.
-        inverse: Where each id's row stands in its group, int64 [n].
-        laid_out: What the layer makes of them, where that was done ahead.
-    """
-
-    groups: list[Tensor]
-    inverse: Array
-    laid_out: LaidOut | None
+# Rows that are not refreshed by then are refreshed in their step: one thread serves all layers.
+_EARLY_REFRESH_S = 0.5
 
 
 @final
@@ -39,9 +24,8 @@ class RowSource:
 
     Args:
         tables: The tables.
-        prefetch_depth: How many batches may be fetched ahead; 0 for none.
-        lay_out: Makes of rows what the layer returns; called by another thread, for rows that are
-            fetched ahead.
+        prefetch_depth: How many batches may be prefetched; 0 for none.
+        gather: Adds to prefetched rows what the layer returns; called by another thread.
 
     Raises:
         InvalidRequest: The depth is negative.
@@ -51,76 +35,74 @@ class RowSource:
         self,
         tables: TableSet,
         prefetch_depth: int = 1,
-        lay_out: Callable[[Lookup], LaidOut] | None = None,
+        gather: Callable[[FetchedRows], FetchedRows] = lambda fetched: fetched,
     ) -> None:
         if prefetch_depth < 0:
             raise InvalidRequest(f"prefetch_depth is {prefetch_depth}; use 0 for no prefetching")
         self._tables = tables
         self._depth = prefetch_depth
-        self._lay_out = lay_out
-        self._ahead: deque[Prefetched] = deque()
+        self._gather = gather
+        self._prefetched: deque[Prefetch] = deque()
 
-    def fetch(self, wanted: WantedIds) -> Rows:
-        """Return the distinct rows of each group of tables, and where each id's row stands.
+    def fetch(self, wanted: WantedIds) -> tuple[list[Tensor], FetchedRows]:
+        """Return the distinct rows of each group of tables as tensors, and where each came from.
 
         Inside a context the rows' gradients go back to the servers with `autograd.backward`.
         """
         ctx = self._context()
         if ctx is None:
-            found = Fetched(look_up(self._tables, wanted, self._deadline()))
+            fetched = look_up(self._tables, wanted, self._deadline())
         elif not is_grad_enabled():
             # Inside a run rows are those of the step, whether gradients follow or not.
-            found = self._look_up(wanted, Purpose(ctx.mark))
+            fetched = self._look_up(wanted, LookupRequest(ctx.mark))
         else:
-            found = self._look_up(wanted, Purpose(ctx.mark, ctx.id, ctx.reserve))
-            return Rows(ctx.record(found.lookup), found.lookup.route.inverse, found.laid_out)
-        groups = [Tensor(rows) for rows in found.lookup.rows]
-        return Rows(groups, found.lookup.route.inverse, found.laid_out)
+            fetched = self._look_up(wanted, LookupRequest(ctx.mark, ctx.id, ctx.reserve))
+            return ctx.record(fetched), fetched
+        return [Tensor(rows) for rows in fetched.rows], fetched
 
     def is_for_reading(self) -> bool:
-        """Tell whether rows are only read now: outside any context, hence as they are."""
+        """Return whether rows are only read: outside any context, as they are."""
         return self._context() is None
 
     def prefetch(self, wanted: WantedIds) -> bool:
         """Ask for the rows of a later batch; return whether a request went out.
 
-        None does outside a context, nor when as many batches as the depth are waiting.
+        No request goes out outside a context, nor when as many batches as the depth are waiting.
         """
         ctx = self._context()
-        if ctx is None or len(self._ahead) >= self._depth:
+        if ctx is None or len(self._prefetched) >= self._depth:
             return False
         # The caller may put the next ids into the same memory before these are read.
         wanted = WantedIds(wanted.ids.copy(), wanted.starts)
-        context = ctx.mesh.new_context_id()
-        self._ahead.append(
-            Prefetched(self._tables, wanted, context, ctx.mark, self._deadline(), self._lay_out)
-        )
+        prefetch = Prefetch(self._tables, wanted, ctx.mesh.new_context_id(), self._gather)
+        prefetch.start(ctx.mark, self._deadline())
+        self._prefetched.append(prefetch)
         following = _after(ctx.mark)
-        ctx.when_applied(lambda: self._peek(following))
+        ctx.when_applied(lambda: self._refresh_early(following))
         return True
 
-    def _peek(self, mark: context_pb2.StepMark | None) -> None:
-        """Have the rows of the batch that comes next brought up to date."""
-        if self._ahead:
-            within_s = min(self._tables.timeout_s, _PEEK_S)
-            self._ahead[0].peek(mark, Deadline.after(within_s))
+    def _refresh_early(self, step: context_pb2.StepMark | None) -> None:
+        """Refresh the rows of the next batch."""
+        if self._prefetched:
+            within_s = min(self._tables.timeout_s, _EARLY_REFRESH_S)
+            self._prefetched[0].refresh_early(step, Deadline.after(within_s))
 
     def discard(self) -> None:
-        """Forget what was fetched ahead."""
-        while self._ahead:
-            self._ahead.popleft().discard()
+        """Forget what was prefetched."""
+        while self._prefetched:
+            self._prefetched.popleft().discard()
 
-    def _look_up(self, wanted: WantedIds, purpose: Purpose) -> Fetched:
+    def _look_up(self, wanted: WantedIds, request: LookupRequest) -> FetchedRows:
         deadline = self._deadline()
-        while self._ahead:
-            ahead = self._ahead.popleft()
-            if ahead.wanted.equals(wanted):
-                found = ahead.refresh(purpose, deadline)
-                if found is not None:
-                    return found
+        while self._prefetched:
+            prefetch = self._prefetched.popleft()
+            if prefetch.wanted.equals(wanted):
+                fetched = prefetch.refresh(request, deadline)
+                if fetched is not None:
+                    return fetched
                 break
-            ahead.discard()
-        return Fetched(look_up(self._tables, wanted, deadline, purpose))
+            prefetch.discard()
+        return look_up(self._tables, wanted, deadline, request)
 
     def _context(self) -> Context | None:
         ctx = current_context()
@@ -132,8 +114,8 @@ class RowSource:
         return Deadline.after(self._tables.timeout_s)
 
 
-def _after(mark: context_pb2.StepMark | None) -> context_pb2.StepMark | None:
-    """Return the mark of the step that follows; None outside a run."""
-    if mark is None:
+def _after(step: context_pb2.StepMark | None) -> context_pb2.StepMark | None:
+    """Return the step that follows; None outside a run."""
+    if step is None:
         return None
-    return context_pb2.StepMark(generation=mark.generation, step=mark.step + 1, rank=mark.rank)
+    return context_pb2.StepMark(generation=step.generation, step=step.step + 1, rank=step.rank)

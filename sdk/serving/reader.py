@@ -21,7 +21,7 @@ from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving.cache import RowCache
 from gradmesh.sdk.serving.errors import ReadOnly
 from gradmesh.sdk.serving.pandas_frame import is_frame, like_ids, side_by_side
-from gradmesh.sdk.table.lookup import PendingLookup, look_up
+from gradmesh.sdk.table.lookup import look_up, start_lookup
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
@@ -223,7 +223,7 @@ def _look_up(tables: TableSet, flat: list[Ids], deadline: Deadline) -> list[Arra
     ids, starts = _joined(flat)
     wanted = WantedIds(ids, starts)
     if len(flat) == 1:
-        return [PendingLookup(tables, wanted, deadline).gather()]
+        return [start_lookup(tables, wanted, deadline).gather()]
     found = look_up(tables, wanted, deadline)
     inverses = np.split(found.route.inverse, starts[1:-1])
     return [

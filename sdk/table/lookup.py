@@ -1,4 +1,8 @@
-"""Reading rows of several tables from all servers at once."""
+"""Reading rows of several tables from all servers at once.
+
+LookupRequest ─► start_lookup ─► LookupFuture ─► FetchedRows
+step, context    routes, sends   waits, retries   distinct rows, and where each came from
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +20,7 @@ from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.cluster.servers import METHODS, Calls
 from gradmesh.sdk.cluster.steps import commit_step
 from gradmesh.sdk.table.heads import asked_field
-from gradmesh.sdk.table.routing import Part, Route, route
+from gradmesh.sdk.table.routing import Route, ShardMessage, route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.table.wire import Wire
 from gradmesh.sdk.transport.deadline import Deadline
@@ -25,35 +29,37 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Purpose:
-    """What a lookup is for, inside a context.
+class LookupRequest:
+    """What a lookup inside a context says beside the ids.
 
     Args:
-        mark: The step of a run; None outside a run.
-        context: The context that sends gradients; None when none will follow.
-        reserve: Gives the context's next numbers, so many; the first is returned.
-        ahead: Whether rows are wanted at once, to be brought up to date later.
+        step: The step of a run; None outside a run.
+        context: The context that will send gradients; None if none will follow.
+        reserve: Reserves message numbers of the context and returns the first.
+        prefetch: Whether the rows are wanted as they are now, to be refreshed later.
     """
 
-    mark: context_pb2.StepMark | None
+    step: context_pb2.StepMark | None
     context: context_pb2.ContextId | None = None
     reserve: Callable[[int], int] = lambda count: 0
-    ahead: bool = False
+    prefetch: bool = False
 
 
-_READING = Purpose(None)
+_READ = LookupRequest(None)
 
 
-class Lookup(NamedTuple):
-    """Rows that were read.
+class FetchedRows(NamedTuple):
+    """Rows that were looked up.
 
     Args:
-        shards: The map they were routed with.
+        shards: The shard map they were routed with.
         route: Where each came from.
-        rows: For each group of tables [total, dim], each id once; ours to change. Empty until
-            they are there.
+        rows: For each group of tables [total, dim], each id once; the caller may change them.
+            Empty while the lookup is under way.
         first: Number of the first message to each server within the context.
         wire: Precision of rows and gradients on the wire.
+        output: The rows as the layer returns them, [n, dim]; None until they are gathered.
+        positions: Which of the distinct rows each row of `output` is, int64 [n].
     """
 
     shards: ShardMap
@@ -61,70 +67,59 @@ class Lookup(NamedTuple):
     rows: list[Array]
     first: int
     wire: Wire
+    output: Array | None = None
+    positions: Array | None = None
 
 
 @final
-class PendingLookup:
-    """A lookup under way; made and sent at once.
+class LookupFuture:
+    """A lookup under way; made by `start_lookup`.
 
     Args:
         tables: Whose rows.
-        wanted: Which.
+        wanted: Which ids.
         deadline: Of all attempts together.
-        purpose: What for.
+        request: Its step and context.
     """
 
-    __slots__ = ("_deadline", "_purpose", "_sent", "_tables", "_wanted")
+    __slots__ = ("_deadline", "_request", "_sent", "_tables", "_wanted")
 
     def __init__(
-        self,
-        tables: TableSet,
-        wanted: WantedIds,
-        deadline: Deadline,
-        purpose: Purpose = _READING,
+        self, tables: TableSet, wanted: WantedIds, deadline: Deadline, request: LookupRequest
     ) -> None:
         self._tables = tables
         self._wanted = wanted
         self._deadline = deadline
-        self._purpose = purpose
-        self._sent: tuple[Lookup, Calls] | None = None
-        if purpose.mark is None and tables.servers.prepared_step is not None:
-            # A read outside the run sees the steps that this process has prepared in it.
-            commit_step(tables.servers, deadline)
-        try:
-            self._sent = self._send(tables.servers.shard_map(deadline))
-        except (StaleShardMap, Unreachable):
-            if tables.servers.closed:
-                raise
-            # `finish` tries again, with a newer map.
+        self._request = request
+        self._sent: tuple[FetchedRows, Calls] | None = None
 
-    def _send(self, shards: ShardMap) -> tuple[Lookup, Calls]:
+    def _send(self, shards: ShardMap) -> tuple[FetchedRows, Calls]:
         tables = self._tables
         servers = tables.servers
         plan = route(tables, self._wanted, shards, servers.max_frame_bytes)
-        purpose = self._purpose
-        first = 0 if purpose is _READING else purpose.reserve(plan.depth)
+        request = self._request
+        first = 0 if request is _READ else request.reserve(plan.depth)
         repeats = self._wanted.ids.size != plan.distinct.size
-        shares = self._shares(plan) if repeats else []
+        ratios = self._repetition(plan) if repeats else []
         calls = [
             (
-                servers.channel(shards, part.shard),
+                servers.channel(shards, message.shard),
                 Frame(
-                    self._head(part, shards.epoch, first, shares),
-                    [piece.ids for piece in part.pieces],
+                    self._head(message, shards.epoch, first, ratios),
+                    [some.ids for some in message.slices],
                 ),
             )
-            for part in plan.parts
+            for message in plan.messages
         ]
-        lookup = Lookup(shards, plan, [], first, tables.wire)
-        return lookup, Calls(METHODS["Lookup"], calls, self._deadline)
+        fetched = FetchedRows(shards, plan, [], first, tables.wire)
+        return fetched, Calls(METHODS["Lookup"], calls, self._deadline)
 
-    def _shares(self, plan: Route) -> list[float]:
-        """Return for each table how many ids were wanted for each that travels."""
+    def _repetition(self, plan: Route) -> list[float]:
+        """Return for each table how often an id was wanted on average."""
         distinct = [0] * len(self._tables.names)
-        for part in plan.parts:
-            for piece in part.pieces:
-                distinct[piece.table] += piece.ids.size
+        for message in plan.messages:
+            for some in message.slices:
+                distinct[some.table] += some.ids.size
         starts = self._wanted.starts.tolist()
         wanted = zip(starts[1:], starts[:-1], strict=True)
         return [
@@ -132,26 +127,27 @@ class PendingLookup:
             for (end, begin), count in zip(wanted, distinct, strict=True)
         ]
 
-    def _head(self, part: Part, epoch: int, first: int, shares: list[float]) -> Serialized:
-        head = self._tables.heads.lookup(epoch, *[piece.table for piece in part.pieces])
-        purpose = self._purpose
-        if purpose is _READING and not shares:
+    def _head(
+        self, message: ShardMessage, epoch: int, first: int, ratios: list[float]
+    ) -> Serialized:
+        head = self._tables.heads.lookup(epoch, *[some.table for some in message.slices])
+        request = self._request
+        if request is _READ and not ratios:
             return head
         rest = b""
-        if purpose is not _READING:
+        if request is not _READ:
             rest = pb.LookupRequest(
-                mark=purpose.mark,
-                context=purpose.context,
-                lookup=first + part.number,
-                ahead=purpose.ahead,
+                mark=request.step,
+                context=request.context,
+                lookup=first + message.number,
+                ahead=request.prefetch,
             ).SerializeToString()
-        if shares:
-            pieces = part.pieces
-            rest += asked_field([round(shares[piece.table] * piece.ids.size) for piece in pieces])
+        if ratios:
+            rest += asked_field([round(ratios[s.table] * s.ids.size) for s in message.slices])
         return Serialized(head.data + rest)
 
-    def finish(self) -> Lookup:
-        """Wait for the rows; a server that moved is found again, until the deadline.
+    def finish(self) -> FetchedRows:
+        """Wait for the rows; retry with a newer shard map if a server moved.
 
         Raises:
             GradmeshError: A server refused, or could not be reached in time.
@@ -159,108 +155,131 @@ class PendingLookup:
         return self._finish(self._assemble)
 
     def gather(self) -> Array:
-        """Wait for the rows as `finish` does; return that of each id wanted, [n, dim].
+        """Wait for the rows as `finish` does; return the row of each wanted id, [n, dim].
 
-        For tables of one dim and type. What comes in one piece is copied once.
+        For tables of one dim and type. Rows that come in one message are copied once.
         """
         return self._finish(self._gather)
 
     def gather_columns(self, out: Array, at: int) -> None:
-        """Wait for the rows as `finish` does; put them side by side.
+        """Wait for the rows as `finish` does; put those of each table into a column.
 
-        For tables of one dim and type, of each of which as many ids are wanted.
+        For tables of one dim and type, with the same number of wanted ids each.
 
         Args:
             out: [n, columns, dim] of that type, C-contiguous.
-            at: Which column the rows of the first table go to.
+            at: The column of the first table.
         """
         self._finish(lambda sent, calls: (None, self._gather_columns(sent, calls, out, at)))
 
-    def _finish(self, read: Callable[[Lookup, Calls], tuple[T, int]]) -> T:
-        servers = self._tables.servers
-
-        def attempt(shards: ShardMap) -> tuple[T, int, Lookup]:
+    def _finish(self, read: Callable[[FetchedRows, Calls], tuple[T, int]]) -> T:
+        def attempt(shards: ShardMap) -> tuple[T, int, FetchedRows]:
             sent, self._sent = self._sent or self._send(shards), None
             return (*read(*sent), sent[0])
 
-        found, size, lookup = servers.with_map(attempt, self._deadline)
-        self._tables.metrics.note_lookup(self._wanted.ids.size, lookup.route.distinct.size, size)
+        found, size, fetched = self._tables.servers.with_map(attempt, self._deadline)
+        self._tables.metrics.count_lookup(self._wanted.ids.size, fetched.route.distinct.size, size)
         return found
 
-    def _assemble(self, sent: Lookup, calls: Calls) -> tuple[Lookup, int]:
+    def _assemble(self, sent: FetchedRows, calls: Calls) -> tuple[FetchedRows, int]:
         """Return all distinct rows, and their size."""
         rows = [
             np.empty((total, dim), dtype)
             for total, (dim, dtype) in zip(sent.route.totals, self._tables.groups, strict=True)
         ]
-        for part, reply in zip(sent.route.parts, calls.borrowed(), strict=True):
-            arrays = self._rows_of(part, reply)
-            for piece, array in zip(part.pieces, arrays, strict=True):
-                rows[piece.group][piece.begin : piece.begin + len(array)] = array
+        for message, reply in zip(sent.route.messages, calls.borrowed(), strict=True):
+            arrays = self._rows_of(message, reply)
+            for some, array in zip(message.slices, arrays, strict=True):
+                rows[some.group][some.begin : some.begin + len(array)] = array
         return sent._replace(rows=rows), sum(matrix.nbytes for matrix in rows)
 
-    def _gather(self, sent: Lookup, calls: Calls) -> tuple[Array, int]:
+    def _gather(self, sent: FetchedRows, calls: Calls) -> tuple[Array, int]:
         """Return the row of each id, and the size of the distinct ones."""
-        parts = sent.route.parts
+        messages = sent.route.messages
         inverse = sent.route.inverse
-        if len(parts) != 1 or len(parts[0].pieces) != 1:
-            lookup, size = self._assemble(sent, calls)
-            return lookup.rows[0].take(inverse, 0, None, "clip"), size
+        if len(messages) != 1 or len(messages[0].slices) != 1:
+            fetched, size = self._assemble(sent, calls)
+            return fetched.rows[0].take(inverse, 0, None, "clip"), size
         call = calls.only()
-        (rows,) = self._rows_of(parts[0], call.borrow())
-        # Where no id comes twice they stand as they were asked for. The places are our own: none
-        # lies outside.
+        (rows,) = self._rows_of(messages[0], call.borrow())
+        # Where no id repeats, the rows come in the order of the ids. The positions are computed
+        # here, so none lies outside.
         whole = len(rows) == inverse.size
         found = rows.copy() if whole else rows.take(inverse, 0, None, "clip")
         size = rows.nbytes
         call.release()
         return found, size
 
-    def _gather_columns(self, sent: Lookup, calls: Calls, out: Array, at: int) -> int:
-        """Put the rows of each id into out; return the size of the distinct ones."""
-        parts, inverse = sent.route.parts, sent.route.inverse
+    def _gather_columns(self, sent: FetchedRows, calls: Calls, out: Array, at: int) -> int:
+        """Put the rows of each id into `out`; return the size of the distinct ones."""
+        messages, inverse = sent.route.messages, sent.route.inverse
         count = len(self._tables.names)
         columns = inverse.reshape(count, -1)
-        if len(parts) != 1 or not columns.size:
-            lookup, size = self._assemble(sent, calls)
-            out[:, at : at + count] = lookup.rows[0].take(columns.T, 0, None, "clip")
+        if len(messages) != 1 or not columns.size:
+            fetched, size = self._assemble(sent, calls)
+            out[:, at : at + count] = fetched.rows[0].take(columns.T, 0, None, "clip")
             return size
         call = calls.only()
-        arrays = self._rows_of(parts[0], call.borrow())
-        gather_columns(arrays, [piece.begin for piece in parts[0].pieces], columns, out, at)
+        arrays = self._rows_of(messages[0], call.borrow())
+        gather_columns(arrays, [some.begin for some in messages[0].slices], columns, out, at)
         size = sum(rows.nbytes for rows in arrays)
         call.release()
         return size
 
-    def _rows_of(self, part: Part, reply: Any) -> list[Array]:
-        """Return the rows of an answer, table by table.
+    def _rows_of(self, message: ShardMessage, reply: Any) -> list[Array]:
+        """Return the rows of a reply, table by table.
 
         Raises:
-            InvalidFrame: They are not what was asked for.
+            InvalidFrame: They are not the rows that were asked for.
         """
         wire = self._tables.wire.rows
         arrays: list[Array] = reply.arrays if wire == EXACT else unpack_all(reply.arrays, wire)
         groups = self._tables.groups
-        if len(arrays) == len(part.pieces):
-            for piece, array in zip(part.pieces, arrays, strict=True):
-                dim, dtype = groups[piece.group]
-                if array.shape != (piece.ids.size, dim) or array.dtype != dtype:
+        if len(arrays) == len(message.slices):
+            for some, array in zip(message.slices, arrays, strict=True):
+                dim, dtype = groups[some.group]
+                if array.shape != (some.ids.size, dim) or array.dtype != dtype:
                     break
             else:
                 return arrays
         raise InvalidFrame("the rows that came are not those asked for; do both ends run the same?")
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Cancel the calls under way."""
         if self._sent is not None:
             self._sent[1].cancel()
 
 
-def look_up(
-    tables: TableSet, wanted: WantedIds, deadline: Deadline, purpose: Purpose = _READING
-) -> Lookup:
-    """Read rows of tables, all servers in one round.
+def start_lookup(
+    tables: TableSet, wanted: WantedIds, deadline: Deadline, request: LookupRequest = _READ
+) -> LookupFuture:
+    """Send a lookup to all servers that hold any of the rows; return without waiting for them.
 
-    A server that moved is found again through the coordinator, until the deadline.
+    Args:
+        tables: Whose rows.
+        wanted: Which ids.
+        deadline: Of all attempts together.
+        request: Its step and context; by default rows are read outside any context.
+
+    Raises:
+        IdOutOfRange: An id is not a row of its table.
     """
-    return PendingLookup(tables, wanted, deadline, purpose).finish()
+    servers = tables.servers
+    future = LookupFuture(tables, wanted, deadline, request)
+    if request.step is None and servers.prepared_step is not None:
+        # A read outside the run sees the steps that this process has prepared in it.
+        commit_step(servers, deadline)
+    try:
+        future._sent = future._send(servers.shard_map(deadline))
+    except (StaleShardMap, Unreachable):
+        if servers.closed:
+            raise
+        # `finish` tries again, with a newer map.
+    return future
+
+
+def look_up(
+    tables: TableSet, wanted: WantedIds, deadline: Deadline, request: LookupRequest = _READ
+) -> FetchedRows:
+    """Read rows of tables, from all servers in one round; see `start_lookup`."""
+    return start_lookup(tables, wanted, deadline, request).finish()

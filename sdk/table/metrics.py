@@ -49,7 +49,7 @@ class TableMetrics(Collector):
             for name, amount in amounts.items():
                 self._values[name] += amount
 
-    def note_lookup(self, ids: int, rows: int, size: int) -> None:
+    def count_lookup(self, ids: int, rows: int, size: int) -> None:
         """Count one request for rows: ids with repetitions, distinct rows and their bytes."""
         with self._lock:
             values = self._values
@@ -58,7 +58,7 @@ class TableMetrics(Collector):
             values["lookup_rows"] += rows
             values["lookup_bytes"] += size
 
-    def note_push(self, rows: int) -> None:
+    def count_push(self, rows: int) -> None:
         """Count one push of gradients of so many distinct rows."""
         with self._lock:
             self._values["pushes"] += 1

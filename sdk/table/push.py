@@ -1,9 +1,9 @@
 """Sending gradients outside contexts, each exactly once.
 
-What goes to one server in one message is a part with a number of its own, and a confirmed part is
-never sent again. A part that a server refused for its map took no effect: it is cut anew, into
-parts with numbers of their own. Of a part whose server could not be reached nobody knows; it is
-sent again under its number, wherever its rows are by then, so that a server that has it already
+What goes to one server in one message has a sequence number of its own, and a confirmed message is
+never sent again. A message that a server refused for its shard map took no effect: it is cut again,
+into messages with new numbers. A message whose server could not be reached is in doubt: it is sent
+again under its number, wherever its rows are by then, so that a server that has applied it already
 does nothing.
 """
 
@@ -25,7 +25,7 @@ from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 
-class _Message(NamedTuple):
+class _Gradients(NamedTuple):
     """Gradients of distinct rows that fit in one message to one server."""
 
     shard: int
@@ -33,114 +33,91 @@ class _Message(NamedTuple):
     rows: Array
 
 
-class _Part(NamedTuple):
-    """A message as it was cut with a map, and its number: (worker, incarnation, sequence)."""
+class _Push(NamedTuple):
+    """One message as it was cut for a shard map, and its number: worker, incarnation, sequence."""
 
-    message: _Message
+    gradients: _Gradients
     shards: ShardMap
     sender: tuple[str, int, int]
-    doubtful: bool = False
-    """Whether it may have taken effect, though nobody said so."""
+    in_doubt: bool = False
+    """Whether it may have taken effect although no server confirmed it."""
 
 
 @final
-class PendingPush:
-    """A push under way; made and sent at once.
+class PushFuture:
+    """A push under way; made by `start_push`.
 
     Args:
         table: The table, alone in its set.
-        wanted: Its ids; repeated ones add up.
-        grads: Their gradients, [n, dim].
-        next_push: Returns the number of the next part.
+        next_push: Returns the number of the next message.
         deadline: Of all attempts together.
-        lasting: Whether the gradients stay as they are until `finish`.
-
-    Raises:
-        InvalidRequest: The sum of some gradients is no number; nothing was sent.
     """
 
     def __init__(
-        self,
-        table: TableSet,
-        wanted: WantedIds,
-        grads: Array,
-        next_push: Callable[[], tuple[str, int, int]],
-        deadline: Deadline,
-        *,
-        lasting: bool,
+        self, table: TableSet, next_push: Callable[[], tuple[str, int, int]], deadline: Deadline
     ) -> None:
         self._table = table
         self._next_push = next_push
         self._deadline = deadline
-        if table.servers.prepared_step is not None:
-            commit_step(table.servers, deadline)
-        shards = table.servers.shard_map(deadline)
-        messages = self._cut(wanted, grads, shards, lasting)
-        target = table.tables[0]
-        if target.counts_steps:
-            # Whoever holds none of the ids must count the step, too.
-            others = set(range(len(shards.names))) - {message.shard for message in messages}
-            nothing = np.empty(0, np.int64), np.empty((0, target.dim), grads.dtype)
-            messages += [_Message(shard, *nothing) for shard in sorted(others)]
-        self._left = [_Part(message, shards, next_push()) for message in messages]
-        self._sent = self._send(shards)
-        table.metrics.note_push(sum([message.ids.size for message in messages]))
+        # What no server has confirmed, and the calls under way for it.
+        self._left: list[_Push] = []
+        self._sent: list[tuple[_Push, PendingCall | GradmeshError]] = []
 
     def _cut(
         self, wanted: WantedIds, grads: Array, shards: ShardMap, lasting: bool
-    ) -> list[_Message]:
+    ) -> list[_Gradients]:
         plan = route(self._table, wanted, shards, self._table.servers.max_frame_bytes)
         table = self._table.tables[0]
         if table.bad_gradients.name == "clip":
             grads = table.bad_gradients.clean(grads, table.name)
         if lasting and plan.distinct.size == len(grads) and len(shards.names) == 1:
-            rows = grads  # no id twice, and all in their places
+            rows = grads  # no id repeats, and all are in order
         else:
             rows = coalesce(plan.inverse, grads, plan.totals[0])
-        # Here, too, though each server looks again: one server's refusal cannot undo another's
-        # push. A sum is finite only if all that it is made of is.
+        # Each server checks again; but the refusal of one could not undo the push of another. A sum
+        # is finite only if all its terms are.
         rows = table.bad_gradients.clean(rows, table.name)
         return [
-            _Message(part.shard, piece.ids, rows[piece.place])
-            for part in plan.parts
-            for piece in part.pieces
+            _Gradients(message.shard, some.ids, rows[some.span])
+            for message in plan.messages
+            for some in message.slices
         ]
 
-    def _send(self, shards: ShardMap) -> list[tuple[_Part, PendingCall | GradmeshError]]:
+    def _send(self, shards: ShardMap) -> list[tuple[_Push, PendingCall | GradmeshError]]:
         return [
-            (piece, self._start(piece))
-            for part in self._left
-            for piece in self._pieces(part, shards)
+            (push, self._start_call(push))
+            for left in self._left
+            for push in self._recut(left, shards)
         ]
 
-    def _pieces(self, part: _Part, shards: ShardMap) -> list[_Part]:
-        """Return a part as a map has it: its rows may have come apart since it was cut."""
-        if part.shards is shards:
-            return [part]
-        ids = part.message.ids
+    def _recut(self, push: _Push, shards: ShardMap) -> list[_Push]:
+        """Return a message cut for a shard map: its rows may be on several servers by now."""
+        if push.shards is shards:
+            return [push]
+        ids = push.gradients.ids
         if not ids.size:
-            # Only to count the step; where there is no such server any more, nobody has to.
-            is_there = part.message.shard < len(shards.names)
-            return [part._replace(shards=shards)] if is_there else []
+            # It only counts the step, which a server that is gone does not need.
+            is_there = push.gradients.shard < len(shards.names)
+            return [push._replace(shards=shards)] if is_there else []
         wanted = WantedIds(ids, np.array([0, ids.size], np.int64))
-        messages = self._cut(wanted, part.message.rows, shards, lasting=True)
-        if part.doubtful:
-            return [_Part(message, shards, part.sender, doubtful=True) for message in messages]
-        return [_Part(message, shards, self._next_push()) for message in messages]
+        messages = self._cut(wanted, push.gradients.rows, shards, lasting=True)
+        if push.in_doubt:
+            return [_Push(message, shards, push.sender, in_doubt=True) for message in messages]
+        return [_Push(message, shards, self._next_push()) for message in messages]
 
-    def _start(self, part: _Part) -> PendingCall | GradmeshError:
-        message, wire = part.message, self._table.wire.grads
+    def _start_call(self, push: _Push) -> PendingCall | GradmeshError:
+        gradients, wire = push.gradients, self._table.wire.grads
         try:
-            channel = self._table.servers.channel(part.shards, message.shard)
-            grads = [message.rows] if wire == EXACT else pack(message.rows, wire)
-            head = self._table.heads.push(part.shards.epoch, *part.sender)
-            request = Frame(head, [message.ids, *grads])
+            channel = self._table.servers.channel(push.shards, gradients.shard)
+            grads = [gradients.rows] if wire == EXACT else pack(gradients.rows, wire)
+            head = self._table.heads.push(push.shards.epoch, *push.sender)
+            request = Frame(head, [gradients.ids, *grads])
             return channel.start(METHODS["Push"], request, self._deadline)
         except (StaleShardMap, Unreachable) as error:
             return error
 
     def finish(self) -> None:
-        """Wait until all is applied; servers that moved are found again, until the deadline.
+        """Wait until all is applied; retry with a newer shard map if a server moved.
 
         Raises:
             GradmeshError: A server refused, or could not be reached in time.
@@ -148,20 +125,59 @@ class PendingPush:
         self._table.servers.with_map(self._confirm, self._deadline)
 
     def _confirm(self, shards: ShardMap) -> None:
-        """Wait for what was sent, or send what is left; keep what was not confirmed."""
+        """Wait for the calls under way, or send what is left; keep what was not confirmed."""
         sent, self._sent = self._sent or self._send(shards), []
         failures: list[GradmeshError] = []
-        left: list[_Part] = []
-        for part, call in sent:
+        left: list[_Push] = []
+        for push, call in sent:
             error = _failure(call)
             if error is not None:
                 failures.append(error)
                 refused = isinstance(error, StaleShardMap)
-                left.append(part if refused else part._replace(doubtful=True))
+                left.append(push if refused else push._replace(in_doubt=True))
         self._left = left
         if failures:
             final_ones = [e for e in failures if not isinstance(e, StaleShardMap | Unreachable)]
             raise (final_ones or failures)[0]
+
+
+def start_push(
+    table: TableSet,
+    wanted: WantedIds,
+    grads: Array,
+    next_push: Callable[[], tuple[str, int, int]],
+    deadline: Deadline,
+    *,
+    lasting: bool,
+) -> PushFuture:
+    """Send gradients to all servers that hold any of the rows; return without waiting.
+
+    Args:
+        table: The table, alone in its set.
+        wanted: Its ids; the gradients of repeated ones are added up.
+        grads: Their gradients, [n, dim].
+        next_push: Returns the number of the next message.
+        deadline: Of all attempts together.
+        lasting: Whether the caller leaves the gradients unchanged until `finish`.
+
+    Raises:
+        InvalidRequest: The sum of some gradients is not a finite number; nothing was sent.
+    """
+    if table.servers.prepared_step is not None:
+        commit_step(table.servers, deadline)
+    future = PushFuture(table, next_push, deadline)
+    shards = table.servers.shard_map(deadline)
+    messages = future._cut(wanted, grads, shards, lasting)
+    target = table.tables[0]
+    if target.counts_steps:
+        # Servers that hold none of the ids must count the step, too.
+        others = set(range(len(shards.names))) - {message.shard for message in messages}
+        nothing = np.empty(0, np.int64), np.empty((0, target.dim), grads.dtype)
+        messages += [_Gradients(shard, *nothing) for shard in sorted(others)]
+    future._left = [_Push(message, shards, next_push()) for message in messages]
+    future._sent = future._send(shards)
+    table.metrics.count_push(sum([message.ids.size for message in messages]))
+    return future
 
 
 def _failure(call: PendingCall | GradmeshError) -> GradmeshError | None:

@@ -20,13 +20,13 @@ _HEAD_BYTES = 1024
 _TABLE_BYTES = 64 + limits.MAX_NAME_BYTES
 
 
-class Piece(NamedTuple):
-    """What one message asks of one table; a tuple, for there are many and they are made quickly.
+class TableSlice(NamedTuple):
+    """What one message asks of one table; a tuple, because lookups make many of them.
 
     Args:
         table: Index of the table in its set.
-        group: Index of the matrix that its rows stand in.
-        begin: Where they begin in it.
+        group: Index of the matrix that holds its rows.
+        begin: First of its rows in the matrix.
         ids: Distinct ids, int64 [n].
     """
 
@@ -36,36 +36,36 @@ class Piece(NamedTuple):
     ids: Ids
 
     @property
-    def place(self) -> slice:
-        """Where the rows stand in their matrix."""
+    def span(self) -> slice:
+        """The rows in their matrix."""
         return slice(self.begin, self.begin + self.ids.size)
 
 
-class Part(NamedTuple):
+class ShardMessage(NamedTuple):
     """One message to one server.
 
     Args:
         shard: Which server.
         number: Counts the messages to that server, from 0.
-        pieces: What it asks.
+        slices: What it asks, table by table.
     """
 
     shard: int
     number: int
-    pieces: list[Piece]
+    slices: list[TableSlice]
 
 
 class Route(NamedTuple):
     """A request for rows of several tables.
 
     Args:
-        parts: The messages; servers that hold nothing get none.
+        messages: Servers that hold none of the rows get none.
         inverse: For each id asked, where its row stands in the matrix of its group, int64 [n].
         totals: How many rows the matrix of each group has.
         distinct: The ids that travel, int64 [m]: all of one matrix, then those of the next.
     """
 
-    parts: list[Part]
+    messages: list[ShardMessage]
     inverse: NDArray[np.int64]
     totals: list[int]
     distinct: Ids
@@ -73,12 +73,12 @@ class Route(NamedTuple):
     @property
     def depth(self) -> int:
         """The greatest number of messages to one server."""
-        return max((part.number + 1 for part in self.parts), default=0)
+        return max((message.number + 1 for message in self.messages), default=0)
 
     @property
     def shards(self) -> set[int]:
         """The servers that hold any of it."""
-        return {part.shard for part in self.parts}
+        return {message.shard for message in self.messages}
 
 
 def route(
@@ -113,28 +113,28 @@ def route(
         group_count,
     )
     if wrong >= 0:
-        raise tables.refuse(wanted, wrong)
+        raise tables.out_of_range(wanted, wrong)
     totals = counted.tolist()
     before = list(itertools.accumulate(totals, initial=0)) if group_count > 1 else (0,)
     begins, sizes = layout.tolist()
     groups, row_bytes = tables.group_list, tables.row_bytes
-    parts: list[Part] = []
+    messages: list[ShardMessage] = []
     for shard in range(count):
-        pieces: list[Piece] = []
+        slices: list[TableSlice] = []
         need = _HEAD_BYTES
         for table, size in enumerate(sizes[shard]):
             if size:
                 group, begin = groups[table], begins[shard][table]
                 at = before[group] + begin
-                pieces.append(Piece(table, group, begin, distinct[at : at + size]))
+                slices.append(TableSlice(table, group, begin, distinct[at : at + size]))
                 need += _TABLE_BYTES + size * (8 + row_bytes[table])
-        if need <= max_bytes and len(pieces) <= limits.MAX_ARRAYS // 2:
-            if pieces:
-                parts.append(Part(shard, 0, pieces))
+        if need <= max_bytes and len(slices) <= limits.MAX_ARRAYS // 2:
+            if slices:
+                messages.append(ShardMessage(shard, 0, slices))
         else:
-            cut = _cut(pieces, row_bytes, max_bytes)
-            parts += [Part(shard, number, some) for number, some in enumerate(cut)]
-    return Route(parts, inverse, totals, distinct)
+            cut = _cut(slices, row_bytes, max_bytes)
+            messages += [ShardMessage(shard, number, some) for number, some in enumerate(cut)]
+    return Route(messages, inverse, totals, distinct)
 
 
 def _route_one(
@@ -143,32 +143,32 @@ def _route_one(
     """Route ids of one table to one server, as most small requests are."""
     wrong, distinct, inverse = route_one(wanted.ids, *bounds)
     if wrong >= 0:
-        raise tables.refuse(wanted, wrong)
+        raise tables.out_of_range(wanted, wrong)
     size = distinct.size
     if not size:
         return Route([], inverse, [0], distinct)
-    pieces = [Piece(0, 0, 0, distinct)]
+    slices = [TableSlice(0, 0, 0, distinct)]
     if _HEAD_BYTES + _TABLE_BYTES + size * (8 + tables.row_bytes[0]) <= max_bytes:
-        return Route([Part(0, 0, pieces)], inverse, [size], distinct)
-    cut = _cut(pieces, tables.row_bytes, max_bytes)
-    parts = [Part(0, number, some) for number, some in enumerate(cut)]
-    return Route(parts, inverse, [size], distinct)
+        return Route([ShardMessage(0, 0, slices)], inverse, [size], distinct)
+    cut = _cut(slices, tables.row_bytes, max_bytes)
+    messages = [ShardMessage(0, number, some) for number, some in enumerate(cut)]
+    return Route(messages, inverse, [size], distinct)
 
 
-def _cut(pieces: list[Piece], row_bytes: list[int], max_bytes: int) -> list[list[Piece]]:
+def _cut(slices: list[TableSlice], row_bytes: list[int], max_bytes: int) -> list[list[TableSlice]]:
     """Cut what goes to one server into messages that fit, with ids and rows in one."""
-    messages: list[list[Piece]] = []
+    messages: list[list[TableSlice]] = []
     left = 0
-    for piece in pieces:
-        each = 8 + row_bytes[piece.table]
+    for some in slices:
+        each = 8 + row_bytes[some.table]
         at = 0
-        while at < piece.ids.size:
+        while at < some.ids.size:
             if left < _TABLE_BYTES + each or len(messages[-1]) == limits.MAX_ARRAYS // 2:
                 messages.append([])
                 # One row at least: what cannot be cut further is for the border to refuse.
                 left = max(max_bytes - _HEAD_BYTES, _TABLE_BYTES + each)
-            ids = piece.ids[at : at + (left - _TABLE_BYTES) // each]
-            messages[-1].append(Piece(piece.table, piece.group, piece.begin + at, ids))
+            ids = some.ids[at : at + (left - _TABLE_BYTES) // each]
+            messages[-1].append(TableSlice(some.table, some.group, some.begin + at, ids))
             at += ids.size
             left -= _TABLE_BYTES + ids.size * each
     return messages

@@ -15,9 +15,9 @@ from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.table.gradients import BadGradients, fit_grads
-from gradmesh.sdk.table.lookup import PendingLookup
+from gradmesh.sdk.table.lookup import start_lookup
 from gradmesh.sdk.table.metrics import TableMetrics
-from gradmesh.sdk.table.push import PendingPush
+from gradmesh.sdk.table.push import PushFuture, start_push
 from gradmesh.sdk.table.schedule import counts_steps
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.table.wire import EXACTLY, Wire
@@ -110,7 +110,7 @@ class Table:
     def _start(self, ids: object, timeout_s: float | None) -> Callable[[], Array]:
         """Send a request for rows; return what waits for them."""
         shaped = as_ids(ids, self.name)
-        pending = PendingLookup(self._alone, _want(shaped), self._deadline(timeout_s))
+        pending = start_lookup(self._alone, _want(shaped), self._deadline(timeout_s))
         if shaped.ndim == 1:
             return pending.gather
         return lambda: pending.gather().reshape(*shaped.shape, self.dim)
@@ -143,12 +143,12 @@ class Table:
 
     def _start_push(
         self, ids: object, grads: object, timeout_s: float | None, *, lasting: bool
-    ) -> PendingPush:
+    ) -> PushFuture:
         shaped = as_ids(ids, self.name)
         rows = fit_grads(grads, (*shaped.shape, self.dim), self.name, self.dtype)
         flat = np.ascontiguousarray(rows.reshape(-1, self.dim))
         wanted, deadline = _want(shaped), self._deadline(timeout_s)
-        return PendingPush(self._alone, wanted, flat, self._next_push, deadline, lasting=lasting)
+        return start_push(self._alone, wanted, flat, self._next_push, deadline, lasting=lasting)
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)

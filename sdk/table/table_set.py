@@ -28,7 +28,7 @@ class WantedIds(NamedTuple):
     starts: NDArray[np.int64]
 
     def equals(self, other: "WantedIds") -> bool:
-        """Tell whether the same ids are wanted in the same order."""
+        """Return whether the same ids are wanted in the same order."""
         return np.array_equal(self.starts, other.starts) and np.array_equal(self.ids, other.ids)
 
 
@@ -74,10 +74,10 @@ class TableSet:
             self.only = self.tables[0].first_id, self.tables[0].last_id
         self.heads = Heads(self.names, self.wire)
 
-    def refuse(self, wanted: WantedIds, place: int) -> IdOutOfRange:
-        """Return the error for an id that is no row of its table."""
-        table = int(np.searchsorted(wanted.starts, place, side="right")) - 1
-        name, bad = self.names[table], int(wanted.ids[place])
+    def out_of_range(self, wanted: WantedIds, position: int) -> IdOutOfRange:
+        """Return the error for an id that is not a row of its table."""
+        table = int(np.searchsorted(wanted.starts, position, side="right")) - 1
+        name, bad = self.names[table], int(wanted.ids[position])
         return IdOutOfRange(
             f"table {name!r}: id {bad} is not among its rows 0 to {self.bounds[1, table]}",
             table=name,

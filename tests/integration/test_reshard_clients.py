@@ -187,7 +187,7 @@ def test_a_checkpoint_begun_before_is_of_before(make_cluster):
     push = np.full((ROWS, 2), -1.0, np.float32)
     table.push(IDS, push)
     options = {"freeze_s": 5.0, "call_s": 5.0}
-    with Snapshot(mesh.servers, ["counts"], **options) as snapshot:
+    with Snapshot.take(mesh.servers, ["counts"], **options) as snapshot:
         grow(cluster, "ps-2")
         with cluster.connect() as other:
             scale(other, 3, timeout_s=30.0)
@@ -209,8 +209,8 @@ def test_a_checkpoint_armed_before_is_refused_after(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2)
     mesh = cluster.connect()
     ones_table(mesh).lookup(IDS)
-    options = {"freeze_s": 5.0, "call_s": 5.0, "step": 5}
-    with Snapshot(mesh.servers, ["counts"], **options) as snapshot:
+    options = {"freeze_s": 5.0, "call_s": 5.0}
+    with Snapshot.request(mesh.servers, ["counts"], 5, **options) as snapshot:
         grow(cluster, "ps-2")
         with cluster.connect() as other:
             scale(other, 3, timeout_s=30.0)

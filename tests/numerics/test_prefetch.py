@@ -1,4 +1,4 @@
-"""A run with rows fetched ahead of their step equals one without, to the last bit."""
+"""A run with rows prefetched before their step equals one without, to the last bit."""
 
 import dataclasses
 import threading
@@ -130,7 +130,7 @@ def test_rows_that_others_push_are_refreshed(cluster):
 
     with autograd.context(mesh):
         assert layer.prefetch(ids)
-        layer._source._ahead[0]._ahead.result()
+        layer._source._prefetched[0]._fetched.result()
         same.push(ids[:3], np.ones((3, 5), np.float32))
         rows = layer(ids)
 
@@ -150,11 +150,11 @@ def test_rows_that_others_push_when_the_step_before_is_over_are_refreshed(cluste
     with autograd.context(mesh) as ctx:
         rows = layer(wanted)
         assert layer.prefetch(wanted)
-        (ahead,) = layer._source._ahead
-        ahead._ahead.result()
+        (ahead,) = layer._source._prefetched
+        ahead._fetched.result()
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
-    ahead._peeked.result()
+    ahead._early.result()
     same.push(ids[:3, 0], np.ones((3, 5), np.float32))
     with autograd.context(mesh) as ctx:
         rows = layer(wanted)
@@ -178,11 +178,11 @@ def test_a_look_at_the_changes_that_fails_costs_nothing_but_time(cluster, monkey
     def fail(self, mark, deadline):
         raise InvalidFrame("the line is bad")
 
-    monkeypatch.setattr("gradmesh.sdk.table.prefetch.Prefetched._peek", fail)
+    monkeypatch.setattr("gradmesh.sdk.table.prefetch.Prefetch._refresh_early", fail)
     with autograd.context(mesh) as ctx:
         rows = layer(ids)
         layer.prefetch(ids)
-        layer._source._ahead[0]._ahead.result()
+        layer._source._prefetched[0]._fetched.result()
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
     with autograd.context(mesh):
@@ -209,11 +209,11 @@ def test_a_look_that_fails_halfway_leaves_nothing_behind(cluster, monkeypatch):
     with autograd.context(mesh) as ctx:
         rows = layer(ids)
         layer.prefetch(ids)
-        ahead = layer._source._ahead[0]
-        ahead._ahead.result()
+        ahead = layer._source._prefetched[0]
+        ahead._fetched.result()
         autograd.backward(ctx, [rows.sum()])
         autograd.apply(ctx)
-    assert isinstance(ahead._peeked.exception(), InvalidFrame)
+    assert isinstance(ahead._early.exception(), InvalidFrame)
     with autograd.context(mesh):
         rows = layer(ids)
 
@@ -280,7 +280,7 @@ def test_a_server_that_restarted_is_asked_anew(cluster):
 
     with autograd.context(mesh) as ctx:
         layer.prefetch(ids)
-        layer._source._ahead[0]._ahead.result()
+        layer._source._prefetched[0]._fetched.result()
         cluster.restart_server(0)
         rows = layer(ids)
         autograd.backward(ctx, [rows.sum()])

@@ -133,14 +133,14 @@ class Checkpoints:
         )
 
     def _arm(self, step: int, kept: Kept | None) -> Snapshot:
-        return Snapshot(
+        return Snapshot.request(
             self._mesh.servers,
             [spec.name for spec in self._specs],
+            step,
             base="" if kept is None else kept.manifest.id,
             # The other trainers wait meanwhile.
             freeze_s=min(_ARM_S, self._config.collective_timeout_s / 4),
             call_s=self._mesh.timeout_s,
-            step=step,
         )
 
     def after_step(self, state: Callable[[], DenseState], world_size: int) -> None:
@@ -284,7 +284,7 @@ class Checkpoints:
         names, call_s = [spec.name for spec in self._specs], self._mesh.timeout_s
         while not patience.passed:
             try:
-                snapshot = Snapshot(self._mesh.servers, names, freeze_s=call_s, call_s=call_s)
+                snapshot = Snapshot.take(self._mesh.servers, names, freeze_s=call_s, call_s=call_s)
                 if snapshot.step != step:
                     snapshot.close()
                     return None  # another job trains

@@ -43,9 +43,9 @@ class Coordinator:
 
 def make(coordinator, **options):
     member = membership_pb2.Member(name="w", incarnation=1)
-    options.setdefault("replace", False)
-    options.setdefault("deadline", Deadline.after(20.0))
-    return Lease(coordinator, member, **options)
+    lease = Lease(coordinator, member)
+    lease.start(**{"deadline": Deadline.after(20.0)} | options)
+    return lease
 
 
 def wait_for_renewals(coordinator, count):
@@ -97,10 +97,9 @@ def test_a_name_that_was_taken_ends_the_membership():
     lease = Lease(
         _RegistersOnce(coordinator),
         membership_pb2.Member(name="w", incarnation=1),
-        replace=False,
-        deadline=Deadline.after(2.0),
         on_lost=told.set,
     )
+    lease.start(deadline=Deadline.after(2.0))
     was_told = told.wait(20)
     lease.close()
 
@@ -152,7 +151,7 @@ def test_a_silent_coordinator_gets_a_short_goodbye(eventually):
     coordinator.failures = [("renew", Unreachable("gone"))] * 1000
 
     lease = make(coordinator)
-    eventually(lambda: not lease._heard)
+    eventually(lambda: not lease._answered)
     lease.close()
 
     assert coordinator.goodbye_s <= 0.2

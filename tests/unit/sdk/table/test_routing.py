@@ -46,9 +46,9 @@ def wanted_of(*lists):
 def gathered(tables, plan):
     """Rows as servers would send them: each is its table and id."""
     matrices = [np.full((total, 2), -1) for total in plan.totals]
-    for part in plan.parts:
-        for piece in part.pieces:
-            place = matrices[piece.group][piece.place]
+    for message in plan.messages:
+        for piece in message.slices:
+            place = matrices[piece.group][piece.span]
             assert (place == -1).all()
             place[:, 0], place[:, 1] = piece.table, piece.ids
     return matrices
@@ -71,12 +71,12 @@ def test_every_id_finds_its_row_however_messages_are_cut(dims, shards, max_bytes
         np.testing.assert_array_equal(rows[:, 0], table)
         np.testing.assert_array_equal(rows[:, 1], ids)
     size = max(
-        sum(8 * p.ids.size + p.ids.size * tables.row_bytes[p.table] for p in part.pieces)
-        for part in plan.parts
+        sum(8 * p.ids.size + p.ids.size * tables.row_bytes[p.table] for p in part.slices)
+        for part in plan.messages
     )
     assert size <= max(max_bytes, 8 + 64)
     for shard in plan.shards:
-        numbers = [part.number for part in plan.parts if part.shard == shard]
+        numbers = [part.number for part in plan.messages if part.shard == shard]
         assert numbers == list(range(len(numbers)))
         assert plan.depth >= len(numbers)
 
@@ -84,7 +84,7 @@ def test_every_id_finds_its_row_however_messages_are_cut(dims, shards, max_bytes
 def test_no_ids_make_no_messages():
     plan = route(make_set(4, 8), wanted_of([], []), make_map(2))
 
-    assert (plan.parts, plan.depth, plan.totals) == ([], 0, [0, 0])
+    assert (plan.messages, plan.depth, plan.totals) == ([], 0, [0, 0])
 
 
 @pytest.mark.parametrize("bad", [1000, -1])
