@@ -79,7 +79,7 @@ def reachable_nodes(roots: Sequence[Any]) -> list[Function]:
 def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
     """Return the reachable nodes, latest first, and how often each leaf is used."""
     seen = set(starts)
-    # A list that grows while it is walked: the cheapest queue there is.
+    # A list that grows during the iteration is the cheapest queue.
     nodes = list(seen)
     uses: dict[Any, int] = {}
     for node in nodes:
@@ -96,7 +96,7 @@ def _explore(starts: list[Function]) -> tuple[list[Function], dict[Any, int]]:
 
 
 class _FullPass:
-    """Carry the state of one backward pass whose gradients are all there at the start."""
+    """Run one backward pass whose gradients are all known at the start."""
 
     __slots__ = ("anomaly", "into", "owned", "pending", "retain_graph", "uses")
 
@@ -120,7 +120,7 @@ class _FullPass:
                 self._add(root.grad_fn, grad)
             else:
                 self._add(root, grad)
-                self._settle(root)
+                self._count_use(root)
         for node in nodes:
             self._visit(node)
 
@@ -149,15 +149,15 @@ class _FullPass:
         edges = node.edges
         if len(results) != len(edges):
             raise miscounted(node, results)
-        for place, edge in enumerate(edges):
+        for position, edge in enumerate(edges):
             if edge is None:
                 continue
-            result = results[place]
+            result = results[position]
             if edge.is_node:
                 if result is not None:
                     self._add(edge, result)
             elif result is None:
-                self._settle(edge)
+                self._count_use(edge)
             else:
                 alone = getrefcount(result) == ALONE and type(result) is not RowGrad
                 owned = alone and result.base is None
@@ -169,20 +169,20 @@ class _FullPass:
             release(node)
 
     def _skip(self, node: Function) -> None:
-        """Settle the leaves of a node that no gradient has reached."""
+        """Count the uses of leaves by a node that no gradient has reached."""
         for edge in node.edges:
             if edge is not None and not edge.is_node:
-                self._settle(edge)
+                self._count_use(edge)
 
     def _add_leaf(self, leaf: Any, grad: Any, owned: bool) -> None:
         """Add a gradient to a leaf that is used more than once."""
         if owned and leaf not in self.pending:
             self.owned.add(leaf)
         self._add(leaf, grad)
-        self._settle(leaf)
+        self._count_use(leaf)
 
     def _add(self, target: Any, grad: Any) -> None:
-        """Add a gradient to what waits for a node or leaf."""
+        """Add a gradient to those pending for a node or leaf."""
         pending = self.pending
         if isinstance(grad, generic):
             grad = np.asarray(grad)
@@ -195,19 +195,19 @@ class _FullPass:
             pending[target] = as_array(add_grads(held, grad))
             self.owned.add(target)
 
-    def _settle(self, leaf: Any) -> None:
-        """Count one use of a leaf as settled, and finish the leaf with its last use."""
+    def _count_use(self, leaf: Any) -> None:
+        """Count one use of a leaf as done, and finish the leaf after its last use."""
         left = self.uses[leaf] - 1
         self.uses[leaf] = left
         if left == 0 and leaf in self.pending:
             accumulate_leaf(leaf, self.pending.pop(leaf), leaf in self.owned, self.into)
 
     def _place(self, part: Output, grad: Any) -> None:
-        """Put the gradient of one result among those of its node."""
+        """Store the gradient of one result among those of its node."""
         node = part.edges[0]
         if node not in self.pending:
             self.pending[node] = [None] * node.outputs
-        self.pending[node][part.place] = grad
+        self.pending[node][part.position] = grad
 
 
 def _seeds(roots: Sequence[Any], grads: Sequence[Any] | None) -> list[tuple[Any, Array]]:

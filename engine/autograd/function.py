@@ -41,7 +41,7 @@ class Function:
         "versions",
     )
 
-    # Edges lead to nodes and to leaves; asking the class is quicker than isinstance.
+    # Edges lead to nodes and to leaves; reading a class attribute is faster than isinstance.
     is_node = True
 
     # A view shares its version counter with its source, so that in-place changes are seen through
@@ -68,7 +68,7 @@ class Function:
 
     @property
     def needs_input_grad(self) -> tuple[bool, ...]:
-        """Tell for each positional argument of forward whether its gradient is wanted."""
+        """Return for each positional argument of forward whether its gradient is needed."""
         return tuple([edge is not None for edge in self.edges])
 
     def save_for_backward(self, *arrays: Any) -> None:
@@ -81,7 +81,7 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
-        """Run the op on tensors and other arguments, recording it if gradients may be asked for."""
+        """Run the op on tensors and other arguments, and record it if an input needs a gradient."""
         tensor_class = tensor_module.Tensor
         node = cls()
         node.saved_tensors = _NOTHING
@@ -134,11 +134,11 @@ class Function:
 
 
 class Output(Function):
-    """Stand for one of several results of a node; its gradient lands in that place."""
+    """Represent one of several results of a node; its gradient is the one at that position."""
 
-    __slots__ = ("place",)
+    __slots__ = ("position",)
 
-    place: int
+    position: int
 
 
 def link(node: Function, edges: tuple[Any, ...]) -> None:
@@ -172,22 +172,22 @@ def link_parts(node: Function, outs: Sequence[Any]) -> None:
         outs[0]._requires_grad = True
         outs[0].grad_fn = node
         return
-    for place, out in enumerate(outs):
+    for position, out in enumerate(outs):
         part = Output()
         part.saved_tensors = _NOTHING
-        part.place = place
+        part.position = position
         link(part, (node,))
         out._requires_grad = True
         out.grad_fn = part
 
 
 def next_sequence() -> int:
-    """Return the next place in the order of recording, for what is no op but has one."""
+    """Return the next sequence number, for events that are ordered among ops without being one."""
     return next(_sequence)
 
 
 RELEASED: tuple[Any, ...] = ("released",)
-"""Stands in a node for saved values that are gone."""
+"""Replaces the saved values of a node once they are released."""
 
 
 def release(node: Function) -> None:

@@ -21,7 +21,7 @@ state = _State()
 
 
 def is_grad_enabled() -> bool:
-    """Tell whether this thread records ops."""
+    """Return whether this thread records ops."""
     return state.enabled
 
 
@@ -78,9 +78,9 @@ def check_forward(node: Any, result: Any) -> None:
 
 def check_backward(node: Any, grads: Any) -> None:
     """Raise AnomalyError if a gradient that the op computed holds a NaN."""
-    for place, grad in enumerate(grads):
+    for position, grad in enumerate(grads):
         if grad is not None and _has_nan(getattr(grad, "rows", grad)):
-            raise AnomalyError(f"backward of {node.name()} returned NaN for input {place}")
+            raise AnomalyError(f"backward of {node.name()} returned NaN for input {position}")
 
 
 def _has_nan(array: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Compare gradients with differences of the function's values."""
+"""Compare gradients with finite differences."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def gradcheck(
     for x in checked:
         if x.dtype != float64:
             raise GradientError(f"gradcheck needs float64 inputs, one is {x.dtype}")
-    for place in range(len(_outputs(func(*inputs)))):
-        _check_output(func, inputs, checked, place, (eps, atol, rtol))
+    for position in range(len(_outputs(func(*inputs)))):
+        _check_output(func, inputs, checked, position, (eps, atol, rtol))
     return True
 
 
@@ -53,30 +53,30 @@ def _check_output(
     func: Callable[..., Any],
     inputs: Sequence[Any],
     checked: list[Tensor],
-    place: int,
+    position: int,
     tolerances: tuple[float, float, float],
 ) -> None:
     eps, atol, rtol = tolerances
-    out = _outputs(func(*inputs))[place]
+    out = _outputs(func(*inputs))[position]
     if not out.requires_grad:
         return
     seed = np.random.default_rng(0).uniform(0.5, 1.5, out.shape)
     into: dict[Any, Any] = {}
     run_backward([out], [_like(out, seed)], into=into)
     for number, x in enumerate(checked):
-        expected = _numeric(func, inputs, x, place, seed, eps)
+        expected = _numeric(func, inputs, x, position, seed, eps)
         found = into.get(x, np.zeros(x.shape))
         found = to_numpy(found.to_dense() if isinstance(found, RowGrad) else found)
         if not np.allclose(found, expected, rtol=rtol, atol=atol):
             worst = float(np.abs(found - expected).max())
             raise GradientError(
-                f"gradient of output {place} for input {number} is off by {worst:.3g}:\n"
+                f"gradient of output {position} for input {number} is off by {worst:.3g}:\n"
                 f"computed\n{found}\nfrom differences\n{expected}"
             )
 
 
 def _numeric(
-    func: Callable[..., Any], inputs: Sequence[Any], x: Tensor, place: int, seed: Any, eps: float
+    func: Callable[..., Any], inputs: Sequence[Any], x: Tensor, position: int, seed: Any, eps: float
 ) -> Any:
     result = np.zeros(x.shape)
     for index in np.ndindex(*x.shape):
@@ -85,7 +85,9 @@ def _numeric(
         for shifted in (before + eps, before - eps):
             x.data[index] = shifted
             with no_grad():
-                values.append(float((to_numpy(_outputs(func(*inputs))[place].data) * seed).sum()))
+                values.append(
+                    float((to_numpy(_outputs(func(*inputs))[position].data) * seed).sum())
+                )
         x.data[index] = before
         result[index] = (values[0] - values[1]) / (2 * eps)
     return result

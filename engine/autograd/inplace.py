@@ -1,4 +1,7 @@
-"""Changes in place: allowed where gradients stay right, counted so that a backward can tell."""
+"""Changes in place: refused where gradients would be wrong, counted so that backward can check.
+
+`renew` makes a change copy-on-write for graphs that were recorded before.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def _put(array: Array, index: tuple[Any, Any], value: Any) -> None:
     view, picked = index
     shape = getattr(value, "shape", ())
     if shape and shape[0] == 1:
-        # numpy refuses them where the place has fewer axes.
+        # numpy refuses leading axes of length 1 that the target does not have.
         ones = next((i for i, n in enumerate(shape) if n != 1), len(shape))
         value = value.reshape(shape[ones:])
     if picked is None:
@@ -155,20 +158,20 @@ def _plain(value: Any) -> Any:
 
 
 def renew(tensors: Iterable[Any]) -> None:
-    """Give tensors memory of their own, with the same values, and a new count of changes.
+    """Move tensors to new memory with the same values, and reset their version counters.
 
     What follows may write to them in place: every graph recorded before keeps the memory that it
     saved, so its backward sees the values of its own forward and no InplaceError. An optimizer of
     parameters that several clients use does this before it steps, which makes them copy-on-write.
 
     Args:
-        tensors: Leaves. Views of them that were made before keep looking at the old memory.
+        tensors: Leaves. Views of them that were made before keep the old memory.
     """
     for tensor in tensors:
         replace_memory(tensor, tensor.data.copy())
 
 
 def replace_memory(tensor: Any, data: Array) -> None:
-    """Give a tensor other memory, and a count of changes as a new tensor has it."""
+    """Replace the memory of a tensor and reset its version counter."""
     tensor.data = data
     tensor.version = [0, 0]

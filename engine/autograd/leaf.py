@@ -35,7 +35,7 @@ class HookHandle:
 
 @final
 class LeafExtras:
-    """Hold what few leaves have: hooks, and a buffer for the first gradient."""
+    """Hold the optional state of a leaf: hooks, and a buffer for the first gradient."""
 
     __slots__ = ("grad_buffer", "hooks", "post_hooks")
 
@@ -65,7 +65,7 @@ def accumulate_leaf(leaf: Any, grad: Any, owned: bool, into: dict[Any, Any] | No
     Args:
         leaf: The leaf tensor.
         grad: Its complete gradient of this pass, array or RowGrad.
-        owned: Whether nobody else refers to the array, so that it may be kept without a copy.
+        owned: Whether the pass holds the only reference to the array, so that no copy is needed.
         into: The caller's map, or None.
     """
     if grad.shape != leaf.data.shape:

@@ -1,4 +1,4 @@
-"""This process's local pass of a distributed backward.
+"""The local pass of a distributed backward: one process's share, from its entries to its leaves.
 
 Gradients enter at several entries and at different times: at the roots, and at each message whose
 gradient comes back. Each node runs once, when all its contributions are there; `run` stops when
@@ -39,7 +39,7 @@ from gradmesh.engine.errors import GradientError
 
 
 class Origin(Protocol):
-    """Where received tensors came from and where their gradients go."""
+    """Receive the gradients of tensors that came from another process."""
 
     def give_back(self, grads: list[Any], /) -> None:
         """Take the gradients of all tensors that arrived together.
@@ -50,7 +50,7 @@ class Origin(Protocol):
 
 
 class ReceiveNode(Function):
-    """End the graph on this process: hand complete gradients to the origin of the tensors."""
+    """End the graph on this process: pass complete gradients to the origin of the tensors."""
 
     __slots__ = ("origin",)
 
@@ -58,18 +58,18 @@ class ReceiveNode(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[()]:
-        """Hand the gradients over."""
+        """Pass the gradients to the origin."""
         ctx.origin.give_back(list(grads))
         return ()
 
 
 def receive(tensors: Sequence[Tensor], origin: Origin) -> ReceiveNode:
-    """Give tensors that arrived together a common node, through which their gradients go back.
+    """Attach tensors that arrived together to a common node, which returns their gradients.
 
     Args:
         tensors: At least one; leaves that no op has used yet.
-        origin: Given the gradients of all of them, once a pass. A pass that reaches none of them
-            does so only if it was told to expect it, as a LocalPass is by its entries.
+        origin: Receives the gradients of all of them, once per pass. If a pass reaches none of
+            them, only a LocalPass that expects the node calls it.
     """
     node = ReceiveNode()
     node.saved_tensors = ()
@@ -80,7 +80,7 @@ def receive(tensors: Sequence[Tensor], origin: Origin) -> ReceiveNode:
 
 
 def find_receive_nodes(tensors: Sequence[Any], since: int) -> list[ReceiveNode]:
-    """Return the receive nodes that some tensors were computed from, in no order.
+    """Return the receive nodes that some tensors were computed from, in any order.
 
     Args:
         tensors: Where to begin.
@@ -148,9 +148,9 @@ class LocalPass:
         into: Where leaf gradients go, added to what is there.
 
     Attributes:
-        left: Nodes and leaves that are not done; 0 when the pass is over.
+        left: Number of nodes and leaves that are not done; 0 when the pass is over.
         received: The nodes of received tensors that the pass will reach.
-        before: For each leaf that got a gradient, what `into` held before; None for nothing.
+        before: For each leaf that got a gradient, the earlier value in `into`, or None.
     """
 
     def __init__(
@@ -162,15 +162,15 @@ class LocalPass:
         self.received: list[ReceiveNode] = []
         self._missing = _count_uses(entries, self.received)
         # Contributions so far: (order of the producer, its edge, gradient, whether it is unshared).
-        self._came: dict[Any, list[tuple[int, int, Any, bool]]] = {}
+        self._contributions: dict[Any, list[tuple[int, int, Any, bool]]] = {}
         self._ready: list[tuple[int, Function]] = []
         self.left = len(self._missing)
         self.before: dict[Any, Any] = {}
 
     def feed(self, entry: GradientEntry, grads: Sequence[Any]) -> None:
-        """Take the gradients of an entry, None where there is none; `run` does the rest."""
-        for place, (target, grad) in enumerate(zip(entry.targets, grads, strict=True)):
-            self._give(target, -entry.sequence, place, grad, False)
+        """Add the gradients of an entry, None for a tensor without one; `run` continues."""
+        for position, (target, grad) in enumerate(zip(entry.targets, grads, strict=True)):
+            self._contribute(target, -entry.sequence, position, grad, False)
 
     def run(self) -> None:
         """Run all nodes whose contributions are complete, latest first.
@@ -186,7 +186,7 @@ class LocalPass:
     def forget(self) -> None:
         """Drop the references to the graph; keep what `undo` needs."""
         self._missing.clear()
-        self._came.clear()
+        self._contributions.clear()
         self._ready.clear()
         self.received.clear()
 
@@ -199,14 +199,14 @@ class LocalPass:
                 self._into[leaf] = held
         self.before.clear()
 
-    def _give(self, target: Any, order: int, place: int, grad: Any, owned: bool) -> None:
-        """Take one contribution to a node or leaf, None for nothing."""
+    def _contribute(self, target: Any, order: int, position: int, grad: Any, owned: bool) -> None:
+        """Count one contribution to a node or leaf, and add it unless it is None."""
         if grad is not None:
-            came = self._came.get(target)
-            if came is None:
-                self._came[target] = [(order, place, grad, owned)]
+            parts = self._contributions.get(target)
+            if parts is None:
+                self._contributions[target] = [(order, position, grad, owned)]
             else:
-                came.append((order, place, grad, owned))
+                parts.append((order, position, grad, owned))
         missing = self._missing[target] - 1
         self._missing[target] = missing
         if missing:
@@ -219,49 +219,49 @@ class LocalPass:
 
     def _finish_leaf(self, leaf: Any) -> None:
         self.left -= 1
-        came = self._came.pop(leaf, None)
-        if came is not None:
-            grad, owned = _total(came)
+        parts = self._contributions.pop(leaf, None)
+        if parts is not None:
+            grad, owned = _total(parts)
             if leaf not in self.before:
                 self.before[leaf] = self._into.get(leaf)
             accumulate_leaf(leaf, as_array(grad), owned, self._into)
 
     def _visit(self, node: Function) -> None:
         self.left -= 1
-        came = self._came.pop(node, None)
-        if came is None:
+        parts = self._contributions.pop(node, None)
+        if parts is None:
             if type(node) is ReceiveNode:
                 node.origin.give_back([None] * node.outputs)
             results: tuple[Any, ...] = (None,) * len(node.edges)
         elif type(node) is Output:
-            grad, _ = _total(came)
+            grad, _ = _total(parts)
             results = (_hooked(node, grad),)
-            self._give(node.edges[0], node.place, 0, results[0], False)
+            self._contribute(node.edges[0], node.position, 0, results[0], False)
             return
         else:
-            results = self._backward(node, came)
+            results = self._backward(node, parts)
         order = -node.sequence
-        for place, edge in enumerate(node.edges):
+        for position, edge in enumerate(node.edges):
             if edge is None:
                 continue
-            result = results[place]
+            result = results[position]
             # No other reference: the array may be kept without a copy.
             alone = result is not None and getrefcount(result) == ALONE
             owned = alone and type(result) is not RowGrad and result.base is None
             if isinstance(result, generic):
                 # A scalar of numpy, as arithmetic on arrays of no dimension gives.
                 result = as_array(result)
-            self._give(edge, order, place, result, owned)
+            self._contribute(edge, order, position, result, owned)
         if not self._retain_graph and node.saved_tensors:
             release(node)
 
-    def _backward(self, node: Function, came: list[tuple[int, int, Any, bool]]) -> tuple[Any, ...]:
+    def _backward(self, node: Function, parts: list[tuple[int, int, Any, bool]]) -> tuple[Any, ...]:
         if node.outputs > 1:
             grads: list[Any] = [None] * node.outputs
-            for place, _, grad, _ in came:
-                grads[place] = grad
+            for position, _, grad, _ in parts:
+                grads[position] = grad
         else:
-            grads = [_total(came)[0]]
+            grads = [_total(parts)[0]]
         if node.hooks is not None:
             if node.outputs > 1:
                 for hook in node.hooks:
@@ -309,13 +309,13 @@ def _count_uses(entries: Sequence[GradientEntry], received: list[ReceiveNode]) -
     return uses
 
 
-def _total(came: list[tuple[int, int, Any, bool]]) -> tuple[Any, bool]:
+def _total(parts: list[tuple[int, int, Any, bool]]) -> tuple[Any, bool]:
     """Return the sum of contributions, and whether it has no other reference."""
-    if len(came) == 1:
-        return came[0][2], came[0][3]
-    came.sort(key=_by_order)
-    total = as_array(add_grads(came[0][2], came[1][2]))
-    for _, _, grad, _ in came[2:]:
+    if len(parts) == 1:
+        return parts[0][2], parts[0][3]
+    parts.sort(key=_by_order)
+    total = as_array(add_grads(parts[0][2], parts[1][2]))
+    for _, _, grad, _ in parts[2:]:
         if type(total) is RowGrad or type(grad) is RowGrad:
             total = as_array(add_grads(total, grad))
         else:

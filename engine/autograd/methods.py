@@ -31,22 +31,22 @@ class Methods(Operators):
 
     @property
     def T(self) -> Any:  # noqa: N802 - torch's name
-        """Give the tensor with its axes reversed."""
+        """Return the tensor with its axes reversed."""
         return ops.permute(self, tuple(reversed(range(self.ndim))))
 
     def t(self) -> Any:
         """Return a matrix with its axes swapped; a vector as it is."""
         if self.ndim > 2:
-            raise ShapeError(f"t: a tensor of shape {tuple(self.shape)} is no matrix")
+            raise ShapeError(f"t: a tensor of shape {tuple(self.shape)} is not a matrix")
         return ops.permute(self, tuple(reversed(range(self.ndim))))
 
     def add(self, other: Any, *, alpha: float = 1) -> Any:
         """Return the sum, the other operand times alpha."""
-        return ops.add(self, other if alpha == 1 else _multiple("add", self, other, alpha))
+        return ops.add(self, other if alpha == 1 else _scaled_operand("add", self, other, alpha))
 
     def sub(self, other: Any, *, alpha: float = 1) -> Any:
         """Return the difference, the other operand times alpha."""
-        return ops.sub(self, other if alpha == 1 else _multiple("sub", self, other, alpha))
+        return ops.sub(self, other if alpha == 1 else _scaled_operand("sub", self, other, alpha))
 
     def mul(self, other: Any) -> Any:
         """Return the product, element by element."""
@@ -78,15 +78,15 @@ class Methods(Operators):
 
     def mm(self, other: Any) -> Any:
         """Return the product of two matrices."""
-        return _of_axes("mm", 2, self, other)
+        return _matmul_of("mm", 2, self, other)
 
     def bmm(self, other: Any) -> Any:
         """Return the products of two stacks of matrices."""
-        return _of_axes("bmm", 3, self, other)
+        return _matmul_of("bmm", 3, self, other)
 
     def dot(self, other: Any) -> Any:
         """Return the product of two vectors."""
-        return _of_axes("dot", 1, self, other)
+        return _matmul_of("dot", 1, self, other)
 
     def exp(self) -> Any:
         """Return e to the power of each element."""
@@ -181,12 +181,12 @@ class Methods(Operators):
         return tensor_module.Tensor(arg_extreme("argmin", self, dim, keepdim))
 
     def any(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Tell whether an element is true, or not 0."""
+        """Return whether an element is true, or not 0."""
         axes = axes_of("any", dim, self.ndim) if dim != () else ()
         return tensor_module.Tensor(as_array(self.data.any(axis=axes, keepdims=keepdim)))
 
     def all(self, dim: Any = None, keepdim: bool = False) -> Any:
-        """Tell whether all elements are true, or not 0."""
+        """Return whether all elements are true, or not 0."""
         axes = axes_of("all", dim, self.ndim) if dim != () else ()
         return tensor_module.Tensor(as_array(self.data.all(axis=axes, keepdims=keepdim)))
 
@@ -215,55 +215,55 @@ class Methods(Operators):
         return ops.logsumexp(self, dim, keepdim)
 
     def isnan(self) -> Any:
-        """Tell for each element whether it is no number."""
+        """Return for each element whether it is NaN."""
         return tensor_module.Tensor(as_array(array_module(self.data).isnan(self.data)))
 
     def isinf(self) -> Any:
-        """Tell where the elements are infinite."""
+        """Return where the elements are infinite."""
         return tensor_module.Tensor(as_array(array_module(self.data).isinf(self.data)))
 
     def isfinite(self) -> Any:
-        """Tell where the elements are neither infinite nor NaN."""
+        """Return where the elements are neither infinite nor NaN."""
         return tensor_module.Tensor(as_array(array_module(self.data).isfinite(self.data)))
 
     def eq(self, other: Any) -> Any:
-        """Tell where the elements are equal."""
+        """Return where the elements are equal."""
         return self == other
 
     def ne(self, other: Any) -> Any:
-        """Tell where the elements differ."""
+        """Return where the elements differ."""
         return self != other
 
     def lt(self, other: Any) -> Any:
-        """Tell where the elements are smaller."""
+        """Return where the elements are smaller."""
         return self < other
 
     def le(self, other: Any) -> Any:
-        """Tell where the elements are smaller or equal."""
+        """Return where the elements are smaller or equal."""
         return self <= other
 
     def gt(self, other: Any) -> Any:
-        """Tell where the elements are larger."""
+        """Return where the elements are larger."""
         return self > other
 
     def ge(self, other: Any) -> Any:
-        """Tell where the elements are larger or equal."""
+        """Return where the elements are larger or equal."""
         return self >= other
 
     def logical_not(self) -> Any:
-        """Tell where the elements are false, or 0."""
+        """Return where the elements are false, or 0."""
         return ops.logical_not(self)
 
     def logical_and(self, other: Any) -> Any:
-        """Tell where both are true, or not 0."""
+        """Return where both are true, or not 0."""
         return ops.logical_and(self, other)
 
     def logical_or(self, other: Any) -> Any:
-        """Tell where either is true, or not 0."""
+        """Return where either is true, or not 0."""
         return ops.logical_or(self, other)
 
     def logical_xor(self, other: Any) -> Any:
-        """Tell where exactly one is true, or not 0."""
+        """Return where exactly one is true, or not 0."""
         return ops.logical_xor(self, other)
 
     def bitwise_not(self) -> Any:
@@ -284,7 +284,7 @@ class Methods(Operators):
 
     def reshape(self, *shape: Any) -> Any:
         """Return the tensor in another shape, a view where possible."""
-        return ops.reshape(self, _spelled(shape))
+        return ops.reshape(self, _unpacked(shape))
 
     def view(self, *shape: Any) -> Any:
         """Return the tensor in another shape."""
@@ -300,7 +300,7 @@ class Methods(Operators):
 
     def permute(self, *axes: Any) -> Any:
         """Return a view with the axes in another order."""
-        return ops.permute(self, _spelled(axes))
+        return ops.permute(self, _unpacked(axes))
 
     def squeeze(self, dim: Any = None) -> Any:
         """Return a view without axes of length 1."""
@@ -312,26 +312,26 @@ class Methods(Operators):
 
     def expand(self, *shape: Any) -> Any:
         """Return the tensor repeated to a shape it broadcasts to."""
-        return ops.broadcast_to(self, _spelled(shape))
+        return ops.broadcast_to(self, _unpacked(shape))
 
     def repeat(self, *counts: Any) -> Any:
         """Return the tensor repeated along each axis."""
-        return ops.repeat(self, _given("repeat", counts))
+        return ops.repeat(self, _required("repeat", counts))
 
     def tile(self, *dims: Any) -> Any:
         """Return the tensor repeated along its last axes."""
-        return ops.tile(self, _given("tile", dims))
+        return ops.tile(self, _required("tile", dims))
 
     def flip(self, *dims: Any) -> Any:
         """Return a copy with the elements along some axes in reverse order."""
-        return ops.flip(self, _given("flip", dims))
+        return ops.flip(self, _required("flip", dims))
 
     def split(self, lengths: Any, dim: int = 0) -> Any:
         """Return consecutive pieces along an axis."""
         return ops.split(self, lengths, dim)
 
     def chunk(self, chunks: int, dim: int = 0) -> Any:
-        """Return at most so many pieces along an axis."""
+        """Return at most `chunks` pieces along an axis."""
         return ops.chunk(self, chunks, dim)
 
     def unbind(self, dim: int = 0) -> Any:
@@ -341,18 +341,22 @@ class Methods(Operators):
     def narrow(self, dim: int, start: int, length: int) -> Any:
         """Return a view of some consecutive slices along an axis."""
         axis = axis_of("narrow", dim, self.ndim)
-        places = self.shape[axis] if self.ndim else 0
-        if not 0 <= start <= start + length <= places:
-            raise IndexError(f"narrow: {start} and {length} more of {places} slices")
+        count = self.shape[axis] if self.ndim else 0
+        if not 0 <= start <= start + length <= count:
+            raise IndexError(
+                f"narrow: start {start} and length {length} do not fit an axis of length {count}"
+            )
         return ops.getitem(self, (*[slice(None)] * axis, slice(start, start + length)))
 
     def index_select(self, dim: int, index: Any) -> Any:
         """Return the slices along an axis that an index of one axis names."""
         axis = axis_of("index_select", dim, self.ndim)
-        _check_places(index, self.shape[axis] if self.ndim else 1)
+        _check_index(index, self.shape[axis] if self.ndim else 1)
         if not self.ndim:
             if math.prod(index.shape) != 1:
-                raise ShapeError(f"index_select: {tuple(index.shape)} places of a single element")
+                raise ShapeError(
+                    f"index_select: an index of shape {tuple(index.shape)} for one element"
+                )
             return ops.getitem(ops.reshape(self, (1,)), index.reshape(-1)).reshape(())
         return ops.getitem(self, (*[slice(None)] * axis, index.reshape(-1)))
 
@@ -361,7 +365,7 @@ class Methods(Operators):
         return ops.gather(self, dim, index)
 
     def scatter_add(self, dim: int, index: Any, src: Any) -> Any:
-        """Return the tensor with elements of another added at places given by an index."""
+        """Return the tensor with elements of another added at positions given by an index."""
         return ops.scatter_add(self, dim, index, src)
 
     def masked_fill(self, mask: Any, value: Any) -> Any:
@@ -399,12 +403,12 @@ class Methods(Operators):
         elif target is not None:
             dtype = target
         wanted = None if dtype is None else as_dtype(dtype)
-        place = None if device is None else as_device(device)
+        wanted_device = None if device is None else as_device(device)
         # Not `in (None, ...)`: numpy takes None for float64 when it compares dtypes.
         has_dtype = wanted is None or wanted == self.dtype
-        if has_dtype and (place is None or place == self.device):
+        if has_dtype and (wanted_device is None or wanted_device == self.device):
             return self
-        return copy_op(self, wanted, place)
+        return copy_op(self, wanted, wanted_device)
 
     def cpu(self) -> Any:
         """Return the tensor in host memory."""
@@ -443,26 +447,26 @@ class Methods(Operators):
         return self.to("bool")
 
 
-def _check_places(index: Any, length: int) -> None:
+def _check_index(index: Any, length: int) -> None:
     """Raise if an index is not of one axis, of integers, or not within a length."""
     if index.dtype.kind not in "iu":
         raise DtypeError(f"index_select: an index is of integers, not {index.dtype}")
     if index.ndim > 1:
         raise DimError(f"index_select: an index has one axis, not shape {tuple(index.shape)}")
-    places = index.data if isinstance(index, tensor_module.Tensor) else index
-    if places.size and (int(places.min()) < 0 or int(places.max()) >= length):
-        raise IndexError(f"index_select: an index lies outside the {length} places of the axis")
+    positions = index.data if isinstance(index, tensor_module.Tensor) else index
+    if positions.size and (int(positions.min()) < 0 or int(positions.max()) >= length):
+        raise IndexError(f"index_select: an index is out of range for an axis of length {length}")
 
 
-def _of_axes(name: str, ndim: int, left: Any, right: Any) -> Any:
+def _matmul_of(name: str, ndim: int, left: Any, right: Any) -> Any:
     if left.ndim != ndim or right.ndim != ndim:
         shapes = f"{tuple(left.shape)} and {tuple(right.shape)}"
         raise ShapeError(f"{name}: takes tensors with {ndim} axes, not {shapes}")
     return ops.matmul(left, right)
 
 
-def _multiple(name: str, x: Any, other: Any, alpha: float) -> Any:
-    """Return the other operand times alpha; alpha has no say in the dtype of the result."""
+def _scaled_operand(name: str, x: Any, other: Any, alpha: float) -> Any:
+    """Return the other operand times alpha; alpha does not change the dtype of the result."""
     is_tensor = isinstance(other, tensor_module.Tensor)
     dtype = result_dtype(x.data, other.data if is_tensor else other)
     if dtype.kind in "iub" and isinstance(alpha, float):
@@ -474,12 +478,12 @@ def _multiple(name: str, x: Any, other: Any, alpha: float) -> Any:
     return ops.mul(other if other.dtype == dtype else other.to(dtype), alpha)
 
 
-def _spelled(numbers: Any) -> Any:
+def _unpacked(numbers: Any) -> Any:
     """Return numbers given one by one or as one sequence."""
     return tuple(numbers[0]) if numbers and isinstance(numbers[0], (tuple, list)) else numbers
 
 
-def _given(name: str, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+def _required(name: str, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return numbers given one by one or as one sequence."""
     if not numbers:
         raise TypeError(f"{name}: needs a number for an axis at least, or a sequence of them")

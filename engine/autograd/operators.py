@@ -179,7 +179,7 @@ class Operators:
         return inplace.fill(self, 0)
 
     def remainder_(self, other: Any) -> Any:
-        """Keep what floor division leaves in place."""
+        """Replace by the remainder of floor division, in place."""
         return inplace.change(self, ops.remainder, other)
 
     def floor_divide_(self, other: Any) -> Any:
@@ -187,7 +187,7 @@ class Operators:
         return inplace.change(self, ops.floor_divide, other)
 
     def scatter_add_(self, dim: int, index: Any, src: Any) -> Any:
-        """Add elements of another tensor in place, at places given by an index."""
+        """Add elements of another tensor in place, at positions given by an index."""
         return inplace.change(self, lambda x, added: ops.scatter_add(x, dim, index, added), src)
 
 

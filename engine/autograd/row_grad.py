@@ -1,4 +1,4 @@
-"""RowGrad: the gradient of a table of which few rows were used."""
+"""RowGrad: the sparse gradient of a table, some rows of it."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class RowGrad:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Give the shape of the matrix the gradient is for."""
+        """Return the shape of the matrix the gradient is for."""
         return (self.num_rows, *self.rows.shape[1:])
 
     @property
     def dtype(self) -> Any:
-        """Give the dtype of the rows."""
+        """Return the dtype of the rows."""
         return self.rows.dtype
 
     @property
     def is_sparse(self) -> bool:
-        """Tell a RowGrad from a tensor."""
+        """Return True; a tensor returns False."""
         return True
 
     def coalesce(self) -> RowGrad:

@@ -1,4 +1,4 @@
-"""Tensor: an array with a place in the graph."""
+"""Tensor: an array and its node in the graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gradmesh.engine.errors import GradientError
 
 
 class Tensor(Methods):
-    """Hold an array and remember how it was made.
+    """Hold an array and the node that computed it.
 
     Args:
         data: The array, kept without a copy.
@@ -67,7 +67,7 @@ class Tensor(Methods):
 
     @property
     def requires_grad(self) -> bool:
-        """Tell whether backward passes compute this tensor's gradient."""
+        """Return whether backward passes compute this tensor's gradient."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -85,7 +85,7 @@ class Tensor(Methods):
 
     @property
     def grad_buffer(self) -> Array | None:
-        """Give the memory that a first gradient is written to, for instance a part of a bucket."""
+        """Return the memory that a first gradient is written to, such as a slice of a bucket."""
         return None if self.extras is None else self.extras.grad_buffer
 
     @grad_buffer.setter
@@ -101,37 +101,37 @@ class Tensor(Methods):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Give the length of each axis."""
+        """Return the length of each axis."""
         return self.data.shape  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Give the type of the elements."""
+        """Return the type of the elements."""
         return self.data.dtype  # type: ignore[no-any-return]
 
     @property
     def device(self) -> Device:
-        """Give the device that holds the array."""
+        """Return the device that holds the array."""
         return device_of(self.data)
 
     @property
     def ndim(self) -> int:
-        """Count the axes."""
+        """Return the number of axes."""
         return int(self.data.ndim)
 
     @property
     def is_view(self) -> bool:
-        """Tell whether an op took the tensor from another one's memory."""
+        """Return whether the tensor shares the memory of another one, as the result of an op."""
         return self.seen is not None
 
     @property
     def is_leaf(self) -> bool:
-        """Tell whether the tensor was made by the user and not by an op."""
+        """Return whether the tensor was made by the user and not by an op."""
         return self.grad_fn is None
 
     @property
     def is_sparse(self) -> bool:
-        """Tell a tensor from a RowGrad."""
+        """Return False; a RowGrad returns True."""
         return False
 
     def size(self, dim: int | None = None) -> Any:
@@ -144,11 +144,11 @@ class Tensor(Methods):
             raise DimError(f"size: no axis {dim} in shape {tuple(self.shape)}") from None
 
     def dim(self) -> int:
-        """Count the axes."""
+        """Return the number of axes."""
         return self.ndim
 
     def numel(self) -> int:
-        """Count the elements."""
+        """Return the number of elements."""
         return int(self.data.size)
 
     def element_size(self) -> int:
@@ -244,7 +244,7 @@ class Tensor(Methods):
     def __iter__(self) -> Iterator[Any]:
         if not self.data.shape:
             raise TypeError("iteration over a tensor without axes")
-        return (self[place] for place in range(len(self)))
+        return (self[position] for position in range(len(self)))
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -280,7 +280,7 @@ class Tensor(Methods):
 def no_double_backward() -> GradientError:
     """Return the error for a gradient that should be differentiable."""
     return GradientError(
-        "double backward is not offered: a backward pass works on plain arrays and records "
+        "double backward is not supported: a backward pass works on plain arrays and records "
         "nothing; write the gradient as a function of its own, or take differences"
     )
 
@@ -306,8 +306,8 @@ def grad_of(
     into: dict[Any, Any] = {}
     caught: dict[int, Any] = {}
     handles = [
-        add_hook(t.grad_fn, "hooks", _catch(caught, place))
-        for place, t in enumerate(inputs)
+        add_hook(t.grad_fn, "hooks", _catch(caught, position))
+        for position, t in enumerate(inputs)
         if t.grad_fn is not None
     ]
     try:
@@ -315,13 +315,13 @@ def grad_of(
     finally:
         for handle in handles:
             handle.remove()
-    found = [caught.get(place, into.get(t)) for place, t in enumerate(inputs)]
+    found = [caught.get(position, into.get(t)) for position, t in enumerate(inputs)]
     return tuple(Tensor(g) if hasattr(g, "strides") else g for g in found)
 
 
-def _catch(caught: dict[int, Any], place: int) -> Callable[[Any], Any]:
+def _catch(caught: dict[int, Any], position: int) -> Callable[[Any], Any]:
     def keep(grad: Any) -> Any:
-        caught[place] = grad
+        caught[position] = grad
         return grad
 
     return keep

@@ -13,7 +13,7 @@ from gradmesh.engine.errors import DeviceError, ShapeError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """Name a place where arrays live.
+    """Name a device that holds arrays.
 
     Args:
         kind: `"cpu"` or `"cuda"`.
@@ -77,7 +77,7 @@ def array_module(array: Array) -> Any:
 
 
 def is_plain(array: Array) -> bool:
-    """Tell whether compiled kernels can take the array: float32 or float64 in host memory."""
+    """Return whether compiled kernels can take the array: float32 or float64 in host memory."""
     # The numbers of these two types; comparing dtypes costs several times as much.
     return isinstance(array, np.ndarray) and 11 <= array.dtype.num <= 12
 

@@ -1,7 +1,6 @@
-"""The only place that imports cupy.
+"""The only module that imports cupy.
 
-Tests may put a numpy-backed stand-in in its place with `stand_in`; the engine cannot tell them
-apart.
+Tests replace cupy by a numpy-backed stand-in, with `stand_in`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def cuda_module() -> Any:
 
 
 def is_available() -> bool:
-    """Tell whether a `cuda` device can be used in this process."""
+    """Return whether a `cuda` device can be used in this process."""
     try:
         cuda_module()
     except DeviceUnavailable:

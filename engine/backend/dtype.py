@@ -32,7 +32,7 @@ SUPPORTED = FLOATS | INTS | {bool_}
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Tell whether tensors of this dtype can carry gradients."""
+    """Return whether tensors of this dtype can carry gradients."""
     return dtype in FLOATS
 
 
@@ -91,9 +91,9 @@ def result_dtype(*operands: Any) -> np.dtype[Any]:
         if isinstance(operand, (bool, int, float)):
             numbers.append(operand)
             continue
-        place = 0 if operand.ndim else 1
-        known = found[place]
-        found[place] = operand.dtype if known is None else promote(known, operand.dtype)
+        position = 0 if operand.ndim else 1
+        known = found[position]
+        found[position] = operand.dtype if known is None else promote(known, operand.dtype)
     with_axes, bare = found
     if with_axes is None or bare is None:
         dtype = bare if with_axes is None else with_axes
@@ -113,7 +113,7 @@ def default_dtype(number: bool | int | float) -> np.dtype[Any]:
 
 
 def can_hold(target: np.dtype[Any], result: np.dtype[Any]) -> bool:
-    """Tell whether a result may be written over an array: its category is not higher."""
+    """Return whether a result may be written into an array: its category is not higher."""
     return _category(result) <= _category(target)
 
 

@@ -21,7 +21,7 @@ _MMAP_THRESHOLD = -3
 
 
 def keep_freed_pages() -> bool:
-    """Tell the C allocator to keep freed pages, for a process that makes big arrays every step.
+    """Make the C allocator keep freed pages, for processes that make big arrays every step.
 
     Returns:
         Whether the allocator took the settings; False where it is not glibc's.
@@ -37,7 +37,7 @@ def keep_freed_pages() -> bool:
 
 
 def empty_pinned(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return host memory that a GPU can copy from without a detour; plain memory without a GPU."""
+    """Return page-locked host memory for copies to a GPU; plain memory without a GPU."""
     if not is_available():
         return np.empty(shape, dtype=dtype)
     return pinned_module().empty_pinned(shape, dtype=dtype)

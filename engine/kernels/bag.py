@@ -98,7 +98,7 @@ def _interleave(starts: Any, lengths: Any, members: Any, out: Any, begins: Any) 
 
 
 def interleave(starts: Any, lengths: Any, members: Any) -> tuple[Any, Any]:
-    """Return the places of some tables' bags, sample by sample instead of table by table.
+    """Return the positions of some tables' bags, sample by sample instead of table by table.
 
     Args:
         starts: int64 [tables, batch], where each bag begins.
@@ -106,12 +106,12 @@ def interleave(starts: Any, lengths: Any, members: Any) -> tuple[Any, Any]:
         members: int64 [m], which tables.
 
     Returns:
-        places, int64 [n], and where each bag begins among them, int64 [batch * m + 1].
+        positions, int64 [n], and where each bag begins among them, int64 [batch * m + 1].
     """
-    places = np.empty(int(lengths.sum()), np.int64)
+    positions = np.empty(int(lengths.sum()), np.int64)
     begins = np.zeros(starts.shape[1] * len(members) + 1, np.int64)
-    count = _interleave(starts, lengths, members, places, begins)
-    return places[:count], begins
+    count = _interleave(starts, lengths, members, positions, begins)
+    return positions[:count], begins
 
 
 def bag_sum(table: Any, ids: Any, starts: Any, scales: Any = None) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.kernels.compile import fetch_row, inline, jit
+from gradmesh.engine.kernels.compile import inline, jit, prefetch_row
 from gradmesh.engine.kernels.hashing import spread
 
 KEEP, LRU, LFU, TTL = 0, 1, 2, 3
@@ -23,13 +23,13 @@ BEGIN, CAPACITY, USED, CLASS = 0, 1, 2, 3
 """Columns of `heads`."""
 
 NEXT_SLOT, FREE_SLOTS, SLOT_LIMIT, ROWS, EVICTED, DEAD = 0, 1, 2, 3, 4, 5
-"""Places in `counts`: slots ever given, slots given back, slots allowed, entries, victims so far,
+"""Places in `counts`: slots ever assigned, slots freed, slots allowed, entries, evictions so far,
 regions left behind since `dead` was read."""
 
-DONE, NO_SLOT, NO_CLASS, NO_ROOM_FOR_DEAD = 0, 1, 2, 3
+DONE, NO_SLOT, NO_CLASS, DEAD_LIST_FULL = 0, 1, 2, 3
 """Why `insert` returned."""
 
-# Ids whose entries are fetched at once.
+# Ids whose entries are prefetched together.
 _BLOCK = 128
 _LOW = np.uint64(0xFFFFFFFF)
 _MASK = 0xFFFFFFFF
@@ -56,7 +56,7 @@ def _marked(policy: Any, old: Any, now: Any, clocks: Any, bucket: Any) -> Any:
 
 @jit
 def first_foreign(ids: Any, local: Any) -> Any:
-    """Return the place of the first id whose bucket is not here (local < 0), or -1."""
+    """Return the position of the first id whose bucket is not here (local < 0), or -1."""
     for i in range(ids.shape[0]):
         if local[np.int64(spread(ids[i]) >> _TOP)] < 0:
             return i
@@ -64,10 +64,10 @@ def first_foreign(ids: Any, local: Any) -> Any:
 
 
 @inline
-def _fetch_homes(
+def _prefetch_homes(
     ids: Any, begin: Any, end: Any, local: Any, heads: Any, entries: Any, way: Any
 ) -> None:
-    """Note where the search for ids[begin:end] starts, and fetch that into the cache.
+    """Store where the search for ids[begin:end] starts, and prefetch these entries.
 
     A row of `way` says of an id where to look, and where its bucket begins and ends.
     """
@@ -75,28 +75,27 @@ def _fetch_homes(
         hashed = spread(ids[i])
         bucket = np.int64(local[np.int64(hashed >> _TOP)])
         first, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
-        place = first + _home(hashed, capacity)
-        way[i - begin, 0], way[i - begin, 1], way[i - begin, 2] = place, first, first + capacity
-        fetch_row(entries, place)
-        # Half of the searches go on; they may cross into the next line.
-        fetch_row(entries, place + 2)
+        position = first + _home(hashed, capacity)
+        way[i - begin, 0], way[i - begin, 1], way[i - begin, 2] = position, first, first + capacity
+        prefetch_row(entries, position)
+        # Half of the searches continue; they may cross into the next cache line.
+        prefetch_row(entries, position + 2)
 
 
 @inline
-def _settle(ids: Any, begin: Any, end: Any, entries: Any, way: Any, left: Any, values: Any) -> None:
+def _probe(ids: Any, begin: Any, end: Any, entries: Any, way: Any, left: Any, values: Any) -> None:
     """Move on to the entries of ids[begin:end], or to the empty ones where a search ends.
 
-    What stands there beside the id goes to `values`. One look at all of them, then another at
-    those that are left, and so on: whether an entry is the right one cannot be foreseen, so that
-    no branch may depend on it.
+    The values of these entries go to `values`. Each pass compares all ids that are left: whether an
+    entry matches is unpredictable, so no branch depends on it.
     """
     count = 0
     for k in range(end - begin):
-        place = np.uint64(way[k, 0])
-        value = entries[place, 1]
+        position = np.uint64(way[k, 0])
+        value = entries[position, 1]
         values[k] = value
         left[count] = k
-        count += 1 - int((entries[place, 0] == ids[begin + k]) | (value == 0))
+        count += 1 - int((entries[position, 0] == ids[begin + k]) | (value == 0))
     while count > 0:
         again = 0
         for m in range(count):
@@ -104,26 +103,26 @@ def _settle(ids: Any, begin: Any, end: Any, entries: Any, way: Any, left: Any, v
             following = way[k, 0] + 1
             following = way[k, 1] if following == way[k, 2] else following
             way[k, 0] = following
-            place = np.uint64(following)
-            value = entries[place, 1]
+            position = np.uint64(following)
+            value = entries[position, 1]
             values[k] = value
             left[again] = k
-            again += 1 - int((entries[place, 0] == ids[begin + k]) | (value == 0))
+            again += 1 - int((entries[position, 0] == ids[begin + k]) | (value == 0))
         count = again
 
 
 @inline
-def _search(key: Any, place: Any, local: Any, heads: Any, entries: Any) -> Any:
-    """Return the place of an id, or the empty one where the search ends."""
-    if entries[place, 1] != 0 and entries[place, 0] != key:
+def _search(key: Any, position: Any, local: Any, heads: Any, entries: Any) -> Any:
+    """Return the position of an id, or the empty one where the search ends."""
+    if entries[position, 1] != 0 and entries[position, 0] != key:
         bucket = np.int64(local[np.int64(spread(key) >> _TOP)])
         begin = heads[bucket, BEGIN]
         end = begin + heads[bucket, CAPACITY]
-        while entries[place, 1] != 0 and entries[place, 0] != key:
-            place += 1
-            if place == end:
-                place = begin
-    return place
+        while entries[position, 1] != 0 and entries[position, 0] != key:
+            position += 1
+            if position == end:
+                position = begin
+    return position
 
 
 @jit
@@ -137,8 +136,8 @@ def find(ids: Any, local: Any, heads: Any, entries: Any, oldest: Any, out: Any) 
     missing = 0
     for begin in range(0, ids.shape[0], _BLOCK):
         end = min(begin + _BLOCK, ids.shape[0])
-        _fetch_homes(ids, begin, end, local, heads, entries, way)
-        _settle(ids, begin, end, entries, way, left, values)
+        _prefetch_homes(ids, begin, end, local, heads, entries, way)
+        _probe(ids, begin, end, entries, way, left, values)
         for i in range(begin, end):
             value = values[i - begin]
             absent = (value == 0) | (((value >> 32) & _MASK) < oldest)
@@ -162,7 +161,7 @@ def use(
 ) -> Any:
     """Do as `find` and mark each entry as used; return how many are missing, how many expired.
 
-    The places in ids of expired entries are listed, and their marks are left alone.
+    The positions in ids of expired entries are listed, and their marks are left alone.
     """
     way = np.empty((_BLOCK, 3), np.int64)
     left, values = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
@@ -170,12 +169,12 @@ def use(
     stale = 0
     for begin in range(0, ids.shape[0], _BLOCK):
         end = min(begin + _BLOCK, ids.shape[0])
-        _fetch_homes(ids, begin, end, local, heads, entries, way)
-        _settle(ids, begin, end, entries, way, left, values)
+        _prefetch_homes(ids, begin, end, local, heads, entries, way)
+        _probe(ids, begin, end, entries, way, left, values)
         for i in range(begin, end):
-            place = way[i - begin, 0]
-            # Read again: an id may stand twice, and the first one has marked it.
-            value = entries[place, 1]
+            position = way[i - begin, 0]
+            # Read again: an id may appear twice, and its first use has marked the entry.
+            value = entries[position, 1]
             slot = value & _MASK
             out[i] = slot - 1
             if value == 0:
@@ -187,19 +186,19 @@ def use(
                 stale += 1
                 continue
             bucket = np.int64(local[np.int64(spread(ids[i]) >> _TOP)])
-            entries[place, 1] = (_marked(policy, mark, now, clocks, bucket) << 32) | slot
+            entries[position, 1] = (_marked(policy, mark, now, clocks, bucket) << 32) | slot
     return missing, stale
 
 
 @jit
 def _put(entries: Any, begin: Any, capacity: Any, key: Any, value: Any) -> None:
-    place = _home(spread(key), capacity)
-    while entries[begin + place, 1] != 0:
-        place += 1
-        if place == capacity:
-            place = 0
-    entries[begin + place, 0] = key
-    entries[begin + place, 1] = value
+    position = _home(spread(key), capacity)
+    while entries[begin + position, 1] != 0:
+        position += 1
+        if position == capacity:
+            position = 0
+    entries[begin + position, 0] = key
+    entries[begin + position, 1] = value
 
 
 @jit
@@ -220,7 +219,7 @@ def _grow(bucket: Any, heads: Any, entries: Any, sizes: Any) -> bool:
 
 @jit
 def _order(policy: Any, value: Any, clock: Any, key: Any) -> Any:
-    """Return a number that is least for the entry to go first; no two entries have the same."""
+    """Return the eviction order of an entry: the least is dropped first; no two are equal."""
     mark = (value >> 32) & _MASK
     if policy == LRU:
         mark = (mark - clock - 1) & _MASK
@@ -239,10 +238,10 @@ def evict(
     counts: Any,
     free: Any,
 ) -> Any:
-    """Drop expired entries of a bucket, and the share (one of so many) that goes first, if not 0.
+    """Drop expired entries of a bucket and, unless share is 0, the first 1/share in eviction order.
 
     Returns:
-        How many went.
+        How many were dropped.
     """
     begin, capacity, used = heads[bucket, BEGIN], heads[bucket, CAPACITY], heads[bucket, USED]
     if share == 0:
@@ -297,13 +296,13 @@ def insert(
     dead: Any,
     made: Any,
 ) -> Any:
-    """Give slots to ids from `start` on that have none, evicting where a bucket is at its quota.
+    """Assign slots to ids from `start` on that have none, evicting where a bucket is at its quota.
 
     Args:
         ids: int64 [n].
         start: Where to go on.
         local: Number here of each of the 4096 buckets.
-        heads: See the file's docstring.
+        heads: See the module's docstring.
         entries: As above.
         sizes: As above.
         policy: Meaning of marks.
@@ -312,9 +311,9 @@ def insert(
         quota: Entries a bucket may have; 0 for any number.
         clocks: Uses of each bucket so far.
         counts: See NEXT_SLOT and the names beside it.
-        free: Slots that were given back, counts[FREE_SLOTS] of them.
+        free: Freed slots, counts[FREE_SLOTS] of them.
         dead: Regions left behind, [k, 2]: begin and length.
-        made: For each id the slot it was given here, or -1.
+        made: For each id the slot assigned here, or -1.
 
     Returns:
         Where it stopped, and why.
@@ -325,14 +324,14 @@ def insert(
         bucket = np.int64(local[np.int64(hashed >> _TOP)])
         made[i] = -1
         begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
-        place = _search(key, begin + _home(hashed, capacity), local, heads, entries)
-        if entries[place, 1] != 0:
+        position = _search(key, begin + _home(hashed, capacity), local, heads, entries)
+        if entries[position, 1] != 0:
             continue
         if quota > 0 and heads[bucket, USED] >= quota:
             evict(bucket, 16, policy, oldest, heads, entries, clocks, counts, free)
         elif (heads[bucket, USED] + 1) * 5 > capacity * 4:
             if counts[DEAD] == dead.shape[0]:
-                return i, NO_ROOM_FOR_DEAD
+                return i, DEAD_LIST_FULL
             if not _grow(bucket, heads, entries, sizes):
                 return i, NO_CLASS
             dead[counts[DEAD], 0], dead[counts[DEAD], 1] = begin, capacity
@@ -385,17 +384,17 @@ def find_marks(
         hashed = spread(ids[i])
         bucket = local[hashed >> _TOP]
         begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
-        place: Any = np.int64(((hashed & _LOW) * np.uint64(capacity)) >> _HALF)
-        while entries[begin + place, 1] != 0:
-            if entries[begin + place, 0] == ids[i]:
-                mark = (entries[begin + place, 1] >> 32) & _MASK
+        position: Any = np.int64(((hashed & _LOW) * np.uint64(capacity)) >> _HALF)
+        while entries[begin + position, 1] != 0:
+            if entries[begin + position, 0] == ids[i]:
+                mark = (entries[begin + position, 1] >> 32) & _MASK
                 if mark >= oldest:
-                    slots[i] = (entries[begin + place, 1] & _MASK) - 1
+                    slots[i] = (entries[begin + position, 1] & _MASK) - 1
                     marks[i] = mark
                 break
-            place += 1
-            if place == capacity:
-                place = 0
+            position += 1
+            if position == capacity:
+                position = 0
 
 
 @jit
@@ -423,12 +422,12 @@ def set_marks(ids: Any, local: Any, heads: Any, entries: Any, marks: Any) -> Non
         hashed = spread(ids[i])
         bucket = local[hashed >> _TOP]
         begin, capacity = heads[bucket, BEGIN], heads[bucket, CAPACITY]
-        place: Any = np.int64(((hashed & _LOW) * np.uint64(capacity)) >> _HALF)
-        while entries[begin + place, 1] != 0:
-            if entries[begin + place, 0] == ids[i]:
-                slot = entries[begin + place, 1] & _MASK
-                entries[begin + place, 1] = (np.int64(marks[i]) << 32) | slot
+        position: Any = np.int64(((hashed & _LOW) * np.uint64(capacity)) >> _HALF)
+        while entries[begin + position, 1] != 0:
+            if entries[begin + position, 0] == ids[i]:
+                slot = entries[begin + position, 1] & _MASK
+                entries[begin + position, 1] = (np.int64(marks[i]) << 32) | slot
                 break
-            place += 1
-            if place == capacity:
-                place = 0
+            position += 1
+            if position == capacity:
+                position = 0

@@ -1,4 +1,4 @@
-"""The clock: which rows of a slow store lie in fast memory, by second chance."""
+"""The clock algorithm (second chance): which rows of a slow store are kept in fast memory."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def plan(
     pinned: Any,
     turn: Any,
     hand: Any,
-    places: Any,
+    positions: Any,
     moves: Any,
 ) -> Any:
-    """Give each slot a place in fast memory.
+    """Assign each slot a position in fast memory.
 
     Args:
-        slots: int64 [n]; -1 is left alone. At most half as many distinct ones as places.
-        where: int32 [slots], the place of each slot plus one; 0 for none.
-        owners: int64 [places], the slot in each place; -1 for none.
-        chance: uint8 [places], 1 for places used since the hand passed.
-        pinned: int64 [places], the turn that needs the place.
+        slots: int64 [n]; -1 is left alone. At most half as many distinct ones as positions.
+        where: int32 [slots], the position of each slot plus one; 0 for none.
+        owners: int64 [positions], the slot in each position; -1 for none.
+        chance: uint8 [positions], 1 for positions used since the hand passed.
+        pinned: int64 [positions], the turn that needs the position.
         turn: Number of this call.
-        hand: int64 [1], where the clock stands.
-        places: int64 [n], filled in.
-        moves: int64 [n, 3], filled in: place, slot that leaves it (or -1), slot that enters it.
+        hand: int64 [1], the position of the clock hand.
+        positions: int64 [n], filled in.
+        moves: int64 [n, 3], filled in: position, slot that leaves it (or -1), slot that enters it.
 
     Returns:
         How many moves there are.
@@ -41,26 +41,26 @@ def plan(
     for i in range(slots.shape[0]):
         slot = slots[i]
         if slot < 0:
-            places[i] = -1
+            positions[i] = -1
             continue
-        place = np.int64(where[slot]) - 1
-        if place < 0:
+        position = np.int64(where[slot]) - 1
+        if position < 0:
             while True:
-                place = hand[0]
-                hand[0] = place + 1 if place + 1 < owners.shape[0] else 0
-                if pinned[place] == turn:
+                position = hand[0]
+                hand[0] = position + 1 if position + 1 < owners.shape[0] else 0
+                if pinned[position] == turn:
                     continue
-                if chance[place] == 0:
+                if chance[position] == 0:
                     break
-                chance[place] = 0
-            leaving = owners[place]
+                chance[position] = 0
+            leaving = owners[position]
             if leaving >= 0:
                 where[leaving] = 0
-            owners[place] = slot
-            where[slot] = place + 1
-            moves[count, 0], moves[count, 1], moves[count, 2] = place, leaving, slot
+            owners[position] = slot
+            where[slot] = position + 1
+            moves[count, 0], moves[count, 1], moves[count, 2] = position, leaving, slot
             count += 1
-        chance[place] = 1
-        pinned[place] = turn
-        places[i] = place
+        chance[position] = 1
+        pinned[position] = turn
+        positions[i] = position
     return count

@@ -1,8 +1,8 @@
 """How kernels are compiled, and how they prefetch memory.
 
-Kernels run without the GIL, are cached on disk and divide as numpy does. Rows at random places cost
-a cache miss each. A processor has many misses under way at once, but looks only so far ahead by
-itself: a kernel that knows its next rows prefetches them.
+Kernels run without the GIL, are cached on disk and divide as numpy does. A row at a random address
+costs a cache miss. A processor can have many misses in flight, but looks only a few instructions
+ahead: a kernel that knows its next rows prefetches them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def jit(function: F) -> F:
     try:
         return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError:
-        # numba found no writable place for its cache, as in a read-only container.
+        # numba found no writable folder for its cache, as in a read-only container.
         return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
 
 
@@ -40,29 +40,29 @@ _INT = ir.IntType(32)
 _LINE = 64
 
 
-def _fetch_line(typing: Any, array: Any, row: Any, offset: Any) -> Any:
-    """Ask for the cache line at a byte of a row; nothing is read, so any place may be named."""
+def _prefetch_line(typing: Any, array: Any, row: Any, offset: Any) -> Any:
+    """Prefetch the cache line at a byte of a row; nothing is read, so any address is allowed."""
     del typing
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         held = context.make_array(signature.args[0])(context, builder, arguments[0])
         step = builder.extract_value(held.strides, 0)
-        place = builder.add(builder.mul(arguments[1], step), arguments[2])
-        pointer = builder.gep(builder.bitcast(held.data, _BYTE), [place])
+        position = builder.add(builder.mul(arguments[1], step), arguments[2])
+        pointer = builder.gep(builder.bitcast(held.data, _BYTE), [position])
         kind = ir.FunctionType(ir.VoidType(), [_BYTE, _INT, _INT, _INT])
         function = builder.module.declare_intrinsic("llvm.prefetch", [_BYTE], kind)
-        # To read, to be kept in all caches, as data.
+        # For reading, in all cache levels, as data.
         builder.call(function, [pointer, *(_INT(number) for number in (0, 3, 1))])
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.int64), generate
 
 
-_line: Any = intrinsic(_fetch_line)
+_line: Any = intrinsic(_prefetch_line)
 
 
 @inline
-def fetch_row(array: Any, row: Any) -> None:
-    """Ask for a row of a matrix whose rows are contiguous."""
+def prefetch_row(array: Any, row: Any) -> None:
+    """Prefetch a row of a matrix whose rows are contiguous."""
     for offset in range(0, array.shape[1] * array.itemsize, _LINE):
         _line(array, row, offset)

@@ -62,13 +62,13 @@ def has_repeats(ids: Any) -> bool:
     count = ids.shape[0]
     if count < 2:
         return False
-    # A quarter full, so that most searches end where they begin.
+    # A quarter full, so that most searches end at the first slot.
     slots = np.full(1 << max(4, (4 * count - 1).bit_length()), -1, dtype=np.int32)
     return bool(_repeats(ids, slots))
 
 
 def unique_inverse(ids: Any) -> tuple[Any, Any]:
-    """Return the distinct ids and, for each id, where it stands among them.
+    """Return the distinct ids and the position of each id among them.
 
     Args:
         ids: Integers of any shape; taken as int64.

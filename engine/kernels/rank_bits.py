@@ -1,7 +1,7 @@
-"""A set of numbers as bits with counts: the rank of a member is its place in a shard.
+"""A set of ids as a bitmap with counts: the rank of an id is its position in a shard.
 
-`words`, uint64 [n, 2], holds 64 bits and the number of members before them: a quarter of a byte a
-number, one cache line a question, where a table of places takes four bytes a number.
+`words`, uint64 [n, 2], holds 64 bits and the number of members before them. That is a quarter of a
+byte per id and one cache line per query; a table of positions takes four bytes per id.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def mark_owned(words: Any, limit: Any, local: Any) -> Any:
 
 @jit
 def outside(ids: Any, limit: Any) -> Any:
-    """Return the place of the first id that is not in [0, limit), or -1."""
+    """Return the position of the first id that is not in [0, limit), or -1."""
     for i in range(ids.shape[0]):
         if ids[i] < 0 or ids[i] >= limit:
             return i
@@ -56,7 +56,7 @@ def outside(ids: Any, limit: Any) -> Any:
 
 @jit
 def ranks(ids: Any, words: Any, out: Any) -> Any:
-    """Put the rank of each id into out; return the place of the first that is no member, or -1."""
+    """Put the rank of each id into out; return the position of the first absent id, or -1."""
     for i in range(ids.shape[0]):
         id_ = np.uint64(ids[i])
         word = id_ >> np.uint64(6)

@@ -29,11 +29,11 @@ def _route(
 ) -> Any:
     """Fill inverse, distinct, layout and totals; return how many distinct ids there are.
 
-    Below 0 stands -1 - the place of an id that is no row of its table.
+    A result below 0 is -1 - the position of an id outside its table.
     """
     tables = groups.shape[0]
     begins, counts = layout[0], layout[1]
-    # One owner and one matrix: in order of first appearance they stand where they belong.
+    # With one owner and one matrix, order of first appearance is the final order.
     alone = scratch.shape[0] == 0
     unique = distinct if alone else scratch[0]
     found = 0
@@ -41,7 +41,7 @@ def _route(
         begin, end = starts[table], starts[table + 1]
         first, last = bounds[0, table], bounds[1, table]
         size = 16
-        # A quarter full, so that most searches end where they begin.
+        # A quarter full, so that most searches end at the first slot.
         while size < 4 * (end - begin):
             size *= 2
         mask = np.uint64(size - 1)
@@ -72,7 +72,7 @@ def _route(
     if alone:
         totals[0] = found
         return found
-    owners, places = scratch[1], scratch[2]
+    owners, positions = scratch[1], scratch[2]
     first = 0
     while first < tables:
         group = groups[order[first]]
@@ -94,10 +94,10 @@ def _route(
             before += totals[group]
         for i in range(starts[table], starts[table + 1]):
             if inverse[i] == k:  # the first of its kind
-                places[k] += begins[owners[k], table]
-                distinct[before + places[k]] = unique[k]
+                positions[k] += begins[owners[k], table]
+                distinct[before + positions[k]] = unique[k]
                 k += 1
-            inverse[i] = places[inverse[i]]
+            inverse[i] = positions[inverse[i]]
     return found
 
 
@@ -120,20 +120,20 @@ def route_ids(
         bucket_owners: int32 [4096], the owner of each bucket; a bucket is the upper 12 bits of
             the mixed id.
         owner_count: How many owners there are.
-        groups: int64 [tables], numbers from 0 on without a gap; tables of a group stand together.
+        groups: int64 [tables], numbers from 0 on without a gap; tables of a group are adjacent.
         order: int64 [tables], the tables by group.
         group_count: How many groups there are.
 
     Returns:
-        -1, or the place of the first id that is no row of its table: the rest means nothing then;
+        -1, or the position of the first id that is outside its table; the rest is undefined then;
         distinct, int64 [m], by group, then owner, then table, then first appearance;
-        inverse, int64 [n], where each id stands among those of its group;
+        inverse, int64 [n], the position of each id among those of its group;
         layout, int64 [2, owners, tables], where the distinct ids of each owner and table begin
         among those of their group, and how many they are;
         totals, int64 [groups], how many there are in each group.
     """
     tables, count = len(groups), len(ids)
-    # Only as much of it is used as the biggest table needs.
+    # Sized for the case that one table has all ids.
     slots = np.empty(1 << max(4, (4 * count - 1).bit_length()), np.int32)
     alone = owner_count == 1 and group_count == 1
     scratch = np.empty((0 if alone else 3, count), np.int64)
@@ -190,9 +190,9 @@ def route_one(ids: Any, first: int, last: int) -> tuple[int, Any, Any]:
         last: The greatest.
 
     Returns:
-        -1, or the place of the first id that is no row of the table: the rest means nothing then;
+        -1, or the position of the first id that is outside the table; the rest is undefined then;
         distinct, int64 [m], in order of first appearance;
-        inverse, int64 [n], where each id stands among them.
+        inverse, int64 [n], the position of each id among them.
     """
     count = len(ids)
     if count == 1:

@@ -96,9 +96,11 @@ def copy_in(table: Any, index: Any, rows: Any) -> None:
 
 def check_index(index: Any, limit: int) -> None:
     """Raise IndexError if an index lies outside [0, limit)."""
-    place = _first_outside(index, limit)
-    if place >= 0:
-        raise IndexError(f"index {int(index[place])} at place {place} is outside {limit} rows")
+    position = _first_outside(index, limit)
+    if position >= 0:
+        raise IndexError(
+            f"index {int(index[position])} at position {position} is outside {limit} rows"
+        )
 
 
 def gather(table: Any, index: Any, out: Any = None) -> Any:
@@ -118,9 +120,9 @@ def gather(table: Any, index: Any, out: Any = None) -> Any:
 
 
 def scatter_add(out: Any, index: Any, rows: Any) -> None:
-    """Add rows to out[index], one after the other, so repeated places add up in order."""
+    """Add rows to out[index], one after the other, so repeated indices add up in order."""
     if len(index) != len(rows):
-        raise IndexError(f"{len(index)} places for {len(rows)} rows")
+        raise IndexError(f"{len(index)} indices for {len(rows)} rows")
     check_index(index, out.shape[0])
     if not is_plain(rows) and rows.dtype.kind not in "iu":
         # numba knows no half precision on the CPU; sum in float32 and round once.
@@ -132,7 +134,7 @@ def scatter_add(out: Any, index: Any, rows: Any) -> None:
 
 
 def scatter_sgd(weights: Any, index: Any, grads: Any, lr: float) -> None:
-    """Subtract lr * grads from weights[index], one after the other; places may repeat."""
+    """Subtract lr * grads from weights[index], one after the other; indices may repeat."""
     check_index(index, weights.shape[0])
     _scatter_sub_scaled(weights, index, grads, weights.dtype.type(lr))
 
@@ -190,21 +192,21 @@ _EXPONENTS = {
 }
 
 
-# The above by dtype, whose name takes numpy longer than the check of a row.
+# The same by dtype: reading the name of a dtype costs more than checking a row.
 _by_dtype: dict[Any, Any] = {}
 
 
 @jit
 def _any_has_all(bits: Any, mask: Any) -> Any:
     found = False
-    # Without a way out: so the compiler makes vectors of it.
+    # No early exit, so that the compiler vectorizes the loop.
     for i in range(bits.shape[0]):
         found |= (bits[i] & mask) == mask
     return found
 
 
 def all_finite(array: Any) -> bool:
-    """Tell whether an array of floating-point numbers has no NaN and no infinity."""
+    """Return whether a floating-point array has no NaN and no infinity."""
     dtype = array.dtype
     known = _by_dtype.get(dtype)
     if known is None:
@@ -259,7 +261,7 @@ def gather_columns(
         at: Which column of it the rows of the first matrix go to.
 
     Raises:
-        IndexError: An index names no row of its matrix, or there are not so many columns.
+        IndexError: If an index lies outside its matrix, or a matrix has too few columns.
     """
     index = np.ascontiguousarray(index)
     one = matrices[0]

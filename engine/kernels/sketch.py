@@ -16,12 +16,12 @@ from gradmesh.engine.kernels.hashing import spread
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TOP = np.uint64(52)
 
-# After so many uses a counter, all counters of a bucket are halved: old ids fade.
+# Average uses per counter after which all counters of a bucket are halved: old ids fade.
 _USES_A_COUNTER = 8
 
 
 @inline
-def _places(hashed: Any, mask: Any) -> Any:
+def _positions(hashed: Any, mask: Any) -> Any:
     other = spread(hashed + _GOLDEN)
     return np.int64(hashed & mask), np.int64(other & mask)
 
@@ -46,10 +46,10 @@ def count_uses(
         hashed = spread(ids[i])
         bucket = np.int64(local[np.int64(hashed >> _TOP)])
         row = counters[bucket]
-        one, two = _places(hashed, mask)
+        one, two = _positions(hashed, mask)
         seen = min(row[one], row[two])
         if grow:
-            # Only the lesser counter is off by the least, so only it is raised.
+            # The smaller counter is closer to the truth, so only it is raised.
             if seen < 255:
                 seen += 1
             row[one] = max(row[one], seen)
@@ -92,7 +92,7 @@ def mark_changed(counts: Any, rows: Any, count: Any, bits: Any) -> None:
 
 @jit
 def changed_after(counts: Any, rows: Any, count: Any, bits: Any, out: Any) -> int:
-    """Put the places of rows whose cells have more than a count into out; return how many.
+    """Put the positions of rows whose cells have more than a count into out; return how many.
 
     Args:
         counts: Unsigned integers [2**bits].

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.kernels.compile import fetch_row, inline, jit
+from gradmesh.engine.kernels.compile import inline, jit, prefetch_row
 
 _LANES = 16
-# Rows that are fetched into the cache before their turn comes.
+# How many rows ahead to prefetch.
 _AHEAD = 8
 
 
@@ -24,7 +24,7 @@ def sgd(weights: Any, index: Any, grads: Any, lr: Any, decay: Any) -> None:
     """Subtract lr * (grad + decay * weight)."""
     for i in range(index.shape[0]):
         if i + _AHEAD < index.shape[0]:
-            fetch_row(weights, index[i + _AHEAD])
+            prefetch_row(weights, index[i + _AHEAD])
         w = weights[index[i]]
         g = grads[i]
         for j in range(w.shape[0]):
@@ -63,7 +63,7 @@ def momentum(
 def adagrad(weights: Any, sums: Any, index: Any, grads: Any, lr: Any, decay: Any, eps: Any) -> None:
     """Divide each gradient by the root of the sum of its squares so far."""
     for i in range(index.shape[0]):
-        # Unsigned, so that no check for negative places stands between the loads.
+        # Unsigned, so that no check for negative indices separates the loads.
         r = np.uint64(index[i])
         for j in range(weights.shape[1]):
             d = grads[i, j] + decay * weights[r, j]

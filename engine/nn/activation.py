@@ -23,7 +23,7 @@ class ReLU(Module):
     """Apply max(x, 0).
 
     Args:
-        inplace: Taken for torch's sake; the result is a new tensor all the same.
+        inplace: Accepted for compatibility with torch; the result is a new tensor all the same.
     """
 
     def __init__(self, inplace: bool = False) -> None:

@@ -15,7 +15,7 @@ from gradmesh.engine.nn.module import Module, Parameter
 
 @final
 class MultiheadAttention(Module):
-    """Let each place of a sequence look at all places of another, with several heads.
+    """Attend from each position of a sequence to all positions of another, with several heads.
 
     Args:
         embed_dim: Length of the query's and of the result's last axis.
@@ -68,7 +68,7 @@ class MultiheadAttention(Module):
         self.dropout, self.batch_first, self.generator = dropout, batch_first, generator
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
-        place = {"device": device, "dtype": dtype}
+        position = {"device": device, "dtype": dtype}
         shapes: dict[str, tuple[int, int]] = {"in_proj_weight": (3 * embed_dim, embed_dim)}
         if (self.kdim, self.vdim) != (embed_dim, embed_dim):
             dims = (embed_dim, self.kdim, self.vdim)
@@ -76,12 +76,12 @@ class MultiheadAttention(Module):
                 f"{n}_proj_weight": (embed_dim, dim) for n, dim in zip("qkv", dims, strict=True)
             }
         for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
-            made = Parameter(empty(*shapes[name], **place)) if name in shapes else None
+            made = Parameter(empty(*shapes[name], **position)) if name in shapes else None
             self.register_parameter(name, made)
         self.register_parameter(
-            "in_proj_bias", Parameter(empty(3 * embed_dim, **place)) if bias else None
+            "in_proj_bias", Parameter(empty(3 * embed_dim, **position)) if bias else None
         )
-        self.out_proj = Linear(embed_dim, embed_dim, bias, generator=generator, **place)
+        self.out_proj = Linear(embed_dim, embed_dim, bias, generator=generator, **position)
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: Generator | None = None) -> None:
@@ -111,15 +111,15 @@ class MultiheadAttention(Module):
             query: [length, batch, embed_dim], batch first if so made, or without the batch.
             key: As query, of its own length, with kdim.
             value: As key, with vdim.
-            key_padding_mask: [batch, key length]; places to leave out are true, or numbers that are
-                added to the scores.
+            key_padding_mask: [batch, key length]; true for positions to leave out, or numbers that
+                are added to the scores.
             need_weights: Whether to return the weights.
             attn_mask: [query length, key length] or [batch * num_heads, query length, key length];
                 pairs to leave out are true, or numbers that are added to the scores.
             average_attn_weights: Whether the weights returned are the mean over the heads.
             is_causal: Says that attn_mask is causal; attn_mask must be given all the same.
 
-        Where a mask leaves a place of the query nothing, its weights are NaN, and without
+        Where a mask leaves a position of the query nothing, its weights are NaN, and without
         need_weights 0, as in torch.
 
         Raises:
@@ -133,9 +133,9 @@ class MultiheadAttention(Module):
         first = self.batch_first or not has_batch
         # The same object stays the same, so that it is projected by one product.
         led = {id(x): x for x in (query, key, value)}
-        for place, x in led.items():
+        for position, x in led.items():
             x = x if has_batch else ops.unsqueeze(x, 0)
-            led[place] = x if first else ops.transpose(x, 0, 1)
+            led[position] = x if first else ops.transpose(x, 0, 1)
         parts = self._project(led[id(query)], led[id(key)], led[id(value)])
         q, k, v = (self._split(part) for part in parts)
         scores = ops.matmul(q * math.sqrt(1 / self.head_dim), ops.transpose(k, 2, 3))
@@ -182,8 +182,8 @@ class MultiheadAttention(Module):
             return list(ops.chunk(ops.linear(query, weight, bias), 3, -1))
         own = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         parts = []
-        for place, (x, matrix) in enumerate(zip((query, key, value), own, strict=True)):
-            rows = slice(place * size, (place + 1) * size)
+        for position, (x, matrix) in enumerate(zip((query, key, value), own, strict=True)):
+            rows = slice(position * size, (position + 1) * size)
             shift = None if bias is None else bias[rows]
             parts.append(ops.linear(x, matrix if weight is None else weight[rows], shift))
         return parts
@@ -217,7 +217,7 @@ class MultiheadAttention(Module):
 
 
 def _added(name: str, mask: Any, dtype: Any) -> Any:
-    """Return a mask as numbers to add: minus infinity where a truth value leaves a place out."""
+    """Return a mask as numbers to add: minus infinity where a boolean mask excludes a position."""
     if mask.dtype == bool:
         xp = array_module(mask.data)
         return Tensor(xp.where(mask.data, -math.inf, 0.0).astype(dtype))

@@ -1,7 +1,7 @@
 """Hooks that see the gradients of a module's arguments and results.
 
-Gates stand before and after the module: ops that hand on what they get, and its gradient too. The
-one after the module is reached first and keeps the gradients of the results, the one before it
+Identity ops (gates) before and after the module pass values and gradients through. In backward the
+gate after the module runs first and keeps the gradients of the results; the gate before the module
 calls the hooks with both.
 """
 
@@ -14,7 +14,7 @@ from gradmesh.engine.autograd import Function, Tensor
 
 
 class _Gate(Function):
-    """Hand on arrays, and let a function look at their gradients or replace them."""
+    """Pass arrays through; call a function with their gradients, which may replace them."""
 
     __slots__ = ("on_grads",)
 
@@ -58,7 +58,7 @@ class BackwardWatch:
     def _keep(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         self._results = grads
         if not self._has_gate:
-            # No argument has a gradient, so that nothing else will call the hooks.
+            # No argument has a gradient, so no other gate will call the hooks.
             self._run(())
         return grads
 
@@ -75,15 +75,15 @@ class BackwardWatch:
 def _through(
     values: tuple[Any, ...], on_grads: Callable[[tuple[Any, ...]], Any]
 ) -> tuple[Any, ...]:
-    """Return the values with the tensors that carry a gradient led through one gate."""
-    places = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.requires_grad]
-    if not places:
+    """Return the values, those that require a gradient passed through one gate."""
+    positions = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.requires_grad]
+    if not positions:
         return values
-    led = _Gate.apply(on_grads, *[values[i] for i in places])
+    led = _Gate.apply(on_grads, *[values[i] for i in positions])
     if not isinstance(led, tuple):
         led = (led,)
     placed = list(values)
-    for i, out in zip(places, led, strict=True):
+    for i, out in zip(positions, led, strict=True):
         # The same memory, so that changes in place are counted together, and refused if recorded.
         out.version = values[i].version
         out.seen = out.version[1]

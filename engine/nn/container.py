@@ -25,15 +25,15 @@ class Sequential(Module):
     def forward(self, x: Any) -> Any:
         """Return the last module's result; a layer and the ReLU after it run as one op."""
         modules: list[Any] = list(self._modules.values())
-        place = 0
-        while place < len(modules):
-            module = modules[place]
-            if place + 1 < len(modules) and module.can_fuse(modules[place + 1]):
+        position = 0
+        while position < len(modules):
+            module = modules[position]
+            if position + 1 < len(modules) and module.can_fuse(modules[position + 1]):
                 x = module.forward_fused(x)
-                place += 2
+                position += 2
             else:
                 x = module(x)
-                place += 1
+                position += 1
         return x
 
     def append(self, module: Module) -> Sequential:
@@ -41,10 +41,10 @@ class Sequential(Module):
         self.add_module(str(len(self)), module)
         return self
 
-    def __getitem__(self, place: int | slice) -> Any:
-        if isinstance(place, slice):
-            return Sequential(dict(list(self._modules.items())[place]))
-        return list(self.children())[place]
+    def __getitem__(self, position: int | slice) -> Any:
+        if isinstance(position, slice):
+            return Sequential(dict(list(self._modules.items())[position]))
+        return list(self.children())[position]
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -76,8 +76,8 @@ class ModuleList(Module):
             self.append(module)
         return self
 
-    def __getitem__(self, place: int) -> Any:
-        return list(self._modules.values())[place]
+    def __getitem__(self, position: int) -> Any:
+        return list(self._modules.values())[position]
 
     def __len__(self) -> int:
         return len(self._modules)

@@ -61,7 +61,7 @@ class Linear(Module):
         return ops.linear(x, self.weight, self.bias)
 
     def can_fuse(self, following: Module) -> bool:
-        """Tell whether a ReLU follows and nobody watches the value between."""
+        """Return whether a ReLU follows and no hook reads the value between."""
         return isinstance(following, ReLU) and not (self.has_hooks() or following.has_hooks())
 
     def forward_fused(self, x: Any) -> Any:
@@ -108,8 +108,8 @@ class MLP(Module):
     def forward(self, x: Any) -> Any:
         """Return the last layer's result, [..., sizes[-1]]."""
         last = -1 if self.final_relu else len(self.layers) - 1
-        for place, layer in enumerate(self.layers):
-            if place == last:
+        for position, layer in enumerate(self.layers):
+            if position == last:
                 x = layer(x)
             elif layer.has_hooks():
                 x = ops.relu(layer(x))

@@ -13,7 +13,7 @@ from gradmesh.engine.nn.backward_hook import BackwardWatch
 
 @final
 class Parameter(Tensor):
-    """Be a module's parameter.
+    """Hold a trainable tensor of a module.
 
     Args:
         data: Tensor or array, kept without a copy.
@@ -42,7 +42,7 @@ class LoadReport(NamedTuple):
 class Module:
     """Hold parameters and compute something with them; subclasses define `forward`.
 
-    Parameters, buffers and submodules are plain attributes; the module notes their names when set.
+    Parameters, buffers and submodules are plain attributes; setting one registers its name.
     """
 
     training: bool
@@ -306,15 +306,15 @@ class Module:
         return self.to(dtype="float64")
 
     def can_fuse(self, following: Module) -> bool:
-        """Tell whether `forward_fused` computes this module and the following one at once."""
+        """Return whether `forward_fused` computes this module and the following one at once."""
         return False
 
     def has_hooks(self) -> bool:
-        """Tell whether calling the module does more than its forward."""
+        """Return whether calling the module does more than its forward."""
         return bool(self._forward_hooks or self._forward_pre_hooks or self._backward_hooks)
 
     def extra_repr(self) -> str:
-        """Return what stands in brackets after the module's name."""
+        """Return the text in brackets after the module's name."""
         return ""
 
     def __repr__(self) -> str:

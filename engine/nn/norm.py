@@ -42,14 +42,14 @@ class BatchNorm(Module):
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        place = {"device": device, "dtype": dtype}
+        position = {"device": device, "dtype": dtype}
         for name, make in (("weight", ones), ("bias", zeros)):
             self.register_parameter(
-                name, Parameter(make(num_features, **place)) if affine else None
+                name, Parameter(make(num_features, **position)) if affine else None
             )
         tracked = track_running_stats
-        self.register_buffer("running_mean", zeros(num_features, **place) if tracked else None)
-        self.register_buffer("running_var", ones(num_features, **place) if tracked else None)
+        self.register_buffer("running_mean", zeros(num_features, **position) if tracked else None)
+        self.register_buffer("running_var", ones(num_features, **position) if tracked else None)
         self.register_buffer("num_batches_tracked", tensor(0) if tracked else None)
 
     def forward(self, x: Any) -> Any:
@@ -124,9 +124,9 @@ class GroupNorm(Module):
         if num_groups < 1 or num_channels % num_groups:
             raise ShapeError(f"{num_channels} channels cannot be in {num_groups} groups")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
-        place = {"device": device, "dtype": dtype}
+        position = {"device": device, "dtype": dtype}
         for name, make in (("weight", ones), ("bias", zeros)):
-            made = Parameter(make(num_channels, **place)) if affine else None
+            made = Parameter(make(num_channels, **position)) if affine else None
             self.register_parameter(name, made)
 
     def forward(self, x: Any) -> Any:
@@ -172,10 +172,10 @@ class LayerNorm(Module):
             (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         )
         self.normalized_shape, self.eps = shape, eps
-        place = {"device": device, "dtype": dtype}
-        scale = Parameter(ones(*shape, **place)) if elementwise_affine else None
+        position = {"device": device, "dtype": dtype}
+        scale = Parameter(ones(*shape, **position)) if elementwise_affine else None
         self.register_parameter("weight", scale)
-        shift = Parameter(zeros(*shape, **place)) if elementwise_affine and bias else None
+        shift = Parameter(zeros(*shape, **position)) if elementwise_affine and bias else None
         self.register_parameter("bias", shift)
 
     def forward(self, x: Any) -> Any:

@@ -53,7 +53,7 @@ class AdagradRule(Rule):
 
     @property
     def is_steady(self) -> bool:
-        """Tell that the rate falls with the steps if it decays."""
+        """Return whether the rate is constant, that is without decay."""
         return not self.lr_decay
 
     def _rate(self, lr: float, step: int) -> float:
@@ -111,7 +111,7 @@ class Adagrad(Optimizer):
         weight_decay: Multiple of the weights added to their gradients.
         initial_accumulator_value: Where the sums start.
         eps: Keeps the divisor away from 0.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = AdagradRule
@@ -148,7 +148,7 @@ class RowwiseAdagrad(Optimizer):
         weight_decay: Multiple of the weights added to their gradients.
         initial_accumulator_value: Where the sums start.
         eps: Keeps the divisor away from 0.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = RowwiseAdagradRule

@@ -77,7 +77,7 @@ class AdamRule(Rule):
 
     @property
     def is_steady(self) -> bool:
-        """Tell that the corrections change with every step."""
+        """Return False: the corrections change with every step."""
         return False
 
     def _numbers(self, lr: float, step: int) -> tuple[float, float, float, float]:
@@ -98,7 +98,7 @@ class Adam(Optimizer):
         eps: Keeps the divisor away from 0.
         weight_decay: Multiple of the weights added to their gradients.
         amsgrad: Divide by the largest second mean so far.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = AdamRule
@@ -137,7 +137,7 @@ class AdamW(Optimizer):
         eps: Keeps the divisor away from 0.
         weight_decay: Share of the weights, times lr, taken away each step.
         amsgrad: Divide by the largest second mean so far.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = AdamRule
@@ -213,7 +213,7 @@ class AdamaxRule(Rule):
 
     @property
     def is_steady(self) -> bool:
-        """Tell that the correction changes with every step."""
+        """Return False: the correction changes with every step."""
         return False
 
 
@@ -227,7 +227,7 @@ class Adamax(Optimizer):
         betas: Shares of mean and largest size kept each step.
         eps: Keeps the divisor away from 0.
         weight_decay: Multiple of the weights added to their gradients.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = AdamaxRule

@@ -66,7 +66,7 @@ class FTRL(Optimizer):
         l1: Penalty that makes weights 0.
         l2: Penalty that shrinks weights.
         initial_accumulator_value: Where the sums of squares start.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = FTRLRule

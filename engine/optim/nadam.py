@@ -78,7 +78,7 @@ class NAdamRule(Rule):
 
     @property
     def is_steady(self) -> bool:
-        """Tell that shares and corrections change with every step."""
+        """Return False: shares and corrections change with every step."""
         return False
 
     def _numbers(self, lr: float, step: int) -> tuple[float, float, float, float, float]:
@@ -123,7 +123,7 @@ class NAdam(Optimizer):
         weight_decay: Multiple of the weights added to their gradients, or taken from the weights.
         momentum_decay: How fast the share of the mean grows from half of its beta to the whole.
         decoupled_weight_decay: Shrink the weights by weight_decay times lr instead, as AdamW does.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = NAdamRule

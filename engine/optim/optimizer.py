@@ -1,6 +1,6 @@
-"""Optimizer: walks parameters and applies a rule to each.
+"""Optimizer: apply an update rule to each parameter.
 
-Made without parameters it is a recipe: tables bind it where they live.
+Without parameters it is a recipe, which a table sends to its parameter servers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import array_module
 from gradmesh.engine.optim.rule import BoundRule, Rule
 
-# A schedule that changes options makes a rule a step; old ones are not kept for ever.
+# A schedule that changes options makes a new rule each step, so the cache is bounded.
 _MAX_RULES = 256
 
 
@@ -47,18 +47,18 @@ class Optimizer(ABC):
 
     @property
     def is_recipe(self) -> bool:
-        """Tell whether the optimizer was made without parameters."""
+        """Return whether the optimizer was made without parameters."""
         return not self.param_groups
 
     @property
     def lr(self) -> float:
-        """Give the learning rate of the first group, or the recipe's."""
+        """Return the learning rate of the first group, or the recipe's."""
         source = self.param_groups[0] if self.param_groups else self.defaults
         return float(source["lr"])
 
     @property
     def rule(self) -> Rule:
-        """Give the update rule with the default options, as tables bind it."""
+        """Return the update rule with the default options, as tables bind it."""
         return self._rule_of(self.defaults)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
@@ -82,7 +82,7 @@ class Optimizer(ABC):
         self.param_groups.append({**self.defaults, **_as_fixed(group), **made})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, or set them to 0 in place."""
+        """Drop all gradients, or set them to 0 in place."""
         for group in self.param_groups:
             for param in group["params"]:
                 if set_to_none or param.grad is None or param.grad.is_sparse:
@@ -120,8 +120,8 @@ class Optimizer(ABC):
         numbers: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
-            places = [numbers.setdefault(id(p), len(numbers)) for p in group["params"]]
-            groups.append({**group, "params": places})
+            positions = [numbers.setdefault(id(p), len(numbers)) for p in group["params"]]
+            groups.append({**group, "params": positions})
         state = {numbers[id(p)]: dict(kept) for p, kept in self.state.items()}
         return {"state": state, "param_groups": groups}
 
@@ -135,9 +135,9 @@ class Optimizer(ABC):
         if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
             raise ValueError("the saved optimizer has other parameter groups than this one")
         params = [p for g in self.param_groups for p in g["params"]]
-        places = [n for g in saved for n in g["params"]]
+        positions = [n for g in saved for n in g["params"]]
         self._bounds.clear()
-        by_number = dict(zip(places, params, strict=True))
+        by_number = dict(zip(positions, params, strict=True))
         self.state = {
             by_number[int(n)]: {
                 "step": kept["step"],
@@ -166,7 +166,7 @@ class Optimizer(ABC):
         try:
             rule = self._rules.get(key)
         except TypeError:
-            # Somebody has put a list into a group.
+            # A list in a group is not hashable.
             return self._rule_of(_as_fixed(options))
         if rule is None:
             if len(self._rules) == _MAX_RULES:

@@ -1,4 +1,4 @@
-"""A step that is worked out aside and takes effect later, all at once."""
+"""Optimizer steps and loaded state that are prepared first and then take effect at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gradmesh.engine.optim.optimizer import Optimizer
 
 @final
 class PendingStep:
-    """New values and state of the parameters that have gradients; nothing is changed yet.
+    """Compute new values and state of the parameters that have gradients; change nothing yet.
 
-    Publishing puts new arrays in the place of the old ones. Graphs that were recorded before keep
-    the old ones, as with `autograd.renew`, so their backward is not disturbed.
+    `publish` replaces the arrays by new ones. Graphs that were recorded before keep the old ones,
+    as with `autograd.renew`, so their backward is not affected.
 
     Args:
         optimizer: Whose step it is.
@@ -41,16 +41,16 @@ class PendingStep:
         self._groups = [{**group, **own} for group, own in zip(groups, options, strict=True)]
         every = [param for group in groups for param in group["params"]]
         self._grads = {param: grads[param] for param in every if grads.get(param) is not None}
-        self._work_out()
+        self._compute()
 
     @property
     def params(self) -> list[Tensor]:
-        """The parameters that will change."""
+        """Return the parameters that will change."""
         return list(self._grads)
 
     @property
     def is_current(self) -> bool:
-        """Tell whether nobody has changed the parameters or their state meanwhile."""
+        """Return whether parameters and state are unchanged since the step was computed."""
         state = self._optimizer.state
         return all(
             param.data is data and state.get(param) is kept
@@ -58,18 +58,18 @@ class PendingStep:
         )
 
     def publish(self) -> None:
-        """Let the step take effect; on newer values, if there are some by now.
+        """Apply the step; compute it again if the parameters have changed since.
 
-        The caller keeps others from changing the parameters meanwhile.
+        The caller prevents concurrent changes of the parameters.
         """
         if not self.is_current:
-            self._work_out()
+            self._compute()
         for param, twin in self._twins.items():
             replace_memory(param, twin.data)
             self._optimizer.state[param] = self._state[twin]
             self._optimizer._bounds.pop(param, None)
 
-    def _work_out(self) -> None:
+    def _compute(self) -> None:
         optimizer = self._optimizer
         self._bases = {param: (param.data, optimizer.state.get(param)) for param in self._grads}
         self._twins = {param: Tensor(data.copy()) for param, (data, _) in self._bases.items()}
@@ -96,7 +96,7 @@ def copy_state(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 @final
 class PendingState:
-    """Checked state of an optimizer's parameters; nothing is changed yet.
+    """Check and copy state for an optimizer's parameters; change nothing yet.
 
     Args:
         optimizer: The optimizer.
@@ -104,7 +104,7 @@ class PendingState:
         state: The state of each, None before its first step.
 
     Raises:
-        ValueError: It does not fit the parameters.
+        ValueError: If it does not fit the parameters.
     """
 
     def __init__(
@@ -118,19 +118,19 @@ class PendingState:
         self._optimizer = optimizer
         self._state: dict[Tensor, dict[str, Any]] = {}
         self.params = params
-        for place, (param, kept) in enumerate(zip(params, state, strict=True)):
+        for position, (param, kept) in enumerate(zip(params, state, strict=True)):
             if kept is None:
                 continue
             wanted = {k: v.size for k, v in optimizer.rule.dense_slots(param.data).items()}
             given = {k: v.size for k, v in kept["slots"].items()}
             if given != wanted:
                 raise ValueError(
-                    f"parameter {place} here, of shape {param.shape}, keeps {wanted} values; the "
-                    f"saved state has {given}"
+                    f"parameter {position} here, of shape {param.shape}, keeps {wanted} values; "
+                    f"the saved state has {given}"
                 )
             self._state[param] = copy_state(kept)
 
     def publish(self) -> None:
-        """Take the state over."""
+        """Apply the state."""
         self._optimizer._bounds.clear()
         self._optimizer.state = self._state

@@ -1,4 +1,4 @@
-"""RAdam: Adam that trusts the mean square only when enough steps have gone into it."""
+"""RAdam: Adam that uses the mean square only once enough steps have gone into it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gradmesh.engine.optim.adam import check_betas
 from gradmesh.engine.optim.optimizer import Optimizer
 from gradmesh.engine.optim.rule import Rule, Slot
 
-# Steps that the mean square must stand for before it is used.
+# Effective number of steps in the mean square from which it is used.
 _ENOUGH = 5.0
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class RAdamRule(Rule):
-    """Follow the running mean of gradients; divide it once the mean square is no longer a guess."""
+    """Follow the running mean of gradients; divide it once the mean square is reliable."""
 
     name = "radam"
 
@@ -69,7 +69,7 @@ class RAdamRule(Rule):
 
     @property
     def is_steady(self) -> bool:
-        """Tell that corrections change with every step."""
+        """Return False: corrections change with every step."""
         return False
 
     def _numbers(self, lr: float, step: int) -> tuple[float, float, float, bool]:
@@ -77,7 +77,7 @@ class RAdamRule(Rule):
         shrink = 1.0 - lr * self.weight_decay if self.decoupled_weight_decay else 1.0
         first, second = self.betas
         rate = lr / (1 - first**step)
-        # How many steps the mean square stands for, in the end and now.
+        # Effective number of steps in the mean square, in the limit and now.
         most = 2 / (1 - second) - 1
         now = most - 2 * step * second**step / (1 - second**step)
         if now <= _ENOUGH:
@@ -97,7 +97,7 @@ class RAdam(Optimizer):
         eps: Keeps the divisor away from 0.
         weight_decay: Multiple of the weights added to their gradients, or taken from the weights.
         decoupled_weight_decay: Shrink the weights by weight_decay times lr instead, as AdamW does.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = RAdamRule

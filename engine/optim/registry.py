@@ -1,4 +1,4 @@
-"""Rules by name, as recipes on the wire and in checkpoints call them."""
+"""The registry of update rules by name, as recipes on the wire and checkpoints name them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class RMSpropRule(Rule):
         return kernels.update.rmsprop
 
     def operands(self, slots: Mapping[str, Array]) -> list[Array]:
-        """Return all three arrays, the first one in place of what there is not."""
+        """Return all three arrays, the first one replaces those that the options do not need."""
         square = slots["square_avg"]
         return [square, slots.get("momentum_buffer", square), slots.get("grad_avg", square)]
 
@@ -87,7 +87,7 @@ class RMSprop(Optimizer):
         weight_decay: Multiple of the weights added to their gradients.
         momentum: Share of the running sum kept each step.
         centered: Subtract the square of the mean gradient.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = RMSpropRule
@@ -175,7 +175,7 @@ class Adadelta(Optimizer):
         rho: Share of the running means kept each step.
         eps: Keeps roots away from 0.
         weight_decay: Multiple of the weights added to their gradients.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = AdadeltaRule

@@ -68,7 +68,7 @@ class Rprop(Optimizer):
         lr: Learning rate.
         etas: Factors that shrink and grow a step.
         step_sizes: Smallest and largest step.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = RpropRule

@@ -1,4 +1,4 @@
-"""Rule: how one array of weights follows its gradients, without knowing whose weights they are.
+"""Rule: how weights follow their gradients, whether dense parameters or rows of a table.
 
 Optimizers apply rules to dense parameters, parameter servers to rows of a table: the same code.
 """
@@ -44,7 +44,7 @@ class Rule(ABC):
     """Whether a row is more than its elements, so that a dense parameter cannot be one long row."""
 
     maximize: bool = dataclasses.field(default=False, kw_only=True)
-    """Whether to climb: gradients change their sign before formula and kernel see them."""
+    """Whether to maximize: gradients are negated before formula and kernel."""
 
     signed: ClassVar[tuple[str, ...]] = ()
     """Which of the numbers may be negative."""
@@ -95,7 +95,7 @@ class Rule(ABC):
 
     @property
     def is_steady(self) -> bool:
-        """Tell whether `numbers` are the same for every step."""
+        """Return whether `numbers` are the same for every step."""
         return True
 
     def allocate(self, rows: int, dim: int, dtype: Any, xp: Any = np) -> dict[str, Array]:
@@ -214,18 +214,18 @@ def _state_dtype(dtype: Any) -> Any:
     return float32 if _is_half(np.dtype(dtype)) else dtype
 
 
-def _climbing(run: Callable[..., None], place: int) -> Callable[..., None]:
-    """Return a kernel that changes the sign of its gradients, the argument at a place."""
+def _with_negated_gradients(run: Callable[..., None], position: int) -> Callable[..., None]:
+    """Return a kernel that negates its gradients, the argument at a position."""
 
-    def climb(*arguments: Any) -> None:
-        run(*arguments[:place], -arguments[place], *arguments[place + 1 :])
+    def run_negated(*arguments: Any) -> None:
+        run(*arguments[:position], -arguments[position], *arguments[position + 1 :])
 
-    return climb
+    return run_negated
 
 
 @final
 class BoundRule:
-    """Apply a rule to one dense parameter; everything that stays the same is worked out once.
+    """Apply a rule to one dense parameter; what does not change between steps is computed once.
 
     Args:
         rule: The rule.
@@ -263,7 +263,7 @@ class BoundRule:
         self._index = np.arange(rows)
         self._run = rule.kernel() if isinstance(weight, np.ndarray) else None
         if self._run is not None and rule.maximize:
-            self._run = _climbing(self._run, 2 + len(self._state))
+            self._run = _with_negated_gradients(self._run, 2 + len(self._state))
         self._lr: float | None = None
         self._numbers: tuple[Any, ...] = ()
 

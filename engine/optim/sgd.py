@@ -66,7 +66,7 @@ class SGDRule(Rule):
 
     @property
     def is_steady(self) -> bool:
-        """Tell that only dampening makes the first step another."""
+        """Return whether all steps use the same numbers; with dampening the first one differs."""
         return not self.dampening
 
     def _share(self, step: int) -> float:
@@ -85,7 +85,7 @@ class SGD(Optimizer):
         dampening: Share of a new gradient left out of the running sum.
         weight_decay: Multiple of the weights added to their gradients.
         nesterov: Look ahead along the running sum.
-        maximize: Climb along the gradient instead of descending.
+        maximize: Ascend along the gradient instead of descending.
     """
 
     rule_class = SGDRule

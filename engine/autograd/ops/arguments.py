@@ -11,7 +11,7 @@ from gradmesh.engine.backend import Array, DimError, DtypeError, ShapeError, dev
 
 
 def axis_of(name: str, dim: Any, ndim: int) -> int:
-    """Return the place of an axis from the front; a tensor without axes counts as having one.
+    """Return an axis counted from the front; a tensor without axes counts as having one.
 
     Raises:
         DimError: If there is no such axis.
@@ -27,7 +27,7 @@ def axis_of(name: str, dim: Any, ndim: int) -> int:
 
 
 def axes_of(name: str, dim: Any, ndim: int) -> tuple[int, ...]:
-    """Return the places of some axes, or of all for None and for none; () without axes.
+    """Return axes counted from the front, all if dim is None or empty; () for a scalar.
 
     Raises:
         DimError: If there is no such axis.
@@ -68,7 +68,7 @@ def check_operands(name: str, a: Any, b: Any) -> None:
         raise DtypeError(f"{name}: takes a tensor and a number or two tensors, not two numbers")
 
 
-# They say nothing of a device, so they go where the table is.
+# These have no device, so they are moved to that of the table.
 _PLAIN = (np.ndarray, np.generic, list, tuple, int)
 
 
@@ -87,7 +87,7 @@ def ids_of(name: str, given: Any, table: Any) -> Array:
         table: What the ids are rows of.
 
     Raises:
-        DtypeError: If they are no integers.
+        DtypeError: If they are not integers.
     """
     ids = array_of(given)
     if isinstance(ids, _PLAIN) and ids is given:

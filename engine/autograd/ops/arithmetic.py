@@ -153,7 +153,9 @@ def _integer_power(array: Array, x: Any, y: Any, given: Any) -> Array:
         raise DtypeError("pow: not for truth values; use .int() or .float() first")
     if isinstance(given, int):
         if given < 0:
-            raise DtypeError(f"pow: integers to the power of {given} are no integers; use .float()")
+            raise DtypeError(
+                f"pow: integers to the power of {given} are not integers; use .float()"
+            )
         return x**y
     below = y < 0
     out = x ** xp.where(below, y.dtype.type(0), y)
@@ -182,7 +184,7 @@ class _Extreme(Function):
     def backward(ctx: Any, grad: Array) -> Any:
         x, y = ctx.saved_tensors
         if not ctx.largest:
-            # Turned around, each loses where it lost before.
+            # With operands swapped, the comparisons below find the smaller one.
             x, y = y, x
         # Beside NaN neither is smaller: both get the gradient, as in torch.
         where = array_module(grad).where

@@ -45,7 +45,7 @@ def align_floats(name: str, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def spec(operand: Any) -> Any:
-    """Return what `unbroadcast` must know of an operand, None for a number."""
+    """Return shape and dtype of an operand for `unbroadcast`, None for a number."""
     try:
         return None if isinstance(operand, (int, float)) else (operand.shape, operand.dtype)
     except AttributeError:
@@ -133,7 +133,7 @@ def filling(name: str, number: Any, dtype: Any) -> Any:
 
 
 def _wrapped(number: int, dtype: Any) -> int:
-    """Return the number that the dtype's bits stand for; integers wrap around as in torch."""
+    """Return the number as the dtype stores it; integers wrap around as in torch."""
     bits = 8 * int(dtype.itemsize)
     low = number & ((1 << bits) - 1)
     return low - (1 << bits) if dtype.kind == "i" and low >> (bits - 1) else low

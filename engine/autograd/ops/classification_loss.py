@@ -183,11 +183,11 @@ def _from_rows(rows: Array, shape: tuple[int, ...]) -> Array:
     return array_module(rows).moveaxis(moved, -1, 1)
 
 
-def _one_hot(shape: tuple[int, ...], places: Array, values: Array) -> Array:
+def _one_hot(shape: tuple[int, ...], positions: Array, values: Array) -> Array:
     xp = array_module(values)
     classes = shape[0] if len(shape) == 1 else shape[1]
-    out = xp.zeros((len(places), classes), dtype=values.dtype)
-    out[xp.arange(len(places)), places] = values
+    out = xp.zeros((len(positions), classes), dtype=values.dtype)
+    out[xp.arange(len(positions)), positions] = values
     return _from_rows(out, shape)
 
 

@@ -45,8 +45,8 @@ def einsum(equation: str, *operands: Any) -> Any:
         )
     factors = [_plain(x, labels, sizes) for x, labels in zip(given, inputs, strict=True)]
     result, labels = factors[0]
-    for place, (factor, its_labels) in enumerate(factors[1:], start=2):
-        later = {label for _, some in factors[place:] for label in some}
+    for position, (factor, its_labels) in enumerate(factors[1:], start=2):
+        later = {label for _, some in factors[position:] for label in some}
         result, labels = _pair(result, labels, factor, its_labels, later | set(output))
     result, labels = _summed(result, labels, set(output))
     return permute(result, tuple(labels.index(label) for label in output))
@@ -65,15 +65,15 @@ def _read(equation: str, operands: Sequence[Any]) -> tuple[list[Labels], Labels,
     inputs = []
     sizes: dict[Label, int] = {}
     hidden = 0
-    for place, (term, operand) in enumerate(zip(terms, operands, strict=True)):
+    for position, (term, operand) in enumerate(zip(terms, operands, strict=True)):
         count = operand.ndim - len(_letters(equation, term))
         if count < 0 or (count and "." not in term):
             raise ShapeError(
-                f"einsum: {term!r} does not fit operand {place} of shape {tuple(operand.shape)}"
+                f"einsum: {term!r} does not fit operand {position} of shape {tuple(operand.shape)}"
             )
         hidden = max(hidden, count)
         inputs.append(_labels(term, count))
-        _measure(sizes, inputs[-1], operand.shape, place)
+        _measure(sizes, inputs[-1], operand.shape, position)
     if arrow:
         letters = _letters(equation, right)
         for letter in letters:
@@ -101,13 +101,13 @@ def _labels(term: str, hidden: int) -> Labels:
     return [*before, *(reversed(range(hidden)) if dots else ()), *after]
 
 
-def _measure(sizes: dict[Label, int], labels: Labels, shape: Sequence[int], place: int) -> None:
-    """Note the length of each label; a length of 1 broadcasts, but not on a diagonal."""
+def _measure(sizes: dict[Label, int], labels: Labels, shape: Sequence[int], position: int) -> None:
+    """Record the length of each label; a length of 1 broadcasts, but not on a diagonal."""
     own: dict[Label, int] = {}
     for label, length in zip(labels, shape, strict=True):
         if own.setdefault(label, length) != length:
             raise ShapeError(
-                f"einsum: {label!r} of operand {place} has lengths {own[label]} and {length}"
+                f"einsum: {label!r} of operand {position} has lengths {own[label]} and {length}"
             )
         known = sizes.setdefault(label, length)
         if known == 1:
@@ -115,7 +115,7 @@ def _measure(sizes: dict[Label, int], labels: Labels, shape: Sequence[int], plac
         elif length not in (1, known):
             name = f"axis -{label + 1} of '...'" if isinstance(label, int) else repr(label)
             raise ShapeError(
-                f"einsum: {name} has length {length} in operand {place} and {known} before"
+                f"einsum: {name} has length {length} in operand {position} and {known} before"
             )
 
 

@@ -57,14 +57,14 @@ def take_rows(rows: Any, index: Any, taken: Array | None = None) -> Any:
     Args:
         rows: [m, dim], for instance the distinct rows that a parameter server sent.
         index: Integer tensor or array [...], each in [0, m), for instance the inverse of a dedupe.
-        taken: rows[index], where somebody has computed it already; only recorded then.
+        taken: rows[index] if the caller has computed it already; the op is then only recorded.
 
     Returns:
         [..., dim].
 
     Raises:
         IndexError: If an index lies outside the rows.
-        ShapeError: What was taken has another shape.
+        ShapeError: If `taken` has another shape.
     """
     if taken is not None and taken.shape != (*index.shape, *rows.shape[1:]):
         raise ShapeError(f"take_rows: {taken.shape} taken by {index.shape} from {rows.shape}")
@@ -114,7 +114,7 @@ class _Bag(Function):
         else:
             out = kernels.bag_sum(weight, ids, starts, factors)
         table = weight if ctx.needs_input_grad[1] else None
-        # The caller's own array, if `ids` is a view of it: a change of it is noticed then.
+        # The caller's own array, if `ids` is a view of it, so that a change of it is detected.
         is_view = given.dtype == ids.dtype and given.flags.c_contiguous
         ctx.save_for_backward(given if is_view else ids, starts, factors, winner, table)
         return out
@@ -124,7 +124,7 @@ class _Bag(Function):
         ids, starts, factors, winner, table = ctx.saved_tensors
         ids = ids.reshape(-1)
         if is_plain(grad) and not (ctx.sparse and table is None):
-            # Kernels believe them, and the caller may have used the memory of an array again.
+            # Kernels do not check them, and the caller may have reused the memory of an array.
             kernels.check_index(ids, ctx.shape[0])
         grad_weight = grad_scales = None
         if ctx.needs_input_grad[0]:
@@ -148,7 +148,7 @@ class _Bag(Function):
 def _factors(
     weight: Array, scales: Any, ids: Array, starts: Array, mode: str, padding: int
 ) -> Array | None:
-    """Return what each looked-up row is multiplied by, None if that is 1 for all."""
+    """Return the factor of each looked-up row, None if all are 1."""
     xp = array_module(weight)
     if mode == "max":
         return None
@@ -216,7 +216,7 @@ def _scales_grad(table: Array, ids: Array, grad: Array, starts: Array) -> Array:
 
 
 def check_mode(mode: str) -> None:
-    """Refuse a way of pooling that is none.
+    """Raise if the mode of pooling is unknown.
 
     Raises:
         ValueError: If it is not "sum", "mean" or "max".

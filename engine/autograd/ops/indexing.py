@@ -38,7 +38,7 @@ class _View(Function):
 
 
 class _Pick(Function):
-    """Index with arrays; repeated places add up, in order."""
+    """Index with arrays; repeated positions add up, in order."""
 
     __slots__ = ("index", "shape")
 
@@ -53,8 +53,8 @@ class _Pick(Function):
         xp = array_module(grad)
         size = math.prod(ctx.shape)
         out = xp.zeros((size, 1), dtype=grad.dtype)
-        places = xp.arange(size).reshape(ctx.shape)[ctx.index]
-        scatter_add(out, places.reshape(-1), grad.reshape(-1, 1))
+        positions = xp.arange(size).reshape(ctx.shape)[ctx.index]
+        scatter_add(out, positions.reshape(-1), grad.reshape(-1, 1))
         return out.reshape(ctx.shape), None
 
 
@@ -136,7 +136,7 @@ class _Split(Function):
 
 
 def getitem(x: Any, index: Any) -> Any:
-    """Return x[index]; tensors in the index stand for their arrays."""
+    """Return x[index]; tensors in the index are used as arrays."""
     view, picked = split_index(x.data, index)
     if view is not None:
         x = _View.apply(x, view)
@@ -185,7 +185,7 @@ def own_index(parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _axes_used(part: Any, is_basic: bool) -> int:
-    """Return how many axes of the tensor a part of an index stands for."""
+    """Return how many axes of the tensor a part of an index covers."""
     if is_basic:
         return int(part is not None and part is not Ellipsis)
     if isinstance(part, bool):
@@ -239,5 +239,5 @@ def _plain(xp: Any, part: Any) -> Any:
     if not hasattr(part, "dtype"):
         return part
     if part.dtype == uint8:
-        raise IndexError("an index of uint8 is a mask in torch and places in numpy; cast it")
+        raise IndexError("an index of uint8 is a mask in torch and integers in numpy; cast it")
     return int(part) if part.ndim == 0 and part.dtype.kind == "i" else part

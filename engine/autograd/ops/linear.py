@@ -31,7 +31,7 @@ class _Matmul(Function):
     def backward(ctx: Any, grad: Array) -> Any:
         a, b = ctx.saved_tensors
         xp = array_module(grad)
-        # Vectors become matrices for the time of the computation.
+        # Treat vectors as matrices.
         left = a[None, :] if a.ndim == 1 else a
         right = b[:, None] if b.ndim == 1 else b
         full = grad
@@ -91,7 +91,7 @@ class _LinearRelu(Function):
 def _affine(x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Array:
     _check(x, weight, bias)
     if x.ndim != 2:
-        # One product of matrices; a stack of them may come in an order that has no view as rows.
+        # One matrix product; a stack may have strides that allow no view as rows.
         out = _affine(_rows(x), weight, bias, has_relu)
         return out.reshape(*x.shape[:-1], weight.shape[0])
     out = multiply(x, weight.T)
@@ -106,7 +106,7 @@ def _affine(x: Array, weight: Array, bias: Array | None, has_relu: bool) -> Arra
 
 
 def _rows(x: Array) -> Array:
-    """Return [..., dim] as a matrix [n, dim], for reading; those who have one do not ask."""
+    """Return [..., dim] as a matrix [n, dim], for reading; callers skip it for matrices."""
     # Counted, because numpy cannot infer the number of rows of no columns.
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 

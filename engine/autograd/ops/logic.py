@@ -92,20 +92,20 @@ def bitwise_not(x: Any) -> Any:
 
 
 def logical_and(a: Any, b: Any) -> Any:
-    """Tell where both a and b are true, or not 0."""
+    """Return where both a and b are true, or not 0."""
     return _logical("logical_and", a, b)
 
 
 def logical_or(a: Any, b: Any) -> Any:
-    """Tell where a or b is true, or not 0."""
+    """Return where a or b is true, or not 0."""
     return _logical("logical_or", a, b)
 
 
 def logical_xor(a: Any, b: Any) -> Any:
-    """Tell where exactly one of a and b is true, or not 0."""
+    """Return where exactly one of a and b is true, or not 0."""
     return _logical("logical_xor", a, b)
 
 
 def logical_not(x: Any) -> Any:
-    """Tell where x is false, or 0."""
+    """Return where x is false, or 0."""
     return _LogicalNot.apply(_constant(x))

@@ -93,7 +93,7 @@ def in_one_dtype(name: str, x: Any, target: Any) -> tuple[Any, Any]:
 
 
 def check_fixed(name: str, **weights: Any) -> None:
-    """Raise GradientError if weights want a gradient: as in torch they have none."""
+    """Raise GradientError if weights require a gradient: as in torch they have none."""
     for label, weight in weights.items():
         if getattr(weight, "requires_grad", False):
             raise GradientError(f"{name}: {label} has no gradient; detach it")
@@ -202,7 +202,7 @@ def _tail(x: Array) -> Array:
 
 
 def _has_kernel(x: Array, target: Array) -> bool:
-    # Of one dtype, so that asking for one is enough.
+    # Both have one dtype, so checking one is enough.
     return (
         is_plain(x)
         and target.dtype.num == x.dtype.num
@@ -212,7 +212,7 @@ def _has_kernel(x: Array, target: Array) -> bool:
 
 
 def _run(kernel: Any, x: Array, target: Array, reduction: str) -> tuple[Array, Array]:
-    """Return what a loss kernel leaves per element, and the loss; an empty mean is NaN."""
+    """Run a loss kernel; return its result per element, and the loss. An empty mean is NaN."""
     part = np.empty(x.size, dtype=x.dtype)
     total = np.empty((), dtype=x.dtype)
     count = x.size if reduction == "mean" else 1

@@ -38,14 +38,14 @@ class _BatchNorm(Function):
         cube = _cube(x)
         given = grad.reshape(cube.shape)
         sums, products = _grad_sums(given, cube, mean)
-        lined = products * invstd
+        normalized = products * invstd
         scale = invstd if weight is None else weight * invstd
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = _grad_input(ctx, given, cube, (scale, mean, invstd, sums, lined))
+            grad_x = _grad_input(ctx, given, cube, (scale, mean, invstd, sums, normalized))
         return (
             grad_x,
-            lined.astype(ctx.kind) if ctx.needs_input_grad[1] else None,
+            normalized.astype(ctx.kind) if ctx.needs_input_grad[1] else None,
             sums.astype(ctx.kind) if ctx.needs_input_grad[2] else None,
             None,
             None,
@@ -54,10 +54,10 @@ class _BatchNorm(Function):
 
 
 def _grad_input(ctx: Any, given: Array, cube: Array, stats: tuple[Array, ...]) -> Array:
-    scale, mean, invstd, sums, lined = stats
+    scale, mean, invstd, sums, normalized = stats
     xp = array_module(cube)
     if ctx.uses_batch:
-        of_x = -scale * invstd * lined / ctx.count
+        of_x = -scale * invstd * normalized / ctx.count
         constant = -scale * sums / ctx.count - of_x * mean
     else:
         of_x = constant = xp.zeros_like(scale)
@@ -166,15 +166,17 @@ class _LayerNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        lined, invstd, weight = ctx.saved_tensors
+        normalized, invstd, weight = ctx.saved_tensors
         batch = tuple(range(grad.ndim - len(ctx.axes)))
         dtype, grad = grad.dtype, wide(grad)
         inner = grad if weight is None else grad * weight
         grad_x = inner - inner.mean(axis=ctx.axes, keepdims=True)
-        grad_x -= lined * (inner * lined).mean(axis=ctx.axes, keepdims=True)
+        grad_x -= normalized * (inner * normalized).mean(axis=ctx.axes, keepdims=True)
         grad_x *= invstd
         need_weight, need_bias = ctx.needs_input_grad[1:3]
-        of_weight = total(grad * lined, batch).astype(ctx.kind, copy=False) if need_weight else None
+        of_weight = (
+            total(grad * normalized, batch).astype(ctx.kind, copy=False) if need_weight else None
+        )
         of_bias = total(grad, batch).astype(ctx.kind, copy=False) if need_bias else None
         return grad_x.astype(dtype, copy=False), of_weight, of_bias, None, None
 
@@ -211,8 +213,8 @@ def batch_norm(
             raise ShapeError(f"batch_norm needs more than one value per channel, got {x.shape}")
         mean, var = batch_statistics(x.data)
         if count and running_mean is not None and training and momentum is not None:
-            _follow(running_mean, mean, momentum)
-            _follow(running_var, var * (count / max(count - 1, 1)), momentum)
+            _update_running(running_mean, mean, momentum)
+            _update_running(running_var, var * (count / max(count - 1, 1)), momentum)
     else:
         mean = running_mean.data.astype("float64")
         var = running_var.data.astype("float64")
@@ -220,7 +222,7 @@ def batch_norm(
     return _BatchNorm.apply(x, weight, bias, mean, invstd, uses_batch)
 
 
-def _follow(running: Any, value: Array, momentum: float) -> None:
+def _update_running(running: Any, value: Array, momentum: float) -> None:
     running.data[...] = running.data * (1 - momentum) + value * momentum
     running.version[0] += 1
 
@@ -248,11 +250,11 @@ class _GroupNorm(Function):
         rows = (x.astype("float32") if _is_half(x) else x).reshape(count, groups, ctx.each)
         # Not mean(): it warns of rows without elements.
         share = rows.dtype.type(1 / max(ctx.each, 1))
-        lined = rows - rows.sum(axis=2, keepdims=True) * share
-        invstd = 1 / xp.sqrt((lined * lined).sum(axis=2, keepdims=True) * share + eps)
-        lined *= invstd
-        ctx.save_for_backward(lined, invstd, weight)
-        out = lined.reshape(count, channels, x.size // max(count * channels, 1))
+        normalized = rows - rows.sum(axis=2, keepdims=True) * share
+        invstd = 1 / xp.sqrt((normalized * normalized).sum(axis=2, keepdims=True) * share + eps)
+        normalized *= invstd
+        ctx.save_for_backward(normalized, invstd, weight)
+        out = normalized.reshape(count, channels, x.size // max(count * channels, 1))
         if weight is not None:
             out = out * weight.reshape(1, -1, 1)
         if bias is not None:
@@ -261,20 +263,20 @@ class _GroupNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        lined, invstd, weight = ctx.saved_tensors
+        normalized, invstd, weight = ctx.saved_tensors
         count, channels = grad.shape[:2]
         given = grad.reshape(count, channels, grad.size // max(count * channels, 1))
-        given = given.astype(lined.dtype, copy=False)
+        given = given.astype(normalized.dtype, copy=False)
         grad_x = None
         if ctx.needs_input_grad[0]:
             inner = given if weight is None else given * weight.reshape(1, -1, 1)
-            inner = inner.reshape(lined.shape)
-            share = lined.dtype.type(1 / max(ctx.each, 1))
+            inner = inner.reshape(normalized.shape)
+            share = normalized.dtype.type(1 / max(ctx.each, 1))
             grad_x = inner - inner.sum(axis=2, keepdims=True) * share
-            grad_x -= lined * ((inner * lined).sum(axis=2, keepdims=True) * share)
+            grad_x -= normalized * ((inner * normalized).sum(axis=2, keepdims=True) * share)
             grad_x *= invstd
             grad_x = grad_x.reshape(grad.shape).astype(grad.dtype)
-        along = lined.reshape(given.shape)
+        along = normalized.reshape(given.shape)
         need_weight, need_bias = ctx.needs_input_grad[1:3]
         return (
             grad_x,
@@ -288,11 +290,11 @@ class _GroupNorm(Function):
 def group_norm(
     x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
-    """Normalise groups of channels, each sample for itself.
+    """Normalise groups of channels within each sample.
 
     Args:
         x: [n, channels, ...].
-        num_groups: Groups, each of as many channels.
+        num_groups: Groups, all of the same number of channels.
         weight: Scale per channel, or None.
         bias: Shift per channel, or None.
         eps: Added to the variance.

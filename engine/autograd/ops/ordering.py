@@ -20,7 +20,7 @@ class Sorted(NamedTuple):
 
 
 def _order(x: Array, axis: int, descending: bool) -> Array:
-    """Return the places of an array's elements in sorted order."""
+    """Return the positions of an array's elements in sorted order."""
     xp = array_module(x)
     if x.ndim == 0:
         return xp.zeros((), dtype="int64")
@@ -34,8 +34,8 @@ def _order(x: Array, axis: int, descending: bool) -> Array:
     return x.shape[axis] - 1 - xp.flip(back, axis).astype("int64", copy=False)
 
 
-def _taken(x: Any, axis: int, places: Array) -> Sorted:
-    indices = tensor_module.Tensor(places)
+def _taken(x: Any, axis: int, positions: Array) -> Sorted:
+    indices = tensor_module.Tensor(positions)
     return Sorted(gather(x, axis, indices) if x.ndim else copy(x), indices)
 
 
@@ -46,7 +46,7 @@ def sort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True) -
         x: A tensor.
         dim: The axis.
         descending: Whether the largest comes first.
-        stable: Taken for torch's sake: equal elements always keep their order.
+        stable: Accepted for compatibility with torch: equal elements always keep their order.
     """
     axis = axis_of("sort", dim, x.ndim)
     return _taken(x, axis, _order(x.data, axis, descending))
@@ -66,7 +66,8 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
         k: How many.
         dim: The axis.
         largest: Whether the largest are wanted, or the smallest.
-        sorted: Taken for torch's sake: the result is always in order, the first of equals first.
+        sorted: Accepted for compatibility with torch: the result is always in order, and equal
+            elements keep theirs.
 
     Raises:
         ShapeError: If the axis has fewer than k elements, or k is negative.
@@ -76,7 +77,7 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
     length = x.shape[axis] if x.ndim else 1
     if not 0 <= count <= length:
         raise ShapeError(f"topk: k is {count}, but axis {axis} has {length} elements")
-    places = _order(x.data, axis, largest)
+    positions = _order(x.data, axis, largest)
     if x.ndim:
-        places = places[(*[slice(None)] * axis, slice(0, count))]
-    return _taken(x, axis, places)
+        positions = positions[(*[slice(None)] * axis, slice(0, count))]
+    return _taken(x, axis, positions)

@@ -23,7 +23,7 @@ class _MaxPool2d(Function):
         # NaN is larger than everything, as in torch; a comparison does not say so.
         has_nan = bool((x != x).any())
         best = which = None
-        for i, j, down, across in window.places(x.shape[2], x.shape[3]):
+        for i, j, down, across in window.positions(x.shape[2], x.shape[3]):
             candidate = source[:, :, down, across]
             number = i * window.size[1] + j
             if best is None or which is None:
@@ -47,7 +47,7 @@ class _MaxPool2d(Function):
         shape = (count, channels, height + 2 * top, width + 2 * left)
         given = wide(grad)
         sums = array_module(grad).zeros(shape, dtype=given.dtype)
-        for i, j, down, across in window.places(height, width):
+        for i, j, down, across in window.positions(height, width):
             mine = which == i * window.size[1] + j
             sums[:, :, down, across] += array_module(grad).where(mine, given, given.dtype.type(0))
         return sums[:, :, top : top + height, left : left + width].astype(grad.dtype), None
@@ -63,7 +63,7 @@ class _AvgPool2d(Function):
         source = window.padded(x)
         rows, cols = window.out_size(x.shape[2], x.shape[3])
         sums = array_module(x).zeros((*x.shape[:2], rows, cols), dtype=wide(x[:0]).dtype)
-        for _, _, down, across in window.places(x.shape[2], x.shape[3]):
+        for _, _, down, across in window.positions(x.shape[2], x.shape[3]):
             sums += source[:, :, down, across]
         sums /= window.size[0] * window.size[1]
         return sums.astype(x.dtype, copy=False)
@@ -75,7 +75,7 @@ class _AvgPool2d(Function):
         shape = (count, channels, height + 2 * top, width + 2 * left)
         share = wide(grad) / (window.size[0] * window.size[1])
         sums = array_module(grad).zeros(shape, dtype=share.dtype)
-        for _, _, down, across in window.places(height, width):
+        for _, _, down, across in window.positions(height, width):
             sums[:, :, down, across] += share
         return sums[:, :, top : top + height, left : left + width].astype(grad.dtype), None
 

@@ -93,28 +93,28 @@ class _Extremum(Function):
         return array_module(x).where(where, share, grad.dtype.type(0)), None
 
 
-class _AtPlaces(Function):
-    """Take one element along an axis, whose place is known; it gets the gradient."""
+class _AtPositions(Function):
+    """Take one element along an axis, at a known position; it gets the gradient."""
 
     __slots__ = ("axis", "keepdim", "shape")
 
     @staticmethod
-    def forward(ctx: Any, x: Array, places: Array, axis: int, keepdim: bool) -> Array:
+    def forward(ctx: Any, x: Array, positions: Array, axis: int, keepdim: bool) -> Array:
         ctx.shape, ctx.axis, ctx.keepdim = x.shape, axis, keepdim
-        ctx.save_for_backward(places)
+        ctx.save_for_backward(positions)
         xp = array_module(x)
-        kept = places if keepdim else xp.expand_dims(places, axis)
+        kept = positions if keepdim else xp.expand_dims(positions, axis)
         out = xp.take_along_axis(x, kept, axis=axis)
         return out if keepdim else out.squeeze(axis=axis)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        (places,) = ctx.saved_tensors
+        (positions,) = ctx.saved_tensors
         xp = array_module(grad)
         out = xp.zeros(ctx.shape, dtype=grad.dtype)
         if not ctx.keepdim:
-            grad, places = xp.expand_dims(grad, ctx.axis), xp.expand_dims(places, ctx.axis)
-        xp.put_along_axis(out, places, grad, axis=ctx.axis)
+            grad, positions = xp.expand_dims(grad, ctx.axis), xp.expand_dims(positions, ctx.axis)
+        xp.put_along_axis(out, positions, grad, axis=ctx.axis)
         return out, None, None, None
 
 
@@ -195,7 +195,7 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def var(x: Any, dim: Any = None, correction: float = 1, keepdim: bool = False) -> Any:
-    """Return the variance; correction 1 divides by n - 1, and True and False stand for 1 and 0."""
+    """Return the variance; correction 1 divides by n - 1; True and False mean 1 and 0."""
     if isinstance(dim, bool):
         dim, correction = None, dim
     return _Var.apply(x, dim, correction, keepdim, False)
@@ -209,7 +209,7 @@ def std(x: Any, dim: Any = None, correction: float = 1, keepdim: bool = False) -
 
 
 def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the largest element of all, or the largest along an axis with their places.
+    """Return the largest element of all, or the largest along an axis with their positions.
 
     Args:
         x: A tensor.
@@ -229,15 +229,15 @@ def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def _along(name: str, x: Any, dim: int, keepdim: bool) -> Extremes:
-    places = tensor_module.Tensor(arg_extreme(name, x, dim, keepdim))
+    positions = tensor_module.Tensor(arg_extreme(name, x, dim, keepdim))
     if not x.ndim:
-        return Extremes(x.clone(), places)
+        return Extremes(x.clone(), positions)
     # As tensors, so that backward notices if they are changed.
-    return Extremes(_AtPlaces.apply(x, places, dim % x.ndim, keepdim), places)
+    return Extremes(_AtPositions.apply(x, positions, dim % x.ndim, keepdim), positions)
 
 
 def arg_extreme(name: str, x: Any, dim: int | None, keepdim: bool) -> Array:
-    """Return the places of the extreme elements, along an axis or in the flattened tensor.
+    """Return the positions of the extreme elements, along an axis or in the flattened tensor.
 
     Raises:
         DimError: If the axis is not there, or is empty.

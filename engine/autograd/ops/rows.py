@@ -12,7 +12,7 @@ from gradmesh.engine.backend.cuda import raw_function
 
 _BODY = """
 extern "C" __global__ void segment_sum_NAME(
-    const TYPE* rows, const long long* order, const long long* starts, const long long* places,
+    const TYPE* rows, const long long* order, const long long* starts, const long long* positions,
     long long segments, long long count, long long dim, TYPE* out)
 {
     long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -20,11 +20,11 @@ extern "C" __global__ void segment_sum_NAME(
     long long segment = at / dim;
     long long column = at % dim;
     long long end = segment + 1 < segments ? starts[segment + 1] : count;
-    TYPE total = out[places[segment] * dim + column];
+    TYPE total = out[positions[segment] * dim + column];
     // One thread walks one column of one segment: the order of additions is that of the rows.
     for (long long i = starts[segment]; i < end; ++i)
         total += rows[order[i] * dim + column];
-    out[places[segment] * dim + column] = total;
+    out[positions[segment] * dim + column] = total;
 }
 """
 
@@ -34,37 +34,37 @@ SOURCE = "".join(_BODY.replace("TYPE", kind).replace("NAME", kind) for kind in (
 _THREADS = 256
 
 
-def segment_sum(rows: Any, order: Any, starts: Any, places: Any, out: Any) -> None:
+def segment_sum(rows: Any, order: Any, starts: Any, positions: Any, out: Any) -> None:
     """Add rows to out, segment by segment, in order.
 
     Args:
         rows: float32 or float64 [n, dim], contiguous, on the device.
         order: int64 [n], the rows sorted by segment.
         starts: int64 [segments], where each segment begins in `order`.
-        places: int64 [segments], the row of out that each segment is added to; distinct.
+        positions: int64 [segments], the row of out that each segment is added to; distinct.
         out: [m, dim], changed in place.
     """
-    segments, dim = len(places), rows.shape[1]
+    segments, dim = len(positions), rows.shape[1]
     kernel = raw_function(
         SOURCE, "segment_sum_" + ("float" if rows.dtype.char == "f" else "double")
     )
     blocks = -(-segments * dim // _THREADS)
-    arguments = (rows, order, starts, places, segments, len(order), dim, out)
+    arguments = (rows, order, starts, positions, segments, len(order), dim, out)
     kernel((max(blocks, 1),), (_THREADS,), arguments)
 
 
-def scatter_add(out: Array, places: Array, rows: Array) -> None:
-    """Add rows to the rows of out at given places; repeated places add up in order.
+def scatter_add(out: Array, positions: Array, rows: Array) -> None:
+    """Add rows to the rows of out at given positions; repeated positions add up in order.
 
     Args:
         out: [m, dim], changed in place.
-        places: int [n], each in [0, m).
+        positions: int [n], each in [0, m).
         rows: [n, dim].
     """
     if isinstance(out, np.ndarray):
-        kernels.scatter_add(out, places, rows)
+        kernels.scatter_add(out, positions, rows)
     else:
-        _scatter_add_sorted(out, places, rows)
+        _scatter_add_sorted(out, positions, rows)
 
 
 def coalesce_rows(ids: Array, rows: Array) -> tuple[Array, Array]:
@@ -75,13 +75,13 @@ def coalesce_rows(ids: Array, rows: Array) -> tuple[Array, Array]:
     return _coalesce_sorted(ids, rows)
 
 
-def _scatter_add_sorted(out: Array, places: Array, rows: Array) -> None:
+def _scatter_add_sorted(out: Array, positions: Array, rows: Array) -> None:
     """Do it on a GPU: atomics would add in any order, a stable sort keeps the order."""
     xp = array_module(out)
-    if not len(places):
+    if not len(positions):
         return
-    order = xp.argsort(places, kind="stable").astype("int64", copy=False)
-    placed = places[order]
+    order = xp.argsort(positions, kind="stable").astype("int64", copy=False)
+    placed = positions[order]
     starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), placed[1:] != placed[:-1]]))
     first = placed[starts].astype("int64", copy=False)
     given = xp.ascontiguousarray(rows)
@@ -91,7 +91,7 @@ def _scatter_add_sorted(out: Array, places: Array, rows: Array) -> None:
     if out.dtype.kind in "iub":
         # Integers add exactly in any order: the sum of a segment is a difference of running sums.
         sums = xp.cumsum(given[order], axis=0, dtype="int64")
-        upto = sums[xp.concatenate([starts[1:], xp.asarray([len(places)])]) - 1]
+        upto = sums[xp.concatenate([starts[1:], xp.asarray([len(positions)])]) - 1]
         upto[1:] -= upto[:-1].copy()
         out[first] += upto.astype(out.dtype)
         return
@@ -125,10 +125,10 @@ def bag_pool(
         scatter_add(out, bags, rows)
         return out, None
     winner = xp.full(out.shape, -1, dtype="int64")
-    for place in range(int(lengths.max()) if len(lengths) else 0):
+    for position in range(int(lengths.max()) if len(lengths) else 0):
         # One candidate of every bag at a time; bags that are too short look at their first.
-        at = xp.where(place < lengths, starts[:-1] + place, 0)
-        valid = (place < lengths) & (ids[at] != padding)
+        at = xp.where(position < lengths, starts[:-1] + position, 0)
+        valid = (position < lengths) & (ids[at] != padding)
         rows = table[ids[at]]
         better = valid[:, None] & ((winner < 0) | (rows > out))
         out = xp.where(better, rows, out)

@@ -40,11 +40,11 @@ class _Gather(Function):
         ctx.shape, ctx.axis = x.shape, axis
         length = x.shape[axis]
         if index.size and (int(index.min()) < 0 or int(index.max()) >= length):
-            raise IndexError(f"gather: an index lies outside the {length} places of axis {axis}")
+            raise IndexError(f"gather: an index is out of range for axis {axis} of length {length}")
         ctx.save_for_backward(index)
         if not index.size:
             return array_module(x).empty(index.shape, dtype=x.dtype)
-        # torch takes an index shorter than x along the other axes; the rest of x is not looked at.
+        # torch takes an index shorter than x along the other axes; the rest of x is not read.
         return array_module(x).take_along_axis(_cut(x, index, axis), index, axis=axis)
 
     @staticmethod
@@ -55,8 +55,10 @@ class _Gather(Function):
         out = xp.zeros((size, 1), dtype=grad.dtype)
         if not index.size:
             return out.reshape(ctx.shape), None, None
-        places = xp.arange(size).reshape(ctx.shape)
-        flat = xp.take_along_axis(_cut(places, index, ctx.axis), index, axis=ctx.axis).reshape(-1)
+        positions = xp.arange(size).reshape(ctx.shape)
+        flat = xp.take_along_axis(_cut(positions, index, ctx.axis), index, axis=ctx.axis).reshape(
+            -1
+        )
         sum_into(out, flat, grad.reshape(-1, 1))
         return out.reshape(ctx.shape), None, None
 
@@ -71,22 +73,22 @@ class _ScatterAdd(Function):
     @staticmethod
     def forward(ctx: Any, x: Array, src: Array, axis: int, index: Array) -> Array:
         _check_scatter(x, src, axis, index)
-        places = _places(x, axis, index)
+        positions = _positions(x, axis, index)
         ctx.shape = src.shape
-        ctx.save_for_backward(places)
+        ctx.save_for_backward(positions)
         out = x.copy().reshape(-1, 1)
-        if places.size:
-            sum_into(out, places.reshape(-1), src[_covered(places)].reshape(-1, 1))
+        if positions.size:
+            sum_into(out, positions.reshape(-1), src[_covered(positions)].reshape(-1, 1))
         return out.reshape(x.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Array) -> Any:
-        (places,) = ctx.saved_tensors
+        (positions,) = ctx.saved_tensors
         grad_src = None
         if ctx.needs_input_grad[1]:
             grad_src = array_module(grad).zeros(ctx.shape, dtype=grad.dtype)
-            if places.size:
-                grad_src[_covered(places)] = grad.reshape(-1)[places]
+            if positions.size:
+                grad_src[_covered(positions)] = grad.reshape(-1)[positions]
         return grad, grad_src, None, None
 
 
@@ -95,16 +97,16 @@ def _covered(index: Array) -> tuple[slice, ...]:
     return tuple(slice(0, n) for n in index.shape)
 
 
-def _places(x: Array, axis: int, index: Array) -> Array:
-    """Return for each element of the index its place in x, counted in row-major order."""
+def _positions(x: Array, axis: int, index: Array) -> Array:
+    """Return for each element of the index its position in x, counted in row-major order."""
     xp = array_module(index)
     out = xp.zeros(index.shape, dtype="int64")
     step = 1
-    for place in reversed(range(x.ndim)):
-        along = [1] * place + [-1] + [1] * (x.ndim - place - 1)
-        at = index if place == axis else xp.arange(index.shape[place]).reshape(along)
+    for position in reversed(range(x.ndim)):
+        along = [1] * position + [-1] + [1] * (x.ndim - position - 1)
+        at = index if position == axis else xp.arange(index.shape[position]).reshape(along)
         out += at.astype("int64", copy=False) * step
-        step *= x.shape[place]
+        step *= x.shape[position]
     return out
 
 
@@ -119,15 +121,15 @@ def _check_scatter(x: Array, src: Array, axis: int, index: Array) -> None:
             f"scatter_add: tensor {shapes[0]}, src {shapes[1]} and index {shapes[2]} differ in axes"
         )
     # As in torch, an index without elements may have any lengths.
-    for place, length in enumerate(index.shape if index.size else ()):
-        if length > src.shape[place] or (place != axis and length > x.shape[place]):
+    for position, length in enumerate(index.shape if index.size else ()):
+        if length > src.shape[position] or (position != axis and length > x.shape[position]):
             raise ShapeError(
                 f"scatter_add: index {shapes[2]} is larger than src {shapes[1]}, "
                 f"or than tensor {shapes[0]} apart from axis {axis}"
             )
     limit = x.shape[axis] if x.ndim else 1
     if bool(((index < 0) | (index >= limit)).any()):
-        raise IndexError(f"scatter_add: an index lies outside the {limit} places of axis {axis}")
+        raise IndexError(f"scatter_add: an index is out of range for axis {axis} of length {limit}")
 
 
 class _MaskedFill(Function):
@@ -161,7 +163,7 @@ class _MaskedFill(Function):
 
 
 def gather(x: Any, dim: int, index: Any) -> Any:
-    """Return, for each place of the index, the element of x at that place along an axis."""
+    """Return, for each position of the index, the element of x at that position along an axis."""
     axis = axis_of("gather", dim, x.ndim)
     if not x.ndim:
         return gather(x.reshape(1), 0, index.reshape(-1)).reshape(index.shape)
@@ -169,7 +171,7 @@ def gather(x: Any, dim: int, index: Any) -> Any:
 
 
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
-    """Return x with each element of src added at its place along an axis; repeated places add up.
+    """Return x with each element of src added at its index along an axis; repeated indices add up.
 
     Args:
         x: A tensor.
@@ -203,7 +205,7 @@ def masked_select(x: Any, mask: Any) -> Any:
 
 
 def chunk(x: Any, chunks: int, dim: int = 0) -> Any:
-    """Return at most so many pieces of x along an axis, all but the last of one length."""
+    """Return at most `chunks` pieces of x along an axis, all but the last of one length."""
     if not x.ndim:
         raise ShapeError("chunk: a tensor without axes has no pieces")
     if chunks < 1:

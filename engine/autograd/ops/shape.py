@@ -38,7 +38,7 @@ class _Permute(Function):
     def forward(ctx: Any, x: Array, axes: tuple[int, ...]) -> Array:
         ctx.axes = axes_of("permute", axes, x.ndim)
         if len(axes) != x.ndim:
-            raise ShapeError(f"permute: {axes} is no order of the {x.ndim} axes")
+            raise ShapeError(f"permute: {axes} is not an order of the {x.ndim} axes")
         return x.transpose(ctx.axes)
 
     @staticmethod
@@ -213,5 +213,5 @@ def tile(x: Any, dims: Sequence[int]) -> Any:
 def _repeated(name: str, x: Any, counts: Sequence[int]) -> Any:
     numbers = tuple(as_int(name, "a count", count) for count in counts)
     if any(number < 0 for number in numbers):
-        raise ShapeError(f"{name}: counts {numbers} are negative in part")
+        raise ShapeError(f"{name}: counts {numbers} include a negative one")
     return _Repeat.apply(x, numbers)

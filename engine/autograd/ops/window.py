@@ -10,7 +10,7 @@ from typing import Any
 from gradmesh.engine.autograd.ops.floats import wide
 from gradmesh.engine.backend import Array, ShapeError, array_module
 
-# Elements of unfolded patches made at a time: a few MiB, which caches still serve.
+# Elements of patches unfolded at a time: a few MiB, which fit the caches.
 _CHUNK = 1 << 21
 
 
@@ -37,7 +37,7 @@ class Window:
 
     @property
     def is_point(self) -> bool:
-        """Tell whether the window is one element that visits all: patches are the image then."""
+        """Return whether the window visits single elements, so that the patches are the image."""
         return self.size == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
     def out_size(self, high: int, wide: int) -> tuple[int, int]:
@@ -55,8 +55,8 @@ class Window:
             raise ShapeError(f"a window of {self.size} does not fit an image of {(high, wide)}")
         return found[0], found[1]
 
-    def places(self, high: int, wide: int) -> Iterator[tuple[int, int, slice, slice]]:
-        """Yield each place in the window with the slices of the padded image it visits."""
+    def positions(self, high: int, wide: int) -> Iterator[tuple[int, int, slice, slice]]:
+        """Yield each position in the window with the slices of the padded image it visits."""
         rows, cols = self.out_size(high, wide)
         for i in range(self.size[0]):
             for j in range(self.size[1]):
@@ -93,7 +93,7 @@ def unfold(x: Array, window: Window, groups: int) -> Array:
     shape = (count, channels, *window.size, rows, cols)
     out = array_module(x).empty(shape, dtype=x.dtype)
     source = window.padded(x)
-    for i, j, down, across in window.places(high, wide):
+    for i, j, down, across in window.positions(high, wide):
         out[:, :, i, j] = source[:, :, down, across]
     depth = channels // groups * window.size[0] * window.size[1]
     return out.reshape(count, groups, depth, rows * cols)
@@ -110,7 +110,7 @@ def fold(columns: Array, window: Window, out: Array) -> None:
     top, left = window.padding
     shape = (count, channels, height + 2 * top, width + 2 * left)
     sums = array_module(out).zeros(shape, dtype=wide(out[:0]).dtype)
-    for i, j, down, across in window.places(height, width):
+    for i, j, down, across in window.positions(height, width):
         sums[:, :, down, across] += patches[:, :, i, j]
     out[...] = sums[:, :, top : top + height, left : left + width]
 

@@ -224,7 +224,7 @@ class OneCycleLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def is_over(self, step: int) -> bool:
-        """Tell whether the run has fewer steps."""
+        """Return whether the run has fewer steps."""
         return step > self.total_steps
 
     def rate(self, base: float, step: int, group: int) -> float:

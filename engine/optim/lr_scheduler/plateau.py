@@ -58,7 +58,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """Tell whether epochs count neither way."""
+        """Return whether epochs count neither way."""
         return self.cooldown_counter > 0
 
     def rate(self, base: float, step: int, group: int) -> float:

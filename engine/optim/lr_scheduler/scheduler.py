@@ -45,7 +45,7 @@ class LRScheduler(ABC):
         group["lr"] = self.rate(base, step, number)
 
     def is_over(self, step: int) -> bool:
-        """Tell whether the schedule ends before a number of steps; most never end."""
+        """Return whether the schedule ends before a number of steps; most never end."""
         return False
 
     def step(self) -> None:

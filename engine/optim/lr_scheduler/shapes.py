@@ -82,7 +82,7 @@ class CosineAnnealingLR(LRScheduler):
 
 @final
 class StepLR(LRScheduler):
-    """Multiply the rate by gamma every so many steps.
+    """Multiply the rate by gamma every `step_size` steps.
 
     Args:
         optimizer: Whose groups are scheduled.
@@ -177,7 +177,9 @@ class SequentialLR(LRScheduler):
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(f"{len(milestones)} milestones for {len(schedulers)} schedules")
         if any(isinstance(schedule, ReduceLROnPlateau) for schedule in schedulers):
-            raise ValueError("ReduceLROnPlateau needs a metric each step and stands on its own")
+            raise ValueError(
+                "ReduceLROnPlateau needs a metric each step and cannot be part of a sequence"
+            )
         self.schedulers, self.milestones = list(schedulers), list(milestones)
         super().__init__(optimizer)
 
@@ -187,7 +189,7 @@ class SequentialLR(LRScheduler):
         return schedule.rate(base, own, group)
 
     def is_over(self, step: int) -> bool:
-        """Tell whether the schedule of a step ends before it."""
+        """Return whether the schedule of a step ends before it."""
         schedule, own = self._place(step)
         return schedule.is_over(own)
 
@@ -198,5 +200,5 @@ class SequentialLR(LRScheduler):
 
     def _place(self, step: int) -> tuple[LRScheduler, int]:
         """Return the schedule of a step, and how many steps it has gone."""
-        place = bisect_right(self.milestones, step)
-        return self.schedulers[place], step - (self.milestones[place - 1] if place else 0)
+        position = bisect_right(self.milestones, step)
+        return self.schedulers[position], step - (self.milestones[position - 1] if position else 0)

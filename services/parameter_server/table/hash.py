@@ -238,7 +238,7 @@ class HashIndex(Index):
 
     def _insert(self, ids: Ids, step: int) -> Slots:
         made = np.empty(ids.size, np.int64)
-        start, why = 0, kernel.NO_ROOM_FOR_DEAD
+        start, why = 0, kernel.DEAD_LIST_FULL
         while why != kernel.DONE:
             start, why = kernel.insert(
                 ids,

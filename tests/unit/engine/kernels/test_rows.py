@@ -20,7 +20,7 @@ def test_index_outside_is_named_and_changes_nothing(bad: int) -> None:
     index = np.array([0, bad])
     rows = np.ones((2, 2), np.float32)
 
-    with pytest.raises(IndexError, match=f"index {bad} at place 1 is outside 4 rows"):
+    with pytest.raises(IndexError, match=f"index {bad} at position 1 is outside 4 rows"):
         kernels.gather(table, index)
     with pytest.raises(IndexError):
         kernels.scatter_add(table, index, rows)

@@ -71,7 +71,7 @@ def test_sparse_training_equals_torch(
 
 
 def test_id_outside_the_table_is_named() -> None:
-    with pytest.raises(IndexError, match="index 5 at place 1 is outside 5 rows"):
+    with pytest.raises(IndexError, match="index 5 at position 1 is outside 5 rows"):
         nn.Embedding(5, 2)(ag.tensor([0, 5]))
     with pytest.raises(IndexError, match="index -1"):
         nn.EmbeddingBag(5, 2)(ag.tensor([[0, -1]]))

@@ -95,12 +95,12 @@ def test_indices_of_extremes_are_refused(keepdim: bool) -> None:
     values, indices = x.max(0, keepdim=keepdim)
     indices.zero_()
 
-    with pytest.raises(InplaceError, match="AtPlaces"):
+    with pytest.raises(InplaceError, match="AtPositions"):
         values.sum().backward()
 
 
 def test_sums_of_rows_count_their_places() -> None:
     from gradmesh.engine import kernels
 
-    with pytest.raises(IndexError, match="2 places for 1 rows"):
+    with pytest.raises(IndexError, match="2 indices for 1 rows"):
         kernels.scatter_add(np.zeros((3, 1)), np.array([0, 1]), np.ones((1, 1)))
