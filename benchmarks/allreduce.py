@@ -1,15 +1,20 @@
 """All-reduce of float32 between processes of this machine, against torch with gloo.
 
 The two sides take turns in small blocks, so that whatever else the machine does hits both; the
-processes of one side are stopped while the other works.
+processes of one side are stopped while the other works. This module is also what each rank runs;
+its arguments are backend, folder to meet in, rank and number of processes.
 """
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Final
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, get_args
 
-from gradmesh.benchmarks.crowd import Crowd, crowd
-from gradmesh.benchmarks.report import Row
+from gradmesh.benchmarks.processes import RankProcesses, serve, start_ranks, take_turns, timed
+from gradmesh.benchmarks.report import HEADING, Echo, Row, as_json, show_line
 
 BACKENDS: Final = ("shm", "tcp")
 SIZES: Final = {"4KiB": 4 << 10, "1MiB": 1 << 20, "25MiB": 25 << 20}
@@ -38,9 +43,12 @@ def run(
     rows = []
     for world in worlds:
         with ExitStack() as stack:
-            sides = {b: stack.enter_context(crowd("allreduce_ours", b, world)) for b in backends}
+            sides = {
+                name: stack.enter_context(start_ranks("allreduce", name, world=world))
+                for name in backends
+            }
             if against_torch:
-                sides["torch"] = stack.enter_context(crowd("allreduce_torch", "gloo", world))
+                sides["torch"] = stack.enter_context(start_ranks("allreduce", "gloo", world=world))
             for size in sizes:
                 for row in _measure(size, world, sides, seconds, blocks):
                     rows.append(row)
@@ -49,17 +57,94 @@ def run(
 
 
 def _measure(
-    size: str, world: int, sides: dict[str, Crowd], seconds: float, blocks: int
+    size: str, world: int, sides: dict[str, RankProcesses], seconds: float, blocks: int
 ) -> list[Row]:
     count = SIZES[size] // 4
-    rounds: dict[str, int] = {}
-    for name, side in sides.items():
-        warm = side.measure(count=count, rounds=6)
-        warm = side.measure(count=count, rounds=max(3, min(30, int(0.1 / min(warm)))))
-        rounds[name] = max(3, min(2000, int(seconds / blocks / sorted(warm)[len(warm) // 2])))
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(blocks):
-        for name, side in sides.items():
-            times[name] += side.measure(count=count, rounds=rounds[name])
+
+    def measure(side: RankProcesses, rounds: int) -> list[float]:
+        return side.measure(count=count, rounds=rounds)
+
+    turns = {name: partial(measure, side) for name, side in sides.items()}
+    times = take_turns(turns, seconds, blocks, most=2000)
     theirs = times.pop("torch", [])
     return [Row.of(f"{name}-{size}-w{world}", ours, theirs) for name, ours in times.items()]
+
+
+def command(
+    echo: Echo,
+    *,
+    against: str | None,
+    backends: Sequence[str],
+    worlds: Sequence[int],
+    sizes: Sequence[str],
+    seconds: float,
+) -> Any:
+    """Run `gradmesh bench allreduce`."""
+    echo(HEADING)
+    return as_json(
+        run(
+            backends,
+            worlds,
+            sizes,
+            against is not None,
+            seconds,
+            on_row=lambda row: echo(show_line(row)),
+        )
+    )
+
+
+def _serve_ours(backend: str, folder: str, rank: int, world: int) -> None:
+    """Join our process group and serve the parent."""
+    import numpy as np
+
+    from gradmesh.trainer.process_group import Backend, FileStore, connect
+
+    known: dict[str, Backend] = {name: name for name in get_args(Backend)}
+    group = connect(
+        FileStore(Path(folder)),
+        backend=known[backend],
+        generation=1,
+        rank=rank,
+        world_size=world,
+        timeout_s=60,
+    )
+
+    def measure(count: int, rounds: int) -> list[float]:
+        array = group.empty(count, np.float32)
+        array[...] = 0
+        return timed(lambda _: group.all_reduce(array).wait(), rounds)
+
+    with group:
+        serve(measure)
+
+
+def _serve_torch(folder: str, rank: int, world: int) -> None:
+    """Join a process group of torch.distributed with gloo and serve the parent."""
+    import torch
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world
+    )
+
+    def measure(count: int, rounds: int) -> list[float]:
+        array = torch.zeros(count)
+        return timed(lambda _: dist.all_reduce(array), rounds)
+
+    serve(measure)
+    # Destroying the group would wait for ranks that have ended already.
+    os._exit(0)
+
+
+def main(backend: str, folder: str, rank: str, world: str) -> None:
+    """Run one rank."""
+    if backend == "gloo":
+        _serve_torch(folder, int(rank), int(world))
+    else:
+        _serve_ours(backend, folder, int(rank), int(world))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -9,10 +9,11 @@ peer's processes are stopped while ours work, because they spin when they are id
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
-from gradmesh.benchmarks import worker
-from gradmesh.benchmarks.report import Row
+from gradmesh.benchmarks.processes import MeasuringProcess, start, take_turns
+from gradmesh.benchmarks.report import HEADING, Echo, Row, as_json, show_line
 from gradmesh.launch.local import LocalCluster
 
 WORKERS = 5
@@ -22,7 +23,7 @@ SIDES = ("lane", "fast", "stream")
 """Ours: smart on lanes, fast on lanes, smart on gRPC streams."""
 
 
-class Load(NamedTuple):
+class AutogradLoad(NamedTuple):
     """One workload of the benchmark."""
 
     name: str
@@ -31,12 +32,12 @@ class Load(NamedTuple):
 
 
 LOADS = [
-    Load("chain-1", "chain", 1),
-    Load("chain-2", "chain", 2),
-    Load("chain-4", "chain", 4),
-    Load("fanout-4", "fanout", 4),
-    Load("contexts-1000", "contexts", 1000),
-    Load("optimizer-4", "optimizer", 4),
+    AutogradLoad("chain-1", "chain", 1),
+    AutogradLoad("chain-2", "chain", 2),
+    AutogradLoad("chain-4", "chain", 4),
+    AutogradLoad("fanout-4", "fanout", 4),
+    AutogradLoad("contexts-1000", "contexts", 1000),
+    AutogradLoad("optimizer-4", "optimizer", 4),
 ]
 """All workloads."""
 
@@ -46,7 +47,7 @@ def run(
     seconds: float,
     blocks: int = 5,
     on_row: Callable[[Row], object] = lambda row: None,
-    only: Sequence[Load] | None = None,
+    only: Sequence[AutogradLoad] | None = None,
 ) -> list[Row]:
     """Measure every workload on every side.
 
@@ -58,19 +59,14 @@ def run(
         only: The workloads; all by default.
     """
     with ExitStack() as stack:
-        home = "gradmesh.benchmarks"
         ours = {}
         for lane in ("auto", "stream"):
             # A mesh each: workers wait for as many as there are.
             cluster = stack.enter_context(LocalCluster(parameter_servers=1))
-            ours[lane] = stack.enter_context(
-                worker.start(f"{home}.autograd_ours", cluster.address, lane)
-            )
+            ours[lane] = stack.enter_context(start("autograd_ours", cluster.address, lane))
         sides = {"lane": ours["auto"], "fast": ours["auto"], "stream": ours["stream"]}
         if against_torch:
-            sides["torch"] = stack.enter_context(
-                worker.start(f"{home}.autograd_torch", pauses=True)
-            )
+            sides["torch"] = stack.enter_context(start("autograd_torch", pauses=True))
         rows = []
         for load in only or LOADS:
             for row in _measure(load, sides, seconds, blocks):
@@ -79,26 +75,31 @@ def run(
         return rows
 
 
-def _measure(load: Load, sides: dict[str, worker.Worker], seconds: float, blocks: int) -> list[Row]:
-    commands = {
-        side: {
-            "kind": load.kind,
-            "size": load.size,
-            "mode": "fast" if side == "fast" else "smart",
-        }
-        for side in sides
-    }
-    rounds: dict[str, int] = {}
-    for side, running in sides.items():
-        warm = running.measure(**commands[side], rounds=2)
-        warm = running.measure(**commands[side], rounds=max(1, min(30, int(0.2 / min(warm)))))
-        rounds[side] = max(1, min(400, int(seconds / blocks / sorted(warm)[len(warm) // 2])))
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    for _ in range(blocks):
-        for side, running in sides.items():
-            # Whoever comes after another finds cold caches; its place in line is not to count.
-            running.measure(**commands[side], rounds=max(1, rounds[side] // 10))
-            times[side] += running.measure(**commands[side], rounds=rounds[side])
+def _measure(
+    load: AutogradLoad, sides: dict[str, MeasuringProcess], seconds: float, blocks: int
+) -> list[Row]:
+    def measure(side: str, rounds: int) -> list[float]:
+        mode = "fast" if side == "fast" else "smart"
+        return sides[side].measure(kind=load.kind, size=load.size, mode=mode, rounds=rounds)
+
+    turns = {side: partial(measure, side) for side in sides}
+    times = take_turns(
+        turns, seconds, blocks, warm_rounds=2, warm_s=0.2, least=1, most=400, rewarms=True
+    )
     theirs = times.get("torch", [])
     names = {"lane": load.name, "fast": f"{load.name}-fast", "stream": f"{load.name}-stream"}
     return [Row.of(names[side], times[side], theirs) for side in SIDES]
+
+
+def command(echo: Echo, *, against: str | None, workloads: Sequence[str], seconds: float) -> Any:
+    """Run `gradmesh bench autograd`."""
+    echo(HEADING)
+    known = {load.name: load for load in LOADS}
+    return as_json(
+        run(
+            against is not None,
+            seconds,
+            on_row=lambda row: echo(show_line(row)),
+            only=[known[name] for name in workloads],
+        )
+    )

@@ -8,7 +8,7 @@ import numpy as np
 
 import gradmesh as gm
 from gradmesh.benchmarks.autograd import WORKERS
-from gradmesh.benchmarks.worker import serve, timed
+from gradmesh.benchmarks.processes import command_line, serve, timed
 from gradmesh.sdk.process.network import TransportConfig
 
 _SHAPE = (64, 64)
@@ -97,7 +97,7 @@ def main(address: str, lane: str, rank: int = 0) -> None:
         return
     for other in range(1, WORKERS):
         subprocess.Popen(
-            [sys.executable, "-m", "gradmesh.benchmarks.autograd_ours", address, lane, str(other)],
+            command_line("autograd_ours", address, lane, str(other)),
             stdin=subprocess.PIPE,
         )
     _begin(address, lane, 0)

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from gradmesh.benchmarks.autograd import WORKERS
-from gradmesh.benchmarks.worker import serve, timed
+from gradmesh.benchmarks.processes import command_line, serve, timed
 
 _SHAPE = (64, 64)
 _state: dict[str, Any] = {}
@@ -110,8 +110,7 @@ def main(port: int = 0, rank: int = 0) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     for other in range(1, WORKERS):
-        module = "gradmesh.benchmarks.autograd_torch"
-        subprocess.Popen([sys.executable, "-m", module, str(port), str(other)])
+        subprocess.Popen(command_line("autograd_torch", str(port), str(other)))
     _begin(port, 0)
     serve(_measure)
 

@@ -7,20 +7,21 @@ that is what DDP adds to the local step.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
-from gradmesh.benchmarks.crowd import Crowd, crowd
-from gradmesh.benchmarks.ddp_report import Measured, ModelReport
-from gradmesh.benchmarks.report import Row
+from gradmesh.benchmarks.ddp_report import Measured, ModelReport, content, heading, line
+from gradmesh.benchmarks.processes import RankProcesses, start_ranks
+from gradmesh.benchmarks.report import HEADING, BadOption, Echo, Row, as_json, show_line
+from gradmesh.protos.version import VERSION
 
 MODELS: Final = ("resnet50", "resnet101", "resnext50_32x4d", "resnext101_32x8d", "mlp")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class DdpWorkload:
     """What one process does in an iteration."""
 
     model: str
@@ -38,7 +39,7 @@ class Work:
 
 
 def run(
-    work: Work,
+    work: DdpWorkload,
     worlds: Sequence[int],
     backend: str,
     warmup: int,
@@ -58,7 +59,7 @@ def run(
     """
     report = ModelReport(work.model, work.batch_size)
     for world, wraps, label in [(1, False, "no ddp"), *((n, True, f"1M/{n}P") for n in worlds)]:
-        with crowd("ddp_ours", backend if world > 1 else "local", world) as ranks:
+        with start_ranks("ddp_ours", backend if world > 1 else "local", world=world) as ranks:
             command = {**asdict(work), "wraps": wraps}
             ranks.measure_all(**command, rounds=warmup)
             found = ranks.measure_all(**command, rounds=rounds)
@@ -83,7 +84,12 @@ def _hidden(found: Sequence[Sequence[float]]) -> float:
 
 
 def compare(
-    work: Work, worlds: Sequence[int], backend: str, warmup: int, rounds: int, blocks: int = 6
+    work: DdpWorkload,
+    worlds: Sequence[int],
+    backend: str,
+    warmup: int,
+    rounds: int,
+    blocks: int = 6,
 ) -> list[Row]:
     """Return what DDP adds to a step, ours and torch's, for each number of processes.
 
@@ -98,8 +104,8 @@ def compare(
     rows = []
     for world in worlds:
         with (
-            crowd("ddp_ours", backend, world) as ours,
-            crowd("ddp_torch", "gloo", world) as theirs,
+            start_ranks("ddp_ours", backend, world=world) as ours,
+            start_ranks("ddp_torch", "gloo", world=world) as theirs,
         ):
             sides = {"ours": ours, "theirs": theirs}
             pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
@@ -118,9 +124,65 @@ def compare(
     return rows
 
 
-def _pairs(side: Crowd, work: Work, rounds: int) -> list[tuple[float, float]]:
+def _pairs(side: RankProcesses, work: DdpWorkload, rounds: int) -> list[tuple[float, float]]:
     """Return the seconds of a local step and of one with DDP right after it, `rounds` times."""
     found = side.measure_all(**asdict(work), wraps=None, rounds=rounds)
     # A step is over when the last rank is done.
     slowest = [max(ranks) for ranks in zip(*found, strict=True)]
     return list(zip(slowest[::2], slowest[1::2], strict=True))
+
+
+def command(
+    echo: Echo,
+    *,
+    models: Sequence[str],
+    worlds: Sequence[int],
+    backend: str,
+    bucket_mb: float,
+    view: bool,
+    batch_size: int | None,
+    image_size: int,
+    width: int,
+    warmup: int,
+    rounds: int,
+    against: str | None,
+) -> Any:
+    """Run `gradmesh bench ddp`."""
+
+    def workload(model: str) -> DdpWorkload:
+        return DdpWorkload(
+            model=model,
+            batch_size=batch_size or (64 if model == "mlp" else 2),
+            image_size=image_size,
+            width=width,
+            bucket_mb=bucket_mb,
+            view=view,
+        )
+
+    if against is not None:
+        if set(models) - {"mlp"}:
+            raise BadOption("only the mlp is compared with torch; leave --model out")
+        compared = [world for world in worlds if world > 1]
+        if not compared:
+            raise BadOption("one process has no other to average with; use --world 2 or more")
+        echo(HEADING)
+        rows = compare(workload("mlp"), compared, backend, warmup, rounds)
+        for row in rows:
+            echo(show_line(row))
+        return as_json(rows)
+    header = {
+        "gradmesh_version": VERSION,
+        "cuda_version": None,
+        "distributed_backend": backend,
+        "bucket_size": bucket_mb,
+    }
+    for key, value in header.items():
+        echo(f"{key}: {value}")
+    reports = []
+    for model in models or ("mlp", "resnet50"):
+        work = workload(model)
+        echo(heading(ModelReport(model, work.batch_size)))
+        reports.append(
+            run(work, worlds, backend, warmup, rounds, lambda *found: echo(line(*found)))
+        )
+    return content(header, reports)

@@ -10,7 +10,7 @@ from typing import Any, final, get_args
 import numpy as np
 
 from gradmesh.benchmarks import resnet
-from gradmesh.benchmarks.worker import serve, timed
+from gradmesh.benchmarks.processes import serve, timed
 from gradmesh.engine import optim
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.backend import Generator
@@ -37,7 +37,7 @@ class Training:
 
     Args:
         group: The ranks.
-        work: See `gradmesh.benchmarks.ddp.Work`, and whether DDP wraps the model.
+        work: See `gradmesh.benchmarks.ddp.DdpWorkload`, and whether DDP wraps the model.
     """
 
     def __init__(self, group: ProcessGroup, **work: Any) -> None:

@@ -8,6 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
+from gradmesh.benchmarks.report import BadOption, Echo
+
 PERCENTILES = (50, 75, 90, 95)
 _PAD = 22
 
@@ -74,9 +76,9 @@ def _rate(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.2f}"
 
 
-def write(file: Path, header: Mapping[str, Any], reports: Sequence[ModelReport]) -> None:
-    """Write everything as one JSON object."""
-    whole = {
+def content(header: Mapping[str, Any], reports: Sequence[ModelReport]) -> dict[str, Any]:
+    """Return everything as one JSON object."""
+    return {
         **header,
         "benchmark_results": [
             {
@@ -90,7 +92,6 @@ def write(file: Path, header: Mapping[str, Any], reports: Sequence[ModelReport])
             for report in reports
         ],
     }
-    file.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 
 
 def read(file: Path) -> tuple[dict[str, Any], list[ModelReport]]:
@@ -115,7 +116,7 @@ def read(file: Path) -> tuple[dict[str, Any], list[ModelReport]]:
 
 
 def compare(base: Path, test: Path) -> Iterator[str]:
-    """Yield the lines of a comparison: what differs in the headers, then p75 and p95.
+    """Yield the lines of a comparison of two files: what differs in the headers, then p75 and p95.
 
     Sets without DDP, and those whose numbers of ranks differ, are left out. Positive means that
     the second file is faster.
@@ -146,3 +147,13 @@ def _compare_models(base: ModelReport, test: ModelReport) -> Iterator[str]:
             rate = test.batch_size / now
             cells.append(f"  p{percentile:02d}: {now:>8.3f}s {_rate(rate):>7}/s {delta:>+8.1f}%")
         yield f"{len(new.ranks):>4} ranks" + "".join(cells)
+
+
+def command(echo: Echo, *, base: Path, test: Path) -> None:
+    """Run `gradmesh bench diff`."""
+    try:
+        lines = list(compare(base, test))
+    except ValueError as error:
+        raise BadOption(str(error)) from error
+    for text in lines:
+        echo(text)

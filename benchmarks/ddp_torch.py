@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gradmesh.benchmarks.worker import serve, timed
+from gradmesh.benchmarks.processes import serve, timed
 
 _LAYERS = 10
 

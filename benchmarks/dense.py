@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gradmesh.benchmarks import dense_ours, dense_torch
-from gradmesh.benchmarks.report import Row
+from gradmesh.benchmarks import dense_steps
+from gradmesh.benchmarks.report import HEADING, Echo, Row, as_json, show_line
 from gradmesh.engine.backend.blas import (
     BlasUnavailable,
     get_num_threads,
@@ -23,7 +23,7 @@ from gradmesh.engine.backend.memory import keep_freed_pages
 Step = Callable[[], object]
 
 
-class Load(NamedTuple):
+class DenseLoad(NamedTuple):
     """One workload of the benchmark.
 
     Args:
@@ -37,22 +37,22 @@ class Load(NamedTuple):
     inner: int = 1
 
 
-def _mlp(sizes: Sequence[int], batch: int, optimizer: str = "Adagrad", inner: int = 1) -> Load:
-    return Load(
-        lambda: dense_ours.mlp(sizes, batch, optimizer),
-        lambda torch: dense_torch.mlp(torch, sizes, batch, optimizer),
+def _mlp(sizes: Sequence[int], batch: int, optimizer: str = "Adagrad", inner: int = 1) -> DenseLoad:
+    return DenseLoad(
+        lambda: dense_steps.our_mlp(sizes, batch, optimizer),
+        lambda torch: dense_steps.torch_mlp(torch, sizes, batch, optimizer),
         inner,
     )
 
 
 _TOP = (1677, 512, 256, 1)
-LOADS: dict[str, Load] = {
+LOADS: dict[str, DenseLoad] = {
     "mlp-b256": _mlp(_TOP, 256),
     "mlp-b2048": _mlp(_TOP, 2048),
     "mlp-b2048-mkl": _mlp(_TOP, 2048),
-    "embedding-bag": Load(dense_ours.embedding_bag, dense_torch.embedding_bag),
+    "embedding-bag": DenseLoad(dense_steps.our_embedding_bag, dense_steps.torch_embedding_bag),
     "small-mlp": _mlp((16, 8, 1), 8, "SGD", inner=50),
-    "resnet50": Load(dense_ours.resnet50, dense_torch.resnet50),
+    "resnet50": DenseLoad(dense_steps.our_resnet50, dense_steps.torch_resnet50),
 }
 """Workloads by name; in one whose name ends in -mkl our products are MKL's."""
 
@@ -85,7 +85,7 @@ def run(
         raise ValueError(f"no peer {against!r}; there is 'torch'")
     keep_freed_pages()
     before = get_num_threads()
-    torch = dense_torch.load_torch(threads) if against else None
+    torch = dense_steps.load_torch(threads) if against else None
     set_num_threads(threads)
     rows = []
     try:
@@ -122,3 +122,19 @@ def _time(step: Step, inner: int) -> float:
     for _ in range(inner):
         step()
     return (time.perf_counter() - start) / inner
+
+
+def command(
+    echo: Echo, *, against: str | None, workloads: Sequence[str], seconds: float, threads: int
+) -> Any:
+    """Run `gradmesh bench dense`."""
+    echo(HEADING)
+    return as_json(
+        run(
+            against,
+            workloads=workloads,
+            seconds=seconds,
+            threads=threads,
+            on_row=lambda row: echo(show_line(row)),
+        )
+    )

@@ -9,15 +9,15 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.benchmarks import worker
-from gradmesh.benchmarks.hybrid_shape import Shape
+from gradmesh.benchmarks.hybrid_shape import Shape, seed_shape, shapes
+from gradmesh.benchmarks.processes import MeasuringProcess, start
+from gradmesh.benchmarks.report import BadOption, Echo, as_json
 from gradmesh.launch.local import LocalCluster
 
 PARTS: Final = ("lookup", "forward", "backward", "step", "total")
@@ -25,7 +25,6 @@ TOTAL, SAMPLES, BYTES, MEMORY = 4, 5, 6, 7
 """Columns of a step's figures after those of its four parts: seconds, samples, bytes moved, and the
 most memory that the trainer ever had, in bytes; the peer does not count the last two."""
 _COLUMNS: Final = 8
-_HOME: Final = "gradmesh.benchmarks"
 
 
 @final
@@ -61,7 +60,7 @@ class HybridRow:
 
 
 @final
-class Side:
+class HybridSide:
     """The processes of one side.
 
     Args:
@@ -70,7 +69,9 @@ class Side:
     """
 
     def __init__(
-        self, trainers: Sequence[worker.Worker], spinning: Sequence[worker.Worker] = ()
+        self,
+        trainers: Sequence[MeasuringProcess],
+        spinning: Sequence[MeasuringProcess] = (),
     ) -> None:
         self._trainers = trainers
         self._spinning = spinning
@@ -119,7 +120,7 @@ def run(
     return rows
 
 
-def measure(sides: Sequence[Side], seconds: float, blocks: int) -> None:
+def measure(sides: Sequence[HybridSide], seconds: float, blocks: int) -> None:
     """Let sides take turns until each has had its time; their times are collected."""
     rounds = []
     for side in sides:
@@ -132,13 +133,8 @@ def measure(sides: Sequence[Side], seconds: float, blocks: int) -> None:
             side.times.append(side.run(count))
 
 
-def write_json(rows: Sequence[HybridRow], file: Path) -> None:
-    """Write all rows as one JSON array."""
-    file.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n", encoding="utf-8")
-
-
 @contextmanager
-def our_side(shape: Shape, lane: str) -> Iterator[Side]:
+def our_side(shape: Shape, lane: str) -> Iterator[HybridSide]:
     """Start our servers and trainers; they end with the block."""
     with ExitStack() as stack:
         settings = {"coordinator.trainers": shape.trainers, "parameter_server.durability": "off"}
@@ -149,42 +145,38 @@ def our_side(shape: Shape, lane: str) -> Iterator[Side]:
         plain = json.dumps(shape.as_dict())
         trainers = [
             stack.enter_context(
-                worker.start(
-                    f"{_HOME}.hybrid_ours", plain, cluster.address, str(n), lane, waits=False
-                )
+                start("hybrid_ours", plain, cluster.address, str(n), lane, waits=False)
             )
             for n in range(shape.trainers)
         ]
         for trainer in trainers:
             trainer.wait_ready()
-        yield Side(trainers)
+        yield HybridSide(trainers)
 
 
 @contextmanager
-def peer_side(shape: Shape) -> Iterator[Side]:
+def peer_side(shape: Shape) -> Iterator[HybridSide]:
     """Start the peer's servers and trainers; they end with the block, and stand still between."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradmesh-bench-"))
         plain = json.dumps(shape.as_dict())
         counts = {"server": shape.servers, "trainer": shape.trainers}
-        started: dict[str, list[worker.Worker]] = {
+        started: dict[str, list[MeasuringProcess]] = {
             role: [
-                stack.enter_context(
-                    worker.start(f"{_HOME}.hybrid_torch", plain, folder, role, str(n), waits=False)
-                )
+                stack.enter_context(start("hybrid_torch", plain, folder, role, str(n), waits=False))
                 for n in range(count)
             ]
             for role, count in counts.items()
         }
         for process in (*started["server"], *started["trainer"]):
             process.wait_ready()
-        everyone = [*started["server"], *started["trainer"]]
-        for process in everyone:
+        spinning = [*started["server"], *started["trainer"]]
+        for process in spinning:
             process.pause()
-        yield Side(started["trainer"], everyone)
+        yield HybridSide(started["trainer"], spinning)
 
 
-def _row(shape: Shape, sides: Sequence[Side]) -> HybridRow:
+def _row(shape: Shape, sides: Sequence[HybridSide]) -> HybridRow:
     ours, *peers = [np.concatenate(side.times, axis=1) for side in sides]
     peer = peers[0] if peers else None
     ours_parts = parts_of(ours)
@@ -211,3 +203,60 @@ def parts_of(times: NDArray[np.float64]) -> dict[str, float]:
 def rate(times: NDArray[np.float64]) -> float:
     """Return the samples of all trainers in a second: each has its own, over its own time."""
     return float((times[:, :, SAMPLES].sum(axis=1) / times[:, :, TOTAL].sum(axis=1)).sum())
+
+
+def command(
+    echo: Echo,
+    *,
+    against: str | None,
+    workloads: Sequence[str],
+    trainers: int | None,
+    parameter_servers: int | None,
+    embeddings: int | None,
+    dim: int | None,
+    epochs: int,
+    warmup_cycles: int,
+    rows: int,
+    prefetch: int,
+    lane: str,
+    seconds: float,
+) -> Any:
+    """Run `gradmesh bench hybrid`; with a size, the benchmark of torch's examples."""
+    if any(value is not None for value in (trainers, parameter_servers, embeddings, dim)):
+        from gradmesh.benchmarks import hybrid_epochs
+
+        if workloads:
+            raise BadOption("--workload has sizes of its own; leave the others out")
+        sizes = (trainers or 8, parameter_servers or 8, embeddings or 300, dim or 64)
+        shape = replace(seed_shape("seed", *sizes), prefetch=prefetch)
+        found = hybrid_epochs.run(
+            shape, epochs, warmup_cycles, against_torch=against is not None, lane=lane
+        )
+        echo(hybrid_epochs.table(found, shape))
+        return hybrid_epochs.as_json(found, shape)
+    known = shapes(rows)
+    chosen = [replace(known[name], prefetch=prefetch) for name in workloads or known]
+    columns = "".join(f"{name:>9}" for name in PARTS)
+    echo(f"{'workload':<18}{'side':<7}{columns}{'samples/s':>12}{'ratio':>8}   (ms, p50)")
+    return as_json(
+        run(
+            chosen,
+            against is not None,
+            seconds,
+            lane=lane,
+            on_row=lambda row: echo(_lines(row)),
+        )
+    )
+
+
+def _lines(row: HybridRow) -> str:
+    ratio = "" if row.ratio is None else f"{row.ratio:>8.2f}"
+    lines = [_line(row.workload, "ours", row.ours_parts, row.ours_samples_per_s) + ratio]
+    if row.peer_parts is not None and row.peer_samples_per_s is not None:
+        lines.append(_line("", "torch", row.peer_parts, row.peer_samples_per_s))
+    return "\n".join(lines)
+
+
+def _line(name: str, side: str, parts: dict[str, float], rate: float) -> str:
+    shown = "".join(f"{value * 1e3:>9.2f}" for value in parts.values())
+    return f"{name:<18}{side:<7}{shown}{rate:>12,.0f}"

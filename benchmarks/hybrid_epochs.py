@@ -4,16 +4,14 @@ The table has the columns of the original. Its last column was called epochs a s
 it was the samples of the last epoch; here it is samples a second, and true.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradmesh.benchmarks.hybrid import SAMPLES, TOTAL, Side, our_side, peer_side
+from gradmesh.benchmarks.hybrid import SAMPLES, TOTAL, HybridSide, our_side, peer_side
 from gradmesh.benchmarks.hybrid_shape import EPOCH, Shape
 
 _PERCENTILES: Final = (50, 75, 90, 95)
@@ -35,7 +33,7 @@ def run(
         Seconds and samples of each epoch by side, [trainers, epochs, 2].
     """
     with ExitStack() as stack:
-        sides: dict[str, Side] = {"gradmesh": stack.enter_context(our_side(shape, lane))}
+        sides: dict[str, HybridSide] = {"gradmesh": stack.enter_context(our_side(shape, lane))}
         if against_torch:
             sides["torch"] = stack.enter_context(peer_side(shape))
         found = {}
@@ -74,11 +72,10 @@ def _line(label: str, seconds: NDArray[np.float64], samples: float) -> str:
     return f"{label:>8}: {''.join(cells)}"
 
 
-def write_json(found: Mapping[str, NDArray[np.float64]], shape: Shape, file: Path) -> None:
-    """Write the seconds and samples of every epoch."""
+def as_json(found: Mapping[str, NDArray[np.float64]], shape: Shape) -> dict[str, Any]:
+    """Return the seconds and samples of every epoch as JSON holds them."""
     plain = {
         name: {"seconds": epochs[:, :, 0].tolist(), "samples": epochs[:, :, 1].tolist()}
         for name, epochs in found.items()
     }
-    content = {"shape": shape.as_dict(), "epochs": plain}
-    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return {"shape": shape.as_dict(), "epochs": plain}

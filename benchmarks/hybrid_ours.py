@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import gradmesh as gm
-from gradmesh.benchmarks.hybrid_shape import LR, VARIANTS, Load, Shape
-from gradmesh.benchmarks.worker import serve
+from gradmesh.benchmarks.hybrid_shape import LR, VARIANTS, HybridLoad, Shape
+from gradmesh.benchmarks.processes import serve
 from gradmesh.engine.autograd import Tensor, as_tensor
 from gradmesh.engine.autograd.ops import cat
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits, cross_entropy
@@ -96,7 +96,7 @@ def _layer(tables: list[gm.Table], shape: Shape) -> Any:
     return gm.nn.RemoteEmbeddingBag(tables, mode="sum", prefetch_depth=shape.prefetch)
 
 
-def _wanted(load: Load, shape: Shape) -> tuple[Any, ...]:
+def _wanted(load: HybridLoad, shape: Shape) -> tuple[Any, ...]:
     """Return what the layer takes: every table gets the same bags."""
     if load.offsets is None:
         return (load.ids,)
@@ -105,7 +105,7 @@ def _wanted(load: Load, shape: Shape) -> tuple[Any, ...]:
     return ids, np.append(np.concatenate(begins), ids.size)
 
 
-def _loss(model: Any, rows: Tensor, load: Load, shape: Shape) -> Any:
+def _loss(model: Any, rows: Tensor, load: HybridLoad, shape: Shape) -> Any:
     flat = rows.reshape(load.samples, -1)
     if load.dense is None:
         scores = model(flat.reshape(-1, shape.inputs))

@@ -17,7 +17,7 @@ _SEED_HIDDEN: Final = (256, 128, 64, 32)
 _DENSE: Final = 13
 
 
-class Load(NamedTuple):
+class HybridLoad(NamedTuple):
     """One batch."""
 
     ids: NDArray[np.int64]
@@ -77,7 +77,7 @@ class Shape:
             return _SEED_WIDTH
         return self.width
 
-    def load(self, rank: int, variant: int) -> Load:
+    def load(self, rank: int, variant: int) -> HybridLoad:
         """Draw a batch; the same for the same numbers."""
         rng = np.random.default_rng([rank, variant])
         if not self.batch:
@@ -86,9 +86,9 @@ class Shape:
         ids = (rng.zipf(1.05, (self.batch, self.tables)) - 1) % self.rows
         dense = rng.standard_normal((self.batch, _DENSE)).astype(np.float32)
         targets = (rng.random(self.batch) < 0.25).astype(np.float32)
-        return Load(ids, None, dense, targets)
+        return HybridLoad(ids, None, dense, targets)
 
-    def _bags(self, rng: np.random.Generator) -> Load:
+    def _bags(self, rng: np.random.Generator) -> HybridLoad:
         """Draw 20 to 50 ids in bags of 1 to 10, as the seed benchmark does."""
         count = int(rng.integers(20, 51))
         offsets = [0]
@@ -98,7 +98,7 @@ class Shape:
         # A bag that is cut gives several results, all of which have its target.
         cuts = self.width // self.inputs
         ids = rng.integers(0, self.rows, count)
-        return Load(ids, np.array(offsets), None, np.repeat(targets, cuts))
+        return HybridLoad(ids, np.array(offsets), None, np.repeat(targets, cuts))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the shape as JSON holds it."""

@@ -14,9 +14,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from gradmesh.benchmarks.hybrid_shape import LR, VARIANTS, Load, Shape
-from gradmesh.benchmarks.lookup_torch import end_with_parent
-from gradmesh.benchmarks.worker import serve
+from gradmesh.benchmarks.hybrid_shape import LR, VARIANTS, HybridLoad, Shape
+from gradmesh.benchmarks.processes import serve
 
 _held: list[Any] = []  # the server's tables; rpc functions have no other home
 
@@ -45,7 +44,6 @@ def main(plain: str, folder: str, role: str, number: int) -> None:
     import torch
     from torch.distributed import rpc
 
-    end_with_parent()
     # It warns about its own classes, in every process, whatever the filters say.
     warnings.showwarning = lambda *args, **kwargs: None
     shape = Shape.from_dict(json.loads(plain))
@@ -135,7 +133,7 @@ def _step(rpc: Any, shape: Shape, rank: int) -> Callable[[], list[float]]:
     return step
 
 
-def _wanted(load: Load, shape: Shape) -> list[tuple[Any, Any]]:
+def _wanted(load: HybridLoad, shape: Shape) -> list[tuple[Any, Any]]:
     """Return the arguments of each server's call."""
     import torch
 
@@ -146,7 +144,7 @@ def _wanted(load: Load, shape: Shape) -> list[tuple[Any, Any]]:
     return [(torch.from_numpy(load.ids[:, own].copy()), None) for own in columns]
 
 
-def _loss(model: Any, rows: Any, load: Load, targets: Any, shape: Shape) -> Any:
+def _loss(model: Any, rows: Any, load: HybridLoad, targets: Any, shape: Shape) -> Any:
     import torch
 
     functional = torch.nn.functional

@@ -1,24 +1,45 @@
 """Pulling and pushing rows: one client, one server, dim 64, a million rows, against torch RPC.
 
 The two sides take turns in small blocks, so that whatever else the machine does hits both. The
-peer's processes are stopped while ours work, because they spin when they are idle.
+peer's processes are stopped while ours work, because they spin when they are idle. This module is
+also what our client runs; its arguments are the coordinator's address and the lanes.
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradmesh.benchmarks import worker
-from gradmesh.benchmarks.lookup_load import BATCH_ROWS, BATCH_ROWS_VARIABLE
-from gradmesh.benchmarks.report import Row
-from gradmesh.launch.local import LocalCluster
+import numpy as np
+from numpy.typing import NDArray
+
+from gradmesh.benchmarks.processes import MeasuringProcess, serve, start, take_turns, timed
+from gradmesh.benchmarks.report import HEADING, Echo, Row, as_json, show_line
+
+if TYPE_CHECKING:
+    import gradmesh as gm
+
+ROWS = 1_000_000
+DIM = 64
+LR = 0.01
+BATCH = 2048
+TABLES = 26
+BATCH_ROWS_VARIABLE = "BENCH_BATCH_ROWS"
+"""How the parent passes the size of the batch's tables to both sides."""
+
+BATCH_ROWS = int(os.environ.get(BATCH_ROWS_VARIABLE, 100_000))
+"""Rows of each of the 26 tables; by default all of them fit into a small machine, twice."""
+
+VARIANTS = 16
+"""Different requests in turn, so that no cache holds the rows by chance."""
 
 SIZES = (1, 64, 1024, 65536)
 LANES = ("shm", "tcp", "stream")
 
 
-class Load(NamedTuple):
+class LookupLoad(NamedTuple):
     """One workload of the benchmark."""
 
     name: str
@@ -26,10 +47,10 @@ class Load(NamedTuple):
     size: int
 
 
-def loads() -> list[Load]:
+def loads() -> list[LookupLoad]:
     """Return all workloads."""
-    found = [Load(f"{w}-{count}", w, count) for w in ("pull", "push") for count in SIZES]
-    return [*found, Load("batch26", "batch", 0)]
+    found = [LookupLoad(f"{w}-{count}", w, count) for w in ("pull", "push") for count in SIZES]
+    return [*found, LookupLoad("batch26", "batch", 0)]
 
 
 def run(
@@ -38,7 +59,7 @@ def run(
     seconds: float,
     blocks: int = 5,
     on_row: Callable[[Row], object] = lambda row: None,
-    only: Sequence[Load] | None = None,
+    only: Sequence[LookupLoad] | None = None,
     batch_rows: int = BATCH_ROWS,
     durability: str = "off",
 ) -> list[Row]:
@@ -54,47 +75,143 @@ def run(
         batch_rows: Rows of each of the 26 tables of the batch.
         durability: Of our server; off does what the peer does, which keeps nothing.
     """
+    # Imported late: the peer's process imports this module, too, for its ids.
+    from gradmesh.launch.local import LocalCluster
+
     with ExitStack() as stack:
         os.environ[BATCH_ROWS_VARIABLE] = str(batch_rows)
         stack.callback(os.environ.pop, BATCH_ROWS_VARIABLE)
         settings = {"parameter_server.durability": durability}
         cluster = stack.enter_context(LocalCluster(parameter_servers=1, settings=settings))
-        home = "gradmesh.benchmarks"
-        ours = stack.enter_context(
-            worker.start(f"{home}.lookup_ours", cluster.address, ",".join(lanes))
-        )
+        ours = stack.enter_context(start("lookup", cluster.address, ",".join(lanes)))
         peer = None
         if against_torch:
-            peer = stack.enter_context(worker.start(f"{home}.lookup_torch", pauses=True))
+            peer = stack.enter_context(start("lookup_torch", pauses=True))
         rows = []
         for load in only or loads():
-            for row in _measure(load, lanes, ours, peer, seconds, blocks):
+            command = {"workload": load.workload, "count": load.size}
+            for row in measure_lanes(load.name, command, lanes, ours, peer, seconds, blocks):
                 rows.append(row)
                 on_row(row)
         return rows
 
 
-def _measure(
-    load: Load,
+def measure_lanes(
+    name: str,
+    command: dict[str, Any],
     lanes: Sequence[str],
-    ours: worker.Worker,
-    peer: worker.Worker | None,
+    ours: MeasuringProcess,
+    peer: MeasuringProcess | None,
     seconds: float,
     blocks: int,
 ) -> list[Row]:
-    sides: dict[str, worker.Worker] = dict.fromkeys(lanes, ours)
+    """Measure one workload on every lane, in turns with the peer.
+
+    Args:
+        name: Of the workload.
+        command: What the processes are asked for, beside lane and rounds.
+        lanes: Which of ours.
+        ours: Our process.
+        peer: The peer's, if it takes part.
+        seconds: About how long one lane takes.
+        blocks: How often the sides take turns.
+    """
+
+    def measure(side: MeasuringProcess, lane: str, rounds: int) -> list[float]:
+        return side.measure(lane=lane, **command, rounds=rounds)
+
+    turns = {lane: partial(measure, ours, lane) for lane in lanes}
     if peer is not None:
-        sides["torch"] = peer
-    rounds: dict[str, int] = {}
-    for lane, side in sides.items():
-        command = {"lane": lane, "workload": load.workload, "count": load.size}
-        warm = side.measure(**command, rounds=6)
-        warm = side.measure(**command, rounds=max(3, min(30, int(0.1 / min(warm)))))
-        rounds[lane] = max(3, min(400, int(seconds / blocks / sorted(warm)[len(warm) // 2])))
-    times: dict[str, list[float]] = {lane: [] for lane in sides}
-    for _ in range(blocks):
-        for lane, side in sides.items():
-            command = {"lane": lane, "workload": load.workload, "count": load.size}
-            times[lane] += side.measure(**command, rounds=rounds[lane])
+        turns["torch"] = partial(measure, peer, "torch")
+    times = take_turns(turns, seconds, blocks)
     theirs = times.get("torch", [])
-    return [Row.of(f"{load.name}-{lane}", times[lane], theirs) for lane in lanes]
+    return [Row.of(f"{name}-{lane}", times[lane], theirs) for lane in lanes]
+
+
+def command(
+    echo: Echo,
+    *,
+    against: str | None,
+    lanes: Sequence[str],
+    workloads: Sequence[str],
+    batch_rows: int,
+    pairs: int | None,
+    durability: str,
+    seconds: float,
+) -> Any:
+    """Run `gradmesh bench lookup`."""
+    if pairs is not None:
+        from gradmesh.benchmarks.pairs import command as measure_pairs
+
+        return measure_pairs(echo, pairs=pairs, lanes=lanes, durability=durability, seconds=seconds)
+    known = {load.name: load for load in loads()}
+    echo(HEADING)
+    return as_json(
+        run(
+            lanes,
+            against is not None,
+            seconds,
+            on_row=lambda row: echo(show_line(row)),
+            only=[known[name] for name in workloads],
+            batch_rows=batch_rows,
+            durability=durability,
+        )
+    )
+
+
+@cache
+def ids(count: int, variant: int) -> NDArray[np.int64]:
+    """Return ids of one request, uniform over the table."""
+    return np.random.default_rng([count, variant]).integers(0, ROWS, count)
+
+
+@cache
+def grads(count: int) -> NDArray[np.float32]:
+    """Return gradients of one request."""
+    return np.random.default_rng(count).standard_normal((count, DIM), np.float32)
+
+
+@cache
+def batch(variant: int) -> NDArray[np.int64]:
+    """Return the ids of a batch, [BATCH, TABLES], as skewed as real features are."""
+    chance = np.random.default_rng([TABLES, variant])
+    return (chance.zipf(1.1, (BATCH, TABLES)) - 1) % BATCH_ROWS
+
+
+def main(address: str, lanes: list[Any]) -> None:
+    """Open the tables over each lane and serve the parent."""
+    import gradmesh as gm
+    from gradmesh.sdk.process.process import keep_big_buffers
+
+    # As every process of a cluster does at its start.
+    keep_big_buffers()
+    meshes = {lane: gm.connect(address, lane=lane) for lane in lanes}
+
+    def measure(lane: str, workload: str, count: int, rounds: int) -> list[float]:
+        return timed(_call(meshes[lane], workload, count), rounds)
+
+    serve(measure)
+
+
+def _call(mesh: "gm.Mesh", workload: str, count: int) -> Callable[[int], object]:
+    """Return one call of a workload."""
+    import gradmesh as gm
+
+    sgd = gm.optim.SGD(lr=LR)
+    if workload == "batch":
+        tables = [
+            mesh.table(f"bench-{number}", rows=BATCH_ROWS, dim=DIM, optimizer=sgd)
+            for number in range(TABLES)
+        ]
+        layer = gm.nn.RemoteEmbedding(tables)
+        return lambda turn: layer(batch(turn % VARIANTS))
+    table = mesh.table("bench", rows=ROWS, dim=DIM, optimizer=sgd)
+    wanted = [ids(count, variant) for variant in range(VARIANTS)]
+    if workload == "pull":
+        return lambda turn: table.lookup(wanted[turn % VARIANTS])
+    gradients = grads(count)
+    return lambda turn: table.push(wanted[turn % VARIANTS], gradients)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2].split(","))

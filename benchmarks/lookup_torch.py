@@ -4,19 +4,16 @@ The worker is the client; it forks off the server first. Both work with one thre
 do: select rows, or subtract scaled gradients from rows.
 """
 
-import ctypes
 import importlib
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from gradmesh.benchmarks import lookup_load as load
-from gradmesh.benchmarks.worker import serve, timed
+from gradmesh.benchmarks import lookup as load
+from gradmesh.benchmarks.processes import end_with_parent, serve, timed
 
-_PR_SET_PDEATHSIG = 1
 _held: dict[str, Any] = {}  # the server's tables; rpc functions have no other home
 
 
@@ -58,7 +55,6 @@ def main() -> None:
     """Start the server, join it and serve the parent."""
     with tempfile.TemporaryDirectory(prefix="gradmesh-bench-") as folder:
         meeting = f"{folder}/meeting"
-        end_with_parent()
         if os.fork() == 0:
             end_with_parent()
             # The parent must see the client's output end when the client does.
@@ -75,11 +71,6 @@ def main() -> None:
         serve(measure)
     # Its shutdown would wait for the server, which has nothing left to do.
     os._exit(0)
-
-
-def end_with_parent() -> None:
-    """Have the kernel end this process with its parent, even while it is stopped."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _call(rpc: Any, workload: str, count: int) -> Callable[[int], object]:

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
-from gradmesh.benchmarks import worker
+from gradmesh.benchmarks.processes import MeasuringProcess, start
+from gradmesh.benchmarks.report import Echo, as_json
 from gradmesh.launch.local import LocalCluster
 
 COUNTS = (1024, 65536)
@@ -86,10 +87,7 @@ def _speeds(
         settings = {"parameter_server.durability": durability}
         cluster = stack.enter_context(LocalCluster(parameter_servers=number, settings=settings))
         clients = [
-            stack.enter_context(
-                worker.start("gradmesh.benchmarks.lookup_ours", cluster.address, lane)
-            )
-            for _ in range(number)
+            stack.enter_context(start("lookup", cluster.address, lane)) for _ in range(number)
         ]
         pool = stack.enter_context(ThreadPoolExecutor(number))
         return [_speed(pool, clients, lane, *name, seconds) for name in names]
@@ -97,13 +95,13 @@ def _speeds(
 
 def _speed(
     pool: ThreadPoolExecutor,
-    clients: Sequence[worker.Worker],
+    clients: Sequence[MeasuringProcess],
     lane: str,
     workload: str,
     count: int,
     seconds: float,
 ) -> float:
-    def ask(client: worker.Worker, rounds: int) -> float:
+    def ask(client: MeasuringProcess, rounds: int) -> float:
         return sum(client.measure(lane=lane, workload=workload, count=count, rounds=rounds))
 
     alone_s = ask(clients[0], 5) / 5
@@ -112,3 +110,21 @@ def _speed(
     begun = time.perf_counter()
     list(pool.map(ask, clients, [rounds] * len(clients)))
     return len(clients) * rounds * count / (time.perf_counter() - begun)
+
+
+def command(
+    echo: Echo, *, pairs: int, lanes: Sequence[str], durability: str, seconds: float
+) -> Any:
+    """Run `gradmesh bench lookup --pairs N`."""
+    heading = f"{'workload':<24}{'rows/s, one pair':>18}{'rows/s, all':>14}"
+    echo(f"{heading}{'ratio':>8}{'cores':>7}")
+
+    def show(row: PairRow) -> None:
+        echo(
+            f"{row.workload:<24}{1 / row.peer:>18,.0f}{row.rows_s:>14,.0f}{row.ratio:>8.2f}"
+            f"{row.cores:>7}"
+        )
+
+    return as_json(
+        row for lane in lanes for row in run(pairs, lane, seconds, show, durability=durability)
+    )

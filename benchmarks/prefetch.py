@@ -13,6 +13,7 @@ import numpy as np
 
 from gradmesh.benchmarks.hybrid import measure, our_side, parts_of
 from gradmesh.benchmarks.hybrid_shape import shapes
+from gradmesh.benchmarks.report import Echo, as_json
 
 LANES: Final = ("shm", "tcp", "stream")
 
@@ -82,3 +83,19 @@ def run(
         )
         on_row(found[-1])
     return found
+
+
+def command(echo: Echo, *, lanes: Sequence[str], batch: int, rows: int, seconds: float) -> Any:
+    """Run `gradmesh bench prefetch`."""
+    echo(
+        f"{'workload':<16}{'rows, ms':>10}{'ahead, ms':>11}{'hidden':>8}{'step, ms':>10}"
+        f"{'ahead, ms':>11}"
+    )
+
+    def show(row: PrefetchRow) -> None:
+        echo(
+            f"{row.workload:<16}{row.peer * 1e3:>10.2f}{row.ours * 1e3:>11.2f}{row.hidden:>8.0%}"
+            f"{row.peer_parts['total'] * 1e3:>10.1f}{row.ours_parts['total'] * 1e3:>11.1f}"
+        )
+
+    return as_json(run(lanes, batch, rows, seconds, show))

@@ -11,10 +11,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gradmesh.benchmarks.report import Row
+from gradmesh.benchmarks.report import Echo, Row, as_json
 from gradmesh.engine import optim
 from gradmesh.launch.local import LocalCluster
 from gradmesh.sdk.mesh.connect import connect
@@ -42,6 +43,18 @@ def run(
         rows.append(Row.of(workload, [_measure(workload, megabytes << 20)], []))
         on_row(rows[-1])
     return rows
+
+
+def command(echo: Echo, *, workloads: Sequence[str], megabytes: int) -> Any:
+    """Run `gradmesh bench recovery`."""
+    echo(f"{'workload':<20}{'seconds a GB':>14}")
+    return as_json(
+        run(
+            workloads,
+            megabytes,
+            on_row=lambda row: echo(f"{row.workload:<20}{row.ours:>14.2f}"),
+        )
+    )
 
 
 def _measure(workload: str, size: int) -> float:

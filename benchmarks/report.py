@@ -1,12 +1,28 @@
-"""What a benchmark reports: one row a workload, as JSON for programs and as a table for people."""
+"""What a benchmark reports: one row a workload, as JSON for programs and as a table for people.
 
-import json
-from collections.abc import Sequence
+Each benchmark has a function that `gradmesh bench` calls with its options: it prints rows as they
+are measured, and returns what `--json` writes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
+
+Echo: TypeAlias = Callable[[str], object]
+"""Prints a line."""
+
+
+class BadOption(ValueError):
+    """An option of a benchmark cannot be used; says why."""
+
+
+class JsonRow(Protocol):
+    """A row of any benchmark."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as JSON holds it."""
 
 
 @final
@@ -52,9 +68,9 @@ class Row:
         return asdict(self)
 
 
-def write_json(rows: Sequence[Row], file: Path) -> None:
-    """Write all rows as one JSON array."""
-    file.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n", encoding="utf-8")
+def as_json(rows: Iterable[JsonRow]) -> list[dict[str, Any]]:
+    """Return all rows as JSON holds them."""
+    return [row.as_dict() for row in rows]
 
 
 def show_line(row: Row) -> str:

@@ -1,38 +1,48 @@
 """Calls between two processes: registered functions against torch RPC.
 
 The two sides take turns in small blocks, so that whatever else the machine does hits both. The
-peer's processes are stopped while ours work, because they spin when they are idle.
+peer's processes are stopped while ours work, because they spin when they are idle. This module is
+also what our caller runs, and what the callee, a `gradmesh worker`, imports for its functions.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gradmesh.benchmarks import worker
-from gradmesh.benchmarks.report import Row
+import numpy as np
+
+import gradmesh as gm
+from gradmesh.benchmarks.lookup import measure_lanes
+from gradmesh.benchmarks.processes import serve, start, timed
+from gradmesh.benchmarks.report import HEADING, Echo, Row, as_json, show_line
 from gradmesh.launch.local import LocalCluster
+from gradmesh.sdk.process.network import TransportConfig
+from gradmesh.sdk.process.process import keep_big_buffers
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.agent import Agent
 
 LANES = ("shm", "tcp", "stream")
 CALLEE = "worker-0"
 
 
-class Load(NamedTuple):
+class RpcLoad(NamedTuple):
     """One workload of the benchmark."""
 
     name: str
     size: int
 
 
-def loads() -> list[Load]:
+def loads() -> list[RpcLoad]:
     """Return all workloads."""
     return [
-        Load("null", 0),
-        Load("add", 0),
-        Load("tensor-1k", 1_000),
-        Load("tensor-1m", 1_000_000),
-        Load("async-100", 100),
-        Load("remote", 0),
-        Load("later", 0),
+        RpcLoad("null", 0),
+        RpcLoad("add", 0),
+        RpcLoad("tensor-1k", 1_000),
+        RpcLoad("tensor-1m", 1_000_000),
+        RpcLoad("async-100", 100),
+        RpcLoad("remote", 0),
+        RpcLoad("later", 0),
     ]
 
 
@@ -42,7 +52,7 @@ def run(
     seconds: float,
     blocks: int = 5,
     on_row: Callable[[Row], object] = lambda row: None,
-    only: Sequence[Load] | None = None,
+    only: Sequence[RpcLoad] | None = None,
 ) -> list[Row]:
     """Measure every workload on every lane.
 
@@ -55,44 +65,108 @@ def run(
         only: The workloads; all by default.
     """
     with ExitStack() as stack:
-        home = "gradmesh.benchmarks"
-        settings = {"rpc.imports": [f"{home}.rpc_ours"]}
+        settings = {"rpc.imports": ["gradmesh.benchmarks.rpc"]}
         cluster = stack.enter_context(LocalCluster(workers=1, settings=settings))
-        ours = stack.enter_context(
-            worker.start(f"{home}.rpc_ours", cluster.address, ",".join(lanes))
-        )
+        ours = stack.enter_context(start("rpc", cluster.address, ",".join(lanes)))
         peer = None
         if against_torch:
-            peer = stack.enter_context(worker.start(f"{home}.rpc_torch", pauses=True))
+            peer = stack.enter_context(start("rpc_torch", pauses=True))
         rows = []
         for load in only or loads():
-            for row in _measure(load, lanes, ours, peer, seconds, blocks):
+            command = {"workload": load.name, "count": load.size}
+            for row in measure_lanes(load.name, command, lanes, ours, peer, seconds, blocks):
                 rows.append(row)
                 on_row(row)
         return rows
 
 
-def _measure(
-    load: Load,
+def command(
+    echo: Echo,
+    *,
+    against: str | None,
     lanes: Sequence[str],
-    ours: worker.Worker,
-    peer: worker.Worker | None,
+    workloads: Sequence[str],
     seconds: float,
-    blocks: int,
-) -> list[Row]:
-    sides: dict[str, worker.Worker] = dict.fromkeys(lanes, ours)
-    if peer is not None:
-        sides["torch"] = peer
-    rounds: dict[str, int] = {}
-    for lane, side in sides.items():
-        command = {"lane": lane, "workload": load.name, "count": load.size}
-        warm = side.measure(**command, rounds=6)
-        warm = side.measure(**command, rounds=max(3, min(30, int(0.1 / min(warm)))))
-        rounds[lane] = max(3, min(400, int(seconds / blocks / sorted(warm)[len(warm) // 2])))
-    times: dict[str, list[float]] = {lane: [] for lane in sides}
-    for _ in range(blocks):
-        for lane, side in sides.items():
-            command = {"lane": lane, "workload": load.name, "count": load.size}
-            times[lane] += side.measure(**command, rounds=rounds[lane])
-    theirs = times.get("torch", [])
-    return [Row.of(f"{load.name}-{lane}", times[lane], theirs) for lane in lanes]
+) -> Any:
+    """Run `gradmesh bench rpc`."""
+    echo(HEADING)
+    known = {load.name: load for load in loads()}
+    return as_json(
+        run(
+            lanes,
+            against is not None,
+            seconds,
+            on_row=lambda row: echo(show_line(row)),
+            only=[known[name] for name in workloads],
+        )
+    )
+
+
+@gm.remote(name="gradmesh.bench.null")
+def null() -> None:
+    """Do nothing."""
+
+
+@gm.remote(name="gradmesh.bench.add")
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@gm.remote(name="gradmesh.bench.echo")
+def echo_back(value: Any) -> Any:
+    """Return the argument."""
+    return value
+
+
+@gm.remote(name="gradmesh.bench.later")
+@gm.rpc.async_execution
+def later() -> Any:
+    """Answer with a future."""
+    future: gm.Future[None] = gm.Future()
+    future.set_result(None)
+    return future
+
+
+def main(address: str, lanes: list[Any]) -> None:
+    """Become a worker on each lane and serve the parent."""
+    # As every process of a cluster does at its start.
+    keep_big_buffers()
+    agents = {lane: _join(address, lane) for lane in lanes}
+
+    def measure(lane: str, workload: str, count: int, rounds: int) -> list[float]:
+        current.here.set(agents[lane])
+        return timed(_call(workload, count), rounds)
+
+    serve(measure)
+
+
+def _join(address: str, lane: Any) -> Agent:
+    transport = TransportConfig(lane=lane)
+    node = gm.rpc.init(f"bench-{lane}", coordinator=address, transport=transport, install=False)
+    agent = node.agent
+    current.here.set(agent)
+    gm.rpc.wait_for_workers(CALLEE)
+    return agent
+
+
+def _call(workload: str, count: int) -> Callable[[int], object]:
+    """Return one call of a workload."""
+    if workload == "null":
+        return lambda turn: gm.rpc_sync(CALLEE, null)
+    if workload == "add":
+        return lambda turn: gm.rpc_sync(CALLEE, add, (turn, 1))
+    if workload == "async-100":
+        return lambda turn: gm.futures.wait_all(
+            [gm.rpc_async(CALLEE, add, (n, 1)) for n in range(count)]
+        )
+    if workload == "remote":
+        return lambda turn: gm.remote(CALLEE, add, (turn, 1)).to_here()
+    if workload == "later":
+        return lambda turn: gm.rpc_sync(CALLEE, later)
+    tensor = gm.tensor(np.ones(count, np.float32))
+    return lambda turn: gm.rpc_sync(CALLEE, echo_back, (tensor,))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2].split(","))

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from gradmesh.benchmarks.lookup_torch import end_with_parent, join
-from gradmesh.benchmarks.worker import serve, timed
+from gradmesh.benchmarks.lookup_torch import join
+from gradmesh.benchmarks.processes import end_with_parent, serve, timed
 
 
 def null() -> None:
@@ -32,7 +32,6 @@ def main() -> None:
     """Start the callee, join it and serve the parent."""
     with tempfile.TemporaryDirectory(prefix="gradmesh-bench-") as folder:
         meeting = f"{folder}/meeting"
-        end_with_parent()
         if os.fork() == 0:
             end_with_parent()
             # The parent must see the caller's output end when the caller does.

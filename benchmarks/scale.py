@@ -13,6 +13,7 @@ import numpy as np
 
 from gradmesh.benchmarks.hybrid import BYTES, MEMORY, TOTAL, measure, our_side, rate
 from gradmesh.benchmarks.hybrid_shape import VARIANTS, Shape
+from gradmesh.benchmarks.report import Echo, as_json
 
 
 @final
@@ -104,3 +105,20 @@ def least_bytes(shape: Shape, distinct: float) -> int:
     # Reduced by all ranks together, each gradient crosses to others and back once, less its share.
     crossing = 2 * dense * (shape.trainers - 1) / shape.trainers
     return int(4 * (2 * distinct * shape.dim + crossing))
+
+
+def command(echo: Echo, *, rows: int, seconds: float) -> Any:
+    """Run `gradmesh bench scale`."""
+    echo(
+        f"{'size':<14}{'ms, p50':>9}{'samples/s':>12}{'distinct':>10}{'KiB':>9}{'of least':>10}"
+        f"{'MiB':>7}{'tables':>8}"
+    )
+
+    def show(row: ScaleRow) -> None:
+        echo(
+            f"{row.workload:<14}{row.seconds * 1e3:>9.2f}{row.samples_per_s:>12,.0f}"
+            f"{row.distinct:>10.3f}{row.bytes / 1024:>9,.0f}{row.bytes / row.least_bytes:>10.2f}"
+            f"{row.memory / 2**20:>7,.0f}{row.table_memory / 2**20:>8,.0f}"
+        )
+
+    return as_json(run(sizes(rows), seconds, show))

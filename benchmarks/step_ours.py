@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 import gradmesh as gm
-from gradmesh.benchmarks.worker import serve, timed
+from gradmesh.benchmarks.processes import serve, timed
 from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.sdk.process.process import keep_big_buffers

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmesh.benchmarks.report import Echo
 from gradmesh.engine.optim import SGD
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import wire_dtype
@@ -52,6 +53,17 @@ def run(
             report.append(row)
             on_row(row)
     return report
+
+
+def command(echo: Echo, *, sizes: Sequence[int], dim: int, seconds: float) -> Any:
+    """Run `gradmesh bench table`."""
+    echo(f"{'workload':<24}{'ours p50 µs':>12}{'floor µs':>12}{'ratio':>8}{'of dense':>10}")
+
+    def show(row: dict[str, Any]) -> None:
+        times = f"{row['ours'] * 1e6:>12,.0f}{row['peer'] * 1e6:>12,.0f}"
+        echo(f"{row['workload']:<24}{times}{row['ratio']:>8.2f}{row['dense_ratio']:>10.2f}")
+
+    return run(sizes, dim=dim, seconds=seconds, on_row=show)
 
 
 def _measure(size: int, dim: int, ids: int, seconds: float) -> list[dict[str, Any]]:

@@ -7,14 +7,13 @@ from click.testing import CliRunner
 
 from gradmesh.benchmarks import scale
 from gradmesh.benchmarks.hybrid_shape import Shape
-from gradmesh.cli.bench.hybrid import hybrid
-from gradmesh.cli.bench.prefetch import prefetch
+from gradmesh.cli.bench import bench
 
 
 def rows_of(command, tmp_path, *arguments):
     file = tmp_path / "rows.json"
     done = CliRunner().invoke(
-        command, [*arguments, "--seconds", "0.1", "--json", str(file)], standalone_mode=False
+        bench, [command, *arguments, "--seconds", "0.1", "--json", str(file)], standalone_mode=False
     )
     assert done.exception is None, done.output
     return json.loads(file.read_text())
@@ -37,7 +36,7 @@ def test_memory_of_a_trainer_does_not_grow_with_the_tables():
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_workload_is_split_into_its_parts(tmp_path):
-    (row,) = rows_of(hybrid, tmp_path, "--workload", "seed")
+    (row,) = rows_of("hybrid", tmp_path, "--workload", "seed")
 
     assert row["workload"] == "seed"
     assert row["peer"] is None
@@ -49,7 +48,7 @@ def test_workload_is_split_into_its_parts(tmp_path):
 @pytest.mark.timeout(120)
 def test_prefetching_is_measured_with_and_without(tmp_path):
     options = ("--lane", "stream", "--batch", "128", "--rows", "1000")
-    (row,) = rows_of(prefetch, tmp_path, *options)
+    (row,) = rows_of("prefetch", tmp_path, *options)
 
     assert row["workload"] == "prefetch-stream"
     assert row["hidden"] == pytest.approx(1 - row["ours"] / row["peer"])

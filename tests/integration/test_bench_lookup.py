@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from gradmesh.cli.bench.lookup import lookup
+from gradmesh.cli.bench import bench
 
 
 @pytest.mark.slow
@@ -13,7 +13,9 @@ def test_every_lane_is_measured(tmp_path):
     file = tmp_path / "rows.json"
     options = ["--workload", "pull-1,push-64,batch26", "--batch-rows", "100", "--seconds", "0.01"]
 
-    done = CliRunner().invoke(lookup, [*options, "--json", str(file)], standalone_mode=False)
+    done = CliRunner().invoke(
+        bench, ["lookup", *options, "--json", str(file)], standalone_mode=False
+    )
 
     assert done.return_value == 0, done.output
     names = [row["workload"] for row in json.loads(file.read_text())]
@@ -26,7 +28,9 @@ def test_pairs_are_compared_with_one(tmp_path):
     file = tmp_path / "rows.json"
     options = ["--pairs", "2", "--lane", "shm", "--seconds", "0.01"]
 
-    done = CliRunner().invoke(lookup, [*options, "--json", str(file)], standalone_mode=False)
+    done = CliRunner().invoke(
+        bench, ["lookup", *options, "--json", str(file)], standalone_mode=False
+    )
 
     assert done.return_value == 0, done.output
     rows = json.loads(file.read_text())
@@ -38,7 +42,7 @@ def test_pairs_are_compared_with_one(tmp_path):
 
 @pytest.mark.parametrize("option", ["--lane", "--workload"])
 def test_what_there_is_not_is_refused(option):
-    done = CliRunner().invoke(lookup, [option, "magic"])
+    done = CliRunner().invoke(bench, ["lookup", option, "magic"])
 
     assert done.exit_code == 2
     assert "magic" in done.output

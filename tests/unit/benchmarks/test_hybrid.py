@@ -3,11 +3,6 @@ import pytest
 
 from gradmesh.benchmarks.hybrid_epochs import table
 from gradmesh.benchmarks.hybrid_shape import Shape, seed_shape, shapes
-from gradmesh.cli.bench.hybrid import WORKLOADS
-
-
-def test_names_are_those_of_the_command():
-    assert tuple(shapes(100)) == WORKLOADS
 
 
 def test_seed_batches_are_as_the_original_draws_them():

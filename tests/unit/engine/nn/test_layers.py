@@ -120,10 +120,10 @@ def test_gradients_of_composed_layers(layer: nn.Module, shape: tuple[int, ...]) 
 def _resnet50s(dtype: str) -> tuple[list[Any], list[Any]]:
     """Return result and all gradients of a ResNet-50, ours and torch's, as arrays."""
     torch = pytest.importorskip("torch")
-    from gradmesh.benchmarks.dense_torch import resnet50_model
+    from gradmesh.benchmarks.dense_steps import torch_resnet50_model
 
     mine = resnet.resnet50(generator=Generator(0)).to(dtype=dtype)
-    peer = resnet50_model(torch).to(getattr(torch, dtype))
+    peer = torch_resnet50_model(torch).to(getattr(torch, dtype))
     with torch.no_grad():
         for p, q in zip(mine.parameters(), peer.parameters(), strict=True):
             q.copy_(torch.tensor(p.data))

@@ -1,4 +1,4 @@
-"""Torch's side of the dense benchmark; torch is imported only when asked to compare."""
+"""The steps of the dense benchmark, ours and torch's; torch is imported only to compare."""
 
 from __future__ import annotations
 
@@ -6,11 +6,79 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradmesh.benchmarks import dense_ours as load
+import numpy as np
+
+from gradmesh.benchmarks import resnet
+from gradmesh.benchmarks.report import BadOption
+from gradmesh.engine import autograd, nn, optim
+from gradmesh.engine.backend import Generator
+
+BAG_ROWS = 1_000_000
+BAG_DIM = 64
+BAG_BATCH = 2048
+BAG_LENGTH = 26
 
 
-class TorchMissing(RuntimeError):
-    """Report that there is no torch to compare with."""
+def zipf_ids(rows: int, shape: tuple[int, ...], seed: int = 0) -> Any:
+    """Return ids below rows with the skew of real features, int64."""
+    drawn = np.random.default_rng(seed).zipf(1.2, size=shape)
+    # Multiply by a prime, so that frequent ids are not neighbours in memory.
+    return (drawn * 7919) % rows
+
+
+def labels(batch: int) -> Any:
+    """Return 0 and 1 in turn, float32 [batch, 1]."""
+    return (np.arange(batch) % 2).astype(np.float32).reshape(-1, 1)
+
+
+def our_mlp(sizes: Sequence[int], batch: int, optimizer_name: str) -> Callable[[], None]:
+    """Return a step of an MLP: forward, loss, backward, optimizer."""
+    model = nn.MLP(sizes, generator=Generator(0))
+    optimizer = getattr(optim, optimizer_name)(model.parameters(), lr=0.01)
+    x = autograd.randn(batch, sizes[0], generator=Generator(1))
+    y = autograd.from_numpy(labels(batch))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def our_embedding_bag() -> Callable[[], None]:
+    """Return a step of a big table: pooled lookup, backward, sparse Adagrad."""
+    table = np.zeros((BAG_ROWS, BAG_DIM), dtype=np.float32)
+    layer = nn.EmbeddingBag(
+        BAG_ROWS, BAG_DIM, mode="sum", sparse=True, _weight=autograd.from_numpy(table)
+    )
+    optimizer = optim.Adagrad(layer.parameters(), lr=0.01)
+    ids = autograd.from_numpy(zipf_ids(BAG_ROWS, (BAG_BATCH, BAG_LENGTH)))
+    seed = autograd.ones(BAG_BATCH, BAG_DIM)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        layer(ids).backward(seed)
+        optimizer.step()
+
+    return step
+
+
+def our_resnet50(batch: int = 4) -> Callable[[], None]:
+    """Return forward and backward of a ResNet-50 on images of 224 x 224."""
+    model = resnet.resnet50(generator=Generator(0))
+    x = autograd.randn(batch, 3, 224, 224, generator=Generator(1))
+    y = autograd.arange(batch)
+
+    def step() -> None:
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+
+    return step
+
+
+class TorchMissing(BadOption):
+    """There is no torch to compare with."""
 
 
 def load_torch(threads: int) -> Any:
@@ -27,7 +95,9 @@ def load_torch(threads: int) -> Any:
     return torch
 
 
-def mlp(torch: Any, sizes: Sequence[int], batch: int, optimizer_name: str) -> Callable[[], None]:
+def torch_mlp(
+    torch: Any, sizes: Sequence[int], batch: int, optimizer_name: str
+) -> Callable[[], None]:
     """Return a step of an MLP: forward, loss, backward, optimizer."""
     layers: list[Any] = []
     for m, n in itertools.pairwise(sizes):
@@ -35,7 +105,7 @@ def mlp(torch: Any, sizes: Sequence[int], batch: int, optimizer_name: str) -> Ca
     model = torch.nn.Sequential(*layers[:-1])
     optimizer = getattr(torch.optim, optimizer_name)(model.parameters(), lr=0.01)
     x = torch.randn(batch, sizes[0])
-    y = torch.from_numpy(load.labels(batch))
+    y = torch.from_numpy(labels(batch))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -45,19 +115,19 @@ def mlp(torch: Any, sizes: Sequence[int], batch: int, optimizer_name: str) -> Ca
     return step
 
 
-def embedding_bag(torch: Any) -> Callable[[], None]:
+def torch_embedding_bag(torch: Any) -> Callable[[], None]:
     """Return a step of a big table: pooled lookup, backward, sparse Adagrad."""
     layer = torch.nn.EmbeddingBag(
-        load.BAG_ROWS,
-        load.BAG_DIM,
+        BAG_ROWS,
+        BAG_DIM,
         mode="sum",
         sparse=True,
-        _weight=torch.zeros(load.BAG_ROWS, load.BAG_DIM),
+        _weight=torch.zeros(BAG_ROWS, BAG_DIM),
     )
     optimizer = torch.optim.Adagrad(layer.parameters(), lr=0.01)
-    shape = (load.BAG_BATCH, load.BAG_LENGTH)
-    ids = torch.from_numpy(load.zipf_ids(load.BAG_ROWS, shape))
-    seed = torch.ones(load.BAG_BATCH, load.BAG_DIM)
+    shape = (BAG_BATCH, BAG_LENGTH)
+    ids = torch.from_numpy(zipf_ids(BAG_ROWS, shape))
+    seed = torch.ones(BAG_BATCH, BAG_DIM)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -67,9 +137,9 @@ def embedding_bag(torch: Any) -> Callable[[], None]:
     return step
 
 
-def resnet50(torch: Any, batch: int = 4) -> Callable[[], None]:
+def torch_resnet50(torch: Any, batch: int = 4) -> Callable[[], None]:
     """Return forward and backward of a ResNet-50 on images of 224 x 224."""
-    model = resnet50_model(torch)
+    model = torch_resnet50_model(torch)
     x = torch.randn(batch, 3, 224, 224)
     y = torch.arange(batch)
 
@@ -80,7 +150,7 @@ def resnet50(torch: Any, batch: int = 4) -> Callable[[], None]:
     return step
 
 
-def resnet50_model(torch: Any) -> Any:
+def torch_resnet50_model(torch: Any) -> Any:
     """Return a ResNet-50 whose parameters come in the order of ours."""
     nn = torch.nn
 
