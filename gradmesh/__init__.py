@@ -11,6 +11,7 @@ from gradmesh.protos.version import VERSION
 
 if TYPE_CHECKING:
     from gradmesh import autograd as autograd
+    from gradmesh import errors as errors
     from gradmesh import futures as futures
     from gradmesh import nn as nn
     from gradmesh import ops as ops
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from gradmesh.engine.backend.random import manual_seed as manual_seed
     from gradmesh.launch.local import LocalCluster as LocalCluster
     from gradmesh.launch.training import train as train
-    from gradmesh.protos import errors as errors
     from gradmesh.sdk.future import Future as Future
     from gradmesh.sdk.mesh.connect import connect as connect
     from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
@@ -109,7 +109,7 @@ __all__ = [
 _MODULES = {
     "autograd": "gradmesh.autograd",
     "ddp": "gradmesh.trainer.ddp",
-    "errors": "gradmesh.protos.errors",
+    "errors": "gradmesh.errors",
     "futures": "gradmesh.futures",
     "nn": "gradmesh.nn",
     "ops": "gradmesh.ops",

@@ -1,6 +1,6 @@
 """The catalogue of errors that cross the wire.
 
-    GradmeshError
+    MeshError
     ├── InvalidRequest            the caller's bug; do not repeat
     │   └── InvalidFrame
     ├── IdOutOfRange
@@ -29,6 +29,8 @@ RuntimeErrors, which torch raises when a call or a peer fails, beside the builti
 from enum import Enum
 from typing import ClassVar
 
+from gradmesh.base_error import GradmeshError
+
 
 class Retry(Enum):
     """What a caller may do with a failed call."""
@@ -41,8 +43,8 @@ class Retry(Enum):
     """Fetch newer state, then begin again from a higher level."""
 
 
-class GradmeshError(RuntimeError):
-    """Base of every error that a mesh call raises.
+class MeshError(RuntimeError, GradmeshError):
+    """Base of every error that crosses the wire.
 
     Args:
         message: What happened, to which thing, and what to do.
@@ -59,7 +61,7 @@ class GradmeshError(RuntimeError):
         self.metadata = {key: str(value) for key, value in metadata.items()}
 
 
-class InvalidRequest(GradmeshError, ValueError):
+class InvalidRequest(MeshError, ValueError):
     """A shape, type, count or name that the call does not allow; a bug of the caller."""
 
     code = "INVALID_ARGUMENT"
@@ -72,14 +74,14 @@ class InvalidFrame(InvalidRequest):
     reason = "INVALID_FRAME"
 
 
-class IdOutOfRange(GradmeshError, IndexError):
+class IdOutOfRange(MeshError, IndexError):
     """A row id below zero or beyond the table's rows; ids are 0 to rows-1."""
 
     code = "OUT_OF_RANGE"
     reason = "ID_OUT_OF_RANGE"
 
 
-class TableNotFound(GradmeshError, KeyError):
+class TableNotFound(MeshError, KeyError):
     """No table of that name; create it first."""
 
     code = "NOT_FOUND"
@@ -88,7 +90,7 @@ class TableNotFound(GradmeshError, KeyError):
     __str__ = Exception.__str__
 
 
-class FunctionNotFound(GradmeshError, KeyError, AttributeError):
+class FunctionNotFound(MeshError, KeyError, AttributeError):
     """No function of that name on that worker; decorate it and import its module there."""
 
     code = "NOT_FOUND"
@@ -97,7 +99,7 @@ class FunctionNotFound(GradmeshError, KeyError, AttributeError):
     __str__ = Exception.__str__
 
 
-class RefNotFound(GradmeshError, KeyError):
+class RefNotFound(MeshError, KeyError):
     """The owner keeps no value under that reference: deleted, or the owner restarted."""
 
     code = "NOT_FOUND"
@@ -106,7 +108,7 @@ class RefNotFound(GradmeshError, KeyError):
     __str__ = Exception.__str__
 
 
-class WorkerNotFound(GradmeshError, KeyError):
+class WorkerNotFound(MeshError, KeyError):
     """No process of that name or rank is a member; start it, or wait until it has joined."""
 
     code = "NOT_FOUND"
@@ -115,105 +117,105 @@ class WorkerNotFound(GradmeshError, KeyError):
     __str__ = Exception.__str__
 
 
-class TableConflict(GradmeshError):
+class TableConflict(MeshError):
     """A table of that name exists with another specification; use another name."""
 
     code = "ALREADY_EXISTS"
     reason = "TABLE_CONFLICT"
 
 
-class NameTaken(GradmeshError):
+class NameTaken(MeshError):
     """A live process is a member under that name; choose another, or end that process."""
 
     code = "ALREADY_EXISTS"
     reason = "NAME_TAKEN"
 
 
-class KeyConflict(GradmeshError):
+class KeyConflict(MeshError):
     """The key was published with another value; keys are written once a generation."""
 
     code = "ALREADY_EXISTS"
     reason = "KEY_CONFLICT"
 
 
-class NotMember(GradmeshError):
+class NotMember(MeshError):
     """The process is no member, or its lease ran out; register again."""
 
     code = "FAILED_PRECONDITION"
     reason = "NOT_MEMBER"
 
 
-class ProtocolMismatch(GradmeshError):
+class ProtocolMismatch(MeshError):
     """The two ends speak different versions of the contract; run the same on both."""
 
     code = "FAILED_PRECONDITION"
     reason = "PROTOCOL_MISMATCH"
 
 
-class ContextReleased(GradmeshError):
+class ContextReleased(MeshError):
     """The context was released; open a new one."""
 
     code = "FAILED_PRECONDITION"
     reason = "CONTEXT_RELEASED"
 
 
-class LookupNotFound(GradmeshError):
+class LookupNotFound(MeshError):
     """Gradients for rows that this context never looked up here; look them up in it first."""
 
     code = "FAILED_PRECONDITION"
     reason = "LOOKUP_NOT_FOUND"
 
 
-class SendNotFound(GradmeshError):
+class SendNotFound(MeshError):
     """Gradients for a message that this worker never sent in the context; it may have restarted."""
 
     code = "FAILED_PRECONDITION"
     reason = "SEND_NOT_FOUND"
 
 
-class LaneUnavailable(GradmeshError):
+class LaneUnavailable(MeshError):
     """The two ends have no lane in common; the call goes through gRPC."""
 
     code = "FAILED_PRECONDITION"
     reason = "LANE_UNAVAILABLE"
 
 
-class BaseLost(GradmeshError):
+class BaseLost(MeshError):
     """The server does not know what changed since that checkpoint; make a full one."""
 
     code = "FAILED_PRECONDITION"
     reason = "BASE_LOST"
 
 
-class RunLost(GradmeshError):
+class RunLost(MeshError):
     """A server does not hold the run at the step it shall go on from; begin it again."""
 
     code = "FAILED_PRECONDITION"
     reason = "RUN_LOST"
 
 
-class ShardMismatch(GradmeshError):
+class ShardMismatch(MeshError):
     """A server's log holds other buckets than the shard map gives it; start as many as then."""
 
     code = "FAILED_PRECONDITION"
     reason = "SHARD_MISMATCH"
 
 
-class ReshardUnderWay(GradmeshError):
+class ReshardUnderWay(MeshError):
     """The number of parameter servers is being changed already; wait until that is over."""
 
     code = "FAILED_PRECONDITION"
     reason = "RESHARD_UNDER_WAY"
 
 
-class ReshardAborted(GradmeshError):
+class ReshardAborted(MeshError):
     """A change of the number of parameter servers was given up; map and rows are as before."""
 
     code = "FAILED_PRECONDITION"
     reason = "RESHARD_ABORTED"
 
 
-class StaleGeneration(GradmeshError):
+class StaleGeneration(MeshError):
     """The trainers' group has moved on; join again and begin from the new generation."""
 
     code = "ABORTED"
@@ -221,7 +223,7 @@ class StaleGeneration(GradmeshError):
     retry = Retry.REFRESH
 
 
-class StaleShardMap(GradmeshError):
+class StaleShardMap(MeshError):
     """The rows have moved; fetch the shard map and route again."""
 
     code = "ABORTED"
@@ -229,7 +231,7 @@ class StaleShardMap(GradmeshError):
     retry = Retry.REFRESH
 
 
-class SnapshotLost(GradmeshError):
+class SnapshotLost(MeshError):
     """The snapshot or restore is over: a new run, a restart, or too long a silence; begin again."""
 
     code = "ABORTED"
@@ -237,7 +239,7 @@ class SnapshotLost(GradmeshError):
     retry = Retry.REFRESH
 
 
-class BackwardAborted(GradmeshError):
+class BackwardAborted(MeshError):
     """The backward pass was given up, because another part of it failed; begin a new one."""
 
     code = "ABORTED"
@@ -245,7 +247,7 @@ class BackwardAborted(GradmeshError):
     retry = Retry.REFRESH
 
 
-class WorkerLost(GradmeshError, ConnectionError):
+class WorkerLost(MeshError, ConnectionError):
     """A worker that takes part is gone or has restarted; go on without it in a new context."""
 
     code = "ABORTED"
@@ -253,7 +255,7 @@ class WorkerLost(GradmeshError, ConnectionError):
     retry = Retry.REFRESH
 
 
-class ShardNotReady(GradmeshError):
+class ShardNotReady(MeshError):
     """Parameter servers are still missing or starting."""
 
     code = "UNAVAILABLE"
@@ -261,7 +263,7 @@ class ShardNotReady(GradmeshError):
     retry = Retry.CALL
 
 
-class StepPending(GradmeshError):
+class StepPending(MeshError):
     """An earlier step is not applied yet: some trainer's gradients are still missing."""
 
     code = "UNAVAILABLE"
@@ -269,7 +271,7 @@ class StepPending(GradmeshError):
     retry = Retry.CALL
 
 
-class RoundOpen(GradmeshError):
+class RoundOpen(MeshError):
     """The round of trainers is not complete yet."""
 
     code = "UNAVAILABLE"
@@ -277,14 +279,14 @@ class RoundOpen(GradmeshError):
     retry = Retry.CALL
 
 
-class JobDone(GradmeshError):
+class JobDone(MeshError):
     """The job was finished before; there is nothing left to train."""
 
     code = "FAILED_PRECONDITION"
     reason = "JOB_DONE"
 
 
-class KeyMissing(GradmeshError):
+class KeyMissing(MeshError):
     """The key was not published yet."""
 
     code = "UNAVAILABLE"
@@ -292,7 +294,7 @@ class KeyMissing(GradmeshError):
     retry = Retry.CALL
 
 
-class Draining(GradmeshError):
+class Draining(MeshError):
     """The process is leaving and takes no new calls."""
 
     code = "UNAVAILABLE"
@@ -300,7 +302,7 @@ class Draining(GradmeshError):
     retry = Retry.CALL
 
 
-class Unreachable(GradmeshError, ConnectionError):
+class Unreachable(MeshError, ConnectionError):
     """No connection: refused, lost, or both ends do not agree on TLS."""
 
     code = "UNAVAILABLE"
@@ -308,7 +310,7 @@ class Unreachable(GradmeshError, ConnectionError):
     retry = Retry.CALL
 
 
-class Overloaded(GradmeshError):
+class Overloaded(MeshError):
     """Too many calls run on the worker at once; it did not begin this one."""
 
     code = "UNAVAILABLE"
@@ -316,56 +318,56 @@ class Overloaded(GradmeshError):
     retry = Retry.CALL
 
 
-class StoreFull(GradmeshError):
+class StoreFull(MeshError):
     """The rows do not fit into the memory allowed; add memory or parameter servers."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "STORE_FULL"
 
 
-class NestedTooDeep(GradmeshError, RecursionError):
+class NestedTooDeep(MeshError, RecursionError):
     """Calls that wait for calls, deeper than the limit; they would go on for ever."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "NESTED_TOO_DEEP"
 
 
-class CheckpointCorrupt(GradmeshError):
+class CheckpointCorrupt(MeshError):
     """A checkpoint is incomplete, damaged or of other tables; the message names the file."""
 
     code = "DATA_LOSS"
     reason = "CHECKPOINT_CORRUPT"
 
 
-class Unauthenticated(GradmeshError, PermissionError):
+class Unauthenticated(MeshError, PermissionError):
     """No token, or a wrong one; compare `security.token_file` on both ends."""
 
     code = "UNAUTHENTICATED"
     reason = "UNAUTHENTICATED"
 
 
-class Forbidden(GradmeshError, PermissionError):
+class Forbidden(MeshError, PermissionError):
     """The caller's role may not do this; show a token or certificate of another role."""
 
     code = "PERMISSION_DENIED"
     reason = "FORBIDDEN"
 
 
-class RemoteFailure(GradmeshError):
+class RemoteFailure(MeshError):
     """A registered function raised on the other worker; the message carries its traceback."""
 
     code = "UNKNOWN"
     reason = "REMOTE_FAILURE"
 
 
-class BackwardFailed(GradmeshError):
+class BackwardFailed(MeshError):
     """A backward pass raised on a worker; the message names it and carries its traceback."""
 
     code = "UNKNOWN"
     reason = "BACKWARD_FAILED"
 
 
-class DeadlineExceeded(GradmeshError, TimeoutError):
+class DeadlineExceeded(MeshError, TimeoutError):
     """The caller's time ran out; allow more, or find out what the worker waits for."""
 
     code = "DEADLINE_EXCEEDED"
@@ -378,31 +380,31 @@ class GradientMissing(DeadlineExceeded):
     reason = "GRADIENT_MISSING"
 
 
-class Cancelled(GradmeshError):
+class Cancelled(MeshError):
     """The caller gave the call up; the worker may or may not have acted."""
 
     code = "CANCELLED"
     reason = "CANCELLED"
 
 
-class InternalError(GradmeshError):
+class InternalError(MeshError):
     """Anything unforeseen; the worker's log has the traceback under the request id."""
 
     code = "INTERNAL"
     reason = "INTERNAL"
 
 
-def _leaves(cls: type[GradmeshError]) -> list[type[GradmeshError]]:
+def _leaves(cls: type[MeshError]) -> list[type[MeshError]]:
     found = [cls] if cls.reason else []
     for child in cls.__subclasses__():
         found += _leaves(child)
     return found
 
 
-CATALOGUE: dict[str, type[GradmeshError]] = {cls.reason: cls for cls in _leaves(GradmeshError)}
+CATALOGUE: dict[str, type[MeshError]] = {cls.reason: cls for cls in _leaves(MeshError)}
 """Every error class of the wire by its reason."""
 
 
-def from_reason(reason: str, message: str, metadata: dict[str, str]) -> GradmeshError:
+def from_reason(reason: str, message: str, metadata: dict[str, str]) -> MeshError:
     """Rebuild an error from what arrived; an unknown reason is an InternalError."""
     return CATALOGUE.get(reason, InternalError)(message, **metadata)

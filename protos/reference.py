@@ -6,7 +6,7 @@
 import sys
 from pathlib import Path
 
-from gradmesh.protos.errors import CATALOGUE, GradmeshError
+from gradmesh.protos.errors import CATALOGUE, MeshError
 
 BEGIN = "<!-- errors: made by `python -m gradmesh.protos.reference docs/errors.md` -->"
 END = "<!-- end of errors -->"
@@ -42,7 +42,7 @@ def builtin_bases(cls: type[BaseException]) -> list[type[BaseException]]:
     ]
 
 
-def _row(cls: type[GradmeshError]) -> str:
+def _row(cls: type[MeshError]) -> str:
     also = ", ".join(f"`{base.__name__}`" for base in builtin_bases(cls))
     meaning = " ".join((cls.__doc__ or "").split())
     return (

@@ -29,10 +29,12 @@ except DataError, TrainingDiverged and BackendMissing: build a new one in the ne
 from collections.abc import Sequence
 from typing import ClassVar
 
+from gradmesh.base_error import GradmeshError
+
 _LOST_MESH = 3
 
 
-class CollectiveTimeout(TimeoutError, RuntimeError):
+class CollectiveTimeout(TimeoutError, RuntimeError, GradmeshError):
     """A collective did not end within its timeout; `ranks` are those still awaited."""
 
     exit_code: ClassVar[int] = _LOST_MESH
@@ -42,7 +44,7 @@ class CollectiveTimeout(TimeoutError, RuntimeError):
         self.ranks = tuple(ranks)
 
 
-class PeerLost(ConnectionError, RuntimeError):
+class PeerLost(ConnectionError, RuntimeError, GradmeshError):
     """The connection to a rank ended; `rank` is -1 where NCCL does not say which."""
 
     exit_code: ClassVar[int] = _LOST_MESH
@@ -53,45 +55,45 @@ class PeerLost(ConnectionError, RuntimeError):
         self.address = address
 
 
-class HandshakeRefused(ConnectionError, RuntimeError):
+class HandshakeRefused(ConnectionError, RuntimeError, GradmeshError):
     """A rank refused the connection: other generation, rank, world size or secret."""
 
     exit_code: ClassVar[int] = _LOST_MESH
 
 
-class CollectiveMismatch(ValueError, RuntimeError):
+class CollectiveMismatch(ValueError, RuntimeError, GradmeshError):
     """Ranks called different collectives, or the same with other shapes or dtypes."""
 
 
-class DataError(ValueError):
+class DataError(ValueError, GradmeshError):
     """Data that cannot be used; names the file, the line if there is one, and the remedy."""
 
     exit_code: ClassVar[int] = 2
 
 
-class TrainingDiverged(ValueError, RuntimeError):
+class TrainingDiverged(ValueError, RuntimeError, GradmeshError):
     """The loss is NaN or infinite; names the step, the rank and the settings to lower."""
 
     exit_code: ClassVar[int] = 2
 
 
-class BackendMissing(ImportError, RuntimeError):
+class BackendMissing(ImportError, RuntimeError, GradmeshError):
     """A process group's backend needs a package or library that is not installed."""
 
 
-class GroupAborted(RuntimeError):
+class GroupAborted(RuntimeError, GradmeshError):
     """The process group was aborted; pending and later calls end with this."""
 
 
-class GroupClosed(RuntimeError):
+class GroupClosed(RuntimeError, GradmeshError):
     """The process group was closed; pending and later calls end with this."""
 
 
-class NoDefaultGroup(RuntimeError):
+class NoDefaultGroup(RuntimeError, GradmeshError):
     """No process group was given, and init_process_group has not set a default."""
 
 
-class ReductionError(RuntimeError):
+class ReductionError(RuntimeError, GradmeshError):
     """Gradients could not be averaged over the ranks."""
 
 
@@ -111,11 +113,11 @@ class UnfinishedReduction(ReductionError):
     """The last backward pass did not end; peers may be a pass ahead or behind."""
 
 
-class InputsExhausted(RuntimeError):
+class InputsExhausted(RuntimeError, GradmeshError):
     """A rank has no inputs left, and all ranks must stop together."""
 
 
-class TrainersMissing(TimeoutError, RuntimeError):
+class TrainersMissing(TimeoutError, RuntimeError, GradmeshError):
     """The other trainers of the cluster did not join in time."""
 
     exit_code: ClassVar[int] = _LOST_MESH

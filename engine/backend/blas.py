@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmesh.base_error import GradmeshError
 from gradmesh.engine.backend.array import Array, array_module, is_plain
 from gradmesh.engine.backend.dtype import bfloat16
 
@@ -31,7 +32,7 @@ _WORTH_BLOCKS = 1 << 24
 _BLOCK_ROWS = 512
 
 
-class BlasUnavailable(RuntimeError):
+class BlasUnavailable(RuntimeError, GradmeshError):
     """Report a matrix library that is not installed."""
 
 

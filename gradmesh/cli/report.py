@@ -14,7 +14,7 @@ from gradmesh.cli.progress import Figures, progress_screen
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.launcher import Launcher
 from gradmesh.launch.training import result_of, with_last_progress
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.network import SecurityConfig
@@ -67,7 +67,7 @@ def statuses(address: str, security: SecurityConfig, patience_s: float) -> Itera
         before = _movement(status)
         try:
             status = with_last_progress(status, fetch(address, security, _ASK_S))
-        except GradmeshError as error:
+        except MeshError as error:
             # It may be on its way up, or back.
             why = error.message
         if is_old is None and status.version:

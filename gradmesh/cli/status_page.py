@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import final
 from urllib.parse import urlsplit
 
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import ClusterStatus
 from gradmesh.sdk.process.network import join, split
 from gradmesh.sdk.process.setting import AddressInUse
@@ -44,7 +44,7 @@ class StatusPage:
         host, port = split(listen)
         self._fetch = fetch
         self._lock = threading.Lock()
-        self._kept: tuple[float, ClusterStatus | GradmeshError] | None = None
+        self._kept: tuple[float, ClusterStatus | MeshError] | None = None
         try:
             self._server = _Server((host, port), self)
         except OSError as error:
@@ -62,14 +62,14 @@ class StatusPage:
         """Make `serve` return."""
         self._server.shutdown()
 
-    def ask(self) -> ClusterStatus | GradmeshError:
+    def ask(self) -> ClusterStatus | MeshError:
         """Return the status, or why there is none; asked for at most twice a second."""
         with self._lock:
             if self._kept is None or time.monotonic() - self._kept[0] > _KEPT_S:
-                found: ClusterStatus | GradmeshError
+                found: ClusterStatus | MeshError
                 try:
                     found = self._fetch()
-                except GradmeshError as error:
+                except MeshError as error:
                     found = error
                 self._kept = (time.monotonic(), found)
             return self._kept[1]
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         else:
             found = self.server.page.ask()
-            failed = isinstance(found, GradmeshError)
+            failed = isinstance(found, MeshError)
             status = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
             if path == "/":
                 self._reply(status, as_html(found), "text/html; charset=utf-8")
@@ -120,16 +120,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Stay silent: the page renews itself every two seconds."""
 
 
-def as_json(found: ClusterStatus | GradmeshError) -> str:
+def as_json(found: ClusterStatus | MeshError) -> str:
     """Return what `gradmesh status --json` has of the cluster, or the error."""
-    if isinstance(found, GradmeshError):
+    if isinstance(found, MeshError):
         return json.dumps({"error": str(found)}) + "\n"
     return json.dumps(dataclasses.asdict(found), indent=2) + "\n"
 
 
-def as_html(found: ClusterStatus | GradmeshError) -> str:
+def as_html(found: ClusterStatus | MeshError) -> str:
     """Return the page."""
-    if isinstance(found, GradmeshError):
+    if isinstance(found, MeshError):
         return f'{_HEAD}<p class="warning">{escape(str(found))}</p>{_TAIL}'
     parts = [
         _HEAD,

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import ClassVar, Self, final
 
+from gradmesh.base_error import GradmeshError
+
 
 @final
-class StateInUse(RuntimeError):
+class StateInUse(RuntimeError, GradmeshError):
     """Another cluster runs in the state folder.
 
     Args:
@@ -24,7 +26,7 @@ class StateInUse(RuntimeError):
 
 
 @final
-class NoCluster(RuntimeError):
+class NoCluster(RuntimeError, GradmeshError):
     """No cluster runs where one was looked for.
 
     Args:
@@ -47,7 +49,7 @@ class NoCluster(RuntimeError):
 
 
 @final
-class ClusterExists(RuntimeError):
+class ClusterExists(RuntimeError, GradmeshError):
     """A cluster runs already where one was to be started.
 
     Args:
@@ -65,7 +67,7 @@ class ClusterExists(RuntimeError):
 
 
 @final
-class CannotScale(RuntimeError):
+class CannotScale(RuntimeError, GradmeshError):
     """A launcher cannot change the number of processes of a role.
 
     Args:
@@ -80,7 +82,7 @@ class CannotScale(RuntimeError):
 
 
 @final
-class ClusterFailed(RuntimeError):
+class ClusterFailed(RuntimeError, GradmeshError):
     """The cluster ended by itself, and not because its work was done.
 
     Args:

@@ -12,7 +12,7 @@ from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.sections import SECTION_NAMES
 from gradmesh.launch.supervisor import RestartPolicy
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.network import SecurityConfig
@@ -176,7 +176,7 @@ def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _ask(cluster: LocalCluster, last: ClusterStatus) -> ClusterStatus:
     try:
         return with_last_progress(last, fetch(cluster.address, SecurityConfig(), _ASK_S))
-    except (GradmeshError, RuntimeError):
+    except (MeshError, RuntimeError):
         # The coordinator may be restarting; the supervisor decides whether it is lost.
         return last
 

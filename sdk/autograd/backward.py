@@ -10,7 +10,7 @@ from gradmesh.protos.errors import (
     BackwardAborted,
     DeadlineExceeded,
     GradientMissing,
-    GradmeshError,
+    MeshError,
     WorkerLost,
 )
 from gradmesh.sdk.autograd.context import Context
@@ -197,7 +197,7 @@ class _Backward:
                 answer = call.result()
             except DeadlineExceeded:
                 continue  # busy, perhaps; the pass has a deadline of its own
-            except GradmeshError as error:
+            except MeshError as error:
                 raise lost(worker, error) from error
             self._check_incarnation(worker, answer.incarnation)
             self._awaited.update(answer.engaged)
@@ -220,7 +220,7 @@ class _Backward:
             try:
                 channel = self._ctx.peers.channel(worker, deadline)
                 calls.append((worker, channel.start(METHODS[name], request, deadline)))
-            except GradmeshError as error:
+            except MeshError as error:
                 if name == "ProbePass":
                     raise lost(worker, error) from error
         return calls
@@ -256,7 +256,7 @@ class _Backward:
         for _, call in self._call_all("AbortPass", request, workers, Deadline.after(_ABORT_S)):
             try:
                 waiting += call.result().waiting
-            except GradmeshError:
+            except MeshError:
                 continue  # gone as well, or hears of it with the next pass
         return waiting
 

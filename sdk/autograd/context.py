@@ -18,8 +18,8 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import (
     BackwardAborted,
     ContextReleased,
-    GradmeshError,
     InvalidRequest,
+    MeshError,
 )
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.binding import bound
@@ -224,7 +224,7 @@ class Context:
             calls = [(channel, request) for channel in tables.channels.values()]
             # Waited for: gRPC cancels a call that nobody holds.
             call_all(METHODS["ReleaseContext"], calls, Deadline.after(_RELEASE_S))
-        except GradmeshError as error:
+        except MeshError as error:
             _log.info("context not released", extra={"context": str(self), "error": error.message})
 
     def __repr__(self) -> str:

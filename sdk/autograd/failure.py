@@ -5,7 +5,7 @@ import traceback
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import (
     BackwardFailed,
-    GradmeshError,
+    MeshError,
     SendNotFound,
     Unreachable,
     WorkerLost,
@@ -25,7 +25,7 @@ def to_failure(worker: str, error: BaseException) -> pb.Failure:
         worker: Where it was raised.
         error: What was raised.
     """
-    if isinstance(error, GradmeshError):
+    if isinstance(error, MeshError):
         named = {"worker": worker} | error.metadata
         return pb.Failure(
             worker=named["worker"], reason=error.reason, message=error.message, metadata=named
@@ -39,7 +39,7 @@ def to_failure(worker: str, error: BaseException) -> pb.Failure:
     )
 
 
-def from_failure(failure: pb.Failure, what: str) -> GradmeshError:
+def from_failure(failure: pb.Failure, what: str) -> MeshError:
     """Return the error that a failure stands for.
 
     Args:
@@ -52,7 +52,7 @@ def from_failure(failure: pb.Failure, what: str) -> GradmeshError:
     return from_reason(failure.reason, message, dict(failure.metadata))
 
 
-def lost(worker: str, error: GradmeshError) -> GradmeshError:
+def lost(worker: str, error: MeshError) -> MeshError:
     """Return what it means for a pass that a worker could not be told something."""
     if isinstance(error, Unreachable | WorkerNotFound | SendNotFound):
         found = WorkerLost(

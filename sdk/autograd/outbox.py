@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.protos.method import Body, Method
 from gradmesh.sdk.autograd.failure import lost
 from gradmesh.sdk.transport.channel import Channel, PendingCall
@@ -61,7 +61,7 @@ class Outbox:
         try:
             channel = peers.channel(worker, self._deadline)
             call = channel.start(method, request, self._deadline)
-        except GradmeshError as error:
+        except MeshError as error:
             raise lost(worker, error) from error
         with self._lock:
             self._calls.append((worker, call))
@@ -71,27 +71,27 @@ class Outbox:
         with self._lock:
             self._calls.append((None, call))
 
-    def collect(self, take: Callable[[Any], None]) -> GradmeshError | None:
+    def collect(self, take: Callable[[Any], None]) -> MeshError | None:
         """Wait for all answers; return the first failure, if there was one.
 
         Args:
             take: Given what each worker answered; called by this thread.
         """
-        failure: GradmeshError | None = None
+        failure: MeshError | None = None
         while self._calls:
             worker, call = self._calls[0]
             try:
                 answer = call.result()
                 if worker is not None:
                     take(answer)
-            except GradmeshError as error:
+            except MeshError as error:
                 failure = failure or (error if worker is None else self._explain(worker, error))
             finally:
                 with self._lock:
                     self._calls.pop(0)
         return failure
 
-    def _explain(self, worker: str, error: GradmeshError) -> GradmeshError:
+    def _explain(self, worker: str, error: MeshError) -> MeshError:
         found = lost(worker, error)
         if found is not error:
             self._ctx.peers.suspect(worker)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradmesh.engine.autograd import BackwardScope, GradientEntry, LocalPass
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
-from gradmesh.protos.errors import BackwardAborted, GradmeshError
+from gradmesh.protos.errors import BackwardAborted, MeshError
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import methods_of
 from gradmesh.sdk.autograd.active import working_for
@@ -304,7 +304,7 @@ class Part:
         """Wait until what was sent has been answered.
 
         Raises:
-            GradmeshError: Some worker could not be told; the first failure.
+            MeshError: Some worker could not be told; the first failure.
         """
         failure = self._outbox.collect(self._take)
         if self.error is not None:
@@ -373,7 +373,7 @@ class Part:
             self._engine.forget()
 
     def _aborted(self) -> BackwardAborted:
-        why = self.error.message if isinstance(self.error, GradmeshError) else str(self.error)
+        why = self.error.message if isinstance(self.error, MeshError) else str(self.error)
         return BackwardAborted(f"{self.name} was given up: {why}", worker=self.ctx.worker)
 
     @property

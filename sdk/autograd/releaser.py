@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import final
 
 from gradmesh.protos.common.v1 import context_pb2
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.outbox import Peers
 from gradmesh.sdk.cluster.servers import METHODS
@@ -101,12 +101,10 @@ class Releaser:
                 request = owner_pb2.ReleaseContextRequest(context=some[0], others=some[1:])
                 channel.call(METHODS["ReleaseContext"], request, deadline)
                 told += len(some)
-        except GradmeshError as error:
+        except MeshError as error:
             self._failed(worker, debt, told, error, last)
 
-    def _failed(
-        self, worker: str, debt: _Debt, told: int, error: GradmeshError, last: bool
-    ) -> None:
+    def _failed(self, worker: str, debt: _Debt, told: int, error: MeshError, last: bool) -> None:
         debt.failures += 1
         del debt.contexts[:told]
         if last or debt.failures >= _ATTEMPTS:

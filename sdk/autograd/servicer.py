@@ -13,8 +13,8 @@ from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import (
     BackwardAborted,
     ContextReleased,
-    GradmeshError,
     InvalidRequest,
+    MeshError,
     SendNotFound,
 )
 from gradmesh.protos.frame import Array, Frame
@@ -139,7 +139,7 @@ class AutogradServicer:
             channel.call(METHODS["ReportParts"], request, deadline)
         except ContextReleased:
             return  # it is over for them, too
-        except GradmeshError as error:
+        except MeshError as error:
             _log.warning(
                 "no report of a backward", extra={"part": part.name, "error": error.message}
             )

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeAlias, final
 
 from gradmesh.protos.errors import (
     DeadlineExceeded,
-    GradmeshError,
+    MeshError,
     SnapshotLost,
     StaleShardMap,
 )
@@ -240,7 +240,7 @@ class Snapshot:
         A server that cannot be reached refuses the next one, which must be a full one then.
         """
         request = pb.EndSnapshotRequest(snapshot=self.name, stored=True)
-        with contextlib.suppress(GradmeshError):
+        with contextlib.suppress(MeshError):
             self._ask_all("EndSnapshot", request, Deadline.after(self._call_s))
         self.close()
 
@@ -251,7 +251,7 @@ class Snapshot:
         request = pb.EndSnapshotRequest(snapshot=self.name)
         self.name = ""
         # A server that cannot be reached releases it by itself.
-        with contextlib.suppress(GradmeshError):
+        with contextlib.suppress(MeshError):
             self._ask_all("EndSnapshot", request, Deadline.after(_CLEAN_UP_S))
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2
-from gradmesh.protos.errors import GradmeshError, NameTaken, NotMember
+from gradmesh.protos.errors import MeshError, NameTaken, NotMember
 from gradmesh.sdk.cluster.coordinator import Coordinator
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -123,7 +123,7 @@ class Lease:
                 _log.error("another process took this name", extra={"worker": self.member.name})
                 self._on_lost()
                 return
-            except GradmeshError as error:
+            except MeshError as error:
                 self._answered = False
                 if not self._closed.is_set():
                     _log.warning("lease not renewed", extra={"error": error.message})
@@ -203,7 +203,7 @@ class Lease:
         deadline = Deadline.after(timeout_s if self._answered else min(timeout_s, 0.2))
         try:
             self._coordinator.leave(self.member.name, self.member.incarnation, deadline)
-        except GradmeshError as error:
+        except MeshError as error:
             _log.warning(
                 "the coordinator did not confirm the leave", extra={"error": error.message}
             )

@@ -158,7 +158,7 @@ class ParameterServers:
         """Call several servers at once; return the responses by shard.
 
         Raises:
-            GradmeshError: The first failure; calls still under way are given up.
+            MeshError: The first failure; calls still under way are given up.
         """
         calls = [(self.channel(shards, shard), request) for shard, request in requests.items()]
         return dict(zip(requests, call_all(METHODS[name], calls, deadline), strict=True))
@@ -234,7 +234,7 @@ class Calls:
         """Yield the responses in order; once.
 
         Raises:
-            GradmeshError: The first failure; calls still under way are given up.
+            MeshError: The first failure; calls still under way are given up.
         """
         try:
             while self._pending:
@@ -250,7 +250,7 @@ class Calls:
         Saves the copy that they otherwise cost on a lane.
 
         Raises:
-            GradmeshError: The first failure; calls still under way are given up.
+            MeshError: The first failure; calls still under way are given up.
         """
         try:
             while self._pending:
@@ -286,6 +286,6 @@ def call_all(
     """Make the same call on several channels at once; return the responses in order.
 
     Raises:
-        GradmeshError: The first failure; calls still under way are given up.
+        MeshError: The first failure; calls still under way are given up.
     """
     return list(Calls(method, calls, deadline).responses())

@@ -103,7 +103,7 @@ def fetch(address: str, security: SecurityConfig, timeout_s: float) -> ClusterSt
     """Ask a coordinator for the status of its cluster.
 
     Raises:
-        GradmeshError: It could not be asked, or refused.
+        MeshError: It could not be asked, or refused.
     """
     with Channel(address, "coordinator", security=security) as channel:
         request = status_pb2.GetStatusRequest()

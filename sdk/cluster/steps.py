@@ -134,7 +134,7 @@ def prepare_step(
 
     Raises:
         StaleGeneration: A newer generation began.
-        GradmeshError: A server refused, or could not be reached in time.
+        MeshError: A server refused, or could not be reached in time.
     """
     number = 0 if step is None else step.step
     fault.point("before-apply", number)
@@ -175,7 +175,7 @@ def commit_step(servers: ParameterServers, deadline: Deadline) -> None:
     run, and the end of the run, need this.
 
     Raises:
-        GradmeshError: A server could not be reached in time.
+        MeshError: A server could not be reached in time.
     """
     step, servers.prepared_step = servers.prepared_step, None
     if step is None:

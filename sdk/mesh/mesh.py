@@ -15,7 +15,7 @@ from gradmesh.protos.coordinator.v1 import (
     status_pb2,
     table_pb2,
 )
-from gradmesh.protos.errors import GradmeshError, NotMember
+from gradmesh.protos.errors import MeshError, NotMember
 from gradmesh.sdk.checkpoint.load import check_specs, load, reset
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.parallel import Meter
@@ -423,7 +423,7 @@ class Mesh:
 
     def close(self) -> None:
         """Leave the mesh; may be called twice."""
-        with contextlib.suppress(GradmeshError):
+        with contextlib.suppress(MeshError):
             self.commit_step(_LEAVE_COMMIT_S)
         self._lease.close()
         self.servers.close()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, final, get_type_hints
 
+from gradmesh.base_error import GradmeshError
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Problem:
 
 
 @final
-class ConfigError(ValueError):
+class ConfigError(ValueError, GradmeshError):
     """The configuration cannot be used; carries every problem, not just the first.
 
     Args:
@@ -45,7 +47,7 @@ class ConfigError(ValueError):
 
 
 @final
-class AddressInUse(OSError, RuntimeError):
+class AddressInUse(OSError, RuntimeError, GradmeshError):
     """A process cannot listen on its address.
 
     Args:

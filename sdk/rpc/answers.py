@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import final
 
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.reply import Reply
@@ -65,7 +65,7 @@ class Answers:
         def bring(_: Future[Reply]) -> None:
             try:
                 self._run(deliver)
-            except GradmeshError:
+            except MeshError:
                 deliver()  # no thread is left; this one has time
 
         reply.add_done_callback(bring)

@@ -6,8 +6,8 @@ from typing import Any, TypeVar, final
 from gradmesh.protos.errors import (
     ContextReleased,
     FunctionNotFound,
-    GradmeshError,
     InvalidRequest,
+    MeshError,
     RefNotFound,
     WorkerNotFound,
 )
@@ -115,12 +115,12 @@ class Caller:
         """
         try:
             return Future(self.start(to, function, args, kwargs, timeout_s, target))
-        except GradmeshError as error:
+        except MeshError as error:
             if self._is_mistake(error, to):
                 raise
             return failed(error)
 
-    def _is_mistake(self, error: GradmeshError, to: To) -> bool:
+    def _is_mistake(self, error: MeshError, to: To) -> bool:
         """Tell whether a call failed by the caller's code, and not on the way to the worker."""
         if isinstance(error, WorkerNotFound):
             return not self.peers.was_there(to)
@@ -286,7 +286,7 @@ class Caller:
         try:
             self._fill(call, lending, request, args, kwargs, target, "CreateRef")
             answer = Future(call)
-        except GradmeshError as error:
+        except MeshError as error:
             if self._is_mistake(error, owner):
                 raise
             answer = failed(error)
@@ -361,7 +361,7 @@ class Caller:
             self._send(call, rpc, request)
         except BaseException as error:
             call.end()
-            if isinstance(error, GradmeshError) and not self._is_mistake(error, call.worker):
+            if isinstance(error, MeshError) and not self._is_mistake(error, call.worker):
                 return failed(error)
             raise
         return Future(call)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 import numpy as np
 
 from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
-from gradmesh.protos.errors import GradmeshError, InvalidRequest, NestedTooDeep
+from gradmesh.protos.errors import InvalidRequest, MeshError, NestedTooDeep
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.future import Future
@@ -85,7 +85,7 @@ class Execution:
         """Do some work for a caller; return the answer, or word that it comes later.
 
         Raises:
-            GradmeshError: The work was refused.
+            MeshError: The work was refused.
         """
         caller = caller_of(message) if self._agent.joined else None
         done: Reply | Future[Reply]
@@ -133,7 +133,7 @@ class Execution:
             def begin(_: Future[Any]) -> None:
                 try:
                     self._threads.run(task)
-                except GradmeshError as error:
+                except MeshError as error:
                     reply.set_exception(error)
 
             made.add_done_callback(begin)
@@ -197,7 +197,7 @@ class Execution:
             what it returned or raised.
 
         Raises:
-            GradmeshError: The request was refused; the function did not run.
+            MeshError: The request was refused; the function did not run.
         """
         if message.depth > MAX_DEPTH:
             raise NestedTooDeep(
@@ -289,7 +289,7 @@ class Execution:
             note = None
             if message.HasField("autograd"):
                 note = recorder().outgoing(outgoing.tensors, caller.name, forced=False)
-        except GradmeshError as error:
+        except MeshError as error:
             lending.undo()
             if isinstance(error, InvalidRequest):
                 error = InvalidRequest(f"{name} returned what cannot be sent: {error.message}")

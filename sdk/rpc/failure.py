@@ -4,7 +4,7 @@ import builtins
 import traceback
 from functools import lru_cache
 
-from gradmesh.protos.errors import CATALOGUE, GradmeshError, RemoteFailure
+from gradmesh.protos.errors import CATALOGUE, MeshError, RemoteFailure
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.registry import Registry
 
@@ -22,7 +22,7 @@ def to_proto(
     Whoever registered the function is the caller's colleague: the traceback may leave.
     """
     metadata: dict[str, str] = {}
-    if isinstance(error, GradmeshError):
+    if isinstance(error, MeshError):
         kind, text, metadata = error.reason or type(error).__name__, error.message, error.metadata
     else:
         kind = functions.exception_name(type(error)) or type(error).__name__

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, final
 
-from gradmesh.protos.errors import DeadlineExceeded, GradmeshError, Overloaded, Unreachable
+from gradmesh.protos.errors import DeadlineExceeded, MeshError, Overloaded, Unreachable
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.reaction import Reaction
@@ -174,7 +174,7 @@ class Outstanding:
             unknown = set(channel.call(METHODS["CheckCalls"], request, deadline).unknown_ids)
         except DeadlineExceeded:
             return set()  # busy; the next round will tell
-        except GradmeshError as error:
+        except MeshError as error:
             for call in calls:
                 call.fail(
                     Unreachable(

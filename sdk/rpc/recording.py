@@ -48,7 +48,7 @@ class Recorder(Protocol):
             tensors that require gradients.
 
         Raises:
-            GradmeshError: The context of this thread is over; nothing is sent then.
+            MeshError: The context of this thread is over; nothing is sent then.
         """
 
     def incoming(self, note: AutogradNote, tensors: Sequence[Tensor], worker: str) -> None:
@@ -65,7 +65,7 @@ class Recorder(Protocol):
             worker: Who sent it.
 
         Raises:
-            GradmeshError: The context was released. It becomes the error of the call.
+            MeshError: The context was released. It becomes the error of the call.
         """
 
     def handling(self, note: AutogradNote) -> AbstractContextManager[object]:
@@ -76,7 +76,7 @@ class Recorder(Protocol):
         code that added them, so they need no entering.
 
         Raises:
-            GradmeshError: The context was released. It becomes the answer to the request.
+            MeshError: The context was released. It becomes the answer to the request.
         """
 
     def backward(self, root: Tensor, context: ContextId | None, retain_graph: bool) -> None:

@@ -150,7 +150,7 @@ class LookupFuture:
         """Wait for the rows; retry with a newer shard map if a server moved.
 
         Raises:
-            GradmeshError: A server refused, or could not be reached in time.
+            MeshError: A server refused, or could not be reached in time.
         """
         return self._finish(self._assemble)
 

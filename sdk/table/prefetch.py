@@ -16,9 +16,9 @@ from gradmesh.engine.kernels import copy_in, copy_marked
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import (
     ContextReleased,
-    GradmeshError,
     InvalidFrame,
     LookupNotFound,
+    MeshError,
     StaleShardMap,
     Unreachable,
 )
@@ -116,11 +116,11 @@ class Prefetch:
             deadline: Of the call.
 
         Raises:
-            GradmeshError: A server refused, or earlier steps did not complete in time.
+            MeshError: A server refused, or earlier steps did not complete in time.
         """
         try:
             fetched = self._fetched.result()  # which has a deadline of its own
-        except GradmeshError:
+        except MeshError:
             return None
         # After other failures of the early refresh this one gets all changes.
         if self._early is not None and isinstance(self._early.exception(), _LOST):
@@ -185,7 +185,7 @@ class Prefetch:
     def discard(self) -> None:
         """Let the servers forget the rows."""
         self._tables.metrics.add(prefetch_misses=1)
-        with contextlib.suppress(GradmeshError):
+        with contextlib.suppress(MeshError):
             fetched = self._fetched.result()
             servers, request = self._tables.servers, owner_pb2.ReleaseContextRequest
             calls = [

@@ -13,7 +13,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from gradmesh.engine.kernels import coalesce
-from gradmesh.protos.errors import GradmeshError, StaleShardMap, Unreachable
+from gradmesh.protos.errors import MeshError, StaleShardMap, Unreachable
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.precision import EXACT, pack
 from gradmesh.protos.sharding import Ids, ShardMap
@@ -61,7 +61,7 @@ class PushFuture:
         self._deadline = deadline
         # What no server has confirmed, and the calls under way for it.
         self._left: list[_Push] = []
-        self._sent: list[tuple[_Push, PendingCall | GradmeshError]] = []
+        self._sent: list[tuple[_Push, PendingCall | MeshError]] = []
 
     def _cut(
         self, wanted: WantedIds, grads: Array, shards: ShardMap, lasting: bool
@@ -83,7 +83,7 @@ class PushFuture:
             for some in message.slices
         ]
 
-    def _send(self, shards: ShardMap) -> list[tuple[_Push, PendingCall | GradmeshError]]:
+    def _send(self, shards: ShardMap) -> list[tuple[_Push, PendingCall | MeshError]]:
         return [
             (push, self._start_call(push))
             for left in self._left
@@ -105,7 +105,7 @@ class PushFuture:
             return [_Push(message, shards, push.sender, in_doubt=True) for message in messages]
         return [_Push(message, shards, self._next_push()) for message in messages]
 
-    def _start_call(self, push: _Push) -> PendingCall | GradmeshError:
+    def _start_call(self, push: _Push) -> PendingCall | MeshError:
         gradients, wire = push.gradients, self._table.wire.grads
         try:
             channel = self._table.servers.channel(push.shards, gradients.shard)
@@ -120,14 +120,14 @@ class PushFuture:
         """Wait until all is applied; retry with a newer shard map if a server moved.
 
         Raises:
-            GradmeshError: A server refused, or could not be reached in time.
+            MeshError: A server refused, or could not be reached in time.
         """
         self._table.servers.with_map(self._confirm, self._deadline)
 
     def _confirm(self, shards: ShardMap) -> None:
         """Wait for the calls under way, or send what is left; keep what was not confirmed."""
         sent, self._sent = self._sent or self._send(shards), []
-        failures: list[GradmeshError] = []
+        failures: list[MeshError] = []
         left: list[_Push] = []
         for push, call in sent:
             error = _failure(call)
@@ -180,12 +180,12 @@ def start_push(
     return future
 
 
-def _failure(call: PendingCall | GradmeshError) -> GradmeshError | None:
+def _failure(call: PendingCall | MeshError) -> MeshError | None:
     """Wait for one message; return what went wrong."""
-    if isinstance(call, GradmeshError):
+    if isinstance(call, MeshError):
         return call
     try:
         call.result()
-    except GradmeshError as error:
+    except MeshError as error:
         return error
     return None

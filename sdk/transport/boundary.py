@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from gradmesh.protos import errors
-from gradmesh.protos.errors import Draining, GradmeshError, InternalError
+from gradmesh.protos.errors import Draining, InternalError, MeshError
 from gradmesh.sdk.transport.call import set_caller
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import CallerCheck, is_open
@@ -32,7 +32,7 @@ _MAX_MESSAGE_BYTES = 2000
 _MAX_METADATA_BYTES = 200
 
 # What a status without our details means: it comes from gRPC itself, not from a handler.
-_BARE: dict[grpc.StatusCode, type[GradmeshError]] = {
+_BARE: dict[grpc.StatusCode, type[MeshError]] = {
     grpc.StatusCode.CANCELLED: errors.Unreachable,
     grpc.StatusCode.UNKNOWN: errors.InternalError,
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
@@ -51,7 +51,7 @@ _BARE: dict[grpc.StatusCode, type[GradmeshError]] = {
     grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
 }
 
-_REMEDY: dict[type[GradmeshError], str] = {
+_REMEDY: dict[type[MeshError], str] = {
     errors.Unreachable: "is it running, and do both ends agree on TLS?",
     errors.DeadlineExceeded: "it may be overloaded; raise the timeout",
     errors.InvalidFrame: "split the request or raise max_frame_bytes on both ends",
@@ -60,13 +60,13 @@ _REMEDY: dict[type[GradmeshError], str] = {
 }
 
 
-def to_status(error: GradmeshError) -> grpc.Status:
+def to_status(error: MeshError) -> grpc.Status:
     """Return the status that carries an error with its reason and metadata."""
     status: grpc.Status = rpc_status.to_status(to_proto(error))
     return status
 
 
-def to_proto(error: GradmeshError) -> Any:
+def to_proto(error: MeshError) -> Any:
     """Return an error with its reason and metadata as google.rpc.Status."""
     proto = status_pb2.Status(
         code=grpc.StatusCode[error.code].value[0],
@@ -78,7 +78,7 @@ def to_proto(error: GradmeshError) -> Any:
     return proto
 
 
-def from_bytes(data: bytes, where: str) -> GradmeshError:
+def from_bytes(data: bytes, where: str) -> MeshError:
     """Return the typed error in the bytes of a google.rpc.Status, as lanes carry it."""
     try:
         proto = status_pb2.Status.FromString(data)
@@ -87,7 +87,7 @@ def from_bytes(data: bytes, where: str) -> GradmeshError:
     return _typed(proto, where) or errors.InternalError(f"{where}: {proto.message}", where=where)
 
 
-def _typed(proto: Any, where: str) -> GradmeshError | None:
+def _typed(proto: Any, where: str) -> MeshError | None:
     """Return the error of the catalogue that a status carries, if it does."""
     for detail in proto.details if proto is not None else ():
         info = error_details_pb2.ErrorInfo()
@@ -97,7 +97,7 @@ def _typed(proto: Any, where: str) -> GradmeshError | None:
     return None
 
 
-def from_call(call: grpc.RpcError, where: str) -> GradmeshError:
+def from_call(call: grpc.RpcError, where: str) -> MeshError:
     """Return the typed error of a failed call.
 
     Args:
@@ -179,13 +179,13 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
 
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
             begun = time.perf_counter()
-            failure: GradmeshError | None = None
+            failure: MeshError | None = None
             response: Any = b""
             try:
                 set_caller(self._check.admit(path, metadata, context.auth_context))
                 with self._under_way(path):
                     response = inner(request, context)
-            except GradmeshError as error:
+            except MeshError as error:
                 failure = error
             # A handler that calls sys.exit must not leave its caller waiting until the deadline.
             except BaseException:
@@ -207,7 +207,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
             try:
                 set_caller(self._check.admit(path, metadata, context.auth_context))
                 return inner(requests, context)
-            except GradmeshError as error:
+            except MeshError as error:
                 failure = error
             except BaseException:
                 failure = unforeseen(path)
@@ -233,7 +233,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
                 self._idle.notify_all()
 
     def _observe(
-        self, path: str, failure: GradmeshError | None, seconds: float, request: Any, response: Any
+        self, path: str, failure: MeshError | None, seconds: float, request: Any, response: Any
     ) -> None:
         status = failure.reason if failure is not None else "OK"
         sent = len(response) if isinstance(response, bytes) else 0

@@ -81,7 +81,7 @@ class Channel:
         """Make a call and wait for its answer.
 
         Raises:
-            GradmeshError: What the worker raised, or why it could not be asked.
+            MeshError: What the worker raised, or why it could not be asked.
         """
         return self.start(method, request, deadline).result()
 

@@ -14,8 +14,8 @@ import numpy as np
 from gradmesh.protos.errors import (
     Cancelled,
     DeadlineExceeded,
-    GradmeshError,
     InvalidFrame,
+    MeshError,
     Retry,
     Unreachable,
 )
@@ -53,7 +53,7 @@ class RetryPolicy:
             pause = min(self.max_s, pause * self.factor)
 
 
-def may_repeat(method: Method, error: GradmeshError) -> bool:
+def may_repeat(method: Method, error: MeshError) -> bool:
     """Tell whether the call may be sent again after this error.
 
     A typed refusal means that the server did not act, so even a call that is not repeatable may go
@@ -114,7 +114,7 @@ class PendingCall:
         self._deadline = deadline
         self._data: bytes | None = None
         self._future: grpc.Future[bytes] | None = None
-        self._trouble: GradmeshError | None = None
+        self._trouble: MeshError | None = None
         self._given_up = False
         self._wake: threading.Event | None = None
         self._sent = 0
@@ -165,7 +165,7 @@ class PendingCall:
         """Wait for the answer until the call's deadline; its arrays are the caller's.
 
         Raises:
-            GradmeshError: What the worker raised, or why it could not be asked.
+            MeshError: What the worker raised, or why it could not be asked.
         """
         response = self.borrow()
         if self._link is not None and isinstance(response, Frame):
@@ -176,11 +176,11 @@ class PendingCall:
     def borrow(self) -> Any:
         """Wait for the answer as `result` does; its arrays are valid until `release`."""
         pauses: Iterator[float] | None = None
-        former: GradmeshError | None = None
+        former: MeshError | None = None
         while True:
             try:
                 response, received = self._receive() if self._future is None else self._await()
-            except GradmeshError as error:
+            except MeshError as error:
                 pauses = pauses or self._channel.retry.pauses()
                 # A lost lane says nothing about the server: gRPC is asked at once.
                 lost = self._future is None and isinstance(error, Unreachable)
@@ -216,7 +216,7 @@ class PendingCall:
             return Frame(message, received.arrays), received.size
         return message, received.size
 
-    def _refused(self, received: Received) -> GradmeshError:
+    def _refused(self, received: Received) -> MeshError:
         """Return the error that the worker answered with."""
         error = from_bytes(received.head, self._where())
         if may_repeat(self._method, error):
@@ -303,7 +303,7 @@ class PendingCall:
         if getattr(self, "_link", None) is not None:
             self._drop()
 
-    def _break(self, link: Link, error: Exception) -> GradmeshError:
+    def _break(self, link: Link, error: Exception) -> MeshError:
         """Give the connection up; return why."""
         self._link = None
         if self._given_up:
@@ -318,7 +318,7 @@ class PendingCall:
             self._trouble = Unreachable(f"{self._where()}: {error}; is it running?")
         return self._trouble
 
-    def _exhausted(self, error: GradmeshError, pause_s: float) -> bool:
+    def _exhausted(self, error: MeshError, pause_s: float) -> bool:
         if self._deadline.remaining_s() <= pause_s:
             return True
         # With the pause, or patience would last longer than it says by the longest of them.
@@ -336,7 +336,7 @@ class PendingCall:
         channel.metrics.observe(self._method.path, status, seconds, sent, received, self._lane)
 
 
-def _final(error: GradmeshError, former: GradmeshError | None) -> GradmeshError:
+def _final(error: MeshError, former: MeshError | None) -> MeshError:
     """Return what a caller sees when no attempt is left.
 
     Args:

@@ -13,7 +13,7 @@ from gradmesh.protos.coordinator.v1 import (
     status_pb2,
     table_pb2,
 )
-from gradmesh.protos.errors import GradmeshError, Retry
+from gradmesh.protos.errors import MeshError, Retry
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.cluster.membership import role_name
 from gradmesh.sdk.process import fault
@@ -302,7 +302,7 @@ class CoordinatorServicer:
             while True:
                 try:
                     return look()
-                except GradmeshError as error:
+                except MeshError as error:
                     may_wait = self._waiters <= self._max_waiters and not self._closed
                     if error.retry is not Retry.CALL or until.passed or not may_wait:
                         raise

@@ -61,7 +61,7 @@ class Handover:
         """Send rows, or what is kept for buckets, to where they will be; here, too.
 
         Raises:
-            GradmeshError: A server refused, or could not be reached.
+            MeshError: A server refused, or could not be reached.
         """
         if not block:
             return
@@ -86,7 +86,7 @@ class Handover:
         """Send what goes with the rows to all that got some.
 
         Raises:
-            GradmeshError: A server refused, or could not be reached.
+            MeshError: A server refused, or could not be reached.
         """
         request = self._marks(store)
         for shard in self._targets:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import final
 
 from gradmesh.protos.coordinator.v1 import reshard_pb2
-from gradmesh.protos.errors import GradmeshError, ReshardAborted
+from gradmesh.protos.errors import MeshError, ReshardAborted
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.cluster.servers import map_of
 from gradmesh.sdk.mesh.mesh import Mesh
@@ -78,7 +78,7 @@ class Move:
         """Do this server's part of a phase.
 
         Raises:
-            GradmeshError: It cannot be done.
+            MeshError: It cannot be done.
         """
         phase = state.phase
         fault.point(f"move-{phase_name(phase)}", state.number)
@@ -258,7 +258,7 @@ class Mover:
                 continue
             try:
                 self._take_part()
-            except GradmeshError as error:
+            except MeshError as error:
                 # Most often the coordinator is on its way back.
                 if not self._closed.is_set():
                     _log.warning("reshard goes on later", extra={"error": error.message})
@@ -292,7 +292,7 @@ class Mover:
         try:
             move.do(state)
         except Exception as error:
-            why = error.message if isinstance(error, GradmeshError) else repr(error)
+            why = error.message if isinstance(error, MeshError) else repr(error)
             _log.warning(
                 "reshard cannot go on", extra={"error": why, "phase": phase_name(state.phase)}
             )

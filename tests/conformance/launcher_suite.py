@@ -10,7 +10,7 @@ import pytest
 
 from gradmesh.launch.errors import ClusterExists, NoCluster, StateInUse
 from gradmesh.launch.launcher import ClusterRequest, Launcher
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import fetch
 from gradmesh.sdk.process.network import SecurityConfig
 
@@ -28,7 +28,7 @@ def until(condition: Callable[[], Any], within_s: float = 60) -> Any:
 def joined(address: str) -> list[str]:
     try:
         return sorted(m.name for m in fetch(address, SecurityConfig(), 1.0).members)
-    except GradmeshError:
+    except MeshError:
         return []
 
 

@@ -10,7 +10,7 @@ import pytest
 import gradmesh as gm
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import fetch
 from gradmesh.sdk.process.network import SecurityConfig
 from tests.deploy.emulator.cluster import EmulatedCluster
@@ -60,7 +60,7 @@ def step_of(folder: Path) -> int:
     try:
         address = KubernetesLauncher("gradmesh", options).status().address
         return fetch(address, SecurityConfig(), 2.0).step
-    except (GradmeshError, RuntimeError):
+    except (MeshError, RuntimeError):
         return -1
 
 

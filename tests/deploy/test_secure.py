@@ -9,7 +9,7 @@ import trustme
 
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
 from tests.deploy.emulator.cluster import EmulatedCluster
@@ -90,7 +90,7 @@ def test_mutual_tls_with_roles_trains_and_lets_nobody_else_in(
         there = KubernetesLauncher("gradmesh", KubernetesOptions(kubeconfig=admin))
         try:
             return fetch(there.status().address, security, 3.0)
-        except GradmeshError:
+        except MeshError:
             return None
 
     def result() -> object:

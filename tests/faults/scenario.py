@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradmesh.launch.local import LocalCluster
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.process.fault import PlannedFault
@@ -51,7 +51,7 @@ def wait_for(what: str, look: Callable[[], object], seconds: float = 60.0) -> No
 def status_of(cluster: LocalCluster) -> ClusterStatus:
     try:
         return fetch(cluster.address, SecurityConfig(), 5.0)
-    except GradmeshError:
+    except MeshError:
         return ClusterStatus()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gradmesh as gm
-from gradmesh.protos.errors import DeadlineExceeded, GradmeshError, Unreachable, WorkerLost
+from gradmesh.protos.errors import DeadlineExceeded, MeshError, Unreachable, WorkerLost
 from tests.integration.dist_autograd import functions as f
 from tests.integration.dist_autograd.world import World
 
@@ -82,7 +82,7 @@ def test_a_worker_that_was_gone_before_the_backward(world):
 def test_contexts_of_a_dead_worker_are_collected(world):
     """Those that a worker opened, on others, go with its lease."""
     gm.rpc_sync("worker1", f.set_in_backward, ("die",))
-    with pytest.raises(GradmeshError):
+    with pytest.raises(MeshError):
         gm.rpc_sync("worker1", f.open_and_die, ("worker2",))
     world.children[1].wait(20)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gradmesh as gm
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from tests.integration.dist_autograd import functions as f
 from tests.integration.dist_autograd.world import World
 
@@ -26,7 +26,7 @@ def test_step_changes_nothing_when_an_owner_is_gone(world):
         gm.autograd.backward(ctx, [(rrefs[0].to_here() + rrefs[1].to_here()).sum()])
         world.children[2].kill()
         world.children[2].wait(10)
-        with pytest.raises(GradmeshError) as caught:
+        with pytest.raises(MeshError) as caught:
             optimizer.step(ctx)
 
     assert caught.value.remote_worker == "worker2"

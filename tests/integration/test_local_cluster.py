@@ -14,7 +14,7 @@ import pytest
 
 import gradmesh as gm
 from gradmesh.launch.errors import ClusterFailed, StateInUse
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
 
@@ -30,7 +30,7 @@ def until(condition: Callable[[], Any]) -> Any:
 def members(address: str, count: int) -> ClusterStatus | None:
     try:
         status = fetch(address, SecurityConfig(), 1.0)
-    except GradmeshError:
+    except MeshError:
         return None
     return status if len(status.members) == count else None
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gradmesh.engine import optim
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk import autograd
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.nn import RemoteEmbedding
@@ -64,7 +64,7 @@ def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> 
             took_s.append(time.monotonic() - begun)
         mesh.close()
         for job in waiting:
-            with pytest.raises(GradmeshError):
+            with pytest.raises(MeshError):
                 job.result(timeout=10)
 
     assert max(took_s) < 9  # cut off after 10 s

@@ -56,3 +56,26 @@ def test_import_does_not_load_a_maths_library() -> None:
     )
 
     assert ran.stdout == "False\n"
+
+
+def subclasses(cls: type) -> set[type]:
+    return {leaf for child in cls.__subclasses__() for leaf in (child, *subclasses(child))}
+
+
+def test_errors_are_one_tree() -> None:
+    public = [getattr(gm.errors, name) for name in gm.errors.__all__ if name != "Retry"]
+
+    assert [e for e in public if not issubclass(e, gm.errors.GradmeshError)] == []
+
+
+def test_every_error_is_public_but_those_of_the_command_line_and_of_servers() -> None:
+    private = ("gradmesh.launch.docker", "gradmesh.launch.kubernetes", "gradmesh.services", "tests")
+    raised = subclasses(gm.errors.GradmeshError)
+
+    hidden = [
+        error
+        for error in raised
+        if getattr(gm.errors, error.__name__, None) is not error
+        and not error.__module__.startswith(private)
+    ]
+    assert hidden == []

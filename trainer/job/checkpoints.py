@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from gradmesh.protos.coordinator.v1 import status_pb2, table_pb2
-from gradmesh.protos.errors import BaseLost, CheckpointCorrupt, GradmeshError
+from gradmesh.protos.errors import BaseLost, CheckpointCorrupt, MeshError
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.parallel import Meter
@@ -108,7 +108,7 @@ class Checkpoints:
             self._armed = step + 1, self._arm(step + 1, kept), kept
         except BaseLost:
             self._armed = step + 1, self._arm(step + 1, None), None
-        except GradmeshError as error:
+        except MeshError as error:
             # The step matters more, and meets the same fault.
             self._pause_until = self._clock() + _PAUSE_S
             _log.warning("no checkpoint", extra={"step": step + 1, "error": error.message})
@@ -230,7 +230,7 @@ class Checkpoints:
         if snapshot is not None:
             try:
                 written = self._write_once(snapshot, kept, run, deadline)
-            except (GradmeshError, OSError) as error:
+            except (MeshError, OSError) as error:
                 why = str(error)
                 _log.warning("no checkpoint", extra={"error": why})
         if written is None and last is not None:
@@ -252,7 +252,7 @@ class Checkpoints:
         self._report(_described(shown, manifest, seconds, request))
         try:
             place.prune(self._config.checkpoint_keep, self._config.checkpoint_keep_s)
-        except (GradmeshError, OSError) as error:
+        except (MeshError, OSError) as error:
             _log.warning("old checkpoints not removed", extra={"error": str(error)})
 
     def _write_once(
@@ -289,7 +289,7 @@ class Checkpoints:
                     snapshot.close()
                     return None  # another job trains
                 return self._write_once(snapshot, None, run, deadline)
-            except (GradmeshError, OSError) as error:
+            except (MeshError, OSError) as error:
                 _log.warning("no checkpoint yet", extra={"error": str(error)})
                 time.sleep(_POLL_S)
         return None
@@ -300,7 +300,7 @@ class Checkpoints:
             mesh.coordinator.report_checkpoint(
                 mesh.name, mesh.incarnation, checkpoint, mesh.deadline(_REPORT_S)
             )
-        except GradmeshError as error:
+        except MeshError as error:
             _log.warning("checkpoint not reported", extra={"error": error.message})
 
     @property

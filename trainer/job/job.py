@@ -13,9 +13,9 @@ from typing import final
 from gradmesh.protos.errors import (
     ContextReleased,
     DeadlineExceeded,
-    GradmeshError,
     JobDone,
     LookupNotFound,
+    MeshError,
     NotMember,
     Retry,
     RunLost,
@@ -52,7 +52,7 @@ def is_recoverable(error: Exception) -> bool:
     """Return whether joining again can help: something was lost, nothing was wrong."""
     if isinstance(error, _LOST):
         return True
-    return isinstance(error, GradmeshError) and error.retry is not Retry.NEVER
+    return isinstance(error, MeshError) and error.retry is not Retry.NEVER
 
 
 @final
@@ -94,7 +94,7 @@ class Job:
         """Train; return the metrics of the result, or None when stopped before the end.
 
         Raises:
-            GradmeshError: An error that joining again cannot repair, or too many restarts.
+            MeshError: An error that joining again cannot repair, or too many restarts.
             ConnectionError: Peers were lost too often.
             TimeoutError: Peers did not join, or did not answer too often.
         """

@@ -18,7 +18,7 @@ import numpy as np
 from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.protos.coordinator.v1 import status_pb2
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.autograd import apply, backward, context
 from gradmesh.sdk.cluster.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
@@ -296,7 +296,7 @@ class TrainingRun:
             mesh.coordinator.report_progress(
                 mesh.name, mesh.incarnation, progress, mesh.deadline(_REPORT_S)
             )
-        except GradmeshError as error:
+        except MeshError as error:
             _log.warning("progress not reported", extra={"error": error.message})
 
     def finish(self) -> dict[str, float]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, final
 
+from gradmesh.base_error import GradmeshError
 from gradmesh.launch.logs import LogSource, complete_lines, follow_sources
 from gradmesh.protos.limits import natural_key
 
 
 @final
-class DockerMissing(ImportError):
+class DockerMissing(ImportError, GradmeshError):
     """The client of the engine is not installed."""
 
     exit_code: ClassVar[int] = 2
@@ -25,7 +26,7 @@ class DockerMissing(ImportError):
 
 
 @final
-class DockerUnreachable(ConnectionError):
+class DockerUnreachable(ConnectionError, GradmeshError):
     """No engine answers.
 
     Args:
@@ -42,7 +43,7 @@ class DockerUnreachable(ConnectionError):
 
 
 @final
-class DockerRejected(RuntimeError):
+class DockerRejected(RuntimeError, GradmeshError):
     """The engine refused a request.
 
     Args:
@@ -57,7 +58,7 @@ class DockerRejected(RuntimeError):
 
 
 @final
-class ImageMissing(LookupError):
+class ImageMissing(LookupError, GradmeshError):
     """The engine has no such image.
 
     Args:

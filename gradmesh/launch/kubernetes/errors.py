@@ -2,9 +2,11 @@
 
 from typing import ClassVar, final
 
+from gradmesh.base_error import GradmeshError
+
 
 @final
-class KubernetesMissing(ImportError):
+class KubernetesMissing(ImportError, GradmeshError):
     """The client of the Kubernetes API is not installed."""
 
     exit_code: ClassVar[int] = 2
@@ -17,7 +19,7 @@ class KubernetesMissing(ImportError):
 
 
 @final
-class KubernetesUnreachable(ConnectionError):
+class KubernetesUnreachable(ConnectionError, GradmeshError):
     """No API server is configured, or the one that is does not answer.
 
     Args:
@@ -33,7 +35,7 @@ class KubernetesUnreachable(ConnectionError):
 
 
 @final
-class KubernetesForbidden(PermissionError):
+class KubernetesForbidden(PermissionError, GradmeshError):
     """The user may not do this.
 
     Args:
@@ -51,7 +53,7 @@ class KubernetesForbidden(PermissionError):
 
 
 @final
-class KubernetesRejected(RuntimeError):
+class KubernetesRejected(RuntimeError, GradmeshError):
     """The API server refused a request.
 
     Args:
@@ -68,7 +70,7 @@ class KubernetesRejected(RuntimeError):
 
 
 @final
-class NamespaceMissing(LookupError):
+class NamespaceMissing(LookupError, GradmeshError):
     """The namespace does not exist.
 
     Args:
@@ -85,7 +87,7 @@ class NamespaceMissing(LookupError):
 
 
 @final
-class FilesTooBig(ValueError):
+class FilesTooBig(ValueError, GradmeshError):
     """What the pods need does not fit into a ConfigMap.
 
     Args:
@@ -106,7 +108,7 @@ class FilesTooBig(ValueError):
 
 
 @final
-class NotOnKubernetes(ValueError):
+class NotOnKubernetes(ValueError, GradmeshError):
     """A request that this launcher does not support.
 
     Args:

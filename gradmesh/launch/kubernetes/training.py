@@ -16,7 +16,7 @@ from gradmesh.launch.kubernetes.files import Files, files_of
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.launcher import ClusterRequest
 from gradmesh.launch.training import prepare, with_last_progress
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.cluster.status import ClusterStatus, fetch
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.trainer.job.metrics_log import METRICS_FILE
@@ -97,7 +97,7 @@ class RemoteTraining:
                 raise ClusterFailed(f"{stuck[0]} does not start: {stuck[1]}", 4, tail)
             done = all(view.state == "done" for view in pods.views() if view.role == "trainer")
             # The coordinator may be restarting; the pods say whether the cluster is lost.
-            with contextlib.suppress(GradmeshError):
+            with contextlib.suppress(MeshError):
                 status = with_last_progress(status, fetch(address, self._security, _ASK_S))
             yield status
             if done:

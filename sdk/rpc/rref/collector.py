@@ -4,7 +4,7 @@ import logging
 import threading
 from typing import final
 
-from gradmesh.protos.errors import GradmeshError
+from gradmesh.protos.errors import MeshError
 from gradmesh.sdk.rpc.peers import Peers
 from gradmesh.sdk.rpc.rref.exchange import Exchange
 from gradmesh.sdk.rpc.rref.ids import Worker
@@ -39,7 +39,7 @@ class Collector:
         while not self._closed.wait(_EVERY_S):
             try:
                 self.collect()
-            except GradmeshError as error:
+            except MeshError as error:
                 _log.debug("references not looked after", extra={"error": error.message})
             except Exception:
                 _log.exception("references not looked after")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias, final
 
 from gradmesh.protos.common.v1 import value_pb2
-from gradmesh.protos.errors import GradmeshError, Unreachable, WorkerNotFound
+from gradmesh.protos.errors import MeshError, Unreachable, WorkerNotFound
 from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.rref.ids import Key, Worker, fork_proto
@@ -111,7 +111,7 @@ class Control:
 
         try:
             self._run(task)
-        except GradmeshError:
+        except MeshError:
             task()  # no thread is left; this one has time
 
     def deliver(self, name: str, worker: Worker, request: Body) -> None:
@@ -130,11 +130,11 @@ class Control:
                 return
             except Unreachable as error:
                 self._peers.suspect(worker.name)
-                failure: GradmeshError = error
+                failure: MeshError = error
                 gone = self._is_gone(worker, deadline)
             except WorkerNotFound:
                 return  # and all it kept for us went with it
-            except GradmeshError as error:
+            except MeshError as error:
                 failure, gone = error, True
             closing = self._closing.is_set()
             if gone or closing or deadline.remaining_s() < (pause_s := next(pauses)):
@@ -146,7 +146,7 @@ class Control:
     def _is_gone(self, worker: Worker, deadline: Deadline) -> bool:
         try:
             return self._peers.is_gone(worker, deadline)
-        except GradmeshError:
+        except MeshError:
             return False  # the coordinator is silent, too
 
     def _work(self) -> None:

@@ -3,7 +3,7 @@
 from typing import Any, final
 
 from gradmesh.protos.common.v1 import value_pb2
-from gradmesh.protos.errors import GradmeshError, RefNotFound
+from gradmesh.protos.errors import MeshError, RefNotFound
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.rref.control import METHODS, Control, KnowsPeers
 from gradmesh.sdk.rpc.rref.ids import (
@@ -161,7 +161,7 @@ class Borrowing:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self._settle()
-        except GradmeshError:
+        except MeshError:
             if error is None:
                 raise  # else the message itself is bad, which says more
 
@@ -169,7 +169,7 @@ class Borrowing:
         """Wait until the owners know all references of the message.
 
         Raises:
-            GradmeshError: One of them does not; none of the message's references is of use then.
+            MeshError: One of them does not; none of the message's references is of use then.
         """
         failure: Exception | None = None
         for call, used, parent in self._calls:

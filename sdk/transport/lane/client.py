@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import final
 
-from gradmesh.protos.errors import GradmeshError, LaneUnavailable
+from gradmesh.protos.errors import LaneUnavailable, MeshError
 from gradmesh.protos.lane import VERSION
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.process.network import LaneChoice, SecurityConfig, split
@@ -161,7 +161,7 @@ class LanePool:
                 break
             try:
                 link = self._connect_one(kinds, left_s)
-            except GradmeshError as error:
+            except MeshError as error:
                 why = error.message
                 if not isinstance(error, LaneUnavailable):
                     break

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from gradmesh.protos.errors import GradmeshError, InvalidFrame, InvalidRequest
+from gradmesh.protos.errors import InvalidFrame, InvalidRequest, MeshError
 from gradmesh.protos.frame import Array, Frame, parse
 from gradmesh.protos.lane import FAILED, SUCCEEDED
 from gradmesh.sdk.transport.boundary import to_proto, unforeseen
@@ -93,7 +93,7 @@ class Session:
             sent = self._send(SUCCEEDED, request.call, head, arrays)
         except LaneBroken:
             raise
-        except GradmeshError as error:
+        except MeshError as error:
             status = self._fail(request.call, error)
         # A handler that calls sys.exit must not leave its caller waiting until the deadline.
         except BaseException:
@@ -122,7 +122,7 @@ class Session:
             return response.message.SerializeToString(), response.arrays
         return response.SerializeToString(), ()
 
-    def _fail(self, call: int, error: GradmeshError) -> str:
+    def _fail(self, call: int, error: MeshError) -> str:
         """Send an error; return its reason."""
         head = to_proto(error).SerializeToString()
         self._send(FAILED, call, head, ())

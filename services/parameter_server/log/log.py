@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar, final
 
+from gradmesh.base_error import GradmeshError
 from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import sync_folder
@@ -92,7 +93,7 @@ def _end_of(view: memoryview, at: int, size: int) -> int | None:
 
 
 @final
-class LogCorrupt(RuntimeError):
+class LogCorrupt(RuntimeError, GradmeshError):
     """A log is damaged where it must not be, or belongs to another server.
 
     Args:

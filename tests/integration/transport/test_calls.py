@@ -116,7 +116,7 @@ def test_a_call_can_be_cancelled_between_two_attempts(serve: Any, dial: Any, scr
     def wait() -> None:
         try:
             call.result()
-        except errors.GradmeshError as error:
+        except errors.MeshError as error:
             outcome.append(error)
 
     waiter = threading.Thread(target=wait)

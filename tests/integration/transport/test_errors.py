@@ -32,12 +32,12 @@ def raising(error: BaseException) -> Any:
     ids=lambda cls: cls.__name__,
 )
 def test_each_error_arrives_as_itself_with_its_metadata(
-    serve: Any, dial: Any, describe: Any, script: Any, cls: type[errors.GradmeshError]
+    serve: Any, dial: Any, describe: Any, script: Any, cls: type[errors.MeshError]
 ) -> None:
     script.behaviours["describe"] = raising(cls("no table 'x'; create it", table="x"))
     channel = dial(serve().address)
 
-    with pytest.raises(errors.GradmeshError) as info:
+    with pytest.raises(errors.MeshError) as info:
         describe(channel)
 
     assert type(info.value) is cls

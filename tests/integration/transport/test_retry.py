@@ -175,7 +175,7 @@ def test_jitter_only_shortens_a_pause() -> None:
 
 
 @pytest.mark.parametrize("cls", errors.CATALOGUE.values(), ids=lambda cls: cls.__name__)
-def test_what_may_be_repeated(cls: type[errors.GradmeshError]) -> None:
+def test_what_may_be_repeated(cls: type[errors.MeshError]) -> None:
     error = cls("text")
     passing = cls.retry is errors.Retry.CALL
 

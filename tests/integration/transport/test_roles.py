@@ -93,7 +93,7 @@ def ask(channel: Channel, method: Method) -> str:
     request: Any = Frame(message, []) if method.bulk[0] else message
     try:
         channel.call(method, request, Deadline.after(10))
-    except errors.GradmeshError as error:
+    except errors.MeshError as error:
         return error.reason
     return "OK"
 

@@ -123,7 +123,7 @@ def test_a_worker_that_moved_is_found_again(
     def found() -> bool:
         try:
             return bool(gm.rpc_sync("mover", whoami, timeout_s=5) == "mover")
-        except errors.GradmeshError:
+        except errors.MeshError:
             return False
 
     eventually(found)

@@ -167,7 +167,7 @@ def test_remote_message_dropped_to_self(faulty: Agent, faults: Faults, eventuall
 
     rref = gm.remote("faulty", add, (1, 1), timeout_s=0.5)
 
-    with pytest.raises(errors.GradmeshError):
+    with pytest.raises(errors.MeshError):
         rref.to_here(timeout_s=10)
     faults.lose.clear()
 

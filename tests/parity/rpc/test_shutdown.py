@@ -134,7 +134,7 @@ def test_local_shutdown_with_rpc(make_agent: Callable[..., Agent], as_agent: Any
     close(agent, graceful=False)
 
     for future in (slow, later):
-        with pytest.raises(errors.GradmeshError):
+        with pytest.raises(errors.MeshError):
             future.wait(10)
     assert time.monotonic() - begun < 10
 

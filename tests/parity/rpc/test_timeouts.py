@@ -75,7 +75,7 @@ def test_rref_timeout(eventually: Any) -> None:
 def test_a_reference_whose_creation_failed_goes_with_its_last_user(eventually: Any) -> None:
     def use() -> weakref.ref[Any]:
         rref = gm.remote("worker-0", slow_point, (0.5,), timeout_s=0.05)
-        with contextlib.suppress(errors.GradmeshError):
+        with contextlib.suppress(errors.MeshError):
             rref.to_here(timeout_s=1)
         return weakref.ref(rref)
 

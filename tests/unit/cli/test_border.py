@@ -43,7 +43,7 @@ def test_foreseen_error_is_one_line_and_its_code(
 
 
 def test_every_error_of_the_catalogue_has_a_documented_code() -> None:
-    todo, seen = [errors.GradmeshError], set()
+    todo, seen = [errors.MeshError], set()
     while todo:
         kind = todo.pop()
         todo += kind.__subclasses__()

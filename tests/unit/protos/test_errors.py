@@ -5,15 +5,15 @@ import grpc
 import pytest
 
 from gradmesh.protos import errors
-from gradmesh.protos.errors import CATALOGUE, GradmeshError, InternalError, from_reason
+from gradmesh.protos.errors import CATALOGUE, InternalError, MeshError, from_reason
 from gradmesh.protos.reference import builtin_bases
 
 
-def subclasses(cls: type[GradmeshError]) -> list[type[GradmeshError]]:
+def subclasses(cls: type[MeshError]) -> list[type[MeshError]]:
     return [leaf for child in cls.__subclasses__() for leaf in (child, *subclasses(child))]
 
 
-ALL = [cls for cls in subclasses(GradmeshError) if cls.__module__ == errors.__name__]
+ALL = [cls for cls in subclasses(MeshError) if cls.__module__ == errors.__name__]
 by_class = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
 
 
@@ -23,7 +23,7 @@ def test_catalogue_holds_every_class_once() -> None:
 
 
 @by_class
-def test_each_class_says_what_the_wire_needs(cls: type[GradmeshError]) -> None:
+def test_each_class_says_what_the_wire_needs(cls: type[MeshError]) -> None:
     words = re.sub(r"(?<!^)([A-Z])", r"_\1", cls.__name__).upper()
 
     assert "reason" in vars(cls), "an inherited reason would hide the class on the wire"
@@ -34,7 +34,7 @@ def test_each_class_says_what_the_wire_needs(cls: type[GradmeshError]) -> None:
 
 
 @by_class
-def test_errors_can_be_printed_and_pickled(cls: type[GradmeshError]) -> None:
+def test_errors_can_be_printed_and_pickled(cls: type[MeshError]) -> None:
     error = cls("no table 'x'; create it", table="x", count=3)
 
     copy = pickle.loads(pickle.dumps(error))
@@ -73,7 +73,7 @@ ALSO: dict[str, set[type[Exception]]] = {
 
 
 @by_class
-def test_errors_are_what_torch_raises_and_python_expects(cls: type[GradmeshError]) -> None:
+def test_errors_are_what_torch_raises_and_python_expects(cls: type[MeshError]) -> None:
     assert issubclass(cls, RuntimeError)
     expected = ALSO.get(cls.__name__, set())
     found = set(builtin_bases(cls)) - {RuntimeError}

@@ -32,7 +32,7 @@ def test_every_status_has_a_home(code: grpc.StatusCode) -> None:
 
 
 @pytest.mark.parametrize("cls", errors.CATALOGUE.values(), ids=lambda cls: cls.__name__)
-def test_errors_return_from_their_status(cls: type[errors.GradmeshError]) -> None:
+def test_errors_return_from_their_status(cls: type[errors.MeshError]) -> None:
     status = to_status(cls("text", key="value"))
 
     error = from_call(FailedCall(status.code, status.details, *status.trailing_metadata), "here")
