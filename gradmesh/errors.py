@@ -79,8 +79,8 @@ from gradmesh.protos.errors import WorkerLost as WorkerLost
 from gradmesh.protos.errors import WorkerNotFound as WorkerNotFound
 from gradmesh.sdk.process.setting import AddressInUse as AddressInUse
 from gradmesh.sdk.process.setting import ConfigError as ConfigError
-from gradmesh.sdk.rpc.errors import RefLeak as RefLeak
-from gradmesh.sdk.rpc.errors import RpcNotRunning as RpcNotRunning
+from gradmesh.sdk.rpc.current import RefLeak as RefLeak
+from gradmesh.sdk.rpc.current import RpcNotRunning as RpcNotRunning
 from gradmesh.sdk.serving import ReadOnly as ReadOnly
 from gradmesh.trainer.errors import BackendMissing as BackendMissing
 from gradmesh.trainer.errors import CollectiveMismatch as CollectiveMismatch

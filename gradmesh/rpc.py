@@ -11,15 +11,15 @@ from gradmesh.sdk.rpc.api import rpc_async as rpc_async
 from gradmesh.sdk.rpc.api import rpc_sync as rpc_sync
 from gradmesh.sdk.rpc.api import set_timeout as set_timeout
 from gradmesh.sdk.rpc.api import wait_for_workers as wait_for_workers
-from gradmesh.sdk.rpc.collecting import wait_all as wait_all
-from gradmesh.sdk.rpc.errors import RefLeak as RefLeak
-from gradmesh.sdk.rpc.errors import RpcNotRunning as RpcNotRunning
-from gradmesh.sdk.rpc.meeting import all_gather as all_gather
-from gradmesh.sdk.rpc.meeting import barrier as barrier
+from gradmesh.sdk.rpc.collective import all_gather as all_gather
+from gradmesh.sdk.rpc.collective import barrier as barrier
+from gradmesh.sdk.rpc.current import RefLeak as RefLeak
+from gradmesh.sdk.rpc.current import RpcNotRunning as RpcNotRunning
+from gradmesh.sdk.rpc.current import wait_all as wait_all
+from gradmesh.sdk.rpc.ids import WorkerInfo as WorkerInfo
 from gradmesh.sdk.rpc.registry import async_execution as async_execution
 from gradmesh.sdk.rpc.registry import remote_exception as remote_exception
 from gradmesh.sdk.rpc.shutdown import shutdown as shutdown
-from gradmesh.sdk.rpc.worker import WorkerInfo as WorkerInfo
 
 __all__ = [
     "Node",

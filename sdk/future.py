@@ -27,7 +27,7 @@ LONGEST_WAIT_S = 3600.0
 """How long a wait without a limit lasts on a future that a user made: nothing waits for ever."""
 
 
-class Source(Protocol[T_co]):
+class FutureSource(Protocol[T_co]):
     """Something that is under way."""
 
     def finish(self) -> T_co:
@@ -66,7 +66,7 @@ class Future(Generic[T]):
         "_waited",
     )
 
-    def __init__(self, source: Source[T] | None = None) -> None:
+    def __init__(self, source: FutureSource[T] | None = None) -> None:
         self._source = source
         self._turn = threading.Lock()  # held by the one that waits for the source
         self._over = False
@@ -325,7 +325,7 @@ def wait_all(futures: Sequence[Future[Any]], timeout_s: float | None = None) -> 
 
 
 @final
-class Waited(Generic[T]):
+class WaitedSource(Generic[T]):
     """Something under way that a function waits for.
 
     Args:
@@ -335,7 +335,7 @@ class Waited(Generic[T]):
 
     __slots__ = ("_resolver", "finish")
 
-    def __init__(self, finish: Callable[[], T], resolver: "Resolver") -> None:
+    def __init__(self, finish: Callable[[], T], resolver: "FutureResolver") -> None:
         self.finish = finish
         self._resolver = resolver
 
@@ -348,7 +348,7 @@ class Waited(Generic[T]):
 
 
 @final
-class Resolver:
+class FutureResolver:
     """One thread that waits for what nobody else waits for, one after the other."""
 
     def __init__(self) -> None:

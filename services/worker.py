@@ -2,9 +2,9 @@
 
 import logging
 
+from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.node.start import init
 from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
-from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.rpc.shutdown import close
 from gradmesh.services.config import WorkerConfig
 

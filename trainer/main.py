@@ -2,10 +2,10 @@
 
 import logging
 
+from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.network import split
 from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
-from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.trainer.config import TrainerConfig
 from gradmesh.trainer.job.job import Job

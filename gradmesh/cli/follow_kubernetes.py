@@ -12,10 +12,10 @@ from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
 from gradmesh.launch.kubernetes.training import RemoteTraining, cluster_name, collect
 from gradmesh.launch.launcher import ClusterRequest
+from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig
-from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.config import CoordinatorConfig
 from gradmesh.trainer.job.spec import job_spec_of
 

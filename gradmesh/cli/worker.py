@@ -6,8 +6,8 @@ import click
 
 from gradmesh.cli.options import configured, process_config
 from gradmesh.launch.sections import role_sections
+from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.process.config import Sections
-from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.services.config import WorkerConfig
 
 

@@ -22,7 +22,7 @@ _SECTIONS = {
     "data": "gradmesh.trainer.data.config:DataConfig",
     "model": "gradmesh.trainer.models.config:ModelConfig",
     "worker": "gradmesh.services.config:WorkerConfig",
-    "rpc": "gradmesh.sdk.rpc.config:RpcConfig",
+    "rpc": "gradmesh.sdk.node.config:RpcConfig",
     "security": "gradmesh.sdk.process.network:SecurityConfig",
     "transport": "gradmesh.sdk.process.network:TransportConfig",
     "log": "gradmesh.sdk.process.log:LogConfig",

@@ -3,11 +3,11 @@
 from gradmesh.sdk.autograd.apply import apply as apply
 from gradmesh.sdk.autograd.backward import backward as backward
 from gradmesh.sdk.autograd.backward import get_gradients as get_gradients
-from gradmesh.sdk.autograd.binding import carry as carry
-from gradmesh.sdk.autograd.binding import current_context as current_context
 from gradmesh.sdk.autograd.context import Context as Context
-from gradmesh.sdk.autograd.contexts import context as context
-from gradmesh.sdk.autograd.contexts import find_context as find_context
+from gradmesh.sdk.autograd.current import carry as carry
+from gradmesh.sdk.autograd.current import current_context as current_context
+from gradmesh.sdk.autograd.registry import context as context
+from gradmesh.sdk.autograd.registry import find_context as find_context
 
 __all__ = [
     "Context",

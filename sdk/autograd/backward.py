@@ -13,9 +13,9 @@ from gradmesh.protos.errors import (
     MeshError,
     WorkerLost,
 )
+from gradmesh.sdk.autograd.codec import lost, to_failure
 from gradmesh.sdk.autograd.context import Context
-from gradmesh.sdk.autograd.failure import lost, to_failure
-from gradmesh.sdk.autograd.part import METHODS
+from gradmesh.sdk.autograd.share import METHODS
 from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 

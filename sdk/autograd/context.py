@@ -22,11 +22,11 @@ from gradmesh.protos.errors import (
     MeshError,
 )
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.autograd.binding import bound
-from gradmesh.sdk.autograd.messages import Messages
-from gradmesh.sdk.autograd.outbox import Peers
-from gradmesh.sdk.autograd.part import Part
-from gradmesh.sdk.autograd.tables import LookupRecord, Lookups
+from gradmesh.sdk.autograd.calls import Peers
+from gradmesh.sdk.autograd.current import bound
+from gradmesh.sdk.autograd.messages import ContextMessages
+from gradmesh.sdk.autograd.share import BackwardShare
+from gradmesh.sdk.autograd.tables import ContextLookups, LookupRecord
 from gradmesh.sdk.cluster.servers import METHODS, call_all
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.table.lookup import FetchedRows
@@ -71,8 +71,8 @@ class Context:
         self.worker = id_.worker if peers is None else peers.name
         incarnation = id_.incarnation if peers is None else peers.incarnation
         self.map: dict[Any, Any] = {}
-        self.messages = Messages(self, self.worker, incarnation)
-        self.tables = Lookups(self, self.worker)
+        self.messages = ContextMessages(self, self.worker, incarnation)
+        self.tables = ContextLookups(self, self.worker)
         self.applied = False
         self._after: list[Callable[[], None]] = []
         self.released = False
@@ -80,7 +80,7 @@ class Context:
         self.passes = 0
         self.failed: list[int] = []
         self._lock = threading.Lock()  # guards _parts and `released`
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, BackwardShare] = {}
 
     @property
     def key(self) -> ContextKey:
@@ -156,7 +156,7 @@ class Context:
         """Return the gradients of this process's leaves, array by leaf."""
         return dict(self.map)
 
-    def part(self, head: pb.Pass, deadline: Deadline) -> Part:
+    def part(self, head: pb.Pass, deadline: Deadline) -> BackwardShare:
         """Return this process's part of a pass, made on first use.
 
         A newer pass of the same worker ends its older ones here.
@@ -174,12 +174,12 @@ class Context:
                 return held
             if held is not None and held.head.number > head.number:
                 raise BackwardAborted(f"{held.name} has followed", worker=self.worker)
-            fresh = self._parts[initiator] = Part(self, head, deadline)
+            fresh = self._parts[initiator] = BackwardShare(self, head, deadline)
         if held is not None and (not held.settled or held.head.number in head.failed):
             held.give_up(BackwardAborted(f"{fresh.name} has followed", worker=self.worker))
         return fresh
 
-    def find_part(self, head: pb.Pass) -> Part | None:
+    def find_part(self, head: pb.Pass) -> BackwardShare | None:
         """Return this process's part of a pass, if it has one."""
         with self._lock:
             held = self._parts.get(head.initiator.name)

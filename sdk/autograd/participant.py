@@ -11,8 +11,8 @@ from gradmesh.protos.autograd.v1 import autograd_pb2
 from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
 from gradmesh.protos.common.v1.context_pb2 import ContextId
 from gradmesh.sdk.autograd.backward import backward
-from gradmesh.sdk.autograd.binding import bound, current_context
-from gradmesh.sdk.autograd.contexts import CONTEXTS, Contexts
+from gradmesh.sdk.autograd.current import bound, current_context
+from gradmesh.sdk.autograd.registry import CONTEXTS, ContextRegistry
 from gradmesh.sdk.autograd.servicer import AutogradServicer, Step
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.rpc.agent import Agent
@@ -29,7 +29,7 @@ class ContextRecorder:
         contexts: The contexts of this process.
     """
 
-    def __init__(self, contexts: Contexts) -> None:
+    def __init__(self, contexts: ContextRegistry) -> None:
         self._contexts = contexts
 
     def outgoing(
@@ -88,7 +88,7 @@ class AutogradParticipant:
         contexts: The contexts of the process.
     """
 
-    def __init__(self, agent: Agent, step: Step, contexts: Contexts = CONTEXTS) -> None:
+    def __init__(self, agent: Agent, step: Step, contexts: ContextRegistry = CONTEXTS) -> None:
         self._agent = agent
         self._contexts = contexts
         self._servicer = AutogradServicer(contexts, agent.name, agent.incarnation, step)

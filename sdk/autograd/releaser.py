@@ -14,7 +14,7 @@ from typing import final
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import MeshError
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.autograd.outbox import Peers
+from gradmesh.sdk.autograd.calls import Peers
 from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.deadline import Deadline
 

@@ -18,11 +18,16 @@ from gradmesh.protos.errors import (
     SendNotFound,
 )
 from gradmesh.protos.frame import Array, Frame
-from gradmesh.sdk.autograd.contexts import Contexts
-from gradmesh.sdk.autograd.failure import from_failure, to_failure
-from gradmesh.sdk.autograd.gradients import own_arrays, pack_gradients, unpack_gradients
-from gradmesh.sdk.autograd.messages import Sent
-from gradmesh.sdk.autograd.part import METHODS, Part, Returned
+from gradmesh.sdk.autograd.codec import (
+    from_failure,
+    own_arrays,
+    pack_gradients,
+    to_failure,
+    unpack_gradients,
+)
+from gradmesh.sdk.autograd.messages import SendRecord
+from gradmesh.sdk.autograd.registry import ContextRegistry
+from gradmesh.sdk.autograd.share import METHODS, BackwardShare, Returned
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.server import Call
 
@@ -50,7 +55,9 @@ class AutogradServicer:
         step: Takes one phase of a step of parameters here.
     """
 
-    def __init__(self, contexts: Contexts, worker: str, incarnation: int, step: Step) -> None:
+    def __init__(
+        self, contexts: ContextRegistry, worker: str, incarnation: int, step: Step
+    ) -> None:
         self._contexts = contexts
         self._worker = worker
         self._incarnation = incarnation
@@ -91,7 +98,7 @@ class AutogradServicer:
             if not call.borrowed:
                 self._holding.release()
 
-    def _answer(self, part: Part, sent: Sent) -> Frame[pb.SendGradientsResponse]:
+    def _answer(self, part: BackwardShare, sent: SendRecord) -> Frame[pb.SendGradientsResponse]:
         """Work for a part while its caller waits, who gets what belongs to it."""
         try:
             returned = part.answer(sent.count, sent.receiver)
@@ -100,11 +107,11 @@ class AutogradServicer:
             return _response(())
         return _response(returned, part.take_finished() if part.over else ())
 
-    def _work(self, part: Part) -> None:
+    def _work(self, part: BackwardShare) -> None:
         if self._try(part) and part.has_news():
             self._report(part, finished=part.take_finished())
 
-    def _try(self, part: Part) -> bool:
+    def _try(self, part: BackwardShare) -> bool:
         """Work for a part; return whether it is over, and well."""
         try:
             part.work()
@@ -113,7 +120,7 @@ class AutogradServicer:
             return False
         return part.over
 
-    def _fail(self, part: Part, error: BaseException) -> None:
+    def _fail(self, part: BackwardShare, error: BaseException) -> None:
         """End a part, and tell whoever began the pass, unless it was them who ended it."""
         known = isinstance(error, BackwardAborted) and part.error is not None
         part.give_up(error)
@@ -126,7 +133,7 @@ class AutogradServicer:
 
     def _report(
         self,
-        part: Part,
+        part: BackwardShare,
         finished: list[pb.FinishedPart] | None = None,
         failure: pb.Failure | None = None,
     ) -> None:

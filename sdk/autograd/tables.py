@@ -13,7 +13,7 @@ from gradmesh.engine.autograd import Tensor, receive
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.precision import pack
-from gradmesh.sdk.autograd.active import active_part
+from gradmesh.sdk.autograd.current import active_share
 from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.table.lookup import FetchedRows
@@ -21,7 +21,7 @@ from gradmesh.sdk.transport.channel import Channel
 
 if TYPE_CHECKING:
     from gradmesh.sdk.autograd.context import Context
-    from gradmesh.sdk.autograd.part import Part
+    from gradmesh.sdk.autograd.share import BackwardShare
 
 
 @final
@@ -41,7 +41,7 @@ class LookupRecord:
 
     def give_back(self, grads: list[Any]) -> None:
         """Send the gradients of the rows to their servers, as soon as they are complete."""
-        part = active_part(self.ctx, "rows of tables")
+        part = active_share(self.ctx, "rows of tables")
         if all(grad is None for grad in grads):
             return
         # Tables of one lookup are answered together, also those that the roots left out.
@@ -71,7 +71,7 @@ class LookupRecord:
 
 
 @final
-class Lookups:
+class ContextLookups:
     """What a context has read from tables, on this process.
 
     Args:
@@ -164,7 +164,7 @@ def salt(worker: str) -> int:
     return (int.from_bytes(digest, "little") >> 1 | 1) << 32
 
 
-def pass_number(ctx: "Context", part: "Part") -> int:
+def pass_number(ctx: "Context", part: "BackwardShare") -> int:
     """Return the number of a pass as servers count it."""
     initiator = part.head.initiator.name
     return part.head.number + (0 if initiator == ctx.id.worker else salt(initiator))

@@ -1,9 +1,14 @@
 """What is left of contexts that are over, so that late messages cannot bring them back."""
 
-from collections.abc import Sequence
-from typing import final
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar, final
+
+V = TypeVar("V")
 
 _TOMBSTONES = 4096
+MAX_WORKERS = 4096
+"""Workers remembered; short-lived clients come and go under ever new names."""
 
 
 @final
@@ -42,3 +47,38 @@ class Tombstones:
         if incarnation != self._incarnation:
             return incarnation < self._incarnation
         return counter <= self._floor or counter in self._counters
+
+
+@final
+class WorkerLru(Generic[V]):
+    """What is remembered of each worker; the one silent for longest is forgotten first.
+
+    Args:
+        make: Makes the memory of a worker that is new.
+        max_workers: How many are remembered.
+    """
+
+    def __init__(self, make: Callable[[], V], max_workers: int = MAX_WORKERS) -> None:
+        self._make = make
+        self._max_workers = max_workers
+        self._by_worker: OrderedDict[str, V] = OrderedDict()
+
+    def get(self, worker: str) -> V | None:
+        """Return what is remembered of a worker."""
+        return self._by_worker.get(worker)
+
+    def touch(self, worker: str) -> V:
+        """Return what is remembered of a worker, made if need be, as the newest."""
+        if worker not in self._by_worker:
+            self._by_worker[worker] = self._make()
+            if len(self._by_worker) > self._max_workers:
+                self._by_worker.popitem(last=False)
+        self._by_worker.move_to_end(worker)
+        return self._by_worker[worker]
+
+    def items(self) -> list[tuple[str, V]]:
+        """Return all workers and what is remembered of them, the newest last."""
+        return list(self._by_worker.items())
+
+    def __len__(self) -> int:
+        return len(self._by_worker)

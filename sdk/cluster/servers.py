@@ -19,7 +19,7 @@ from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.future import Future, Resolver, Waited
+from gradmesh.sdk.future import Future, FutureResolver, WaitedSource
 from gradmesh.sdk.transport.channel import Channel, PendingCall, RequestWriter
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy
@@ -67,7 +67,7 @@ class ParameterServers:
         self._coordinator = coordinator
         self._connect = connect
         self.max_frame_bytes = max_frame_bytes
-        self._resolver = Resolver()
+        self._resolver = FutureResolver()
         self._lock = threading.Lock()  # guards changes of all below; single reads need none
         self._map: ShardMap | None = None
         self._channels: dict[tuple[str, str], Channel] = {}
@@ -84,7 +84,7 @@ class ParameterServers:
 
     def future(self, finish: Callable[[], T]) -> Future[T]:
         """Return a future of something that is under way and that `finish` waits for."""
-        return Future(Waited(finish, self._resolver))
+        return Future(WaitedSource(finish, self._resolver))
 
     def begin(self, work: Callable[[], T]) -> Future[T]:
         """Have a thread do something while this one goes on; return a future of its result.

@@ -9,11 +9,10 @@ from gradmesh.engine.nn import Module, Parameter
 from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.protos.errors import InvalidFrame, InvalidRequest
 from gradmesh.sdk.future import Future
-from gradmesh.sdk.rpc import carried
-from gradmesh.sdk.rpc.collecting import collect
-from gradmesh.sdk.rpc.current import current_agent
+from gradmesh.sdk.rpc.current import collect, current_agent
 from gradmesh.sdk.rpc.registry import REGISTRY
 from gradmesh.sdk.rpc.rref.rref import RRef
+from gradmesh.sdk.rpc.values import ModuleCodec, install_module_codec
 
 _CREATE = "gradmesh.remote_module.create"
 _FORWARD = "gradmesh.remote_module.forward"
@@ -234,7 +233,7 @@ def _read(rref: RRef[Module], value: value_pb2.ModuleValue) -> RemoteModule:
     return module
 
 
-carried.install(carried.Carrier(RemoteModule, _write, _read))
+install_module_codec(ModuleCodec(RemoteModule, _write, _read))
 REGISTRY.register(_CREATE, _create)
 REGISTRY.register(_FORWARD, _forward)
 REGISTRY.register(_PARAMETERS, _parameters)

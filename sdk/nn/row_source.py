@@ -7,8 +7,8 @@ from typing import final
 from gradmesh.engine.autograd import Tensor, is_grad_enabled
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.autograd.binding import current_context
 from gradmesh.sdk.autograd.context import Context
+from gradmesh.sdk.autograd.current import current_context
 from gradmesh.sdk.table.lookup import FetchedRows, LookupRequest, look_up
 from gradmesh.sdk.table.prefetch import Prefetch
 from gradmesh.sdk.table.table_set import TableSet, WantedIds

@@ -11,20 +11,20 @@ from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.autograd.contexts import CONTEXTS
 from gradmesh.sdk.autograd.participant import AutogradParticipant
+from gradmesh.sdk.autograd.registry import CONTEXTS
 from gradmesh.sdk.cluster.membership import Role
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn import remote_module
 from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.optim import owner
-from gradmesh.sdk.optim.pace import PaceMetrics
-from gradmesh.sdk.optim.stepper import Stepper
+from gradmesh.sdk.optim.owner import PaceMetrics
+from gradmesh.sdk.optim.step import StepHandler
 from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.rpc import builtin, current
 from gradmesh.sdk.rpc.agent import Agent
-from gradmesh.sdk.rpc.errors import RpcNotRunning
+from gradmesh.sdk.rpc.current import RpcNotRunning
 from gradmesh.sdk.rpc.registry import REGISTRY, Registry
 from gradmesh.sdk.rpc.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.table.metrics import TableMetrics
@@ -100,7 +100,7 @@ class Node:
         if is_current:
             current.install(self.agent)
             # Calls are recorded process-wide, so it is the current node that takes part.
-            step = Stepper(self.agent, CONTEXTS).step
+            step = StepHandler(self.agent, CONTEXTS).step
             self._participant = AutogradParticipant(self.agent, step, CONTEXTS)
             self.before_leave(self._participant.close)
             if registry is not None:
@@ -200,7 +200,7 @@ class Node:
             timeout_s=config.join_timeout_s if timeout_s is None else timeout_s,
             on_lost=on_lost,
         )
-        mesh.watch_contexts(self.agent.exchange.owners)
+        mesh.watch_contexts(self.agent.rrefs.owners)
         self.agent.join(mesh.coordinator)
         if self._participant is not None:
             self._participant.join(mesh)

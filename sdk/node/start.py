@@ -150,7 +150,7 @@ def _await_world(
     missing: list[int] | None = None
     for pause_s in RetryPolicy(max_s=0.3).pauses():
         try:
-            members = agent.peers.refresh(deadline)
+            members = agent.directory.refresh(deadline)
         except DeadlineExceeded:
             if missing is None:
                 raise

@@ -11,7 +11,7 @@ from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest
 from gradmesh.sdk.autograd.context import Context
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.optim.owner import CREATE, OwnerOptimizer
-from gradmesh.sdk.optim.rounds import Rounds
+from gradmesh.sdk.optim.step import StepClient
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rpc.registry import REGISTRY
 from gradmesh.sdk.rpc.rref.rref import RRef
@@ -90,7 +90,7 @@ class DistributedOptimizer:
             {worker: _started(create, worker) for worker in self._shares}
         )
         self._owners = {worker: rref for worker, (rref, _) in made.items()}
-        self._rounds = Rounds(agent, self._owners)
+        self._rounds = StepClient(agent, self._owners)
         self._made = {worker: options for worker, (_, options) in made.items()}
         for worker, options in self._made.items():
             for place, own in zip(self._shares[worker], options, strict=True):

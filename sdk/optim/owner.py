@@ -1,15 +1,19 @@
-"""The part of a distributed optimizer that runs where the parameters are."""
+"""The side of a distributed optimizer that runs where the parameters are, and its lead."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gradmesh.engine import optim
 from gradmesh.engine.autograd import Tensor
 from gradmesh.engine.optim.pending import PendingState, PendingStep
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.optim.pace import PACE
 from gradmesh.sdk.rpc.current import current_agent
 from gradmesh.sdk.rpc.registry import REGISTRY
 from gradmesh.sdk.rpc.rref.rref import RRef
@@ -19,11 +23,86 @@ CREATE = "gradmesh.optim.create"
 # Numbers of steps that are remembered, so that what comes late or again has no effect.
 _MAX_NUMBERS = 1024
 
+
+class PacedClient(Protocol):
+    """One client's optimizer on this worker."""
+
+    @property
+    def shared(self) -> frozenset[Tensor]:
+        """The parameters that it steps."""
+
+
+@final
+class Pace:
+    """Counts the steps that took effect, client by client.
+
+    A client that begins later counts from where the slowest of the others is. One that is gone no
+    longer counts: its optimizer lives as long as its reference to it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards _steps
+        self._steps: weakref.WeakKeyDictionary[PacedClient, int] = weakref.WeakKeyDictionary()
+
+    def join(self, client: PacedClient) -> None:
+        """Begin to count for a client."""
+        with self._lock:
+            self._steps[client] = min(self._of_others(client), default=0)
+
+    def advance(self, client: PacedClient) -> None:
+        """Count a step of a client."""
+        with self._lock:
+            self._steps[client] += 1
+
+    def lead(self, client: PacedClient) -> int:
+        """Return how many steps a client is ahead of the slowest that shares parameters."""
+        with self._lock:
+            own = self._steps[client]
+            return max(0, own - min(self._of_others(client), default=own))
+
+    def largest_lead(self) -> int:
+        """Return how far the client is that is farthest ahead."""
+        with self._lock:
+            clients = list(self._steps)
+        return max((self.lead(client) for client in clients), default=0)
+
+    def _of_others(self, client: PacedClient) -> list[int]:
+        return [
+            steps
+            for other, steps in list(self._steps.items())
+            if other is not client and not client.shared.isdisjoint(other.shared)
+        ]
+
+
+PACE = Pace()
+"""That of this process."""
+
+
+@final
+class PaceMetrics(Collector):
+    """Shows how far clients are ahead of each other.
+
+    Args:
+        registry: Where.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the figure."""
+        yield GaugeMetricFamily(
+            "gradmesh_optimizer_lead_steps",
+            "Steps that some client of parameters here is ahead of the slowest one.",
+            PACE.largest_lead(),
+        )
+
+
 # A parameter's lock is found by its identity; two may share one, which costs a short wait.
 _LOCKS = [threading.Lock() for _ in range(256)]
 
 
-class Pending(Protocol):
+class PreparedChange(Protocol):
     """A change that was prepared."""
 
     @property
@@ -48,7 +127,7 @@ class OwnerOptimizer:
     def __init__(self, optimizer: optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._lock = threading.Lock()  # guards the optimizer's state and all below
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, PreparedChange] = {}
         self._abandoned: dict[int, None] = {}
         self._committed: dict[int, None] = {}
         self.shared = frozenset(self._params())
@@ -123,7 +202,7 @@ class OwnerOptimizer:
         with self._lock:
             self._keep(number, PendingState(self._optimizer, self._params(), state))
 
-    def _keep(self, number: int, pending: Pending) -> None:
+    def _keep(self, number: int, pending: PreparedChange) -> None:
         if number in self._abandoned:
             del self._abandoned[number]
         else:

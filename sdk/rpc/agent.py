@@ -4,19 +4,18 @@ from collections.abc import Callable
 from typing import final
 
 from gradmesh.sdk.rpc import current
-from gradmesh.sdk.rpc.answers import Answers
-from gradmesh.sdk.rpc.caller import Caller
-from gradmesh.sdk.rpc.execution import Execution
-from gradmesh.sdk.rpc.gathers import Gathers
-from gradmesh.sdk.rpc.outstanding import Outstanding
-from gradmesh.sdk.rpc.peers import Dial, KnowsMembers, Peers
+from gradmesh.sdk.rpc.caller import RpcCaller
+from gradmesh.sdk.rpc.collective import CollectiveRegistry
+from gradmesh.sdk.rpc.directory import Dial, StatusSource, WorkerDirectory
+from gradmesh.sdk.rpc.executor import CallExecutor
+from gradmesh.sdk.rpc.ids import WorkerId, WorkerInfo
+from gradmesh.sdk.rpc.outstanding import OutstandingCalls
 from gradmesh.sdk.rpc.recording import recorder
 from gradmesh.sdk.rpc.registry import Registry
-from gradmesh.sdk.rpc.rref.collector import Collector
-from gradmesh.sdk.rpc.rref.control import Control
-from gradmesh.sdk.rpc.rref.ids import Worker
-from gradmesh.sdk.rpc.threads import Threads
-from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rpc.reply import DeferredReplies
+from gradmesh.sdk.rpc.rref.context import RRefCollector
+from gradmesh.sdk.rpc.rref.control import RRefControl
+from gradmesh.sdk.rpc.threads import ThreadPool
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -53,35 +52,35 @@ class Agent:
         leave: Callable[[float], None] | None = None,
     ) -> None:
         self.name = name
-        self.me = Worker(name, incarnation)
+        self.me = WorkerId(name, incarnation)
         self.info = WorkerInfo(name, rank, incarnation)
         self.functions = functions
         self.joined = False
         self.world: tuple[str, ...] = ()
         self.strict_refs = False
-        self.gathers = Gathers()
+        self.collectives = CollectiveRegistry()
         self.leave: Callable[[float], None] = leave or (lambda grace_s: self.close())
-        self.peers = Peers(dial)
-        self.threads = Threads("rpc-run", patient=threads)
-        self.control = Control(self.peers, self.threads.run)
-        self.outstanding = Outstanding(self.me, self.peers, self.threads)
-        self.caller = Caller(
-            self.info, functions, self.peers, self.outstanding, self.control, timeout_s
+        self.directory = WorkerDirectory(dial)
+        self.threads = ThreadPool("rpc-run", patient=threads)
+        self.control = RRefControl(self.directory, self.threads.run)
+        self.outstanding = OutstandingCalls(self.me, self.directory, self.threads)
+        self.caller = RpcCaller(
+            self.info, functions, self.directory, self.outstanding, self.control, timeout_s
         )
-        self.exchange = self.caller.exchange
-        self.answers = Answers(self.me, self.control, self.threads.run)
-        self.execution = Execution(
-            self.me, functions, self.exchange, self.threads, self.answers, inline, self
+        self.rrefs = self.caller.rrefs
+        self.deferred = DeferredReplies(self.me, self.control, self.threads.run)
+        self.executor = CallExecutor(
+            self.me, functions, self.rrefs, self.threads, self.deferred, inline, self
         )
-        self.collector = Collector(self.exchange, self.peers)
+        self.collector = RRefCollector(self.rrefs, self.directory)
 
-    def join(self, coordinator: KnowsMembers) -> None:
+    def join(self, coordinator: StatusSource) -> None:
         """Find other workers through the coordinator from now on.
 
         Args:
             coordinator: Knows the members.
         """
-        self.peers.join(coordinator)
+        self.directory.join(coordinator)
         self.control.start()
         self.collector.start()
         self.joined = True
@@ -102,11 +101,11 @@ class Agent:
         Raises:
             WorkerNotFound: Nobody of that name is there.
         """
-        return self.peers.channel(worker, deadline)
+        return self.directory.channel(worker, deadline)
 
     def suspect(self, worker: str) -> None:
         """Look a worker up again before the next call to it: it did not answer."""
-        self.peers.suspect(worker)
+        self.directory.suspect(worker)
 
     def debug_info(self) -> dict[str, int]:
         """Return what is under way, in figures."""
@@ -115,10 +114,10 @@ class Agent:
             "agent.thread_pool_size": threads,
             "agent.num_idle_threads": idle,
             "agent.client_active_calls": len(self.outstanding),
-            "agent.server_active_calls": self.execution.active,
-            "agent.server_active_async_calls": len(self.answers),
-            **self.exchange.owners.counts(),
-            **self.exchange.users.counts(),
+            "agent.server_active_calls": self.executor.active,
+            "agent.server_active_async_calls": len(self.deferred),
+            **self.rrefs.owners.counts(),
+            **self.rrefs.users.counts(),
             **recorder().counters(),
         }
 
@@ -126,9 +125,9 @@ class Agent:
         """Fail the calls under way and end every thread and connection; may be called twice."""
         self.caller.closed = True
         current.uninstall(self)
-        self.gathers.close()
+        self.collectives.close()
         self.collector.close()
         self.control.close()
         self.outstanding.close()
-        self.peers.close()
+        self.directory.close()
         self.threads.close()

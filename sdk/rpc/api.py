@@ -6,12 +6,11 @@ from typing import Any, TypeVar, overload
 
 from gradmesh.protos.errors import InvalidRequest, WorkerNotFound
 from gradmesh.sdk.future import Future
-from gradmesh.sdk.rpc.collecting import collect
-from gradmesh.sdk.rpc.current import current_agent
-from gradmesh.sdk.rpc.peers import To
+from gradmesh.sdk.rpc.current import collect, current_agent
+from gradmesh.sdk.rpc.directory import To
+from gradmesh.sdk.rpc.ids import WorkerInfo
 from gradmesh.sdk.rpc.registry import remote as register
 from gradmesh.sdk.rpc.rref.rref import RRef
-from gradmesh.sdk.rpc.worker import WorkerInfo
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy
 
@@ -129,7 +128,7 @@ def get_worker_info(name: str | None = None) -> WorkerInfo:
 def get_worker_infos() -> list[WorkerInfo]:
     """Return all processes that can be called, by name."""
     agent = current_agent()
-    return agent.peers.infos(agent.caller.deadline(None))
+    return agent.directory.infos(agent.caller.deadline(None))
 
 
 def wait_for_workers(*names: str, timeout_s: float = 60.0) -> list[WorkerInfo]:
@@ -146,9 +145,9 @@ def wait_for_workers(*names: str, timeout_s: float = 60.0) -> list[WorkerInfo]:
     deadline = Deadline.after(timeout_s)
     pauses = RetryPolicy(max_s=0.3).pauses()
     while True:
-        agent.peers.refresh(agent.caller.deadline(None))
+        agent.directory.refresh(agent.caller.deadline(None))
         try:
-            return [agent.peers.find(name, deadline) for name in names]
+            return [agent.directory.find(name, deadline) for name in names]
         except WorkerNotFound:
             if deadline.remaining_s() < (pause_s := next(pauses)):
                 raise

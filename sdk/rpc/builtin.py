@@ -17,7 +17,7 @@ BACKWARD = "gradmesh.rref.backward"
 @async_execution
 def _gather(names: list[str], count: int, who: str, value: Any, timeout_s: float) -> Future[Any]:
     """Enter a value into a meeting that this worker keeps the table of."""
-    return current_agent().gathers.arrive(names, count, who, value, timeout_s)
+    return current_agent().collectives.arrive(names, count, who, value, timeout_s)
 
 
 def _backward(rref: RRef[Any], context: tuple[str, int, int], retain_graph: bool) -> None:

@@ -16,23 +16,19 @@ from gradmesh.protos.method import Body
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.future import Future, failed
 from gradmesh.sdk.rpc import current
-from gradmesh.sdk.rpc.collecting import collect
-from gradmesh.sdk.rpc.failure import from_proto
-from gradmesh.sdk.rpc.harvest import Harvest
-from gradmesh.sdk.rpc.outstanding import Outstanding
-from gradmesh.sdk.rpc.over import Over
-from gradmesh.sdk.rpc.peers import Peers, To
+from gradmesh.sdk.rpc.current import collect
+from gradmesh.sdk.rpc.directory import To, WorkerDirectory
+from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId, WorkerInfo
+from gradmesh.sdk.rpc.outstanding import OutstandingCalls
 from gradmesh.sdk.rpc.recording import recorder
 from gradmesh.sdk.rpc.registry import Registry
-from gradmesh.sdk.rpc.reply import Reply
-from gradmesh.sdk.rpc.rpc_call import RpcCall
-from gradmesh.sdk.rpc.rref.control import METHODS, Control
-from gradmesh.sdk.rpc.rref.exchange import Borrowing, Exchange, Lending
-from gradmesh.sdk.rpc.rref.ids import Key, Keys, Worker
+from gradmesh.sdk.rpc.reply import Reply, error_from_proto
+from gradmesh.sdk.rpc.rpc_call import ConnectionReaper, RpcCall
+from gradmesh.sdk.rpc.rref.context import CallCleanup, IncomingRefs, OutgoingRefs, RRefContext
+from gradmesh.sdk.rpc.rref.control import METHODS, RRefControl
 from gradmesh.sdk.rpc.rref.rref import RemoteType, RRef
-from gradmesh.sdk.rpc.rref.users import Creation, Used
-from gradmesh.sdk.rpc.values import Incoming, Outgoing
-from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rpc.rref.users import PendingCreation, UserRef
+from gradmesh.sdk.rpc.values import ValueDecoder, ValueEncoder
 from gradmesh.sdk.transport.deadline import Deadline
 
 T = TypeVar("T")
@@ -42,7 +38,7 @@ NO_LIMIT_S = 30 * 86400.0
 
 
 @final
-class Caller:
+class RpcCaller:
     """Makes the calls of one worker.
 
     Args:
@@ -58,22 +54,22 @@ class Caller:
         self,
         info: WorkerInfo,
         functions: Registry,
-        peers: Peers,
-        outstanding: Outstanding,
-        control: Control,
+        directory: WorkerDirectory,
+        outstanding: OutstandingCalls,
+        control: RRefControl,
         timeout_s: float,
     ) -> None:
         self.name = info.name
         self.info = info
-        self.me = Worker(info.name, info.incarnation)
+        self.me = WorkerId(info.name, info.incarnation)
         self._proto = self.me.proto()
         self.functions = functions
-        self.peers = peers
+        self.directory = directory
         self.outstanding = outstanding
-        self.exchange = Exchange(self.me, self, peers, control)
+        self.rrefs = RRefContext(self.me, self, directory, control)
         self.timeout_s = timeout_s
         self.closed = False
-        self._harvest = Harvest()
+        self._harvest = ConnectionReaper()
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Return the deadline of a call that begins now.
@@ -94,7 +90,7 @@ class Caller:
         Raises:
             WorkerNotFound: There is none.
         """
-        return self.peers.find(to, self.deadline(timeout_s))
+        return self.directory.find(to, self.deadline(timeout_s))
 
     def call(
         self,
@@ -123,7 +119,7 @@ class Caller:
     def _is_mistake(self, error: MeshError, to: To) -> bool:
         """Tell whether a call failed by the caller's code, and not on the way to the worker."""
         if isinstance(error, WorkerNotFound):
-            return not self.peers.was_there(to)
+            return not self.directory.was_there(to)
         if isinstance(error, RefNotFound):
             # One with a cause is a creation that failed, which may be noticed later just as well.
             return error.__cause__ is None
@@ -145,14 +141,14 @@ class Caller:
             InvalidRequest: An argument cannot be sent.
         """
         deadline = self.deadline(timeout_s)
-        worker = to if type(to) is str else self.peers.find(to, deadline).name
-        lending = Lending(self.exchange, self.peers.known(worker))
+        worker = to if type(to) is str else self.directory.find(to, deadline).name
+        lending = OutgoingRefs(self.rrefs, self.directory.known(worker))
         call = self.outstanding.begin(
             worker,
             function,
             deadline,
             lambda reply: self._read(reply, worker, deadline),
-            Over(lending, target),
+            CallCleanup(lending, target),
         )
         request = pb.CallRequest(
             function=function,
@@ -166,7 +162,7 @@ class Caller:
     def _fill(
         self,
         call: RpcCall[Any],
-        lending: Lending,
+        lending: OutgoingRefs,
         request: pb.CallRequest | pb.CreateRefRequest,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -174,7 +170,7 @@ class Caller:
         rpc: str,
     ) -> None:
         """Put the arguments into a request and send it."""
-        outgoing = Outgoing(lending.lend)
+        outgoing = ValueEncoder(lending.lend)
         try:
             for arg in args:
                 request.args.append(outgoing.add(arg))
@@ -192,7 +188,7 @@ class Caller:
     def _note(
         self,
         request: pb.CallRequest | pb.CreateRefRequest | pb.FetchRefRequest,
-        outgoing: Outgoing,
+        outgoing: ValueEncoder,
         worker: str,
     ) -> None:
         note = recorder().outgoing(outgoing.tensors, worker, forced=True)
@@ -200,7 +196,7 @@ class Caller:
             request.autograd.CopyFrom(note)
 
     def _send(self, call: RpcCall[Any], rpc: str, request: Body) -> None:
-        channel = self.peers.channel(call.worker, call.deadline)
+        channel = self.directory.channel(call.worker, call.deadline)
         self._harvest.make_room(call.worker)
         call.sent(channel.start(METHODS[rpc], request, call.deadline))
         self._harvest.sown(call)
@@ -212,11 +208,11 @@ class Caller:
             Exception: What the function raised.
         """
         if reply.error is not None:
-            raise from_proto(reply.error, self.functions)
+            raise error_from_proto(reply.error, self.functions)
         if reply.result is None:
             return None
-        borrowing = Borrowing(self.exchange, is_reply=True)
-        incoming = Incoming(reply.arrays, False, lambda ref: borrowing.take(ref, deadline))
+        borrowing = IncomingRefs(self.rrefs, is_reply=True)
+        incoming = ValueDecoder(reply.arrays, False, lambda ref: borrowing.take(ref, deadline))
         with borrowing:
             result = incoming.read(reply.result)
         if reply.note is not None:
@@ -234,32 +230,32 @@ class Caller:
     ) -> RRef[Any]:
         """Call a function whose result stays with the worker; return a reference to it at once."""
         deadline = self.deadline(timeout_s)
-        owner = self.peers.find(to, deadline)
-        key = self.exchange.keys.new()
+        owner = self.directory.find(to, deadline)
+        key = self.rrefs.keys.new()
         rref: RRef[Any]
         created: Future[None]
         if owner.name == self.name:
-            kept = self.exchange.owners.reserve(key)
+            kept = self.rrefs.owners.reserve(key)
             rref, fork, created = RRef._of_owner(self, kept), key, Future()
         else:
-            fork = self.exchange.keys.new()
-            used = Used(Worker(owner.name, owner.incarnation), key, fork)
+            fork = self.rrefs.keys.new()
+            used = UserRef(WorkerId(owner.name, owner.incarnation), key, fork)
             rref, created = RRef._of_user(self, used), used.confirmed
         request = pb.CreateRefRequest(
             function=function, caller=self._proto, depth=current.depth.get()
         )
-        request.ref.CopyFrom(_ref(Worker(owner.name, owner.incarnation), key, fork))
+        request.ref.CopyFrom(_ref(WorkerId(owner.name, owner.incarnation), key, fork))
         try:
             creation = self._create(request, owner, args, kwargs, deadline, target, created)
         except BaseException:
             if owner.name == self.name:
-                self.exchange.owners.give_up(kept)
+                self.rrefs.owners.give_up(kept)
             raise
         if owner.name == self.name:
             created.add_done_callback(lambda done: self._created_here(done, key))
         else:
             used.creation = creation
-            self.exchange.users.track(rref, used)
+            self.rrefs.users.track(rref, used)
         return rref
 
     def _create(
@@ -271,15 +267,15 @@ class Caller:
         deadline: Deadline,
         target: RRef[Any] | None,
         created: Future[None],
-    ) -> Creation:
+    ) -> PendingCreation:
         """Send a creation, which settles `created` when it has ended."""
-        lending = Lending(self.exchange, Worker(owner.name, owner.incarnation))
+        lending = OutgoingRefs(self.rrefs, WorkerId(owner.name, owner.incarnation))
         call = self.outstanding.begin(
             owner.name,
             request.function,
             deadline,
             lambda reply: self._read(reply, owner.name, deadline),
-            Over(lending, target),
+            CallCleanup(lending, target),
         )
         request.call_id = call.call_id
         answer: Future[None]
@@ -290,13 +286,13 @@ class Caller:
             if self._is_mistake(error, owner):
                 raise
             answer = failed(error)
-        creation = Creation(collect(answer), created, deadline)
-        self.exchange.control.later(creation.finish)
+        creation = PendingCreation(collect(answer), created, deadline)
+        self.rrefs.control.later(creation.finish)
         return creation
 
-    def _created_here(self, done: Future[None], key: Key) -> None:
+    def _created_here(self, done: Future[None], key: GlobalId) -> None:
         """Let go of a value that this worker made for itself: its reference keeps it."""
-        owners = self.exchange.owners
+        owners = self.rrefs.owners
         error = done.exception()
         try:
             kept = owners.find(key)
@@ -306,13 +302,13 @@ class Caller:
             kept.outcome.set_exception(error)
         owners.take_back(key, key)
 
-    def await_creation(self, used: Used, timeout_s: float | None) -> None:
+    def await_creation(self, used: UserRef, timeout_s: float | None) -> None:
         """Wait for the creation of a value that this worker asked for, if there is time."""
         creation, used.creation = used.creation, None
         if creation is not None:
             creation.await_answer(self.deadline(timeout_s))
 
-    def fetch(self, used: Used, timeout_s: float | None) -> Future[Any]:
+    def fetch(self, used: UserRef, timeout_s: float | None) -> Future[Any]:
         """Ask the owner for a copy of a value."""
         deadline = self.deadline(timeout_s)
         worker = used.owner.name
@@ -322,13 +318,13 @@ class Caller:
         request = pb.FetchRefRequest(ref=used.proto(), caller=self._proto, call_id=call.call_id)
         return self._ask(call, request, "FetchRef")
 
-    def describe_ref(self, used: Used, timeout_s: float | None) -> Future[RemoteType]:
+    def describe_ref(self, used: UserRef, timeout_s: float | None) -> Future[RemoteType]:
         """Ask the owner for the class of a value."""
         deadline = self.deadline(timeout_s)
 
         def read(reply: Reply) -> RemoteType:
             if reply.error is not None:
-                raise from_proto(reply.error, self.functions)
+                raise error_from_proto(reply.error, self.functions)
             return RemoteType(reply.type, frozenset(reply.methods))
 
         call = self._begin_use(used, "the class of a value", deadline, read)
@@ -336,14 +332,14 @@ class Caller:
         return self._ask(call, request, "DescribeRef")
 
     def _begin_use(
-        self, used: Used, what: str, deadline: Deadline, read: Callable[[Reply], T]
+        self, used: UserRef, what: str, deadline: Deadline, read: Callable[[Reply], T]
     ) -> RpcCall[T]:
         """Begin a question about a value; its reference is not deleted before the answer is there.
 
         The call does not keep the RRef itself, which keeps the future of the question: an unread
         future would be kept by its own call, and never be freed.
         """
-        users = self.exchange.users
+        users = self.rrefs.users
         call = self.outstanding.begin(
             used.owner.name, what, deadline, read, lambda answered: users.end_use(used)
         )
@@ -357,7 +353,7 @@ class Caller:
         """Send a question about a value; return the future of the answer."""
         try:
             if isinstance(request, pb.FetchRefRequest):
-                self._note(request, Outgoing(), call.worker)
+                self._note(request, ValueEncoder(), call.worker)
             self._send(call, rpc, request)
         except BaseException as error:
             call.end()
@@ -370,16 +366,18 @@ class Caller:
         """Return what a value of this worker is."""
         return RemoteType(type(value).__name__, self.functions.methods(type(value)))
 
-    def info_of(self, worker: Worker) -> WorkerInfo:
+    def info_of(self, worker: WorkerId) -> WorkerInfo:
         """Return who a worker is, as far as this one has heard."""
         if worker.name == self.name:
             return self.info
-        return self.peers._known(worker.name) or WorkerInfo(worker.name, None, worker.incarnation)
+        return self.directory._known(worker.name) or WorkerInfo(
+            worker.name, None, worker.incarnation
+        )
 
-    def new_keys(self) -> Keys:
+    def new_keys(self) -> IdCounter:
         """Return this worker's count of names."""
-        return self.exchange.keys
+        return self.rrefs.keys
 
 
-def _ref(owner: Worker, key: Key, fork: Key) -> Any:
-    return Used(owner, key, fork).proto()
+def _ref(owner: WorkerId, key: GlobalId, fork: GlobalId) -> Any:
+    return UserRef(owner, key, fork).proto()

@@ -2,12 +2,27 @@
 
 import contextvars
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradmesh.sdk.rpc.errors import RpcNotRunning
+from gradmesh.base_error import GradmeshError
+from gradmesh.sdk.future import Future
+from gradmesh.sdk.future import wait_all as wait_for_all
 
 if TYPE_CHECKING:
     from gradmesh.sdk.rpc.agent import Agent
+
+T = TypeVar("T")
+
+
+class RpcNotRunning(RuntimeError, GradmeshError):
+    """The process takes no part in rpc: not yet, not any more, or twice."""
+
+
+class RefLeak(RuntimeError, GradmeshError):
+    """References were left at the end of a process that was told not to leave any."""
+
 
 _lock = threading.Lock()  # guards _process_agent
 _process_agent: "Agent | None" = None
@@ -54,3 +69,36 @@ def uninstall(agent: "Agent") -> None:
     with _lock:
         if _process_agent is agent:
             _process_agent = None
+
+
+_collected: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.ContextVar(
+    "gradmesh_collected", default=None
+)
+
+
+def collect(future: Future[T]) -> Future[T]:
+    """Note a call for the block that it was begun in, if there is one."""
+    futures = _collected.get()
+    if futures is not None:
+        futures.append(future)
+    return future
+
+
+@contextmanager
+def wait_all() -> Iterator[list[Future[Any]]]:
+    """Wait at the end of the block for every `rpc_async` and `remote` of it, also after an error.
+
+    Raises:
+        Exception: What went wrong with the first call that failed, unless the block itself raised.
+    """
+    futures: list[Future[Any]] = []
+    before = _collected.set(futures)
+    try:
+        yield futures
+    except BaseException:
+        _collected.reset(before)
+        for future in futures:
+            future.exception()
+        raise
+    _collected.reset(before)
+    wait_for_all(futures)

@@ -9,11 +9,10 @@ from typing import Any, Protocol, TypeVar, final
 from gradmesh.protos.errors import DeadlineExceeded, MeshError, Overloaded, Unreachable
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.rpc.reaction import Reaction
+from gradmesh.sdk.rpc.ids import WorkerId
 from gradmesh.sdk.rpc.reply import Reply, reply_of
-from gradmesh.sdk.rpc.rpc_call import RpcCall
-from gradmesh.sdk.rpc.rref.control import METHODS, KnowsPeers
-from gradmesh.sdk.rpc.rref.ids import Worker
+from gradmesh.sdk.rpc.rpc_call import CompletionTask, RpcCall
+from gradmesh.sdk.rpc.rref.control import METHODS, WorkerChannels
 from gradmesh.sdk.rpc.threads import Task
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -32,7 +31,7 @@ _KEEPERS = 16
 _NAMED = 5
 
 
-class Runs(Protocol):
+class TaskRunner(Protocol):
     """Whoever has threads."""
 
     def run(self, task: Task) -> None:
@@ -40,7 +39,7 @@ class Runs(Protocol):
 
 
 @final
-class Outstanding:
+class OutstandingCalls:
     """All calls of this worker.
 
     Args:
@@ -49,11 +48,11 @@ class Outstanding:
         threads: For callbacks.
     """
 
-    def __init__(self, me: Worker, peers: KnowsPeers, threads: Runs) -> None:
+    def __init__(self, me: WorkerId, directory: WorkerChannels, threads: TaskRunner) -> None:
         self._me = me
-        self._peers = peers
+        self._directory = directory
         self.run = threads.run
-        self.suspect = peers.suspect
+        self.suspect = directory.suspect
         # Guards all below. Reentrant: the garbage collector may abandon a call in the middle of
         # something.
         self._lock = threading.RLock()
@@ -61,7 +60,7 @@ class Outstanding:
         self._count = 0
         self._calls: dict[int, RpcCall[Any]] = {}
         self._deferred: dict[int, RpcCall[Any]] = {}
-        self._reactions: set[Reaction] = set()
+        self._reactions: set[CompletionTask] = set()
         self._keepers = 0
         self._watcher: threading.Thread | None = None
         self._closed = False
@@ -92,19 +91,19 @@ class Outstanding:
             if not self._calls:
                 self._changed.notify_all()
 
-    def expect(self, ready: Callable[[], None]) -> Reaction:
+    def expect(self, ready: Callable[[], None]) -> CompletionTask:
         """Have `wait_idle` wait, from now on, until `ready` was called by what is returned."""
-        reaction = Reaction(ready, self._ended)
+        reaction = CompletionTask(ready, self._ended)
         with self._lock:
             self._reactions.add(reaction)
         return reaction
 
-    def _ended(self, reaction: Reaction) -> None:
+    def _ended(self, reaction: CompletionTask) -> None:
         with self._lock:
             self._reactions.discard(reaction)
             self._changed.notify_all()
 
-    def start(self, task: Task, reaction: Reaction) -> None:
+    def start(self, task: Task, reaction: CompletionTask) -> None:
         """Run a task, which leads to a reaction, on a thread of its own.
 
         Raises:
@@ -116,7 +115,7 @@ class Outstanding:
             self._ended(reaction)
             raise
 
-    def react(self, reaction: Reaction) -> None:
+    def react(self, reaction: CompletionTask) -> None:
         """Run a reaction on a thread of its own; here, if there are too many."""
         try:
             self.run(reaction)
@@ -170,7 +169,7 @@ class Outstanding:
         )
         deadline = Deadline.after(_CHECK_TIMEOUT_S)
         try:
-            channel = self._peers.channel(worker, deadline)
+            channel = self._directory.channel(worker, deadline)
             unknown = set(channel.call(METHODS["CheckCalls"], request, deadline).unknown_ids)
         except DeadlineExceeded:
             return set()  # busy; the next round will tell

@@ -1,14 +1,30 @@
 """The answer to a call, before it is put into the response of one rpc or another."""
 
-from collections.abc import Sequence
+import builtins
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, final
 
 from gradmesh.protos.common.v1.autograd_pb2 import AutogradNote
 from gradmesh.protos.common.v1.value_pb2 import Value
+from gradmesh.protos.errors import CATALOGUE, MeshError, RemoteFailure
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.rpc.rref.ids import Worker
+from gradmesh.sdk.future import Future
+from gradmesh.sdk.rpc.ids import WorkerId
+from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.rref.control import RRefControl
+from gradmesh.sdk.rpc.threads import Task
+from gradmesh.sdk.transport.deadline import Deadline
+
+# A long chain of nested calls would bring the traceback of each.
+_MAX_TEXT = 64 * 2**10
+
+# Raised where they would be taken for something else: the end of a loop, of a generator.
+_MISLEADING = {"StopIteration", "StopAsyncIteration", "GeneratorExit"}
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +69,9 @@ class Reply:
             type=self.type, methods=self.methods, error=self.error, deferred=self.deferred
         )
 
-    def delivered(self, caller: Worker, call_id: int, worker: Worker) -> Frame[pb.DeliverRequest]:
+    def delivered(
+        self, caller: WorkerId, call_id: int, worker: WorkerId
+    ) -> Frame[pb.DeliverRequest]:
         """Return it as the request of Deliver."""
         message = pb.DeliverRequest(
             caller=caller.proto(),
@@ -98,3 +116,170 @@ def reply_of(body: Any) -> Reply:
     if isinstance(body, pb.DeliverRequest):
         reply.type, reply.methods = body.type, body.methods
     return reply
+
+
+def error_to_proto(
+    error: BaseException, function: str, worker: str, functions: Registry
+) -> pb.RemoteError:
+    """Return an exception as the wire carries it.
+
+    Whoever registered the function is the caller's colleague: the traceback may leave.
+    """
+    metadata: dict[str, str] = {}
+    if isinstance(error, MeshError):
+        kind, text, metadata = error.reason or type(error).__name__, error.message, error.metadata
+    else:
+        kind = functions.exception_name(type(error)) or type(error).__name__
+        text = _text(error)
+    trace = "".join(traceback.format_exception(error, limit=-8))
+    return pb.RemoteError(
+        type=kind,
+        message=_fit(text),
+        traceback=_fit(trace),
+        worker=worker,
+        function=function,
+        metadata=metadata,
+    )
+
+
+def error_from_proto(error: pb.RemoteError, functions: Registry) -> Exception:
+    """Return the exception to raise here.
+
+    Its type is the one that was raised if it is builtin, registered or of the catalogue, else
+    RemoteFailure. Its text names the worker and ends with the remote traceback; the attributes
+    `remote_worker`, `remote_type` and `remote_traceback` have the parts.
+    """
+    text = f"{error.message}\n\n{error.function} on {error.worker}:\n{error.traceback}"
+    raised = _make(error, text, functions)
+    if raised is None:
+        raised = RemoteFailure(
+            f"{error.function} on {error.worker} raised {error.type}: {text}",
+            function=error.function,
+            worker=error.worker,
+            type=error.type,
+        )
+    raised.remote_worker = error.worker  # type: ignore[attr-defined]
+    raised.remote_type = error.type  # type: ignore[attr-defined]
+    raised.remote_traceback = error.traceback  # type: ignore[attr-defined]
+    return raised
+
+
+def _make(error: pb.RemoteError, text: str, functions: Registry) -> Exception | None:
+    known = CATALOGUE.get(error.type)
+    if known is not None:
+        return known(text, **dict(error.metadata))
+    cls = functions.exception(error.type) or _builtin(error.type)
+    if cls is None:
+        return None
+    try:
+        made = cls(text)
+    except Exception:
+        return None  # it wants more than a text
+    return made if isinstance(made, cls) else None
+
+
+@lru_cache(maxsize=128)
+def _builtin(name: str) -> type[Exception] | None:
+    cls = getattr(builtins, name, None)
+    if not isinstance(cls, type) or not issubclass(cls, Exception) or name in _MISLEADING:
+        return None
+    if issubclass(cls, KeyError):
+        # A KeyError shows its text quoted on one line: no traceback could be read.
+        return type(name, (cls,), {"__str__": Exception.__str__, "__module__": "builtins"})
+    return cls
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str):
+        return error.args[0]
+    try:
+        return str(error)
+    except Exception:
+        return f"a {type(error).__name__} without words"
+
+
+def _fit(text: str) -> str:
+    """Return a text that the wire takes."""
+    text = text.encode(errors="replace").decode()
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[: _MAX_TEXT // 2]}\n…\n{text[-_MAX_TEXT // 2 :]}"
+
+
+@final
+class DeferredReplies:
+    """The calls of others that this worker still owes an answer.
+
+    Args:
+        me: The worker.
+        control: Brings answers to the callers.
+        run: Runs a task on a thread.
+    """
+
+    def __init__(self, me: WorkerId, control: RRefControl, run: Callable[[Task], None]) -> None:
+        self._me = me
+        self._control = control
+        self._run = run
+        self._changed = threading.Condition()  # guards _owed
+        self._owed: set[tuple[WorkerId, int]] = set()
+
+    def defer(
+        self,
+        caller: WorkerId,
+        call_id: int,
+        reply: Future[Reply],
+        fail: Callable[[BaseException], Reply],
+    ) -> None:
+        """Bring an answer to its caller when it is there.
+
+        Args:
+            caller: Who asked.
+            call_id: The caller's count.
+            reply: The answer.
+            fail: Makes the answer of what went wrong.
+        """
+        owed = (caller, call_id)
+        with self._changed:
+            self._owed.add(owed)
+
+        def deliver() -> None:
+            try:
+                error = reply.exception()
+                answer = reply.value() if error is None else fail(error)
+                self._control.deliver(
+                    "Deliver", caller, answer.delivered(caller, call_id, self._me)
+                )
+            finally:
+                with self._changed:
+                    self._owed.discard(owed)
+                    self._changed.notify_all()
+
+        def bring(_: Future[Reply]) -> None:
+            try:
+                self._run(deliver)
+            except MeshError:
+                deliver()  # no thread is left; this one has time
+
+        reply.add_done_callback(bring)
+
+    def unknown(self, caller: WorkerId, call_ids: Iterable[int]) -> list[int]:
+        """Return which of a caller's calls nobody here is going to answer."""
+        with self._changed:
+            return [count for count in call_ids if (caller, count) not in self._owed]
+
+    def wait_idle(self, deadline: Deadline, but: Callable[[], int] = lambda: 0) -> bool:
+        """Wait until nothing is owed, but so many answers."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._owed) <= but(), deadline.remaining_s())
+
+    def __len__(self) -> int:
+        return len(self._owed)
+
+
+def caller_of(
+    message: pb.CallRequest | pb.CreateRefRequest | pb.FetchRefRequest | pb.DescribeRefRequest,
+) -> WorkerId | None:
+    """Return who asks, if an answer can be brought there later."""
+    if not message.HasField("caller") or not message.call_id:
+        return None
+    return WorkerId(message.caller.name, message.caller.incarnation)

@@ -2,24 +2,59 @@
 
 import functools
 import logging
+import select
 import socket
 import threading
+import weakref
+from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Overloaded, Unreachable
 from gradmesh.sdk.future import Future
-from gradmesh.sdk.rpc.reaction import Reaction
 from gradmesh.sdk.rpc.reply import Reply, reply_of
 from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
-    from gradmesh.sdk.rpc.outstanding import Outstanding
+    from gradmesh.sdk.rpc.outstanding import OutstandingCalls
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# As many as a channel has connections.
+_CONNECTIONS = 8
+_MOMENT_S = 0.0005
+
+# After a moment in vain so many calls go without one: their functions take longer.
+_MOST_SKIPPED = 64
+
+
+@final
+class CompletionTask:
+    """A task that runs once, when an answer is there; it calls callbacks, which may make calls.
+
+    Args:
+        ready: The task.
+        over: Called with the reaction when the task has ended, whether or not it raised.
+    """
+
+    __slots__ = ("_over", "_ready", "thread")
+
+    def __init__(self, ready: Callable[[], None], over: "Callable[[CompletionTask], None]") -> None:
+        self._ready = ready
+        self._over = over
+        self.thread: int | None = None
+        """The thread that it runs on, once it does."""
+
+    def __call__(self) -> None:
+        """Run the task."""
+        self.thread = threading.get_ident()
+        try:
+            self._ready()
+        finally:
+            self._over(self)
 
 
 @final
@@ -60,7 +95,7 @@ class RpcCall(Generic[T]):
 
     def __init__(
         self,
-        outstanding: "Outstanding",
+        outstanding: "OutstandingCalls",
         call_id: int,
         worker: str,
         what: str,
@@ -83,7 +118,7 @@ class RpcCall(Generic[T]):
         self._reply: Reply | None = None
         self._error: Exception | None = None
         self._arrived: threading.Event | None = None
-        self._ready: tuple[Reaction, ...] = ()
+        self._ready: tuple[CompletionTask, ...] = ()
         self._keeping = False
         self._kept: Future[T] | None = None
 
@@ -280,3 +315,53 @@ class RpcCall(Generic[T]):
                 _log.debug("nobody waited for a failed call", extra={"error": str(error)})
 
         self.notify(finish)
+
+
+@final
+class ConnectionReaper:
+    """The calls of one worker that occupy connections of lanes, by who is asked.
+
+    Used by many threads without a lock: at worst an answer is taken off a little later.
+    """
+
+    def __init__(self) -> None:
+        # Weak, for what a call brought is not ours to keep.
+        self._calls: dict[str, list[weakref.ref[RpcCall[Any]]]] = defaultdict(list)
+        self._skip: dict[str, int] = defaultdict(int)
+        self._penalty: dict[str, int] = defaultdict(lambda: 1)
+
+    def sown(self, call: RpcCall[Any]) -> None:
+        """Note a call that was sent."""
+        if call.doorbell is not None:
+            self._calls[call.worker].append(weakref.ref(call))
+
+    def make_room(self, worker: str) -> None:
+        """Take answers off, if all connections to a worker seem to be taken."""
+        calls = self._calls.get(worker)
+        if calls is None or len(calls) < _CONNECTIONS:
+            return
+        bells: dict[socket.socket, RpcCall[Any]] = {
+            bell: call
+            for known in calls
+            if (call := known()) is not None and (bell := call.doorbell) is not None
+        }
+        if len(bells) >= _CONNECTIONS:
+            for bell in self._ringing(worker, list(bells)):
+                bells.pop(bell).take()
+        self._calls[worker] = [weakref.ref(call) for call in bells.values()]
+
+    def _ringing(self, worker: str, bells: list[socket.socket]) -> list[socket.socket]:
+        """Return the connections with an answer; waits a moment where that is worth it."""
+        patient = self._skip[worker] == 0
+        try:
+            ringing = select.select(bells, (), (), _MOMENT_S if patient else 0)[0]
+        except (OSError, ValueError):  # one was closed meanwhile
+            return []
+        if ringing:
+            self._penalty[worker] = 1
+        elif patient:
+            self._skip[worker] = self._penalty[worker]
+            self._penalty[worker] = min(2 * self._penalty[worker], _MOST_SKIPPED)
+        else:
+            self._skip[worker] -= 1
+        return ringing

@@ -10,11 +10,10 @@ from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.protos.version import VERSION
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.agent import Agent
-from gradmesh.sdk.rpc.answers import Answers
+from gradmesh.sdk.rpc.ids import WorkerId, fork_of, key_of, worker_of
 from gradmesh.sdk.rpc.registry import Registry
-from gradmesh.sdk.rpc.reply import Reply
-from gradmesh.sdk.rpc.rref.ids import Worker, fork_of, key_of, worker_of
-from gradmesh.sdk.rpc.rref.owners import Kept
+from gradmesh.sdk.rpc.reply import DeferredReplies, Reply
+from gradmesh.sdk.rpc.rref.owners import OwnedValue
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.server import Call
 
@@ -89,9 +88,9 @@ class OwnerServicer:
         self._me = agent.me
         self._role = role
         self._contexts = contexts
-        self._execution = agent.execution
-        self._exchange = agent.exchange
-        self._answers: Answers = agent.answers
+        self._executor = agent.executor
+        self._rrefs = agent.rrefs
+        self._deferred: DeferredReplies = agent.deferred
 
     def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
         """Tell who answers here."""
@@ -102,14 +101,14 @@ class OwnerServicer:
             version=VERSION,
             functions=self._agent.functions.names(),
             open_contexts=self._contexts.open_count(),
-            kept_refs=len(self._exchange.owners),
+            kept_refs=len(self._rrefs.owners),
         )
 
     def call(self, request: Frame[pb.CallRequest], call: Call) -> Frame[pb.CallResponse]:
         """Run a function and return its result."""
-        message, execution = request.message, self._execution
-        return execution.answer(
-            message, call, execution.when_made(request, call, execution.call)
+        message, executor = request.message, self._executor
+        return executor.answer(
+            message, call, executor.when_made(request, call, executor.call)
         ).called()
 
     def create_ref(self, request: Frame[pb.CreateRefRequest], call: Call) -> pb.CreateRefResponse:
@@ -120,22 +119,22 @@ class OwnerServicer:
 
         def work(message: pb.CreateRefRequest, arrays: list[Array], call: Call) -> Future[Reply]:
             key, fork = key_of(message.ref), fork_of(message.ref)
-            kept, first = self._exchange.owners.begin(key, fork, holder)
+            kept, first = self._rrefs.owners.begin(key, fork, holder)
             if first:
                 self._make(kept, message, arrays, call)
             return kept.outcome.then(lambda _: Reply())
 
-        execution = self._execution
-        reply = execution.answer(message, call, execution.when_made(request, call, work))
+        executor = self._executor
+        reply = executor.answer(message, call, executor.when_made(request, call, work))
         return pb.CreateRefResponse(deferred=reply.deferred)
 
     def _make(
-        self, kept: Kept, message: pb.CreateRefRequest, arrays: list[Array], call: Call
+        self, kept: OwnedValue, message: pb.CreateRefRequest, arrays: list[Array], call: Call
     ) -> None:
         try:
-            outcome = self._execution.run(message, arrays, call)
+            outcome = self._executor.run(message, arrays, call)
         except BaseException as error:
-            self._exchange.owners.give_up(kept)
+            self._rrefs.owners.give_up(kept)
             kept.outcome.set_exception(error)
             raise
         assert isinstance(outcome, Future)
@@ -143,10 +142,10 @@ class OwnerServicer:
 
     def fetch_ref(self, request: pb.FetchRefRequest, call: Call) -> Frame[pb.FetchRefResponse]:
         """Read a kept value."""
-        execution = self._execution
+        executor = self._executor
 
         def read(done: Future[object]) -> Reply:
-            return execution.reply(done, request, f"{request.ref.creator}'s reference")
+            return executor.reply(done, request, f"{request.ref.creator}'s reference")
 
         return self._when_made(request, call, read).fetched()
 
@@ -156,7 +155,7 @@ class OwnerServicer:
         def read(done: Future[object]) -> Reply:
             error = done.exception()
             if error is not None:
-                return Reply(error=self._execution.error(error, "the value's function"))
+                return Reply(error=self._executor.error(error, "the value's function"))
             kind = self._agent.caller.local_type(done.result())
             return Reply(type=kind.name, methods=sorted(kind.methods))
 
@@ -169,21 +168,21 @@ class OwnerServicer:
         read: Callable[[Future[object]], Reply],
     ) -> Reply:
         self._check(request.ref)
-        outcome = self._exchange.owners.find(key_of(request.ref)).outcome
+        outcome = self._rrefs.owners.find(key_of(request.ref)).outcome
         if outcome.done():
             return read(outcome)
-        return self._execution.answer(request, call, lambda: outcome.then(read))
+        return self._executor.answer(request, call, lambda: outcome.then(read))
 
     def fork_ref(self, request: pb.ForkRefRequest, call: Call) -> pb.ForkRefResponse:
         """Note a reference that a user got from another."""
         self._check(request.ref)
         ref = request.ref
-        self._exchange.owners.fork(key_of(ref), fork_of(ref), worker_of(request.caller))
+        self._rrefs.owners.fork(key_of(ref), fork_of(ref), worker_of(request.caller))
         return pb.ForkRefResponse()
 
     def accept_fork(self, request: pb.AcceptForkRequest, call: Call) -> pb.AcceptForkResponse:
         """Let go of a reference that was passed on."""
-        self._exchange.accept_fork(request.fork)
+        self._rrefs.accept_fork(request.fork)
         return pb.AcceptForkResponse()
 
     def delete_ref(self, request: pb.DeleteRefRequest, call: Call) -> pb.DeleteRefResponse:
@@ -194,7 +193,7 @@ class OwnerServicer:
                 raise self._other(ref)
         for ref in refs:
             if ref.owner_incarnation in (0, self._me.incarnation):
-                self._exchange.owners.delete(key_of(ref), fork_of(ref))
+                self._rrefs.owners.delete(key_of(ref), fork_of(ref))
         return pb.DeleteRefResponse()
 
     def deliver(self, request: Frame[pb.DeliverRequest], call: Call) -> pb.DeliverResponse:
@@ -205,7 +204,7 @@ class OwnerServicer:
 
     def check_calls(self, request: pb.CheckCallsRequest, call: Call) -> pb.CheckCallsResponse:
         """Tell which calls nobody here is going to answer."""
-        unknown = self._answers.unknown(worker_of(request.caller), request.call_ids)
+        unknown = self._deferred.unknown(worker_of(request.caller), request.call_ids)
         return pb.CheckCallsResponse(unknown_ids=unknown)
 
     def release_context(
@@ -224,7 +223,7 @@ class OwnerServicer:
         """
         if ref.owner != self._me.name:
             raise self._other(ref)
-        self._exchange.check_incarnation(ref)
+        self._rrefs.check_incarnation(ref)
 
     def _other(self, ref: value_pb2.RemoteRef) -> InvalidRequest:
         return InvalidRequest(
@@ -232,11 +231,11 @@ class OwnerServicer:
         )
 
 
-def _creator(ref: value_pb2.RemoteRef) -> Worker:
-    return Worker(ref.creator, ref.incarnation)
+def _creator(ref: value_pb2.RemoteRef) -> WorkerId:
+    return WorkerId(ref.creator, ref.incarnation)
 
 
-def _settle(kept: Kept, done: Future[object]) -> None:
+def _settle(kept: OwnedValue, done: Future[object]) -> None:
     error = done.exception()
     if error is not None:
         kept.outcome.set_exception(error)

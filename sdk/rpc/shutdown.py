@@ -4,9 +4,8 @@ import logging
 
 from gradmesh.protos.errors import DeadlineExceeded
 from gradmesh.sdk.rpc.agent import Agent
-from gradmesh.sdk.rpc.current import current_agent
-from gradmesh.sdk.rpc.errors import RefLeak
-from gradmesh.sdk.rpc.meeting import gather
+from gradmesh.sdk.rpc.collective import gather
+from gradmesh.sdk.rpc.current import RefLeak, current_agent
 from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)
@@ -41,12 +40,12 @@ def close(agent: Agent, graceful: bool = True, timeout_s: float = 600.0) -> None
     try:
         if graceful:
             _await_quiet(agent, deadline)
-            agent.exchange.users.delete_all()
+            agent.rrefs.users.delete_all()
             if not agent.control.flush(deadline):
                 raise DeadlineExceeded(f"{agent.name}: owners could not be told of all references")
             _meet(agent, deadline, None)
             _report_leaks(agent)
-            agent.answers.wait_idle(Deadline.after(min(_LAST_S, deadline.remaining_s())))
+            agent.deferred.wait_idle(Deadline.after(min(_LAST_S, deadline.remaining_s())))
     finally:
         agent.leave(_LAST_S if graceful else 0.0)
 
@@ -60,8 +59,11 @@ def _await_quiet(agent: Agent, deadline: Deadline) -> None:
     before: object = None
     while True:
         _await_idle(agent, deadline)
-        gathers = agent.gathers
-        counts = [agent.outstanding.made - gathers.made, agent.execution.served - gathers.served]
+        collectives = agent.collectives
+        counts = [
+            agent.outstanding.made - collectives.made,
+            agent.executor.served - collectives.served,
+        ]
         now = _meet(agent, deadline, counts)
         if now == before:
             return
@@ -73,8 +75,8 @@ def _await_idle(agent: Agent, deadline: Deadline) -> None:
     if not agent.outstanding.drain(deadline):
         raise DeadlineExceeded(f"{agent.name}: {agent.outstanding.under_way()}")
     # Those who wait for us to meet them are owed an answer that we are about to give.
-    quiet = agent.answers.wait_idle(deadline, but=agent.gathers.waiting)
-    if not quiet or not agent.execution.wait_idle(deadline):
+    quiet = agent.deferred.wait_idle(deadline, but=agent.collectives.waiting)
+    if not quiet or not agent.executor.wait_idle(deadline):
         raise DeadlineExceeded(f"{agent.name}: calls of others still run here")
 
 
@@ -86,7 +88,7 @@ def _meet(agent: Agent, deadline: Deadline, value: object) -> object:
 
 
 def _report_leaks(agent: Agent) -> None:
-    left = agent.exchange.owners.report()
+    left = agent.rrefs.owners.report()
     if not left:
         return
     text = f"{agent.name} ends with {len(left)} values that others still refer to: " + "; ".join(

@@ -20,7 +20,7 @@ Task: TypeAlias = Callable[[], object]
 
 
 @final
-class Threads:
+class ThreadPool:
     """Runs tasks.
 
     Args:

@@ -4,7 +4,7 @@ Tensors are noted in order, because distributed autograd attaches its nodes to t
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.backend import to_numpy
@@ -14,8 +14,37 @@ from gradmesh.protos.dtype import wire_dtype
 from gradmesh.protos.errors import InvalidFrame
 from gradmesh.protos.frame import Array
 from gradmesh.protos.value import from_value, to_value
-from gradmesh.sdk.rpc.carried import carrier
-from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rpc.ids import WorkerInfo
+
+
+@final
+class ModuleCodec(NamedTuple):
+    """How a class travels as a reference and a few words.
+
+    Args:
+        cls: The class.
+        write: Returns the reference of an object, and the message without it.
+        read: Makes an object of a reference that arrived, and the message.
+    """
+
+    cls: type
+    write: Callable[[Any], tuple[Any, pb.ModuleValue]]
+    read: Callable[[Any, pb.ModuleValue], Any]
+
+
+_carrier: ModuleCodec | None = None
+
+
+def install_module_codec(module_codec: ModuleCodec) -> None:
+    """Say how remote modules travel."""
+    global _carrier
+    _carrier = module_codec
+
+
+def module_codec() -> ModuleCodec | None:
+    """Return how remote modules travel, in a process that has them: any that takes part in rpc."""
+    return _carrier
+
 
 SendRef: TypeAlias = Callable[[Any], pb.RemoteRef | None]
 """Returns what the wire carries for a reference, or None for an object that is none."""
@@ -25,7 +54,7 @@ ReceiveRef: TypeAlias = Callable[[pb.RemoteRef], Any]
 
 
 @final
-class Outgoing:
+class ValueEncoder:
     """Values that are about to be sent, in the order in which they are added.
 
     Args:
@@ -75,7 +104,7 @@ class Outgoing:
             return pb.Value(worker_value=worker)
         if self._send_ref is None:
             return None
-        how = carrier()
+        how = module_codec()
         if how is not None and isinstance(obj, how.cls):
             rref, module = how.write(obj)
             module.MergeFrom(pb.ModuleValue(module=self._send_ref(rref)))
@@ -85,7 +114,7 @@ class Outgoing:
 
 
 @final
-class Incoming:
+class ValueDecoder:
     """Values that arrived.
 
     Args:
@@ -165,7 +194,7 @@ class Incoming:
         return RowGrad(ids, rows, value.num_rows, value.coalesced)
 
     def _module(self, value: pb.ModuleValue) -> Any:
-        how = carrier()
+        how = module_codec()
         if self._receive_ref is None or how is None:
             return value
         if not value.HasField("module"):

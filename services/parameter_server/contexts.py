@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
-from gradmesh.sdk.autograd.newest import NewestWorkers
-from gradmesh.sdk.autograd.tombstones import Tombstones
+from gradmesh.sdk.autograd.tombstones import Tombstones, WorkerLru
 from gradmesh.services.parameter_server.dedupe import Marks
 
 Slots: TypeAlias = NDArray[np.int64]
@@ -98,8 +97,8 @@ class Contexts:
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
         self._open: dict[tuple[str, int, int], Context] = {}
-        self._buried = NewestWorkers(Tombstones)
-        self._applied = NewestWorkers(Tombstones)
+        self._buried = WorkerLru(Tombstones)
+        self._applied = WorkerLru(Tombstones)
 
     def remember(self, id_: context_pb2.ContextId, number: int, parts: list[Part]) -> None:
         """Keep the rows of a lookup; the same again changes nothing once gradients are here.

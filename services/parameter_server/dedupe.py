@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.autograd.newest import NewestWorkers
+from gradmesh.sdk.autograd.tombstones import WorkerLru
 
 _WINDOW = 4096
 
@@ -35,7 +35,7 @@ class Pushes:
     def __init__(self) -> None:
         # Guards _seen, and makes check and effect one; taken before the log's turn.
         self._lock = threading.RLock()
-        self._seen = NewestWorkers(_Seen)
+        self._seen = WorkerLru(_Seen)
 
     def once(self, sender: tuple[str, int, int], effect: Callable[[], object]) -> bool:
         """Run `effect` unless this push took effect before; return whether it ran.

@@ -3,10 +3,10 @@
 import logging
 
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
-from gradmesh.sdk.autograd.contexts import CONTEXTS
+from gradmesh.sdk.autograd.registry import CONTEXTS
+from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.process import NOT_NEEDED, UNRECOVERABLE, Process, ProcessConfig
-from gradmesh.sdk.rpc.config import RpcConfig
 from gradmesh.sdk.rpc.servicer import SharedContexts
 from gradmesh.services.config import ParameterServerConfig
 from gradmesh.services.parameter_server.coordinator_view import Directory

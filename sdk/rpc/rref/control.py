@@ -15,7 +15,7 @@ from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.protos.errors import MeshError, Unreachable, WorkerNotFound
 from gradmesh.protos.method import Body, Method, methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.rpc.rref.ids import Key, Worker, fork_proto
+from gradmesh.sdk.rpc.ids import GlobalId, WorkerId, fork_proto
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy
@@ -32,13 +32,13 @@ _GATHER_S = 0.005
 Run: TypeAlias = Callable[[Callable[[], object]], None]
 
 
-class KnowsPeers(Protocol):
+class WorkerChannels(Protocol):
     """Whoever has channels to other workers."""
 
     def channel(self, worker: str, deadline: Deadline) -> Channel:
         """Return the channel to a worker."""
 
-    def is_gone(self, worker: Worker, deadline: Deadline) -> bool:
+    def is_gone(self, worker: WorkerId, deadline: Deadline) -> bool:
         """Tell whether a process is known to be a member no more."""
 
     def suspect(self, worker: str) -> None:
@@ -46,7 +46,7 @@ class KnowsPeers(Protocol):
 
 
 @final
-class Control:
+class RRefControl:
     """Sends messages about references in the background.
 
     Args:
@@ -54,14 +54,14 @@ class Control:
         run: Runs a task on a thread.
     """
 
-    def __init__(self, peers: KnowsPeers, run: Run) -> None:
-        self._peers = peers
+    def __init__(self, directory: WorkerChannels, run: Run) -> None:
+        self._directory = directory
         self._run = run
         # Reentrant: the garbage collector may call us in the middle of a put.
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()  # guards _under_way, _deletions and _thread
         self._under_way = 0
-        self._deletions: dict[Worker, list[value_pb2.RemoteRef]] = defaultdict(list)
+        self._deletions: dict[WorkerId, list[value_pb2.RemoteRef]] = defaultdict(list)
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
@@ -74,7 +74,7 @@ class Control:
         """Do something soon; may be called by the garbage collector."""
         self._queue.put(task)
 
-    def delete(self, owner: Worker, ref: value_pb2.RemoteRef) -> None:
+    def delete(self, owner: WorkerId, ref: value_pb2.RemoteRef) -> None:
         """Tell the owner that a reference is gone; many at once go in one message."""
         with self._changed:
             refs = self._deletions[owner]
@@ -84,14 +84,14 @@ class Control:
         if first:
             self.later(lambda: self._delete_all(owner))
 
-    def accept(self, parent: Worker, fork: Key) -> None:
+    def accept(self, parent: WorkerId, fork: GlobalId) -> None:
         """Tell whoever passed a reference on that its owner knows the new one."""
         request = pb.AcceptForkRequest(fork=fork_proto(fork))
         with self._changed:
             self._under_way += 1
         self.later(lambda: self._send("AcceptFork", parent, request))
 
-    def _delete_all(self, owner: Worker) -> None:
+    def _delete_all(self, owner: WorkerId) -> None:
         with self._changed:
             refs = self._deletions.pop(owner)
         for place in range(0, len(refs), _MOST_AT_ONCE):
@@ -100,7 +100,7 @@ class Control:
                 self._under_way += place > 0
             self._send("DeleteRef", owner, pb.DeleteRefRequest(ref=first, more=more))
 
-    def _send(self, name: str, worker: Worker, request: Body) -> None:
+    def _send(self, name: str, worker: WorkerId, request: Body) -> None:
         def task() -> None:
             try:
                 self.deliver(name, worker, request)
@@ -114,7 +114,7 @@ class Control:
         except MeshError:
             task()  # no thread is left; this one has time
 
-    def deliver(self, name: str, worker: Worker, request: Body) -> None:
+    def deliver(self, name: str, worker: WorkerId, request: Body) -> None:
         """Send a repeatable message until it arrives, its receiver is gone, or it takes too long.
 
         Args:
@@ -126,10 +126,12 @@ class Control:
         pauses = RetryPolicy().pauses()
         while True:
             try:
-                self._peers.channel(worker.name, deadline).call(METHODS[name], request, deadline)
+                self._directory.channel(worker.name, deadline).call(
+                    METHODS[name], request, deadline
+                )
                 return
             except Unreachable as error:
-                self._peers.suspect(worker.name)
+                self._directory.suspect(worker.name)
                 failure: MeshError = error
                 gone = self._is_gone(worker, deadline)
             except WorkerNotFound:
@@ -143,9 +145,9 @@ class Control:
                 return
             self._closing.wait(pause_s)
 
-    def _is_gone(self, worker: Worker, deadline: Deadline) -> bool:
+    def _is_gone(self, worker: WorkerId, deadline: Deadline) -> bool:
         try:
-            return self._peers.is_gone(worker, deadline)
+            return self._directory.is_gone(worker, deadline)
         except MeshError:
             return False  # the coordinator is silent, too
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, final
 
 from gradmesh.protos.errors import RefNotFound
 from gradmesh.sdk.future import Future
-from gradmesh.sdk.rpc.rref.ids import Key, Keys, Worker
+from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId
 
 # Only what comes late or again meets one, seconds after the deletion; of more than 5 MB of them a
 # worker that makes many references would have no use.
@@ -20,11 +20,11 @@ _TOMBSTONES = 16_384
 # A value that somebody asked for before its creation came, and whose creation never does.
 _AWAITED_S = 600.0
 
-IsGone: TypeAlias = Callable[[Worker], bool]
+IsGone: TypeAlias = Callable[[WorkerId], bool]
 
 
 @final
-class Kept:
+class OwnedValue:
     """A value of this worker, or what went wrong when it was made.
 
     Attributes:
@@ -36,16 +36,16 @@ class Kept:
 
     __slots__ = ("__weakref__", "begun", "forks", "key", "outcome", "since")
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: GlobalId) -> None:
         self.key = key
         self.begun = False
         self.outcome: Future[Any] = Future()
-        self.forks: dict[Key, Worker] = {}
+        self.forks: dict[GlobalId, WorkerId] = {}
         self.since = time.monotonic()
 
 
 @final
-class Owners:
+class OwnedValues:
     """All values that one worker keeps for others.
 
     Args:
@@ -53,16 +53,16 @@ class Owners:
         keys: Its count of names.
     """
 
-    def __init__(self, me: Worker, keys: Keys) -> None:
+    def __init__(self, me: WorkerId, keys: IdCounter) -> None:
         self._me = me
         self._keys = keys
         self._lock = threading.Lock()  # guards all below, and the forks of each value
-        self._kept: dict[Key, Kept] = {}
-        self._awaited: dict[Key, Kept] = {}
-        self._gone: dict[Key, None] = {}
-        self._gone_forks: dict[Key, None] = {}
+        self._kept: dict[GlobalId, OwnedValue] = {}
+        self._awaited: dict[GlobalId, OwnedValue] = {}
+        self._gone: dict[GlobalId, None] = {}
+        self._gone_forks: dict[GlobalId, None] = {}
 
-    def begin(self, key: Key, fork: Key, holder: Worker) -> tuple[Kept, bool]:
+    def begin(self, key: GlobalId, fork: GlobalId, holder: WorkerId) -> tuple[OwnedValue, bool]:
         """Make room for a value that is about to be made.
 
         Returns:
@@ -74,7 +74,7 @@ class Owners:
         with self._lock:
             kept = self._kept.get(key)
             if kept is None:
-                kept = self._awaited.get(key) or Kept(key)
+                kept = self._awaited.get(key) or OwnedValue(key)
                 if fork not in self._gone_forks:
                     kept.forks[fork] = holder
                 # Whoever asked for it may have let go of it before this came.
@@ -85,21 +85,21 @@ class Owners:
             first, kept.begun = not kept.begun, True
             return kept, first
 
-    def reserve(self, key: Key) -> Kept:
+    def reserve(self, key: GlobalId) -> OwnedValue:
         """Make room for a value that this worker asks itself to make."""
-        kept = Kept(key)
+        kept = OwnedValue(key)
         with self._lock:
             kept.forks[key] = self._me
             self._kept[key] = kept
         return kept
 
-    def give_up(self, kept: Kept) -> None:
+    def give_up(self, kept: OwnedValue) -> None:
         """Forget a value whose creation was refused before it began."""
         with self._lock:
             if self._kept.get(kept.key) is kept:
                 del self._kept[kept.key]
 
-    def find(self, key: Key) -> Kept:
+    def find(self, key: GlobalId) -> OwnedValue:
         """Return a value, or the room of one whose creation has not come yet.
 
         Raises:
@@ -108,7 +108,7 @@ class Owners:
         with self._lock:
             return self._room(key)
 
-    def share(self, kept: Kept, holder: Worker) -> Key:
+    def share(self, kept: OwnedValue, holder: WorkerId) -> GlobalId:
         """Note a new reference that goes to another worker; return its name."""
         fork = self._keys.new()
         with self._lock:
@@ -120,7 +120,7 @@ class Owners:
             kept.forks[fork] = holder
         return fork
 
-    def fork(self, key: Key, fork: Key, holder: Worker) -> None:
+    def fork(self, key: GlobalId, fork: GlobalId, holder: WorkerId) -> None:
         """Note a reference that a user passed on; again is no error.
 
         It may come before the creation of the value does.
@@ -133,7 +133,7 @@ class Owners:
                 return  # its holder has let go of it already
             self._room(key).forks[fork] = holder
 
-    def delete(self, key: Key, fork: Key) -> None:
+    def delete(self, key: GlobalId, fork: GlobalId) -> None:
         """Forget a reference, and the value with the last one; again is no error."""
         with self._lock:
             _remember(self._gone_forks, fork)
@@ -148,7 +148,7 @@ class Owners:
             elif kept.forks.pop(fork, None) is not None and not kept.forks:
                 self._drop(key)
 
-    def take_back(self, key: Key, fork: Key) -> None:
+    def take_back(self, key: GlobalId, fork: GlobalId) -> None:
         """Forget a reference that this worker lent to itself, if it is one."""
         with self._lock:
             kept = self._kept.get(key) or self._awaited.get(key)
@@ -187,7 +187,7 @@ class Owners:
         """Forget the references of a process that is gone; return how many."""
         return self.collect(lambda holder: holder == (name, incarnation))
 
-    def holders(self) -> set[Worker]:
+    def holders(self) -> set[WorkerId]:
         """Return everybody who has a reference."""
         with self._lock:
             return {holder for kept in self._kept.values() for holder in kept.forks.values()}
@@ -213,22 +213,22 @@ class Owners:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _room(self, key: Key) -> Kept:
+    def _room(self, key: GlobalId) -> OwnedValue:
         """Return a value, or the room of one whose creation has not come yet; the lock is held."""
         kept = self._kept.get(key)
         if kept is None:
             if key in self._gone or key[:2] == self._me:
                 raise self._not_found(key)
-            kept = self._awaited.setdefault(key, Kept(key))
+            kept = self._awaited.setdefault(key, OwnedValue(key))
             if len(self._awaited) > _TOMBSTONES:
                 del self._awaited[next(iter(self._awaited))]
         return kept
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: GlobalId) -> None:
         del self._kept[key]
         _remember(self._gone, key)
 
-    def _not_found(self, key: Key) -> RefNotFound:
+    def _not_found(self, key: GlobalId) -> RefNotFound:
         return RefNotFound(
             f"{self._me.name} keeps nothing for {key.worker}'s reference {key.counter}; it was "
             f"deleted, or {self._me.name} restarted",
@@ -238,7 +238,7 @@ class Owners:
         )
 
 
-def _remember(gone: dict[Key, None], key: Key) -> None:
+def _remember(gone: dict[GlobalId, None], key: GlobalId) -> None:
     gone[key] = None
     if len(gone) > _TOMBSTONES:
         del gone[next(iter(gone))]

@@ -1,21 +1,114 @@
 """A reference to a value that stays with the worker that made it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    final,
+)
 
 from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import RefNotFound
 from gradmesh.sdk.future import Future, failed
 from gradmesh.sdk.rpc.current import current_agent
+from gradmesh.sdk.rpc.ids import IdCounter, WorkerId, WorkerInfo
 from gradmesh.sdk.rpc.recording import recorder
-from gradmesh.sdk.rpc.rref.ids import Keys, Worker
-from gradmesh.sdk.rpc.rref.owners import Kept
-from gradmesh.sdk.rpc.rref.proxy import Proxy
-from gradmesh.sdk.rpc.rref.users import Used
-from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rpc.rref.owners import OwnedValue
+from gradmesh.sdk.rpc.rref.users import UserRef
 
 T = TypeVar("T")
+
+
+CallMode: TypeAlias = Literal["sync", "async", "remote"]
+
+
+@final
+class RRefProxy:
+    """Has the methods of the value that a reference refers to.
+
+    The first use of a reference asks its owner which methods there are, so that a name that does
+    not exist fails here.
+
+    Args:
+        rref: The reference.
+        way: Wait, return a Future, or return an RRef.
+        timeout_s: Of each call.
+    """
+
+    def __init__(self, rref: "RRef[Any]", way: CallMode, timeout_s: float | None) -> None:
+        self._rref = rref
+        self._way: CallMode = way
+        self._timeout_s = timeout_s
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        kind = self._rref.remote_type(self._timeout_s)
+        if self._way != "async" or _is_known(kind):
+            _check(kind.result(), name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._call(name, args, kwargs, kind)
+
+        return call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the value itself."""
+        return self.__getattr__("__call__")(*args, **kwargs)
+
+    def _call(
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        kind: "Future[RemoteType]",
+    ) -> Any:
+        rref, timeout_s = self._rref, self._timeout_s
+        home, owner = rref._home, rref.owner_name()
+        if self._way == "remote":
+            return home.create(owner, name, args, kwargs, timeout_s, rref)
+        if self._way == "sync":
+            return home.call(owner, name, args, kwargs, timeout_s, rref).result()
+        if _is_known(kind):
+            return home.call(owner, name, args, kwargs, timeout_s, rref)
+        answer: Future[Any] = Future()
+
+        def known(kind: "Future[RemoteType]") -> None:
+            try:
+                _check(kind.result(), name)
+                home.call(owner, name, args, kwargs, timeout_s, rref).add_done_callback(copy)
+            except Exception as error:
+                answer.set_exception(error)
+
+        def copy(future: Future[Any]) -> None:
+            error = future.exception()
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(future.result())
+
+        kind.add_done_callback(known)
+        return answer
+
+
+def _is_known(kind: "Future[RemoteType]") -> bool:
+    return kind.done() and kind.exception() is None
+
+
+def _check(kind: "RemoteType", name: str) -> None:
+    """Return if there is such a method.
+
+    Raises:
+        AttributeError: There is none that can be called.
+    """
+    if name not in kind.methods:
+        why = "" if kind.methods else "; its class is not registered with @gm.remote"
+        raise AttributeError(f"a {kind.name} has no method {name!r} to call from elsewhere{why}")
 
 
 class RemoteType(NamedTuple):
@@ -30,25 +123,25 @@ class RemoteType(NamedTuple):
     methods: frozenset[str]
 
 
-class Home(Protocol):
+class RRefClient(Protocol):
     """What references ask of the worker they live on."""
 
     name: str
     closed: bool
 
-    def info_of(self, worker: Worker) -> WorkerInfo:
+    def info_of(self, worker: WorkerId) -> WorkerInfo:
         """Return who a worker is."""
 
-    def new_keys(self) -> Keys:
+    def new_keys(self) -> IdCounter:
         """Return this worker's count of names."""
 
-    def await_creation(self, used: Used, timeout_s: float | None) -> None:
+    def await_creation(self, used: UserRef, timeout_s: float | None) -> None:
         """Wait for the creation of a value, where that saves a thread."""
 
-    def fetch(self, used: Used, timeout_s: float | None) -> Future[Any]:
+    def fetch(self, used: UserRef, timeout_s: float | None) -> Future[Any]:
         """Ask the owner for a copy of the value."""
 
-    def describe_ref(self, used: Used, timeout_s: float | None) -> Future[RemoteType]:
+    def describe_ref(self, used: UserRef, timeout_s: float | None) -> Future[RemoteType]:
         """Ask the owner for the class of the value."""
 
     def local_type(self, value: object) -> RemoteType:
@@ -93,25 +186,25 @@ class RRef(Generic[T]):
     __slots__ = ("__weakref__", "_home", "_kept", "_type", "_used")
 
     def __init__(self, value: T) -> None:
-        home: Home = current_agent().caller
-        kept = Kept(home.new_keys().new())
+        home: RRefClient = current_agent().caller
+        kept = OwnedValue(home.new_keys().new())
         kept.outcome.set_result(value)
         self._set(home, kept, None)
 
-    def _set(self, home: Home, kept: Kept | None, used: Used | None) -> None:
+    def _set(self, home: RRefClient, kept: OwnedValue | None, used: UserRef | None) -> None:
         self._home = home
         self._kept = kept
         self._used = used
         self._type: Future[RemoteType] | None = None
 
     @classmethod
-    def _of_owner(cls, home: Home, kept: Kept) -> "RRef[T]":
+    def _of_owner(cls, home: RRefClient, kept: OwnedValue) -> "RRef[T]":
         made = cls.__new__(cls)
         made._set(home, kept, None)
         return made
 
     @classmethod
-    def _of_user(cls, home: Home, used: Used) -> "RRef[T]":
+    def _of_user(cls, home: RRefClient, used: UserRef) -> "RRef[T]":
         made = cls.__new__(cls)
         made._set(home, None, used)
         return made
@@ -150,7 +243,7 @@ class RRef(Generic[T]):
     def owner(self) -> WorkerInfo:
         """Return the worker that has the value."""
         if self._used is None:
-            return self._home.info_of(Worker(self._home.name))
+            return self._home.info_of(WorkerId(self._home.name))
         return self._home.info_of(self._used.owner)
 
     def owner_name(self) -> str:
@@ -167,17 +260,17 @@ class RRef(Generic[T]):
             return True
         return self._used.confirmed.done() and self._used.confirmed.exception() is None
 
-    def rpc_sync(self, timeout_s: float | None = None) -> Proxy:
+    def rpc_sync(self, timeout_s: float | None = None) -> RRefProxy:
         """Return a stand-in: `rref.rpc_sync().method(…)` calls it on the owner and waits."""
-        return Proxy(self, "sync", timeout_s)
+        return RRefProxy(self, "sync", timeout_s)
 
-    def rpc_async(self, timeout_s: float | None = None) -> Proxy:
+    def rpc_async(self, timeout_s: float | None = None) -> RRefProxy:
         """Return a stand-in: `rref.rpc_async().method(…)` returns a Future."""
-        return Proxy(self, "async", timeout_s)
+        return RRefProxy(self, "async", timeout_s)
 
-    def remote(self, timeout_s: float | None = None) -> Proxy:
+    def remote(self, timeout_s: float | None = None) -> RRefProxy:
         """Return a stand-in: `rref.remote().method(…)` returns an RRef to the result."""
-        return Proxy(self, "remote", timeout_s)
+        return RRefProxy(self, "remote", timeout_s)
 
     def backward(self, context: Any = None, retain_graph: bool = False) -> None:
         """Run a backward pass from the value, on its owner.
@@ -223,7 +316,7 @@ class RRef(Generic[T]):
             return failed(error)  # its creation failed, which may be noticed later just as well
         return self._home.describe_ref(used, timeout_s)
 
-    def _usable(self) -> Used:
+    def _usable(self) -> UserRef:
         """Return the reference if it can be used.
 
         Raises:

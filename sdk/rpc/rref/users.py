@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, final
 
 from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.sdk.future import Future, without_frames
-from gradmesh.sdk.rpc.rref.control import Control
-from gradmesh.sdk.rpc.rref.ids import Key, Keys, Worker, fork_proto
+from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId, fork_proto
+from gradmesh.sdk.rpc.rref.control import RRefControl
 from gradmesh.sdk.rpc.rref.owners import IsGone
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -21,7 +21,7 @@ _HOLD_S = 600.0
 
 
 @final
-class Creation:
+class PendingCreation:
     """The creation of a value elsewhere, under way.
 
     Nobody waits for its answer at first: whoever uses the reference soon does, else a thread of
@@ -62,7 +62,7 @@ class Creation:
 
 
 @final
-class Used:
+class UserRef:
     """One reference of this worker to a value elsewhere.
 
     Args:
@@ -80,13 +80,13 @@ class Used:
 
     __slots__ = ("calls", "confirmed", "creation", "deleted", "dropped", "fork", "key", "owner")
 
-    def __init__(self, owner: Worker, key: Key, fork: Key) -> None:
+    def __init__(self, owner: WorkerId, key: GlobalId, fork: GlobalId) -> None:
         self.owner = owner
         self.key = key
         self.fork = fork
         self.confirmed: Future[None] = Future()
         self.deleted = False
-        self.creation: Creation | None = None
+        self.creation: PendingCreation | None = None
         self.calls = 0
         self.dropped = False
 
@@ -106,7 +106,7 @@ class Used:
         )
 
 
-class Hold(NamedTuple):
+class PendingChild(NamedTuple):
     """A reference kept because it was passed on.
 
     Args:
@@ -121,7 +121,7 @@ class Hold(NamedTuple):
 
 
 @final
-class Users:
+class UserRefs:
     """All references of one worker to values of others.
 
     Args:
@@ -129,24 +129,24 @@ class Users:
         control: Sends the messages about them.
     """
 
-    def __init__(self, keys: Keys, control: Control) -> None:
+    def __init__(self, keys: IdCounter, control: RRefControl) -> None:
         self._keys = keys
         self._control = control
         self._lock = threading.Lock()  # guards all below
-        self._living: dict[Key, Used] = {}
-        self._holds: dict[Key, Hold] = {}
+        self._living: dict[GlobalId, UserRef] = {}
+        self._holds: dict[GlobalId, PendingChild] = {}
 
-    def track(self, rref: Any, used: Used) -> None:
+    def track(self, rref: Any, used: UserRef) -> None:
         """Tell the owner when the last user of a reference here is gone."""
         with self._lock:
             self._living[used.fork] = used
         weakref.finalize(rref, self._drop, used).atexit = False
 
-    def _drop(self, used: Used) -> None:
+    def _drop(self, used: UserRef) -> None:
         """Begin to delete; called by the garbage collector, on any thread, under any lock."""
         self._control.later(lambda: self._dropped(used))
 
-    def _dropped(self, used: Used) -> None:
+    def _dropped(self, used: UserRef) -> None:
         """Delete a reference without an RRef, after the answers to all questions about it."""
         with self._lock:
             used.dropped = True
@@ -154,12 +154,12 @@ class Users:
         if not asked:
             self._delete_later(used)
 
-    def begin_use(self, used: Used) -> None:
+    def begin_use(self, used: UserRef) -> None:
         """Keep a reference known to its owner until `end_use`, though its RRef may be gone."""
         with self._lock:
             used.calls += 1
 
-    def end_use(self, used: Used) -> None:
+    def end_use(self, used: UserRef) -> None:
         """Let go of a reference after an answer."""
         with self._lock:
             used.calls -= 1
@@ -167,11 +167,11 @@ class Users:
         if unused:
             self._control.later(lambda: self._delete_later(used))
 
-    def _delete_later(self, used: Used) -> None:
+    def _delete_later(self, used: UserRef) -> None:
         """Delete a reference once its owner knows it."""
         used.confirmed.add_done_callback(lambda _: self._delete(used))
 
-    def _delete(self, used: Used) -> None:
+    def _delete(self, used: UserRef) -> None:
         with self._lock:
             self._living.pop(used.fork, None)
             first, used.deleted = not used.deleted, True
@@ -186,20 +186,20 @@ class Users:
         for used in living:
             self._delete_later(used)
 
-    def hold(self, rref: Any, worker: str) -> Key:
+    def hold(self, rref: Any, worker: str) -> GlobalId:
         """Keep a reference that is passed on; return the name of the new one."""
         fork = self._keys.new()
         with self._lock:
-            self._holds[fork] = Hold(rref, worker, time.monotonic() + _HOLD_S)
+            self._holds[fork] = PendingChild(rref, worker, time.monotonic() + _HOLD_S)
         return fork
 
-    def held(self, fork: Key) -> Any:
+    def held(self, fork: GlobalId) -> Any:
         """Return a reference that was passed on and came back, or None."""
         with self._lock:
             hold = self._holds.pop(fork, None)
         return None if hold is None else hold.rref
 
-    def release(self, fork: Key) -> None:
+    def release(self, fork: GlobalId) -> None:
         """Let go of a reference that was passed on: its owner knows the new one."""
         with self._lock:
             dropped = self._holds.pop(fork, None)
@@ -210,7 +210,7 @@ class Users:
         now = time.monotonic()
         with self._lock:
             workers = {hold.worker for hold in self._holds.values()}
-        gone = {worker for worker in workers if is_gone(Worker(worker))}
+        gone = {worker for worker in workers if is_gone(WorkerId(worker))}
         with self._lock:
             lost = [f for f, h in self._holds.items() if h.worker in gone or h.until < now]
             dropped = [self._holds.pop(fork) for fork in lost]

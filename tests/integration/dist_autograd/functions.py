@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import gradmesh as gm
-from gradmesh.sdk.autograd.contexts import CONTEXTS
+from gradmesh.sdk.autograd.registry import CONTEXTS
 from tests.footprint import footprint as footprint
 
 rank = -1

@@ -16,10 +16,10 @@ from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
-from gradmesh.sdk.autograd.contexts import Contexts
+from gradmesh.sdk.autograd.registry import ContextRegistry
 from gradmesh.sdk.autograd.servicer import AutogradServicer
 from gradmesh.sdk.mesh.connect import connect
-from gradmesh.sdk.optim.stepper import Stepper
+from gradmesh.sdk.optim.step import StepHandler
 from gradmesh.sdk.process.network import join, split
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.registry import Registry
@@ -199,12 +199,12 @@ def mesh() -> Iterator[tuple[str, str]]:
     functions.register("double", lambda x: x * 2)
     agent = Agent("ps-0", 1, functions, Channel)
     owner = OwnerServicer("ps-0", "parameter-server", 1, functions, store.contexts, agent)
-    contexts = Contexts()
+    contexts = ContextRegistry()
     server = Server(
         {
             PARAMETER_SERVER: ParameterServerServicer(store),
             OWNER: owner,
-            AUTOGRAD: AutogradServicer(contexts, "ps-0", 1, Stepper(agent, contexts).step),
+            AUTOGRAD: AutogradServicer(contexts, "ps-0", 1, StepHandler(agent, contexts).step),
         },
         listen="127.0.0.1:0",
     )

@@ -14,8 +14,8 @@ from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.value import from_value, to_value
 from gradmesh.protos.version import VERSION
-from gradmesh.sdk.rpc.failure import from_proto
 from gradmesh.sdk.rpc.registry import Registry
+from gradmesh.sdk.rpc.reply import error_from_proto
 from gradmesh.sdk.rpc.servicer import NoContexts, OwnerServicer
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -62,7 +62,7 @@ class Peer:
         )
         frame = self.rpc("Call", Frame(request, arrays))
         if frame.message.HasField("error"):
-            raise from_proto(frame.message.error, Registry())
+            raise error_from_proto(frame.message.error, Registry())
         return from_value(frame.message.result, frame.arrays)
 
     def create(self, ref: value_pb2.RemoteRef, function: str) -> None:
@@ -71,7 +71,7 @@ class Peer:
     def fetch(self, ref: value_pb2.RemoteRef) -> Any:
         frame = self.rpc("FetchRef", owner_pb2.FetchRefRequest(ref=ref))
         if frame.message.HasField("error"):
-            raise from_proto(frame.message.error, Registry())
+            raise error_from_proto(frame.message.error, Registry())
         return from_value(frame.message.value, frame.arrays)
 
 

@@ -12,7 +12,7 @@ import gradmesh as gm
 from gradmesh.protos import errors
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.rpc.agent import Agent
-from gradmesh.sdk.rpc.peers import Peers
+from gradmesh.sdk.rpc.directory import WorkerDirectory
 from gradmesh.sdk.rpc.shutdown import close
 
 
@@ -51,15 +51,15 @@ def test_a_world_that_does_not_come_together(own_mesh: str) -> None:
 def test_who_is_missing_is_told_though_time_is_up_in_the_middle_of_a_look(
     own_mesh: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, looks = Peers.refresh, []
+    look, looks = WorkerDirectory.refresh, []
 
-    def look_once(self: Peers, deadline: Any) -> Any:
+    def look_once(self: WorkerDirectory, deadline: Any) -> Any:
         looks.append(deadline)
         if len(looks) > 1:
             raise errors.DeadlineExceeded("GetStatus: no answer in time")
         return look(self, deadline)
 
-    monkeypatch.setattr(Peers, "refresh", look_once)
+    monkeypatch.setattr(WorkerDirectory, "refresh", look_once)
     with pytest.raises(errors.DeadlineExceeded, match="in vain for the workers of rank 1, 2"):
         gm.rpc.init("lonely", coordinator=own_mesh, rank=0, world_size=3, install=False)
 

@@ -89,11 +89,11 @@ def test_a_coordinator_that_does_not_answer(caller: Agent, monkeypatch: pytest.M
     def refresh(deadline: Any) -> Any:
         raise errors.Unreachable("injected")
 
-    monkeypatch.setattr(caller.peers, "refresh", refresh)
+    monkeypatch.setattr(caller.directory, "refresh", refresh)
 
     with pytest.raises(errors.Unreachable, match="injected"):
         gm.rpc_async(77, add, (1, 1)).wait()
-    caller.peers.suspect("worker-0")
+    caller.directory.suspect("worker-0")
     with pytest.raises(errors.Unreachable, match="injected"):
         gm.rpc_async("worker-0", add, (1, 1)).wait()
     rref = gm.remote("worker-0", add, (1, 1))
@@ -140,10 +140,10 @@ def failed_creation(caller: Agent, monkeypatch: pytest.MonkeyPatch, *args: Any) 
         raise errors.Unreachable("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(caller.peers, "refresh", refresh)
-        caller.peers.suspect("worker-0")
+        patch.setattr(caller.directory, "refresh", refresh)
+        caller.directory.suspect("worker-0")
         rref = gm.remote("worker-0", echo, args or (1,))
-    caller.peers.refresh(caller.caller.deadline(10))
+    caller.directory.refresh(caller.caller.deadline(10))
     return rref
 
 
@@ -160,14 +160,14 @@ def test_a_creation_that_failed_keeps_nothing(
 
     # Without the garbage collector: owners are told of what is gone when it is.
     eventually(lambda: all(ref() is None for ref in kept))
-    eventually(lambda: len(caller.exchange.users) == 0)
+    eventually(lambda: len(caller.rrefs.users) == 0)
 
 
 def test_a_refused_creation_on_this_worker_leaves_nothing(caller: Agent) -> None:
     with pytest.raises(errors.InvalidRequest):
         gm.remote(caller.name, add, (object(),))
 
-    assert len(caller.exchange.owners) == 0
+    assert len(caller.rrefs.owners) == 0
 
 
 def test_callbacks_end_before_the_worker_does(make_agent: Callable[..., Agent]) -> None:

@@ -116,8 +116,8 @@ def faults() -> Faults:
 @pytest.fixture
 def faulty(make_agent: Callable[..., Agent], as_agent: Any, faults: Faults) -> Iterator[Agent]:
     agent = make_agent("faulty", transport=TransportConfig(lane="unary"), threads=4)
-    dial = agent.peers._dial
-    agent.peers._dial = lambda address, name: faults.spoil(dial(address, name))
+    dial = agent.directory._dial
+    agent.directory._dial = lambda address, name: faults.spoil(dial(address, name))
     with as_agent(agent):
         yield agent
 
@@ -135,7 +135,7 @@ def test_check_failed_messages(faulty: Agent, faults: Faults, eventually: Any) -
     del rref, inner
     gc.collect()  # the errors that were overcome hold the frames they came through
     eventually(lambda: faults.lost["DeleteRef"] == 3)
-    eventually(lambda: len(faulty.exchange.users) == 0)
+    eventually(lambda: len(faulty.rrefs.users) == 0)
     assert faults.lost["ForkRef"] == 3
     assert faults.lost["CreateRef"] == 3
 
@@ -212,8 +212,8 @@ def test_deliveries_are_repeated(
     make_agent: Callable[..., Agent], as_agent: Any, faults: Faults
 ) -> None:
     giver = make_agent("giver", transport=TransportConfig(lane="unary"))
-    dial = giver.peers._dial
-    giver.peers._dial = lambda address, name: faults.spoil(dial(address, name))
+    dial = giver.directory._dial
+    giver.directory._dial = lambda address, name: faults.spoil(dial(address, name))
     faults.lose["Deliver"] = 3
 
     assert gm.rpc_sync("giver", own_future, (0.05, 7)) == 7

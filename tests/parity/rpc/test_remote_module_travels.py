@@ -21,7 +21,7 @@ import gradmesh as gm
 from gradmesh.protos.common.v1 import value_pb2 as pb
 from gradmesh.protos.errors import InvalidFrame
 from gradmesh.sdk.rpc.agent import Agent
-from gradmesh.sdk.rpc.values import Incoming
+from gradmesh.sdk.rpc.values import ValueDecoder
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -126,7 +126,7 @@ def test_the_module_lives_while_a_receiver_holds_it(eventually: Any, driver: Age
 
     assert gm.rpc_sync("worker-1", run_held_module, ("module", x)).data.tolist() == [0, 2]
     gm.rpc_sync("worker-1", drop, ("module",))
-    eventually(lambda: len(driver.exchange.owners) == 0)
+    eventually(lambda: len(driver.rrefs.owners) == 0)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_module_lives_while_a_receiver_holds_it(eventually: Any, driver: Age
 )
 def test_bad_values_are_refused(sent: pb.ModuleValue) -> None:
     with pytest.raises(InvalidFrame):
-        Incoming([], False, lambda ref: ref).read(pb.Value(module_value=sent))
+        ValueDecoder([], False, lambda ref: ref).read(pb.Value(module_value=sent))
 
 
 def test_local_modules_do_not_travel() -> None:

@@ -308,12 +308,12 @@ def test_owners_forget_values_that_nobody_here_uses() -> None:
 
 def test_a_reference_to_a_former_process_is_refused() -> None:
     from gradmesh.sdk.rpc.current import current_agent
-    from gradmesh.sdk.rpc.rref.ids import Worker
+    from gradmesh.sdk.rpc.ids import WorkerId
     from gradmesh.sdk.rpc.rref.rref import RRef
-    from gradmesh.sdk.rpc.rref.users import Used
+    from gradmesh.sdk.rpc.rref.users import UserRef
 
     caller = current_agent().caller
-    used = Used(Worker("worker-0", 5), caller.exchange.keys.new(), caller.exchange.keys.new())
+    used = UserRef(WorkerId("worker-0", 5), caller.rrefs.keys.new(), caller.rrefs.keys.new())
     old: Any = RRef._of_user(caller, used)
 
     with pytest.raises(errors.RefNotFound, match="worker-0 restarted since"):

@@ -80,7 +80,7 @@ def test_a_reference_dropped_at_once_is_still_created_and_deleted(
         gm.remote("brief", echo, (n,))
     gc.collect()
 
-    eventually(lambda: owner.execution.served >= 50)
+    eventually(lambda: owner.executor.served >= 50)
     eventually(lambda: all(owner.debug_info()[key] == 0 for key in QUIET))
 
 
@@ -202,4 +202,4 @@ def test_nothing_grows(make_agent: Callable[..., Agent], eventually: Any) -> Non
     eventually(lambda: all(owner.debug_info()[key] == 0 for key in QUIET))
     eventually(lambda: all(mine()[key] == 0 for key in (*QUIET, "num_confirmed_users")))
     assert mine()["agent.client_active_calls"] == 0
-    assert len(owner.exchange.owners._awaited) == 0
+    assert len(owner.rrefs.owners._awaited) == 0

@@ -89,12 +89,12 @@ def test_shutdown_does_not_cut_a_chain_of_calls(world: list[Agent], as_agent: An
     names = [agent.name for agent in world]
     with as_agent(world[0]):
         gm.rpc_sync(names[1], chain, (names, 20))
-    before = sum(agent.execution.served for agent in world)
+    before = sum(agent.executor.served for agent in world)
 
     outcomes = close_all(world)
 
     assert outcomes == [None] * 3
-    served = sum(a.execution.served - a.gathers.served for a in world)
+    served = sum(a.executor.served - a.collectives.served for a in world)
     assert served >= 21, (before, served)
 
 

@@ -97,7 +97,7 @@ def test_references_in_unread_results_are_deleted(
         leave(leaving)
     gc.collect()
 
-    eventually(lambda: len(driver.exchange.owners) == 0)
+    eventually(lambda: len(driver.rrefs.owners) == 0)
     assert all(future.done() for future in held)
 
 

@@ -62,7 +62,7 @@ def test_the_reference_lives_until_the_answer(
         assert asked.wait() is not None
 
     del asked
-    eventually(lambda: len(faulty.exchange.users) == 0)
+    eventually(lambda: len(faulty.rrefs.users) == 0)
 
 
 def test_a_question_that_nobody_waits_for_keeps_nothing(
@@ -74,7 +74,7 @@ def test_a_question_that_nobody_waits_for_keeps_nothing(
     rref.remote_type()
     del rref
 
-    eventually(lambda: len(faulty.exchange.users) == 0)
+    eventually(lambda: len(faulty.rrefs.users) == 0)
     assert faulty.outstanding.wait_idle(faulty.caller.deadline(10))
 
 
@@ -91,7 +91,7 @@ def test_many_temporaries(
             assert [get.wait() for get in gets] == list(range(10))
             del kinds, gets
         gc.collect()
-        eventually(lambda: len(agent.exchange.users) == 0)
+        eventually(lambda: len(agent.rrefs.users) == 0)
 
 
 @pytest.mark.parametrize("ask", [gm.RRef.to_here, gm.RRef.remote_type])

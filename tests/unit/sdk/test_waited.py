@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from gradmesh.protos.errors import DeadlineExceeded, IdOutOfRange
-from gradmesh.sdk.future import Future, Resolver, Waited
+from gradmesh.sdk.future import Future, FutureResolver, WaitedSource
 
 
 @pytest.fixture
 def resolver(own_threads):
-    made = Resolver()
+    made = FutureResolver()
     yield made
     made.close()
     assert not own_threads.alive()
@@ -21,7 +21,7 @@ def fail():
 
 
 def test_whoever_asks_waits_without_another_thread(resolver, own_threads):
-    future = Future(Waited(lambda: threading.current_thread(), resolver))
+    future = Future(WaitedSource(lambda: threading.current_thread(), resolver))
 
     assert future.result() is threading.current_thread()
     assert future.done()
@@ -30,7 +30,7 @@ def test_whoever_asks_waits_without_another_thread(resolver, own_threads):
 
 def test_it_is_finished_once(resolver):
     times = []
-    future = Future(Waited(lambda: times.append(1), resolver))
+    future = Future(WaitedSource(lambda: times.append(1), resolver))
 
     threads = [threading.Thread(target=future.result) for _ in range(8)]
     for thread in threads:
@@ -42,7 +42,7 @@ def test_it_is_finished_once(resolver):
 
 
 def test_an_error_keeps_its_type(resolver):
-    future = Future(Waited(fail, resolver))
+    future = Future(WaitedSource(fail, resolver))
 
     assert isinstance(future.exception(), IdOutOfRange)
     with pytest.raises(IdOutOfRange, match="no such row"):
@@ -52,7 +52,7 @@ def test_an_error_keeps_its_type(resolver):
 
 def test_a_short_wait_ends_and_the_next_one_succeeds(resolver):
     go = threading.Event()
-    future = Future(Waited(lambda: go.wait(10), resolver))
+    future = Future(WaitedSource(lambda: go.wait(10), resolver))
 
     with pytest.raises(DeadlineExceeded, match="still under way"):
         future.result(timeout_s=0.01)
@@ -65,7 +65,7 @@ def test_a_short_wait_ends_and_the_next_one_succeeds(resolver):
 def test_callbacks_run_though_nobody_asks(resolver):
     heard: list = []
     called = threading.Event()
-    future = Future(Waited(lambda: 5, resolver))
+    future = Future(WaitedSource(lambda: 5, resolver))
 
     future.add_done_callback(lambda f: 1 / 0)
     future.add_done_callback(lambda f: (heard.append(f.result()), called.set()))
@@ -76,9 +76,9 @@ def test_callbacks_run_though_nobody_asks(resolver):
 
 
 def test_a_closed_resolver_still_ends_futures():
-    resolver = Resolver()
+    resolver = FutureResolver()
     resolver.close()
-    future = Future(Waited(lambda: 5, resolver))
+    future = Future(WaitedSource(lambda: 5, resolver))
 
     assert future.done()
     assert future.result() == 5

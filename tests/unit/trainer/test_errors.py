@@ -5,7 +5,7 @@ import pytest
 from gradmesh.engine import errors as engine
 from gradmesh.protos.reference import builtin_bases
 from gradmesh.sdk.process.setting import AddressInUse
-from gradmesh.sdk.rpc import errors as rpc
+from gradmesh.sdk.rpc import current as rpc
 from gradmesh.trainer import errors as trainer
 
 # torch raises a RuntimeError, or a class of it, in each of these cases.

@@ -9,11 +9,11 @@ from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.autograd.v1 import autograd_pb2
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.autograd.binding import bound
-from gradmesh.sdk.autograd.contexts import Contexts
+from gradmesh.sdk.autograd.current import bound
 from gradmesh.sdk.autograd.participant import ContextRecorder
+from gradmesh.sdk.autograd.registry import ContextRegistry
 from gradmesh.sdk.autograd.servicer import AutogradServicer
-from gradmesh.sdk.optim.stepper import Stepper
+from gradmesh.sdk.optim.step import StepHandler
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.servicer import OwnerServicer
@@ -32,11 +32,11 @@ class Worker:
         self.name = name
         self.incarnation = 7
         self.everybody = everybody
-        self.contexts = Contexts()
+        self.contexts = ContextRegistry()
         self.recorder = ContextRecorder(self.contexts)
         agent = Agent(name, self.incarnation, Registry(), Channel)
         self.servicer = AutogradServicer(
-            self.contexts, name, self.incarnation, Stepper(agent, self.contexts).step
+            self.contexts, name, self.incarnation, StepHandler(agent, self.contexts).step
         )
         owner = OwnerServicer(
             name, "worker", self.incarnation, agent.functions, self.contexts, agent

@@ -8,7 +8,7 @@ from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.rpc import current
-from gradmesh.sdk.rpc.errors import RpcNotRunning
+from gradmesh.sdk.rpc.current import RpcNotRunning
 
 
 @pytest.fixture

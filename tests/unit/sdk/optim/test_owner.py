@@ -3,8 +3,7 @@ import pytest
 
 import gradmesh as gm
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.optim.owner import OwnerOptimizer
-from gradmesh.sdk.optim.pace import PACE
+from gradmesh.sdk.optim.owner import PACE, OwnerOptimizer
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 
 from gradmesh.protos.errors import Cancelled, DeadlineExceeded, Overloaded
 from gradmesh.sdk.future import Future
-from gradmesh.sdk.rpc.outstanding import Outstanding
+from gradmesh.sdk.rpc.ids import WorkerId
+from gradmesh.sdk.rpc.outstanding import OutstandingCalls
 from gradmesh.sdk.rpc.reply import Reply
 from gradmesh.sdk.rpc.rpc_call import RpcCall
-from gradmesh.sdk.rpc.rref.ids import Worker
-from gradmesh.sdk.rpc.threads import Threads
+from gradmesh.sdk.rpc.threads import ThreadPool
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -61,8 +61,8 @@ def threads() -> Scheduled:
 
 
 @pytest.fixture
-def outstanding(threads: Scheduled) -> Outstanding:
-    return Outstanding(Worker("me", 1), Peers(), threads)  # type: ignore[arg-type]
+def outstanding(threads: Scheduled) -> OutstandingCalls:
+    return OutstandingCalls(WorkerId("me", 1), Peers(), threads)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def answer() -> Answer:
 
 
 @pytest.fixture
-def call(outstanding: Outstanding, answer: Answer) -> RpcCall[Any]:
+def call(outstanding: OutstandingCalls, answer: Answer) -> RpcCall[Any]:
     call: RpcCall[Any] = outstanding.begin(
         "other", "f", Deadline.after(20), lambda reply: reply, lambda answered: None
     )
@@ -79,12 +79,12 @@ def call(outstanding: Outstanding, answer: Answer) -> RpcCall[Any]:
     return call
 
 
-def is_idle(outstanding: Outstanding) -> bool:
+def is_idle(outstanding: OutstandingCalls) -> bool:
     return outstanding.wait_idle(Deadline.after(0))
 
 
 def test_a_callback_whose_thread_comes_last_is_waited_for(
-    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+    outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     future: Future[Any] = Future(call)
     idle_inside: list[bool] = []
@@ -103,7 +103,7 @@ def test_a_callback_whose_thread_comes_last_is_waited_for(
 
 
 def test_callbacks_that_find_no_thread_are_not_waited_for(
-    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+    outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     Future(call).add_done_callback(lambda done: None)
     threads.full = True
@@ -117,7 +117,7 @@ def test_callbacks_that_find_no_thread_are_not_waited_for(
 
 
 def test_a_call_that_finds_no_thread_is_kept_later(
-    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+    outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     class Lane(Answer):
         """A connection that somebody must wait at."""
@@ -139,7 +139,7 @@ def test_a_call_that_finds_no_thread_is_kept_later(
 
 
 def test_reactions_that_find_no_thread_run_where_the_answer_came(
-    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+    outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     called: list[int] = []
     for number in range(2):
@@ -159,8 +159,8 @@ def test_reactions_that_find_no_thread_run_where_the_answer_came(
 
 def test_reading_that_takes_long_does_not_outlast_the_deadline() -> None:
     go_on = threading.Event()
-    pool = Threads("test")
-    outstanding = Outstanding(Worker("me", 1), Peers(), pool)  # type: ignore[arg-type]
+    pool = ThreadPool("test")
+    outstanding = OutstandingCalls(WorkerId("me", 1), Peers(), pool)  # type: ignore[arg-type]
     future: Future[bool] = Future(
         outstanding.begin(
             "other",
@@ -183,7 +183,7 @@ def test_reading_that_takes_long_does_not_outlast_the_deadline() -> None:
 
 
 def test_what_is_under_way_is_named(
-    outstanding: Outstanding, call: RpcCall[Any], answer: Answer
+    outstanding: OutstandingCalls, call: RpcCall[Any], answer: Answer
 ) -> None:
     assert outstanding.under_way().startswith("1 calls have no answer yet (f on other);")
     for _ in range(5):
@@ -194,7 +194,7 @@ def test_what_is_under_way_is_named(
 
 
 def test_a_callback_that_still_runs_is_what_is_under_way(
-    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any], answer: Answer
+    outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     Future(call).add_done_callback(lambda done: None)
     call.keep()
@@ -214,7 +214,7 @@ class Interrupted(Answer):
 
 
 def test_an_interrupted_wait_holds_up_neither_callbacks_nor_the_end(
-    outstanding: Outstanding, threads: Scheduled, call: RpcCall[Any]
+    outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any]
 ) -> None:
     answer = Interrupted()
     call.sent(answer)  # type: ignore[arg-type]
@@ -235,7 +235,7 @@ def test_an_interrupted_wait_holds_up_neither_callbacks_nor_the_end(
 
 
 def test_a_delivery_can_be_waited_for_again_after_an_interruption(
-    outstanding: Outstanding, call: RpcCall[Any]
+    outstanding: OutstandingCalls, call: RpcCall[Any]
 ) -> None:
     class Event(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from gradmesh.protos.errors import Overloaded
-from gradmesh.sdk.rpc.threads import Threads
+from gradmesh.sdk.rpc.threads import ThreadPool
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Threads]]:
-    made: list[Threads] = []
+def make() -> Iterator[Callable[..., ThreadPool]]:
+    made: list[ThreadPool] = []
 
-    def make(**options: Any) -> Threads:
-        made.append(Threads("test-run", **options))
+    def make(**options: Any) -> ThreadPool:
+        made.append(ThreadPool("test-run", **options))
         return made[-1]
 
     yield make
@@ -24,7 +24,7 @@ def make() -> Iterator[Callable[..., Threads]]:
         assert threads.figures()[0] == 0
 
 
-def test_tasks_that_may_wait_stand_in_line(make: Callable[..., Threads]) -> None:
+def test_tasks_that_may_wait_stand_in_line(make: Callable[..., ThreadPool]) -> None:
     threads, free, done = make(patient=2), threading.Event(), threading.Semaphore(0)
     running: list[int] = []
 
@@ -44,7 +44,7 @@ def test_tasks_that_may_wait_stand_in_line(make: Callable[..., Threads]) -> None
     assert all(done.acquire(timeout=10) for _ in range(6))
 
 
-def test_urgent_tasks_run_all_at_once(make: Callable[..., Threads]) -> None:
+def test_urgent_tasks_run_all_at_once(make: Callable[..., ThreadPool]) -> None:
     threads, meeting = make(patient=1), threading.Barrier(20)
     done = threading.Semaphore(0)
 
@@ -58,7 +58,7 @@ def test_urgent_tasks_run_all_at_once(make: Callable[..., Threads]) -> None:
     assert all(done.acquire(timeout=10) for _ in range(20))
 
 
-def test_too_many_are_refused(make: Callable[..., Threads]) -> None:
+def test_too_many_are_refused(make: Callable[..., ThreadPool]) -> None:
     threads, free = make(most=2), threading.Event()
     for _ in range(2):
         threads.run(lambda: free.wait(10))
@@ -69,7 +69,7 @@ def test_too_many_are_refused(make: Callable[..., Threads]) -> None:
 
 
 def test_idle_threads_end_and_are_reused_before(
-    make: Callable[..., Threads], eventually: Callable[..., None]
+    make: Callable[..., ThreadPool], eventually: Callable[..., None]
 ) -> None:
     threads = make(idle_s=0.2)
     for _ in range(10):
@@ -82,7 +82,7 @@ def test_idle_threads_end_and_are_reused_before(
 
 
 def test_threads_that_a_burst_left_over_end_though_calls_go_on(
-    make: Callable[..., Threads], eventually: Callable[..., None]
+    make: Callable[..., ThreadPool], eventually: Callable[..., None]
 ) -> None:
     threads, meeting = make(idle_s=0.5), threading.Barrier(21)
     for _ in range(20):
@@ -98,7 +98,7 @@ def test_threads_that_a_burst_left_over_end_though_calls_go_on(
     eventually(one_more_call_and_few_threads)
 
 
-def test_a_task_that_fails_takes_nobody_with_it(make: Callable[..., Threads]) -> None:
+def test_a_task_that_fails_takes_nobody_with_it(make: Callable[..., ThreadPool]) -> None:
     threads, done = make(), threading.Event()
 
     threads.run(lambda: 1 / 0)

@@ -9,14 +9,14 @@ from gradmesh.engine.autograd import RowGrad, Tensor
 from gradmesh.engine.nn import Parameter
 from gradmesh.protos.common.v1 import value_pb2 as pb
 from gradmesh.protos.errors import InvalidFrame
-from gradmesh.sdk.rpc.values import Incoming, Outgoing
-from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rpc.ids import WorkerInfo
+from gradmesh.sdk.rpc.values import ValueDecoder, ValueEncoder
 
 
-def round_trip(obj: object) -> tuple[Any, Outgoing, Incoming]:
-    outgoing = Outgoing()
+def round_trip(obj: object) -> tuple[Any, ValueEncoder, ValueDecoder]:
+    outgoing = ValueEncoder()
     value = pb.Value.FromString(outgoing.add(obj).SerializeToString())
-    incoming = Incoming(outgoing.arrays, borrowed=True)
+    incoming = ValueDecoder(outgoing.arrays, borrowed=True)
     return incoming.read(value), outgoing, incoming
 
 
@@ -89,4 +89,4 @@ def test_what_makes_no_sense_is_refused(value: pb.Value) -> None:
     arrays = [np.arange(3), np.ones((3, 2), np.float32)]
 
     with pytest.raises(InvalidFrame):
-        Incoming(arrays, borrowed=False).read(value)
+        ValueDecoder(arrays, borrowed=False).read(value)

@@ -5,29 +5,29 @@ import random
 import pytest
 
 from gradmesh.protos.errors import RefNotFound
-from gradmesh.sdk.rpc.rref.ids import Key, Keys, Worker
-from gradmesh.sdk.rpc.rref.owners import Owners
+from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId
+from gradmesh.sdk.rpc.rref.owners import OwnedValues
 
-ME, USER, OTHER = Worker("me", 1), Worker("user", 2), Worker("other", 3)
-KEY, FORK = Key("user", 2, 1), Key("user", 2, 2)
+ME, USER, OTHER = WorkerId("me", 1), WorkerId("user", 2), WorkerId("other", 3)
+KEY, FORK = GlobalId("user", 2, 1), GlobalId("user", 2, 2)
 
 
 @pytest.fixture
-def owners() -> Owners:
-    return Owners(ME, Keys(ME))
+def owners() -> OwnedValues:
+    return OwnedValues(ME, IdCounter(ME))
 
 
-def test_a_value_is_made_once_and_goes_with_its_last_fork(owners: Owners) -> None:
+def test_a_value_is_made_once_and_goes_with_its_last_fork(owners: OwnedValues) -> None:
     kept, first = owners.begin(KEY, FORK, USER)
     again, second = owners.begin(KEY, FORK, USER)
 
     assert kept is again
     assert (first, second) == (True, False)
-    owners.fork(KEY, Key("user", 2, 3), OTHER)
+    owners.fork(KEY, GlobalId("user", 2, 3), OTHER)
     owners.delete(KEY, FORK)
     owners.delete(KEY, FORK)
     assert owners.find(KEY) is kept
-    owners.delete(KEY, Key("user", 2, 3))
+    owners.delete(KEY, GlobalId("user", 2, 3))
     with pytest.raises(RefNotFound, match="me keeps nothing for user's reference 1"):
         owners.find(KEY)
     with pytest.raises(RefNotFound):
@@ -35,7 +35,7 @@ def test_a_value_is_made_once_and_goes_with_its_last_fork(owners: Owners) -> Non
     assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
 
 
-def test_whoever_asks_before_the_creation_gets_the_same_room(owners: Owners) -> None:
+def test_whoever_asks_before_the_creation_gets_the_same_room(owners: OwnedValues) -> None:
     early = owners.find(KEY)
 
     kept, first = owners.begin(KEY, FORK, USER)
@@ -44,8 +44,8 @@ def test_whoever_asks_before_the_creation_gets_the_same_room(owners: Owners) -> 
     assert first
 
 
-def test_a_fork_may_overtake_the_creation(owners: Owners) -> None:
-    child = Key("user", 2, 9)
+def test_a_fork_may_overtake_the_creation(owners: OwnedValues) -> None:
+    child = GlobalId("user", 2, 9)
 
     owners.fork(KEY, child, OTHER)
     kept, first = owners.begin(KEY, FORK, USER)
@@ -59,7 +59,7 @@ def test_a_fork_may_overtake_the_creation(owners: Owners) -> None:
 
 @pytest.mark.parametrize("deleted_first", [True, False])
 def test_a_value_lent_before_its_creation_stays_for_its_creator(
-    owners: Owners, deleted_first: bool
+    owners: OwnedValues, deleted_first: bool
 ) -> None:
     early = owners.find(KEY)
     lent = owners.share(early, OTHER)
@@ -75,7 +75,9 @@ def test_a_value_lent_before_its_creation_stays_for_its_creator(
     assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
 
 
-def test_a_worker_that_lends_to_itself_before_the_creation_takes_it_back(owners: Owners) -> None:
+def test_a_worker_that_lends_to_itself_before_the_creation_takes_it_back(
+    owners: OwnedValues,
+) -> None:
     owners.take_back(KEY, owners.share(owners.find(KEY), ME))
     owners.begin(KEY, FORK, USER)
     owners.delete(KEY, FORK)
@@ -83,9 +85,9 @@ def test_a_worker_that_lends_to_itself_before_the_creation_takes_it_back(owners:
     assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
 
 
-def test_a_fork_that_was_deleted_does_not_come_back(owners: Owners) -> None:
+def test_a_fork_that_was_deleted_does_not_come_back(owners: OwnedValues) -> None:
     owners.begin(KEY, FORK, USER)
-    child = Key("user", 2, 9)
+    child = GlobalId("user", 2, 9)
 
     owners.delete(KEY, child)
     owners.fork(KEY, child, OTHER)
@@ -94,7 +96,7 @@ def test_a_fork_that_was_deleted_does_not_come_back(owners: Owners) -> None:
     assert len(owners) == 0
 
 
-def test_a_creation_that_comes_after_its_deletion_leaves_nothing(owners: Owners) -> None:
+def test_a_creation_that_comes_after_its_deletion_leaves_nothing(owners: OwnedValues) -> None:
     owners.delete(KEY, FORK)
 
     with pytest.raises(RefNotFound, match="it was deleted"):
@@ -103,8 +105,8 @@ def test_a_creation_that_comes_after_its_deletion_leaves_nothing(owners: Owners)
     assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
 
 
-def test_a_creation_that_comes_after_its_deletion_is_made_for_others(owners: Owners) -> None:
-    child = Key("user", 2, 9)
+def test_a_creation_that_comes_after_its_deletion_is_made_for_others(owners: OwnedValues) -> None:
+    child = GlobalId("user", 2, 9)
     owners.fork(KEY, child, OTHER)
     owners.delete(KEY, FORK)
 
@@ -115,9 +117,9 @@ def test_a_creation_that_comes_after_its_deletion_is_made_for_others(owners: Own
     assert len(owners) == 0
 
 
-def test_what_the_gone_left_is_collected(owners: Owners) -> None:
+def test_what_the_gone_left_is_collected(owners: OwnedValues) -> None:
     owners.begin(KEY, FORK, USER)
-    owners.fork(KEY, Key("user", 2, 5), OTHER)
+    owners.fork(KEY, GlobalId("user", 2, 5), OTHER)
 
     assert owners.collect(lambda worker: worker == USER) == 1
     assert len(owners) == 1
@@ -125,10 +127,10 @@ def test_what_the_gone_left_is_collected(owners: Owners) -> None:
     assert len(owners) == 0
 
 
-def test_the_coordinator_is_asked_about_holders_of_known_incarnations(owners: Owners) -> None:
+def test_the_coordinator_is_asked_about_holders_of_known_incarnations(owners: OwnedValues) -> None:
     owners.begin(KEY, FORK, USER)
-    owners.fork(KEY, Key("user", 2, 5), OTHER)
-    owners.fork(KEY, Key("user", 2, 6), Worker("somebody", 0))
+    owners.fork(KEY, GlobalId("user", 2, 5), OTHER)
+    owners.fork(KEY, GlobalId("user", 2, 6), WorkerId("somebody", 0))
 
     assert owners.openers() == {tuple(USER): 0, tuple(OTHER): 0}
     assert owners.drop_worker(*USER) == 1
@@ -137,7 +139,7 @@ def test_the_coordinator_is_asked_about_holders_of_known_incarnations(owners: Ow
     assert len(owners) == 1
 
 
-def test_a_local_value_may_be_shared_again(owners: Owners) -> None:
+def test_a_local_value_may_be_shared_again(owners: OwnedValues) -> None:
     kept, _ = owners.begin(KEY, FORK, USER)
     owners.delete(KEY, FORK)
 
@@ -150,10 +152,10 @@ def test_a_local_value_may_be_shared_again(owners: Owners) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_order_of_repeated_messages_ends_empty(owners: Owners, seed: int) -> None:
+def test_any_order_of_repeated_messages_ends_empty(owners: OwnedValues, seed: int) -> None:
     chance = random.Random(seed)
     owners.begin(KEY, FORK, USER)
-    forks = [Key("user", 2, 10 + n) for n in range(10)]
+    forks = [GlobalId("user", 2, 10 + n) for n in range(10)]
     messages = [("fork", fork) for fork in forks] * 2
     chance.shuffle(messages)
     for _, fork in messages:

@@ -1,12 +1,13 @@
 """Names of values, of references to them, and of workers; each worker counts its own."""
 
 import itertools
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from gradmesh.protos.common.v1 import value_pb2, worker_pb2
 
 
-class Worker(NamedTuple):
+class WorkerId(NamedTuple):
     """One process: a restarted one is another.
 
     Args:
@@ -22,7 +23,7 @@ class Worker(NamedTuple):
         return worker_pb2.WorkerId(name=self.name, incarnation=self.incarnation)
 
 
-class Key(NamedTuple):
+class GlobalId(NamedTuple):
     """Name of a value (RRefId) or of one reference to it (ForkId).
 
     Args:
@@ -40,43 +41,64 @@ class Key(NamedTuple):
 
 
 @final
-class Keys:
+class IdCounter:
     """Names that nothing had before: a worker counts its values and references together.
 
     Args:
         me: The worker.
     """
 
-    def __init__(self, me: Worker) -> None:
+    def __init__(self, me: WorkerId) -> None:
         self._me = me
         self._count = itertools.count(1)
 
-    def new(self) -> Key:
+    def new(self) -> GlobalId:
         """Return the next name."""
-        return Key(self._me.name, self._me.incarnation, next(self._count))
+        return GlobalId(self._me.name, self._me.incarnation, next(self._count))
 
 
-def worker_of(proto: worker_pb2.WorkerId) -> Worker:
+def worker_of(proto: worker_pb2.WorkerId) -> WorkerId:
     """Return a worker that arrived."""
-    return Worker(proto.name, proto.incarnation)
+    return WorkerId(proto.name, proto.incarnation)
 
 
-def key_of(ref: value_pb2.RemoteRef) -> Key:
+def key_of(ref: value_pb2.RemoteRef) -> GlobalId:
     """Return the name of a value."""
-    return Key(ref.creator, ref.incarnation, ref.counter)
+    return GlobalId(ref.creator, ref.incarnation, ref.counter)
 
 
-def fork_of(ref: value_pb2.RemoteRef) -> Key:
+def fork_of(ref: value_pb2.RemoteRef) -> GlobalId:
     """Return the name of a reference; the creator's own has the value's."""
     return fork_key(ref.fork) if ref.HasField("fork") else key_of(ref)
 
 
-def fork_key(fork: value_pb2.ForkId) -> Key:
+def fork_key(fork: value_pb2.ForkId) -> GlobalId:
     """Return the name of a reference."""
-    return Key(fork.worker.name, fork.worker.incarnation, fork.counter)
+    return GlobalId(fork.worker.name, fork.worker.incarnation, fork.counter)
 
 
-def fork_proto(fork: Key) -> value_pb2.ForkId:
+def fork_proto(fork: GlobalId) -> value_pb2.ForkId:
     """Return the name of a reference as the wire carries it."""
     worker = worker_pb2.WorkerId(name=fork.worker, incarnation=fork.incarnation)
     return value_pb2.ForkId(worker=worker, counter=fork.counter)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One process.
+
+    Args:
+        name: Unique in the mesh.
+        rank: Its place among the workers, if it has one.
+        incarnation: Distinguishes it from a former process of the name.
+    """
+
+    name: str
+    rank: int | None = None
+    incarnation: int = 0
+
+    @property
+    def id(self) -> int | None:
+        """The rank, by the name other systems have for it."""
+        return self.rank

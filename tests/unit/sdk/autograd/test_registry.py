@@ -7,8 +7,8 @@ import pytest
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
 from gradmesh.sdk.autograd import tombstones
-from gradmesh.sdk.autograd.binding import bound, carry, current_context
-from gradmesh.sdk.autograd.contexts import CONTEXTS, Contexts, find_context
+from gradmesh.sdk.autograd.current import bound, carry, current_context
+from gradmesh.sdk.autograd.registry import CONTEXTS, ContextRegistry, find_context
 from gradmesh.sdk.autograd.tombstones import Tombstones
 
 
@@ -17,7 +17,7 @@ def context_id(counter=1, worker="w", incarnation=3):
 
 
 def test_a_context_begins_with_the_first_message_and_stays_the_same():
-    contexts = Contexts()
+    contexts = ContextRegistry()
 
     first = contexts.adopt(context_id())
 
@@ -29,7 +29,7 @@ def test_a_context_begins_with_the_first_message_and_stays_the_same():
 
 
 def test_a_released_context_is_never_revived():
-    contexts = Contexts()
+    contexts = ContextRegistry()
     contexts.adopt(context_id())
 
     released = [contexts.release(context_id()), contexts.release(context_id())]
@@ -42,7 +42,7 @@ def test_a_released_context_is_never_revived():
 
 
 def test_a_release_that_comes_before_the_first_message_counts():
-    contexts = Contexts()
+    contexts = ContextRegistry()
     contexts.release(context_id())
 
     with pytest.raises(ContextReleased):
@@ -50,7 +50,7 @@ def test_a_release_that_comes_before_the_first_message_counts():
 
 
 def test_a_restarted_worker_leaves_nothing_of_its_former_self():
-    contexts = Contexts()
+    contexts = ContextRegistry()
     for counter in (1, 2):
         contexts.adopt(context_id(counter))
     other = contexts.adopt(context_id(1, worker="x"))
@@ -64,7 +64,7 @@ def test_a_restarted_worker_leaves_nothing_of_its_former_self():
 
 
 def test_a_worker_that_is_gone_takes_its_contexts_along():
-    contexts = Contexts()
+    contexts = ContextRegistry()
     contexts.adopt(context_id(1))
     contexts.adopt(context_id(2))
     contexts.adopt(context_id(1, worker="x"))
@@ -77,7 +77,7 @@ def test_a_worker_that_is_gone_takes_its_contexts_along():
 @pytest.mark.parametrize("wrong", [{"counter": 0}, {"worker": ""}, {"incarnation": 0}])
 def test_what_is_no_id_is_refused(wrong):
     with pytest.raises(InvalidRequest):
-        Contexts().adopt(context_id(**wrong))
+        ContextRegistry().adopt(context_id(**wrong))
 
 
 def test_tombstones_are_bounded_and_keep_the_newest(monkeypatch):
@@ -106,7 +106,7 @@ def test_a_context_is_found_by_its_name():
 
 
 def test_a_thread_has_no_context_unless_one_is_carried_there():
-    ctx = Contexts().adopt(context_id())
+    ctx = ContextRegistry().adopt(context_id())
     seen = []
 
     def look():

@@ -6,7 +6,7 @@ import pytest
 from gradmesh.engine.autograd import RowGrad
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import InvalidFrame
-from gradmesh.sdk.autograd.gradients import own_arrays, pack_gradients, unpack_gradients
+from gradmesh.sdk.autograd.codec import own_arrays, pack_gradients, unpack_gradients
 
 DENSE = pb.Gradient(kind=pb.GRADIENT_KIND_DENSE)
 ROWS = pb.Gradient(kind=pb.GRADIENT_KIND_ROWS, num_rows=4)

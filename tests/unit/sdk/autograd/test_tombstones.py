@@ -1,8 +1,8 @@
-from gradmesh.sdk.autograd.newest import NewestWorkers
+from gradmesh.sdk.autograd.tombstones import WorkerLru
 
 
 def test_the_worker_silent_for_longest_is_forgotten():
-    newest = NewestWorkers(list, max_workers=2)
+    newest = WorkerLru(list, max_workers=2)
     newest.touch("a").append(1)
     newest.touch("b").append(2)
     newest.touch("a").append(3)

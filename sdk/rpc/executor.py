@@ -18,15 +18,14 @@ from gradmesh.protos.errors import InvalidRequest, MeshError, NestedTooDeep
 from gradmesh.protos.frame import Array, Frame
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.future import Future
-from gradmesh.sdk.rpc import current, failure
-from gradmesh.sdk.rpc.answers import Answers, caller_of
+from gradmesh.sdk.rpc import current
+from gradmesh.sdk.rpc.ids import WorkerId, key_of
 from gradmesh.sdk.rpc.recording import recorder
 from gradmesh.sdk.rpc.registry import Registry, is_async
-from gradmesh.sdk.rpc.reply import DEFERRED, Reply
-from gradmesh.sdk.rpc.rref.exchange import Borrowing, Exchange, Lending
-from gradmesh.sdk.rpc.rref.ids import Worker, key_of
-from gradmesh.sdk.rpc.threads import Threads
-from gradmesh.sdk.rpc.values import Incoming, Outgoing
+from gradmesh.sdk.rpc.reply import DEFERRED, DeferredReplies, Reply, caller_of, error_to_proto
+from gradmesh.sdk.rpc.rref.context import IncomingRefs, OutgoingRefs, RRefContext
+from gradmesh.sdk.rpc.threads import ThreadPool
+from gradmesh.sdk.rpc.values import ValueDecoder, ValueEncoder
 from gradmesh.sdk.transport.call import Call
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -44,7 +43,7 @@ Asking: TypeAlias = (
 
 
 @final
-class Execution:
+class CallExecutor:
     """Runs functions for callers.
 
     Args:
@@ -59,19 +58,19 @@ class Execution:
 
     def __init__(
         self,
-        me: Worker,
+        me: WorkerId,
         functions: Registry,
-        exchange: Exchange,
-        threads: Threads,
-        answers: Answers,
+        rrefs: RRefContext,
+        threads: ThreadPool,
+        deferred: DeferredReplies,
         inline: int,
         agent: "Agent",
     ) -> None:
         self._me = me
         self._functions = functions
-        self._exchange = exchange
+        self._rrefs = rrefs
         self._threads = threads
-        self._answers = answers
+        self._deferred = deferred
         self._inline = threading.Semaphore(inline)
         self._agent = agent
         self._lock = threading.Lock()  # guards active and served
@@ -103,7 +102,7 @@ class Execution:
             return done
         if not done.done():
             if caller is not None:
-                self._answers.defer(caller, message.call_id, done, self._failed)
+                self._deferred.defer(caller, message.call_id, done, self._failed)
                 return DEFERRED
             done.exception(call.deadline.remaining_s())
         return done.result()
@@ -145,8 +144,8 @@ class Execution:
         """Return the outcome of the object whose method is called, if it is not there yet."""
         if not message.HasField("target") or message.target.owner != self._me.name:
             return None
-        self._exchange.check_incarnation(message.target)
-        outcome = self._exchange.owners.find(key_of(message.target)).outcome
+        self._rrefs.check_incarnation(message.target)
+        outcome = self._rrefs.owners.find(key_of(message.target)).outcome
         return None if outcome.done() else outcome
 
     def _elsewhere(self, work: Callable[[], Reply | Future[Reply]], depth: int) -> Future[Reply]:
@@ -178,7 +177,7 @@ class Execution:
         return task
 
     def _failed(self, error: BaseException) -> Reply:
-        return Reply(error=failure.to_proto(error, "the call", self._me.name, self._functions))
+        return Reply(error=error_to_proto(error, "the call", self._me.name, self._functions))
 
     def call(
         self, message: pb.CallRequest, arrays: list[Array], call: Call
@@ -206,8 +205,10 @@ class Execution:
                 function=message.function,
                 depth=message.depth,
             )
-        borrowing = Borrowing(self._exchange, is_reply=False)
-        incoming = Incoming(arrays, call.borrowed, lambda ref: borrowing.take(ref, call.deadline))
+        borrowing = IncomingRefs(self._rrefs, is_reply=False)
+        incoming = ValueDecoder(
+            arrays, call.borrowed, lambda ref: borrowing.take(ref, call.deadline)
+        )
         with borrowing:
             args, kwargs = incoming.read_all(message.args, message.kwargs)
             target = borrowing.take(message.target, call.deadline) if _has_target(message) else None
@@ -281,9 +282,9 @@ class Execution:
             return self._encode(done.result(), message, name)
 
     def _encode(self, result: Any, message: Request | pb.FetchRefRequest, name: str) -> Reply:
-        caller = Worker(message.caller.name, message.caller.incarnation)
-        lending = Lending(self._exchange, caller)
-        outgoing = Outgoing(lending.lend)
+        caller = WorkerId(message.caller.name, message.caller.incarnation)
+        lending = OutgoingRefs(self._rrefs, caller)
+        outgoing = ValueEncoder(lending.lend)
         try:
             value = outgoing.add(result)
             note = None
@@ -303,7 +304,7 @@ class Execution:
 
     def error(self, error: BaseException, name: str) -> pb.RemoteError:
         """Return what a caller gets to know of a function that failed."""
-        return failure.to_proto(error, name, self._me.name, self._functions)
+        return error_to_proto(error, name, self._me.name, self._functions)
 
 
 def handling(note: AutogradNote | None) -> AbstractContextManager[object]:

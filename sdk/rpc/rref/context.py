@@ -1,30 +1,37 @@
 """References on their way from worker to worker: what is noted when one leaves, and comes."""
 
+import logging
+import threading
 from typing import Any, final
 
 from gradmesh.protos.common.v1 import value_pb2
 from gradmesh.protos.errors import MeshError, RefNotFound
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.rpc.rref.control import METHODS, Control, KnowsPeers
-from gradmesh.sdk.rpc.rref.ids import (
-    Key,
-    Keys,
-    Worker,
+from gradmesh.sdk.rpc.directory import WorkerDirectory
+from gradmesh.sdk.rpc.ids import (
+    GlobalId,
+    IdCounter,
+    WorkerId,
     fork_key,
     fork_of,
     fork_proto,
     key_of,
     worker_of,
 )
-from gradmesh.sdk.rpc.rref.owners import Owners
-from gradmesh.sdk.rpc.rref.rref import Home, RRef
-from gradmesh.sdk.rpc.rref.users import Used, Users
+from gradmesh.sdk.rpc.rref.control import METHODS, RRefControl, WorkerChannels
+from gradmesh.sdk.rpc.rref.owners import OwnedValues
+from gradmesh.sdk.rpc.rref.rref import RRef, RRefClient
+from gradmesh.sdk.rpc.rref.users import UserRef, UserRefs
 from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
+_log = logging.getLogger(__name__)
+
+_EVERY_S = 2.0
+
 
 @final
-class Lending:
+class OutgoingRefs:
     """The references in one message that is about to be sent.
 
     Args:
@@ -32,13 +39,13 @@ class Lending:
         to: Who gets the message.
     """
 
-    __slots__ = ("_exchange", "_shared", "_to", "holds")
+    __slots__ = ("_rrefs", "_shared", "_to", "holds")
 
-    def __init__(self, exchange: "Exchange", to: Worker) -> None:
-        self._exchange = exchange
+    def __init__(self, rrefs: "RRefContext", to: WorkerId) -> None:
+        self._rrefs = rrefs
         self._to = to
-        self.holds: list[Key] = []
-        self._shared: list[tuple[Key, Key]] = []
+        self.holds: list[GlobalId] = []
+        self._shared: list[tuple[GlobalId, GlobalId]] = []
 
     def lend(self, obj: object) -> value_pb2.RemoteRef | None:
         """Return what the wire carries for a reference, or None for an object that is none.
@@ -48,25 +55,25 @@ class Lending:
         """
         if not isinstance(obj, RRef):
             return None
-        exchange = self._exchange
+        rrefs = self._rrefs
         if obj._kept is not None:
             key = obj._kept.key
-            fork = exchange.owners.share(obj._kept, self._to)
+            fork = rrefs.owners.share(obj._kept, self._to)
             self._shared.append((key, fork))
             return value_pb2.RemoteRef(
-                owner=exchange.me.name,
-                owner_incarnation=exchange.me.incarnation,
+                owner=rrefs.me.name,
+                owner_incarnation=rrefs.me.incarnation,
                 creator=key.worker,
                 incarnation=key.incarnation,
                 counter=key.counter,
                 fork=fork_proto(fork),
             )
         used = obj._usable()
-        fork = exchange.users.hold(obj, self._to.name)
+        fork = rrefs.users.hold(obj, self._to.name)
         self.holds.append(fork)
         proto = used.proto()
         proto.fork.CopyFrom(fork_proto(fork))
-        proto.parent.CopyFrom(exchange.me.proto())
+        proto.parent.CopyFrom(rrefs.me.proto())
         return proto
 
     def target(self, rref: RRef[Any]) -> value_pb2.RemoteRef:
@@ -83,17 +90,17 @@ class Lending:
     def arrived(self) -> None:
         """Let go: the receiver has answered, so the owners know its references."""
         for fork in self.holds:
-            self._exchange.users.release(fork)
+            self._rrefs.users.release(fork)
 
     def undo(self) -> None:
         """Take everything back: the message was not sent."""
         self.arrived()
         for key, fork in self._shared:
-            self._exchange.owners.delete(key, fork)
+            self._rrefs.owners.delete(key, fork)
 
 
 @final
-class Borrowing:
+class IncomingRefs:
     """The references in one message that arrived; a context manager around reading it.
 
     Leaving it waits until the owners know them all.
@@ -103,12 +110,12 @@ class Borrowing:
         is_reply: Whether the sender waits for word that they arrived.
     """
 
-    __slots__ = ("_calls", "_exchange", "_is_reply")
+    __slots__ = ("_calls", "_is_reply", "_rrefs")
 
-    def __init__(self, exchange: "Exchange", is_reply: bool) -> None:
-        self._exchange = exchange
+    def __init__(self, rrefs: "RRefContext", is_reply: bool) -> None:
+        self._rrefs = rrefs
         self._is_reply = is_reply
-        self._calls: list[tuple[PendingCall, Used, Worker]] = []
+        self._calls: list[tuple[PendingCall, UserRef, WorkerId]] = []
 
     def take(self, ref: value_pb2.RemoteRef, deadline: Deadline) -> RRef[Any]:
         """Return a reference that arrived.
@@ -116,24 +123,24 @@ class Borrowing:
         Raises:
             RefNotFound: The value is gone.
         """
-        exchange = self._exchange
+        rrefs = self._rrefs
         parent = worker_of(ref.parent) if ref.HasField("parent") else None
-        if ref.owner == exchange.me.name:
+        if ref.owner == rrefs.me.name:
             return self._own(ref, parent)
         fork = fork_of(ref)
-        if parent == exchange.me:
-            held = exchange.users.held(fork)
+        if parent == rrefs.me:
+            held = rrefs.users.held(fork)
             if held is not None:
                 return held  # type: ignore[no-any-return]
-        used = Used(Worker(ref.owner, ref.owner_incarnation), key_of(ref), fork)
-        rref: RRef[Any] = RRef._of_user(exchange.home, used)
-        exchange.users.track(rref, used)
+        used = UserRef(WorkerId(ref.owner, ref.owner_incarnation), key_of(ref), fork)
+        rref: RRef[Any] = RRef._of_user(rrefs.home, used)
+        rrefs.users.track(rref, used)
         if parent is None:
             used.confirmed.set_result(None)  # the owner itself made it
         else:
-            request = pb.ForkRefRequest(ref=ref, caller=exchange.me.proto())
+            request = pb.ForkRefRequest(ref=ref, caller=rrefs.me.proto())
             try:
-                channel = exchange.peers.channel(ref.owner, deadline)
+                channel = rrefs.directory.channel(ref.owner, deadline)
                 call = channel.start(METHODS["ForkRef"], request, deadline)
             except BaseException as error:
                 used.fail(error)
@@ -141,18 +148,18 @@ class Borrowing:
             self._calls.append((call, used, parent))
         return rref
 
-    def _own(self, ref: value_pb2.RemoteRef, parent: Worker | None) -> RRef[Any]:
+    def _own(self, ref: value_pb2.RemoteRef, parent: WorkerId | None) -> RRef[Any]:
         """Return a reference to a value of this worker."""
-        exchange = self._exchange
-        exchange.check_incarnation(ref)
+        rrefs = self._rrefs
+        rrefs.check_incarnation(ref)
         key, fork = key_of(ref), fork_of(ref)
-        rref: RRef[Any] = RRef._of_owner(exchange.home, exchange.owners.find(key))
+        rref: RRef[Any] = RRef._of_owner(rrefs.home, rrefs.owners.find(key))
         if parent is None:
-            exchange.owners.take_back(key, fork)
-        elif parent == exchange.me:
-            exchange.users.release(fork)
+            rrefs.owners.take_back(key, fork)
+        elif parent == rrefs.me:
+            rrefs.users.release(fork)
         elif parent is not None and self._is_reply:
-            exchange.control.accept(parent, fork)
+            rrefs.control.accept(parent, fork)
         return rref
 
     def __enter__(self) -> None:
@@ -180,14 +187,14 @@ class Borrowing:
                 used.fail(error)
             else:
                 used.confirmed.set_result(None)
-                self._exchange.control.accept(parent, used.fork)
+                self._rrefs.control.accept(parent, used.fork)
         self._calls.clear()
         if failure is not None:
             raise failure
 
 
 @final
-class Exchange:
+class RRefContext:
     """All references of one worker.
 
     Args:
@@ -197,14 +204,16 @@ class Exchange:
         control: Sends messages about references.
     """
 
-    def __init__(self, me: Worker, home: Home, peers: KnowsPeers, control: Control) -> None:
+    def __init__(
+        self, me: WorkerId, home: RRefClient, directory: WorkerChannels, control: RRefControl
+    ) -> None:
         self.me = me
         self.home = home
-        self.peers = peers
+        self.directory = directory
         self.control = control
-        self.keys = Keys(me)
-        self.owners = Owners(me, self.keys)
-        self.users = Users(self.keys, control)
+        self.keys = IdCounter(me)
+        self.owners = OwnedValues(me, self.keys)
+        self.users = UserRefs(self.keys, control)
 
     def check_incarnation(self, ref: value_pb2.RemoteRef) -> None:
         """Return if a reference to a value of this worker is to one of this process.
@@ -221,3 +230,82 @@ class Exchange:
     def accept_fork(self, fork: value_pb2.ForkId) -> None:
         """Hear that an owner knows a reference that was passed on from here."""
         self.users.release(fork_key(fork))
+
+
+@final
+class CallCleanup:
+    """What happens when a call has ended.
+
+    Args:
+        lending: The references it carried.
+        kept: What must live until then.
+    """
+
+    __slots__ = ("_kept", "_lending")
+
+    def __init__(self, lending: OutgoingRefs, kept: object) -> None:
+        self._lending = lending
+        self._kept = kept
+
+    def __call__(self, answered: bool) -> None:
+        """Let go of what the call needed."""
+        # After a call of unknown fate the receiver may still ask for its references.
+        if answered:
+            self._lending.arrived()
+        self._kept = None
+
+
+@final
+class RRefCollector:
+    """Looks now and then who is still there.
+
+    Args:
+        exchange: The references.
+        peers: Knows who is there.
+    """
+
+    def __init__(self, rrefs: RRefContext, directory: WorkerDirectory) -> None:
+        self._rrefs = rrefs
+        self._directory = directory
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread = threading.Thread(target=self._run, name="rref-collector", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_EVERY_S):
+            try:
+                self.collect()
+            except MeshError as error:
+                _log.debug("references not looked after", extra={"error": error.message})
+            except Exception:
+                _log.exception("references not looked after")
+
+    def collect(self) -> None:
+        """Forget what belongs to workers that are gone.
+
+        A name that came back with another incarnation is another worker.
+        """
+        rrefs = self._rrefs
+        others = {holder for holder in rrefs.owners.holders() if holder != rrefs.me}
+        if not others and not rrefs.users.counts()["num_pending_children"]:
+            return
+        members = self._directory.refresh(Deadline.after(_EVERY_S))
+
+        def is_gone(worker: WorkerId) -> bool:
+            return worker != rrefs.me and self._directory.is_lost(worker, members)
+
+        count = rrefs.owners.collect(is_gone)
+        rrefs.users.collect(is_gone)
+        if count:
+            _log.warning("collected references of lost workers", extra={"references": count})
+
+    def close(self) -> None:
+        """End; may be called twice."""
+        self._closed.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5.0)

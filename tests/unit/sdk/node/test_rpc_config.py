@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.setting import ConfigError
-from gradmesh.sdk.rpc.config import RpcConfig
 
 
 def test_modules_are_found_in_the_working_directory(

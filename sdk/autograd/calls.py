@@ -1,4 +1,4 @@
-"""What a part of a backward pass has sent and not heard of yet."""
+"""The calls of a backward share that have no answer yet."""
 
 import threading
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from gradmesh.protos.errors import MeshError
 from gradmesh.protos.method import Body, Method
-from gradmesh.sdk.autograd.failure import lost
+from gradmesh.sdk.autograd.codec import lost
 from gradmesh.sdk.transport.channel import Channel, PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -37,7 +37,7 @@ class Peers(Protocol):
 
 
 @final
-class Outbox:
+class PassCalls:
     """Calls under way to other workers and to servers of tables.
 
     Args:

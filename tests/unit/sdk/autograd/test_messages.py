@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import autograd_pb2, worker_pb2
 from gradmesh.protos.errors import InvalidFrame, InvalidRequest, WorkerLost
-from gradmesh.sdk.autograd.lineage import Lineage
+from gradmesh.sdk.autograd.messages import Lineage
 
 
 def noted(lineage, *message):

@@ -27,13 +27,14 @@ def test_all_gather_timeout() -> None:
 
     for future in futures:
         with pytest.raises(
-            errors.DeadlineExceeded, match=r"driver did not come within 0\.10 s; those who meet are"
+            errors.DeadlineExceeded,
+            match=r"driver did not arrive within 0\.10 s; the participants are",
         ):
             future.wait()
 
 
 def test_who_does_not_belong_cannot_meet() -> None:
-    with pytest.raises(errors.InvalidRequest, match="'driver' is not among those who meet"):
+    with pytest.raises(errors.InvalidRequest, match="'driver' is not among the participants"):
         gm.rpc.barrier(WORKERS)
 
 

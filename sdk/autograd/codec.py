@@ -1,13 +1,28 @@
-"""Gradients of a message's tensors as the wire carries them."""
+"""Gradients and failures of a backward pass as the wire carries them."""
 
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gradmesh.engine.autograd import RowGrad
 from gradmesh.engine.backend import to_numpy
 from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
-from gradmesh.protos.errors import InvalidFrame
+from gradmesh.protos.errors import (
+    BackwardFailed,
+    InvalidFrame,
+    MeshError,
+    SendNotFound,
+    Unreachable,
+    WorkerLost,
+    WorkerNotFound,
+    from_reason,
+)
 from gradmesh.protos.frame import Array
+
+# A message that crosses the wire loses its middle beyond 2000 bytes; the end of a traceback is
+# what its reader needs.
+_TRACE_CHARACTERS = 1200
+
 
 _DENSE = pb.Gradient(kind=pb.GRADIENT_KIND_DENSE)
 _NONE = pb.Gradient()
@@ -69,3 +84,49 @@ def _unpack(gradient: pb.Gradient, arrays: Iterator[Array]) -> Any:
             f"{gradient.num_rows} rows in all do not fit together"
         )
     return RowGrad(ids, rows, gradient.num_rows, gradient.coalesced)
+
+
+def to_failure(worker: str, error: BaseException) -> pb.Failure:
+    """Return what the others get to know of an error.
+
+    Args:
+        worker: Where it was raised.
+        error: What was raised.
+    """
+    if isinstance(error, MeshError):
+        named = {"worker": worker} | error.metadata
+        return pb.Failure(
+            worker=named["worker"], reason=error.reason, message=error.message, metadata=named
+        )
+    trace = "".join(traceback.format_exception(error, limit=-8))[-_TRACE_CHARACTERS:]
+    return pb.Failure(
+        worker=worker,
+        reason=BackwardFailed.reason,
+        message=f"{type(error).__name__}: {error}\n{trace}",
+        metadata={"worker": worker, "type": type(error).__name__},
+    )
+
+
+def from_failure(failure: pb.Failure, what: str) -> MeshError:
+    """Return the error that a failure stands for.
+
+    Args:
+        failure: What arrived.
+        what: Which pass, for the message.
+    """
+    message = failure.message
+    if failure.reason == BackwardFailed.reason:
+        message = f"{what} failed on {failure.worker}: {message}"
+    return from_reason(failure.reason, message, dict(failure.metadata))
+
+
+def lost(worker: str, error: MeshError) -> MeshError:
+    """Return what it means for a pass that a worker could not be told something."""
+    if isinstance(error, Unreachable | WorkerNotFound | SendNotFound):
+        found = WorkerLost(
+            f"{worker} is gone, or has restarted: {error.message}; go on in a new context",
+            worker=worker,
+        )
+        found.__cause__ = error
+        return found
+    return error

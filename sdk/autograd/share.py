@@ -17,26 +17,26 @@ from gradmesh.protos.autograd.v1 import autograd_pb2 as pb
 from gradmesh.protos.errors import BackwardAborted, MeshError
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import methods_of
-from gradmesh.sdk.autograd.active import working_for
-from gradmesh.sdk.autograd.binding import bound
-from gradmesh.sdk.autograd.gradients import pack_gradients, unpack_gradients
-from gradmesh.sdk.autograd.outbox import Outbox
+from gradmesh.sdk.autograd.calls import PassCalls
+from gradmesh.sdk.autograd.codec import pack_gradients, unpack_gradients
+from gradmesh.sdk.autograd.current import bound, running_share
 from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
     from gradmesh.sdk.autograd.context import Context
-    from gradmesh.sdk.autograd.messages import ReceivedMessage, Sent
-
-Returned: TypeAlias = tuple[int, list[Any]]
-"""Count of a message, and the gradients of its tensors."""
+    from gradmesh.sdk.autograd.messages import RecvRecord, SendRecord
 
 METHODS = methods_of(pb.DESCRIPTOR.services_by_name["AutogradService"])
 """The rpcs of a backward pass by name."""
 
 
+Returned: TypeAlias = tuple[int, list[Any]]
+"""Count of a message, and the gradients of its tensors."""
+
+
 @final
-class Part:
+class BackwardShare:
     """What one process does for one pass.
 
     Args:
@@ -69,10 +69,10 @@ class Part:
         self._inbox: list[tuple[int, Sequence[Any]]] = []
         self._seen: set[int] = set()
         self._plan: pb.Plan | None = None
-        self._expected: dict[int, Sent] = {}
+        self._expected: dict[int, SendRecord] = {}
         self._engine: LocalPass | None = None
         self._under_way = BackwardScope(ctx.map)
-        self._outbox = Outbox(ctx, deadline)
+        self._outbox = PassCalls(ctx, deadline)
         self.brought: list[tuple[str, int]] = []
         # Who gets gradients in the answer to the call that the working thread serves, and these.
         self._asking: str | None = None
@@ -198,7 +198,7 @@ class Part:
             for count, grads in inbox:
                 if count in self._expected:
                     engine.feed(self._expected[count].entry, grads)
-            with bound(self.ctx), working_for(self), self._under_way:
+            with bound(self.ctx), running_share(self), self._under_way:
                 engine.run()
             self._collect()
             if engine.left == 0 and not self.over:
@@ -225,7 +225,7 @@ class Part:
         """Run a pass that no other worker's gradients enter, by the engine's quickest way."""
         held = dict(self.ctx.map)
         try:
-            with bound(self.ctx), working_for(self):
+            with bound(self.ctx), running_share(self):
                 run()
             self._collect()
         except BaseException:
@@ -235,7 +235,7 @@ class Part:
         with self._lock:
             self.over = True
 
-    def send_back(self, message: "ReceivedMessage", grads: list[Any]) -> None:
+    def send_back(self, message: "RecvRecord", grads: list[Any]) -> None:
         """Send the gradients of a message to the worker it came from, without waiting."""
         if self.error is not None:
             raise self._aborted()

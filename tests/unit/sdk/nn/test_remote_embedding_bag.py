@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gradmesh.sdk.nn.bags import read_bags
+from gradmesh.sdk.nn.remote_embedding_bag import read_bags
 
 # Of a: [1, 2], [3]; of b: [], [4, 5, 6].
 IDS = np.array([1, 2, 3, 4, 5, 6])

@@ -6,8 +6,7 @@ from typing import Protocol, TypeAlias, final
 
 from gradmesh.protos.coordinator.v1 import membership_pb2, status_pb2
 from gradmesh.protos.errors import InvalidRequest, Unreachable, WorkerNotFound
-from gradmesh.sdk.rpc.rref.ids import Worker
-from gradmesh.sdk.rpc.worker import WorkerInfo
+from gradmesh.sdk.rpc.ids import WorkerId, WorkerInfo
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -18,7 +17,7 @@ To: TypeAlias = str | int | WorkerInfo
 """A worker by name, by rank, or as it is known."""
 
 
-class KnowsMembers(Protocol):
+class StatusSource(Protocol):
     """Whoever can be asked who is there: the coordinator."""
 
     def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
@@ -26,7 +25,7 @@ class KnowsMembers(Protocol):
 
 
 @final
-class Peers:
+class WorkerDirectory:
     """All workers of the mesh, as one of them sees them.
 
     Asked for once and remembered; asked for again when a name is unknown or nobody answers there.
@@ -38,16 +37,16 @@ class Peers:
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
         self._lock = threading.Lock()  # guards all below
-        self._coordinator: KnowsMembers | None = None
+        self._coordinator: StatusSource | None = None
         self._members: dict[str, membership_pb2.Member] = {}
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, WorkerId] = {}
         self._channels: dict[str, Channel] = {}
-        self._once: set[Worker] = set()
+        self._once: set[WorkerId] = set()
         self._once_ranks: set[int] = set()
         self._suspects: set[str] = set()
         self._closed = False
 
-    def join(self, coordinator: KnowsMembers) -> None:
+    def join(self, coordinator: StatusSource) -> None:
         """Begin to ask the coordinator."""
         self._coordinator = coordinator
 
@@ -64,10 +63,10 @@ class Peers:
         with self._lock:
             self._members = members
             self._workers = {
-                name: Worker(name, m.incarnation) for name, m in members.items() if m.address
+                name: WorkerId(name, m.incarnation) for name, m in members.items() if m.address
             }
             self._suspects.clear()
-            self._once |= {Worker(m.name, m.incarnation) for m in members.values()}
+            self._once |= {WorkerId(m.name, m.incarnation) for m in members.values()}
             self._once_ranks |= {m.rank for m in members.values() if m.HasField("rank")}
             for name, channel in list(self._channels.items()):
                 member = members.get(name)
@@ -112,9 +111,9 @@ class Peers:
             )
         return None if member is None or not member.address else info_of(member)
 
-    def known(self, name: str) -> Worker:
+    def known(self, name: str) -> WorkerId:
         """Return a worker as far as it is known, without asking anybody."""
-        return self._workers.get(name) or Worker(name, 0)
+        return self._workers.get(name) or WorkerId(name, 0)
 
     def infos(self, deadline: Deadline) -> list[WorkerInfo]:
         """Return everybody who can be called, by name."""
@@ -143,11 +142,11 @@ class Peers:
                 channel = self._channels[worker] = self._dial(member.address, worker)
         return channel
 
-    def is_gone(self, worker: Worker, deadline: Deadline) -> bool:
+    def is_gone(self, worker: WorkerId, deadline: Deadline) -> bool:
         """Tell whether a process was a member and is none any more, asking the coordinator."""
         return self.is_lost(worker, self.refresh(deadline))
 
-    def is_lost(self, worker: Worker, members: dict[str, membership_pb2.Member]) -> bool:
+    def is_lost(self, worker: WorkerId, members: dict[str, membership_pb2.Member]) -> bool:
         """Tell whether a process was a member and is not among these.
 
         A caller that never was one has no lease, so nothing says that it is gone.

@@ -1,4 +1,4 @@
-"""The contexts that are open on this process, whoever opened them."""
+"""The contexts that are open on this process, opened here or on other workers."""
 
 import threading
 from collections import Counter
@@ -8,23 +8,22 @@ from typing import Any, final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
-from gradmesh.sdk.autograd.binding import bound, current_context
+from gradmesh.sdk.autograd.calls import Peers
 from gradmesh.sdk.autograd.context import Context, ContextKey
-from gradmesh.sdk.autograd.newest import NewestWorkers
-from gradmesh.sdk.autograd.outbox import Peers
+from gradmesh.sdk.autograd.current import bound, current_context
 from gradmesh.sdk.autograd.releaser import Releaser
-from gradmesh.sdk.autograd.tombstones import Tombstones
+from gradmesh.sdk.autograd.tombstones import Tombstones, WorkerLru
 from gradmesh.sdk.mesh.mesh import Mesh
 
 
 @final
-class Contexts:
+class ContextRegistry:
     """Open contexts by id, and tombstones of those that are over."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards all below
         self._open: dict[ContextKey, Context] = {}
-        self._buried = NewestWorkers(Tombstones)
+        self._buried = WorkerLru(Tombstones)
         self._newest: dict[str, int] = {}
         self._peers: Peers | None = None
         self._mesh: Mesh | None = None
@@ -180,7 +179,7 @@ def _released(id_: context_pb2.ContextId) -> ContextReleased:
     return ContextReleased(f"context {name} is over; open a new one", context=name)
 
 
-CONTEXTS = Contexts()
+CONTEXTS = ContextRegistry()
 """Those of this process."""
 
 
