@@ -1,1 +1,1 @@
-"""The contract: messages, codec, error catalogue, sharding and limits."""
+"""The contract: messages, codec, rpc tables, error catalogue, sharding and limits."""

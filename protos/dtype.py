@@ -1,4 +1,4 @@
-"""Element types of the wire and numpy's, one for one. All are little-endian."""
+"""Element types of the wire and their numpy dtypes, one to one. All are little-endian."""
 
 from typing import Any
 
@@ -20,16 +20,16 @@ WIRE_TO_NUMPY: dict[int, np.dtype[Any]] = {
     else np.dtype(np.dtype(name).newbyteorder("<").str)
     for name, number in _BY_NAME.items()
 }
-"""numpy's type for each element type of the wire."""
+"""The numpy dtype of each element type of the wire."""
 
 _NUMPY_TO_WIRE = {dtype: number for number, dtype in WIRE_TO_NUMPY.items()}
 
 
 def wire_dtype(dtype: np.dtype[Any]) -> int:
-    """Return the wire's number for a numpy type.
+    """Return the wire number of a numpy dtype.
 
     Raises:
-        InvalidRequest: The contract has no such type, e.g. complex or object.
+        InvalidRequest: The contract has no such dtype, e.g. complex or object.
     """
     number = _NUMPY_TO_WIRE.get(dtype) or _NUMPY_TO_WIRE.get(dtype.newbyteorder("<"))
     if number is None:
@@ -39,10 +39,10 @@ def wire_dtype(dtype: np.dtype[Any]) -> int:
 
 
 def numpy_dtype(number: int) -> np.dtype[Any]:
-    """Return numpy's type for the wire's number.
+    """Return the numpy dtype of a wire number.
 
     Raises:
-        InvalidRequest: The number is none of the contract's.
+        InvalidRequest: The contract has no such number.
     """
     try:
         return WIRE_TO_NUMPY[number]

@@ -1,7 +1,7 @@
 """The catalogue of errors that cross the wire.
 
     MeshError
-    ├── InvalidRequest            the caller's bug; do not repeat
+    ├── InvalidRequest            a bug of the caller; do not repeat
     │   └── InvalidFrame
     ├── IdOutOfRange
     ├── TableNotFound, FunctionNotFound, RefNotFound, WorkerNotFound
@@ -21,9 +21,9 @@
     │   └── GradientMissing
     └── InternalError
 
-Each class names its gRPC status, its reason on the wire and whether a repetition can help. The
-server interceptor, the client border, the retry loop and docs/errors.md all read this file. All are
-RuntimeErrors, which torch raises when a call or a peer fails, beside the builtin that fits.
+Each class defines its gRPC status, its reason on the wire and whether a retry can help. The server
+interceptor, the clients, the retries and docs/errors.md all read this file. All errors are
+RuntimeErrors, which torch raises when a call or a peer fails, and also the builtin that fits.
 """
 
 from enum import Enum
@@ -40,7 +40,7 @@ class Retry(Enum):
     CALL = "same call, with backoff"
     """The same call may succeed a little later."""
     REFRESH = "after a refresh"
-    """Fetch newer state, then begin again from a higher level."""
+    """Fetch newer state, then repeat from a higher level."""
 
 
 class MeshError(RuntimeError, GradmeshError):
@@ -48,7 +48,7 @@ class MeshError(RuntimeError, GradmeshError):
 
     Args:
         message: What happened, to which thing, and what to do.
-        metadata: The values of the message again, for programs.
+        metadata: The values in the message, for programs.
     """
 
     code: ClassVar[str] = "UNKNOWN"
@@ -69,7 +69,7 @@ class InvalidRequest(MeshError, ValueError):
 
 
 class InvalidFrame(InvalidRequest):
-    """Bytes that are no message of the contract: truncated, oversized or inconsistent."""
+    """Bytes that are not a message of the contract: truncated, oversized or inconsistent."""
 
     reason = "INVALID_FRAME"
 
@@ -100,7 +100,7 @@ class FunctionNotFound(MeshError, KeyError, AttributeError):
 
 
 class RefNotFound(MeshError, KeyError):
-    """The owner keeps no value under that reference: deleted, or the owner restarted."""
+    """The owner has no value under that reference: it was deleted, or the owner restarted."""
 
     code = "NOT_FOUND"
     reason = "REF_NOT_FOUND"
@@ -139,7 +139,7 @@ class KeyConflict(MeshError):
 
 
 class NotMember(MeshError):
-    """The process is no member, or its lease ran out; register again."""
+    """The process is not a member, or its lease expired; register again."""
 
     code = "FAILED_PRECONDITION"
     reason = "NOT_MEMBER"
@@ -181,35 +181,35 @@ class LaneUnavailable(MeshError):
 
 
 class BaseLost(MeshError):
-    """The server does not know what changed since that checkpoint; make a full one."""
+    """The server no longer tracks what changed since that checkpoint; make a full one."""
 
     code = "FAILED_PRECONDITION"
     reason = "BASE_LOST"
 
 
 class RunLost(MeshError):
-    """A server does not hold the run at the step it shall go on from; begin it again."""
+    """A server does not have the run at the step to continue from; begin it again."""
 
     code = "FAILED_PRECONDITION"
     reason = "RUN_LOST"
 
 
 class ShardMismatch(MeshError):
-    """A server's log holds other buckets than the shard map gives it; start as many as then."""
+    """A server's log holds other buckets than the shard map; start as many servers as before."""
 
     code = "FAILED_PRECONDITION"
     reason = "SHARD_MISMATCH"
 
 
 class ReshardUnderWay(MeshError):
-    """The number of parameter servers is being changed already; wait until that is over."""
+    """The number of parameter servers is being changed already; wait until that has ended."""
 
     code = "FAILED_PRECONDITION"
     reason = "RESHARD_UNDER_WAY"
 
 
 class ReshardAborted(MeshError):
-    """A change of the number of parameter servers was given up; map and rows are as before."""
+    """A change of the number of parameter servers was aborted; map and rows are as before."""
 
     code = "FAILED_PRECONDITION"
     reason = "RESHARD_ABORTED"
@@ -232,7 +232,7 @@ class StaleShardMap(MeshError):
 
 
 class SnapshotLost(MeshError):
-    """The snapshot or restore is over: a new run, a restart, or too long a silence; begin again."""
+    """The snapshot or restore ended: a new run, a restart or a timeout; begin it again."""
 
     code = "ABORTED"
     reason = "SNAPSHOT_LOST"
@@ -240,7 +240,7 @@ class SnapshotLost(MeshError):
 
 
 class BackwardAborted(MeshError):
-    """The backward pass was given up, because another part of it failed; begin a new one."""
+    """The backward pass was aborted, because another part of it failed; begin a new one."""
 
     code = "ABORTED"
     reason = "BACKWARD_ABORTED"
@@ -248,7 +248,7 @@ class BackwardAborted(MeshError):
 
 
 class WorkerLost(MeshError, ConnectionError):
-    """A worker that takes part is gone or has restarted; go on without it in a new context."""
+    """A participating worker ended or restarted; continue without it in a new context."""
 
     code = "ABORTED"
     reason = "WORKER_LOST"
@@ -280,7 +280,7 @@ class RoundOpen(MeshError):
 
 
 class JobDone(MeshError):
-    """The job was finished before; there is nothing left to train."""
+    """The job has finished already; there is nothing left to train."""
 
     code = "FAILED_PRECONDITION"
     reason = "JOB_DONE"
@@ -295,7 +295,7 @@ class KeyMissing(MeshError):
 
 
 class Draining(MeshError):
-    """The process is leaving and takes no new calls."""
+    """The process is draining and accepts no new calls."""
 
     code = "UNAVAILABLE"
     reason = "DRAINING"
@@ -311,7 +311,7 @@ class Unreachable(MeshError, ConnectionError):
 
 
 class Overloaded(MeshError):
-    """Too many calls run on the worker at once; it did not begin this one."""
+    """Too many calls run on the worker at once; it did not start this one."""
 
     code = "UNAVAILABLE"
     reason = "OVERLOADED"
@@ -326,7 +326,7 @@ class StoreFull(MeshError):
 
 
 class NestedTooDeep(MeshError, RecursionError):
-    """Calls that wait for calls, deeper than the limit; they would go on for ever."""
+    """Calls that wait for calls, deeper than the limit; the recursion would not end."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "NESTED_TOO_DEEP"
@@ -368,14 +368,14 @@ class BackwardFailed(MeshError):
 
 
 class DeadlineExceeded(MeshError, TimeoutError):
-    """The caller's time ran out; allow more, or find out what the worker waits for."""
+    """The deadline of the caller passed; allow more time, or find out what the worker waits for."""
 
     code = "DEADLINE_EXCEEDED"
     reason = "DEADLINE_EXCEEDED"
 
 
 class GradientMissing(DeadlineExceeded):
-    """A backward pass waited in vain for gradients; the message names where they belong."""
+    """A backward pass waited for gradients until its deadline; the message names for what."""
 
     reason = "GRADIENT_MISSING"
 
@@ -402,7 +402,7 @@ def _leaves(cls: type[MeshError]) -> list[type[MeshError]]:
 
 
 CATALOGUE: dict[str, type[MeshError]] = {cls.reason: cls for cls in _leaves(MeshError)}
-"""Every error class of the wire by its reason."""
+"""Every error class of the wire by reason."""
 
 
 def from_reason(reason: str, message: str, metadata: dict[str, str]) -> MeshError:

@@ -40,7 +40,8 @@ _DATA_KEY = bytes([_DATA << 3 | LENGTH])
 _ALIGN = 16
 _MAX_EXTENT = 2**48
 _MAX_SHAPE_BYTES = 10 * limits.MAX_AXES
-# An array has four fields, and eight more if its shape is not packed; the rest is for the future.
+# An array has four fields, and eight more if its shape is not packed; the others are for later
+# versions.
 _MAX_FIELDS = 64
 
 
@@ -59,7 +60,7 @@ class Frame(Generic[M]):
 
 @final
 class Serialized:
-    """A message as its bytes, for requests that repeat: it is sent as any message is.
+    """The bytes of a message, for requests that repeat; sent like any other message.
 
     Args:
         data: The bytes.
@@ -75,12 +76,12 @@ class Serialized:
         return self.data
 
     def ByteSize(self) -> int:  # noqa: N802  # as protobuf calls it
-        """Return how many there are."""
+        """Return the number of bytes."""
         return len(self.data)
 
 
 def is_bulk(message: type[Message] | Message) -> bool:
-    """Tell whether a message type carries arrays."""
+    """Return whether a message type carries arrays."""
     found = message.DESCRIPTOR.fields_by_number.get(ARRAYS_FIELD)
     return found is not None and found.name == "arrays"
 
@@ -90,7 +91,7 @@ def encode(frame: Frame[Any], max_bytes: int = limits.MAX_FRAME_BYTES) -> bytes:
 
     Args:
         frame: What to send; arrays of any layout and byte order.
-        max_bytes: Refuse a larger frame, before anything of its size is allocated.
+        max_bytes: Refuse a larger frame, before memory of its size is allocated.
 
     Raises:
         InvalidRequest: An array's type or number of axes is not part of the contract.
@@ -115,7 +116,7 @@ def encode(frame: Frame[Any], max_bytes: int = limits.MAX_FRAME_BYTES) -> bytes:
 
 
 def _encode_array(array: Array, at: int) -> tuple[bytes, Array]:
-    """Return what precedes the elements when the array stands at byte `at`, and the elements."""
+    """Return the bytes before the elements of an array at byte `at`, and the elements."""
     if array.ndim > limits.MAX_AXES:
         raise InvalidRequest(
             f"an array of {array.ndim} axes cannot be sent; at most {limits.MAX_AXES}",
@@ -131,7 +132,7 @@ def _encode_array(array: Array, at: int) -> tuple[bytes, Array]:
 # Most frames repeat the shapes of the frames before them.
 @lru_cache(maxsize=1024)
 def _prefix(number: int, shape: tuple[int, ...], size: int, at: int) -> bytes:
-    """Return what precedes `size` bytes of elements, which then lie at a multiple of 16."""
+    """Return the bytes before `size` bytes of elements, which then lie at a multiple of 16."""
     fixed = bytes((_DTYPE << 3 | VARINT, number))
     if shape:
         extents = b"".join(map(varint, shape))
@@ -152,15 +153,15 @@ def decode(
     """Read a frame; its arrays are views of `data`.
 
     Raises:
-        InvalidFrame: The bytes are no such message, or exceed a limit. Nothing was allocated for
-            what they claim beyond their own size.
+        InvalidFrame: The bytes are not such a message, or exceed a limit. No memory was allocated
+            for sizes that they claim.
     """
     end = len(data)
     if end > max_bytes:
         raise _too_large(end, max_bytes)
     arrays: list[Array] = []
     head: list[bytes] = []
-    head_bytes = at = run = 0  # the fields since `run` are no arrays and not yet in `head`
+    head_bytes = at = run = 0  # fields since `run` are not arrays and not yet in `head`
     while at < end:
         number, kind, start, stop = read_field(data, at, end)
         if number != ARRAYS_FIELD:
@@ -184,7 +185,7 @@ def parse(data: bytes, message_type: type[Received]) -> Received:
     """Read a message without arrays.
 
     Raises:
-        InvalidFrame: The bytes are no such message.
+        InvalidFrame: The bytes are not such a message.
     """
     if len(data) > limits.MAX_HEAD_BYTES:
         raise head_too_large(len(data))
@@ -276,7 +277,7 @@ def _too_many_axes(index: int) -> InvalidFrame:
 
 
 def head_too_large(size: int) -> InvalidFrame:
-    """Return the error for a message whose part that is no array is too large."""
+    """Return the error for a message that is too large without its arrays."""
     return InvalidFrame(
         f"a message with {size} bytes beside its arrays exceeds {limits.MAX_HEAD_BYTES}; send bulk "
         "data as arrays",

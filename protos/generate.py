@@ -54,8 +54,8 @@ def main() -> int:
             return 1 if stale else 0
         for extra in held.keys() - fresh.keys():
             held[extra].unlink()
-        for place, path in fresh.items():
-            shutil.copyfile(path, ROOT / "protos" / place)
+        for stub, path in fresh.items():
+            shutil.copyfile(path, ROOT / "protos" / stub)
         print(f"{len(fresh)} files, {len(stale)} changed")
     return 0
 

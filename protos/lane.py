@@ -1,8 +1,8 @@
-"""Lane frames: the messages of hot rpcs on a lane instead of gRPC.
+"""Lane frames: how the messages of hot rpcs travel on a lane.
 
 A frame is a fixed header, a table that describes the arrays, and the protobuf message without its
 arrays. The arrays' elements follow at multiples of 64 in the stream (TCP), or lie in the sender's
-shared memory (shm). Nothing a peer claims is believed before it is checked against a limit.
+shared memory (shm). Everything that a peer claims is checked against a limit first.
 """
 
 import math
@@ -22,10 +22,10 @@ VERSION = 1
 """Of the frames and the handshake; both ends must agree."""
 
 ALIGN = 64
-"""Every array begins at a multiple of this: a cache line, and what vector units like best."""
+"""Every array begins at a multiple of this: the size of a cache line and of vector registers."""
 
 SUCCEEDED, FAILED = 0, 1
-"""What stands in a response where a request has the number of its rpc."""
+"""Outcomes: in a response they take the place of the rpc number of a request."""
 
 HEADER = struct.Struct("<HHIIIIIQ")
 """Magic, number, call id, deadline in ms, bytes of head, of table, reserved, of body."""
@@ -39,7 +39,7 @@ _EXTENT = struct.Struct("<Q")
 _SMALL_TABLE = 4096
 
 MAX_PREFIX_BYTES = HEADER.size + _MAX_TABLE_BYTES + limits.MAX_HEAD_BYTES + ALIGN
-"""Largest part of a frame that stands before its arrays."""
+"""Largest size of a frame without its arrays."""
 
 
 class FrameHeader(NamedTuple):
@@ -56,7 +56,7 @@ class FrameHeader(NamedTuple):
 
 
 class ArrayEntry(NamedTuple):
-    """Where an array of a frame lies."""
+    """Shape, dtype and position of an array in the body of a frame."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -72,11 +72,11 @@ def read_header(data: Any) -> FrameHeader:
     """Read and check the fixed part of a frame.
 
     Raises:
-        InvalidFrame: It is none, or claims more than the limits allow.
+        InvalidFrame: The bytes are not a header, or claim more than the limits allow.
     """
     header = FrameHeader._make(HEADER.unpack_from(data))
     if header.magic != MAGIC:
-        raise InvalidFrame("these bytes are no lane frame")
+        raise InvalidFrame("these bytes are not a lane frame")
     if header.head_bytes > limits.MAX_HEAD_BYTES or header.table_bytes > _MAX_TABLE_BYTES:
         raise InvalidFrame(
             f"a lane frame claims {header.head_bytes} bytes beside its arrays and "
@@ -94,12 +94,12 @@ def entry(number: int, shape: tuple[int, ...], offset: int) -> bytes:
 
 
 class ArrayTable(NamedTuple):
-    """All arrays of a frame.
+    """The decoded table of a frame: where its arrays lie.
 
     Attributes:
         entries: The arrays in order.
-        end: Where the last of them ends.
-        bools: Which of them hold truth values, whose bytes must be checked.
+        end: End of the last array.
+        bools: Indices of the bool arrays, whose bytes must be checked.
     """
 
     entries: tuple[ArrayEntry, ...]
@@ -111,9 +111,9 @@ def read_table(table: bytes) -> ArrayTable:
     """Read the description of a frame's arrays.
 
     Raises:
-        InvalidFrame: It is none, or breaks a limit.
+        InvalidFrame: The bytes are not a table, or exceed a limit.
     """
-    # What a peer sends decides what is kept: little, and few of them.
+    # The cache is filled by what peers send: only small tables, and few of them.
     return _read_small_table(table) if len(table) <= _SMALL_TABLE else _read_table(table)
 
 
@@ -160,7 +160,7 @@ def read_arrays(layout: ArrayTable, buffer: Any, base: int, body_bytes: int) -> 
     """Return the arrays of a frame as views of `buffer`, whose body begins at `base`.
 
     Raises:
-        InvalidFrame: An array reaches beyond the body, or holds a truth value that is none.
+        InvalidFrame: An array reaches beyond the body, or a bool array holds other bytes than 0, 1.
     """
     if layout.end > body_bytes:
         raise InvalidFrame(f"an array ends at {layout.end} of a body of {body_bytes} bytes")

@@ -16,7 +16,7 @@ MAX_FRAME_BYTES = 256 * 2**20
 """One message, unless a process is configured otherwise."""
 
 MAX_HEAD_BYTES = 4 * 2**20
-"""What a message carries beside its arrays; protobuf takes a multiple of it to hold it parsed."""
+"""A message without its arrays; protobuf needs a multiple of it to hold it parsed."""
 
 MAX_NAME_BYTES = 256
 """A table, worker, function or key name in UTF-8."""
@@ -38,14 +38,14 @@ MAX_LINEAGE = 2**16
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return the name.
+    """Return the name if it is valid.
 
     Raises:
-        InvalidRequest: It is empty, too long, or has characters that do not belong into a name.
+        InvalidRequest: It is empty, too long, or has a character that names may not have.
     """
     if len(name) > MAX_NAME_BYTES or not _ALLOWED.fullmatch(name):
         raise InvalidRequest(
-            f"{name[:40]!r} is no name for a {kind}; use letters, digits and _ . : / -, "
+            f"{name[:40]!r} is not a name for a {kind}; use letters, digits and _ . : / -, "
             f"at most {MAX_NAME_BYTES}",
             kind=kind,
         )

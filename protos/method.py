@@ -24,7 +24,7 @@ class Method:
         name: Name of the rpc, e.g. "Lookup".
         request_type: Class of the request.
         response_type: Class of the response.
-        repeatable: Whether the call may be sent again when its fate is unknown.
+        repeatable: Whether the call may be sent again when its outcome is unknown.
 
     Attributes:
         path: Path of the rpc in gRPC.
@@ -43,7 +43,7 @@ class Method:
 
     def __post_init__(self) -> None:
         full = f"{self.service}/{self.name}"
-        # Read at every call, so worked out once.
+        # Read at every call, so computed once.
         object.__setattr__(self, "path", f"/{full}")
         object.__setattr__(self, "number", HOT.get(full, 0))
         object.__setattr__(self, "bulk", (is_bulk(self.request_type), is_bulk(self.response_type)))
@@ -86,7 +86,7 @@ def from_wire(data: bytes, message_type: type[Message], max_bytes: int) -> Body:
     """Read a request or response.
 
     Raises:
-        InvalidFrame: The bytes are no such message.
+        InvalidFrame: The bytes are not such a message.
     """
     if is_bulk(message_type):
         return decode(data, message_type, max_bytes)

@@ -1,7 +1,7 @@
 """Rows and gradients in fewer bytes on the wire, at the price of precision.
 
-Half precision is a rounding. int8 rounds each row to 255 steps between plus and minus its largest
-element; the size of a step travels beside it, as float32.
+Half precision rounds. int8 rounds each row to 255 steps between plus and minus its largest element;
+the size of a step is sent beside the row, as float32.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 
 EXACT = array_pb2.ELEMENT_TYPE_UNSPECIFIED
-"""Rows travel in the type of their table."""
+"""Rows travel in the dtype of their table."""
 
 _INT8 = array_pb2.ELEMENT_TYPE_INT8
 _NAMES = {
@@ -26,7 +26,7 @@ _STEPS = np.float32(127)
 
 
 def wire_number(name: str | None) -> array_pb2.ElementType:
-    """Return the wire's number of a precision; None is exact.
+    """Return the wire number of a precision; None is exact.
 
     Raises:
         InvalidRequest: There is no such precision.
@@ -43,7 +43,7 @@ def arrays_per_table(wire: int) -> int:
     """Return how many arrays carry the rows of one table.
 
     Raises:
-        InvalidRequest: Rows cannot travel in that type.
+        InvalidRequest: Rows cannot travel in that dtype.
     """
     if wire != EXACT and wire not in _NAMES.values():
         raise InvalidRequest(f"rows cannot travel as element type {wire}", element_type=wire)
@@ -51,7 +51,7 @@ def arrays_per_table(wire: int) -> int:
 
 
 def pack(rows: Array, wire: int) -> list[Array]:
-    """Return rows, [n, dim], as they travel: the rows, and for int8 their steps, float32 [n]."""
+    """Return rows [n, dim] packed for the wire: the rows, and for int8 their steps, float32 [n]."""
     arrays_per_table(wire)
     if wire == EXACT:
         return [rows]
@@ -64,10 +64,10 @@ def pack(rows: Array, wire: int) -> list[Array]:
 
 
 def unpack(arrays: Sequence[Array], wire: int) -> Array:
-    """Return rows from what `pack` made of them, as float32 unless they travelled exactly.
+    """Return the rows of arrays made by `pack`, as float32 unless the precision is exact.
 
     Raises:
-        InvalidRequest: The arrays are not what the precision says.
+        InvalidRequest: The arrays do not fit the precision.
     """
     if wire == EXACT:
         return arrays[0]
@@ -89,7 +89,7 @@ def unpack_all(arrays: Sequence[Array], wire: int) -> list[Array]:
     """Return the rows of several tables.
 
     Raises:
-        InvalidRequest: The arrays are not what the precision says.
+        InvalidRequest: The arrays do not fit the precision.
     """
     width = arrays_per_table(wire)
     if len(arrays) % width:

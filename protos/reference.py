@@ -1,6 +1,6 @@
-"""The table of errors in docs/errors.md, made from the catalogue itself.
+"""The table of errors in docs/errors.md, generated from the catalogue.
 
-`python -m gradmesh.protos.reference docs/errors.md` writes it anew.
+`python -m gradmesh.protos.reference docs/errors.md` updates it.
 """
 
 import sys
@@ -19,7 +19,7 @@ def errors_table() -> str:
 
 
 def renew(page: str) -> str:
-    """Return the page with its table written anew.
+    """Return the page with its table updated.
 
     Raises:
         ValueError: The page lacks the markers.

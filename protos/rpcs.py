@@ -92,7 +92,7 @@ ADMIN = "admin"
 READER = "reader"
 
 ROLES = ("parameter-server", "trainer", "worker", "client", READER, ADMIN)
-"""`client` reads and writes tables from outside; `reader` only reads rows and what there is."""
+"""`client` reads and writes tables from outside; `reader` only reads rows and descriptions."""
 
 _SERVER, _TRAINER, _WORKER, _CLIENT = ROLES[:4]
 
@@ -100,14 +100,14 @@ _ADMIN = frozenset({ADMIN})
 _TRAINERS = _ADMIN | {_TRAINER}
 _SERVERS = _ADMIN | {_SERVER}
 _MEMBERS = _ADMIN | {_SERVER, _TRAINER, _WORKER, _CLIENT}
-_EVERYBODY = _MEMBERS | {READER}
+_ALL = _MEMBERS | {READER}
 
 _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
     "autograd.v1.AutogradService": {
         _MEMBERS: ("SendGradients", "ReportParts", "AbortPass", "ProbePass", "StepParameters"),
     },
     "coordinator.v1.CoordinatorService": {
-        _EVERYBODY: ("DescribeTable", "ListTables", "GetShardMap", "GetReshard", "GetStatus"),
+        _ALL: ("DescribeTable", "ListTables", "GetShardMap", "GetReshard", "GetStatus"),
         _MEMBERS: (
             "Register",
             "RenewLease",
@@ -129,8 +129,8 @@ _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
         _ADMIN: ("RequestCheckpoint", "ScaleParameterServers"),
     },
     "owner.v1.OwnerService": {
-        # What goes over a lane or a stream is checked there, call by call.
-        _EVERYBODY: ("Describe", "OpenLane", "Exchange"),
+        # Calls on a lane are checked one by one when they arrive.
+        _ALL: ("Describe", "OpenLane", "Exchange"),
         _MEMBERS: (
             "Call",
             "CreateRef",
@@ -145,8 +145,8 @@ _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
         ),
     },
     "parameter_server.v1.ParameterServerService": {
-        # A reader's lookups have no context, and make no rows.
-        _EVERYBODY: ("Lookup", "InspectTable"),
+        # Lookups of a reader have no context, and create no rows.
+        _ALL: ("Lookup", "InspectTable"),
         _MEMBERS: (
             "Refresh",
             "Backward",
@@ -179,4 +179,4 @@ MAY_REGISTER: dict[str, frozenset[str]] = {
     _CLIENT: frozenset({_CLIENT}),
     READER: frozenset(),
 }
-"""As what a caller of each role but the admin may become a member."""
+"""The roles in which a caller of each role but admin may become a member."""

@@ -1,7 +1,7 @@
-"""Which shard holds an id. Every client computes it the same way, so nobody has to ask.
+"""Which shard holds an id. Every client computes it the same way, without a call.
 
-Ids hash to a fixed number of buckets, and a shard map says which parameter server holds which
-bucket. Moving buckets, not rows, is what lets the number of servers change later.
+Ids hash to a fixed number of buckets, and a shard map assigns the buckets to parameter servers.
+Because buckets move, not single rows, the number of servers can change later.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ Ids: TypeAlias = NDArray[np.int64]
 def buckets_of(ids: Ids) -> NDArray[np.int64]:
     """Return the bucket of each id: the upper 12 bits of splitmix64's finalizer.
 
-    The lower bits are left to the hash maps of the servers, which would degenerate if all their
-    ids agreed in them.
+    The hash maps of the servers use the lower bits, and would degenerate if all ids of a server
+    agreed in them.
     """
     x = ids.astype(np.uint64)
     x ^= x >> np.uint64(30)
@@ -33,16 +33,17 @@ def buckets_of(ids: Ids) -> NDArray[np.int64]:
 
 
 def even_buckets(shards: int) -> list[int]:
-    """Return a shard for each bucket, as even as can be."""
+    """Return a shard for each bucket, as evenly as possible."""
     return [bucket * shards // BUCKETS for bucket in range(BUCKETS)]
 
 
 def rebalance(held: Sequence[int], shards: int) -> list[int]:
-    """Return a shard for each bucket, as even as can be, moving as few buckets as can be.
+    """Return a shard for each bucket, as evenly as possible with as few moves as possible.
 
     Args:
-        held: The shard that holds each bucket, among those to come; -1 for one that will not be.
-        shards: How many there will be.
+        held: The shard that holds each bucket now, numbered as in the result; -1 where it is not
+            part of the result.
+        shards: Number of shards of the result.
     """
     quotas = [BUCKETS // shards + (shard < BUCKETS % shards) for shard in range(shards)]
     counts = [0] * shards
@@ -51,8 +52,8 @@ def rebalance(held: Sequence[int], shards: int) -> list[int]:
         kept = shard >= 0 and counts[shard] < quotas[shard]
         found.append(shard if kept else -1)
         counts[shard] += kept
-    room = (shard for shard in range(shards) for _ in range(quotas[shard] - counts[shard]))
-    return [next(room) if shard < 0 else shard for shard in found]
+    free = (shard for shard in range(shards) for _ in range(quotas[shard] - counts[shard]))
+    return [next(free) if shard < 0 else shard for shard in found]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +77,7 @@ class ShardMap:
         return self.bucket_shards[buckets_of(ids)]
 
     def owned_by(self, name: str) -> NDArray[np.bool_]:
-        """Return for each bucket whether a server holds it; none if it is not in the map."""
+        """Return for each bucket whether a server holds it; all False if it is not in the map."""
         shard = list(self.names).index(name) if name in self.names else -1
         owned: NDArray[np.bool_] = np.asarray(self.bucket_shards) == shard
         return owned

@@ -1,4 +1,4 @@
-"""Python values as typed values of the wire, and back. Nothing here can carry code."""
+"""Python values as typed values of the wire, and back. No value can carry code."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ from gradmesh.protos.frame import Array
 _INT64 = range(-(2**63), 2**63)
 
 Encode: TypeAlias = Callable[[object, list[Array]], pb.Value | None]
-"""Returns the value of an object that this package cannot encode, or None; adds its arrays."""
+"""Returns the value of an object that this module cannot encode, or None; appends its arrays."""
 
 Decode: TypeAlias = Callable[[str, pb.Value, list[Array]], Any]
 """Returns the object of a value of the kinds in `FOREIGN`, given the kind and the arrays."""
@@ -30,10 +30,10 @@ def to_value(obj: object, arrays: list[Array], other: Encode | None = None) -> p
         obj: None, bool, int, float, str, bytes, numpy array or scalar, list, tuple, dict with text
             keys, or a remote reference. A numpy scalar becomes an array without axes.
         arrays: Receives the arrays; the value points into it.
-        other: Asked about objects of any other type.
+        other: Called for objects of any other type.
 
     Raises:
-        InvalidRequest: The object is of no such type, or nested too deeply.
+        InvalidRequest: The object has another type, or is nested too deeply.
     """
     try:
         return _to_value(obj, arrays, other, 0)
@@ -88,10 +88,10 @@ def from_value(
     """Return the Python object of a typed value.
 
     Args:
-        value: What arrived.
-        arrays: The arrays that came with it.
-        other: Makes the objects of the kinds in `FOREIGN`; without it they arrive as messages.
-        depth: How deep in lists and maps the value lies.
+        value: The typed value.
+        arrays: The arrays that arrived with it.
+        other: Makes the objects of the kinds in `FOREIGN`; without it they stay messages.
+        depth: Nesting depth of the value in lists and maps.
 
     Raises:
         InvalidFrame: The value is empty, points to an array that is not there, or is nested too

@@ -1,9 +1,9 @@
-"""The few pieces of protobuf's wire format that the frame codec writes and reads by hand."""
+"""The parts of protobuf's wire format that the frame codec writes and reads by hand."""
 
 from gradmesh.protos.errors import InvalidFrame
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-"""Wire types in use today; groups (3, 4) are not part of proto3."""
+"""The wire types of proto3; groups (3, 4) are not part of it."""
 
 
 _ONE_BYTE = [bytes([value]) for value in range(0x80)]
@@ -24,7 +24,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode the integer at `at`; return it and the position behind it.
+    """Decode the integer at `at`; return it and the position after it.
 
     Raises:
         InvalidFrame: It runs over `end` or over 64 bits.

@@ -14,7 +14,7 @@ from gradmesh.protos.limits import check_name
 from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
-from gradmesh.sdk.process.process import ProcessConfig, spare_what_stays
+from gradmesh.sdk.process.process import ProcessConfig, freeze_objects
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.registry import REGISTRY, Registry
 from gradmesh.sdk.rpc.servicer import ContextHolder
@@ -119,7 +119,7 @@ def init(
         node.leave(0)
         raise
     if install:
-        spare_what_stays()
+        freeze_objects()
         node.before_leave(gc.unfreeze)
     _log.info("worker joined", extra={"worker": name, "address": server.address})
     return node

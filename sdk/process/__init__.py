@@ -1,4 +1,4 @@
-"""What every gradmesh process shares: configuration, logs, metrics, signals, its life and end."""
+"""What every gradmesh process shares: configuration, logs, metrics, signals, draining."""
 
 from gradmesh.sdk.process.config import Sections as Sections
 from gradmesh.sdk.process.config import load as load

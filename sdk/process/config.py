@@ -38,10 +38,10 @@ def convert(annotation: Any, raw: object, rule: SettingRule) -> Any:
         rule: Range and check of the setting.
 
     Returns:
-        The value to keep.
+        The value of the setting.
 
     Raises:
-        ValueError: With what was expected and what came.
+        ValueError: States what was expected and what was given.
     """
     inner, optional = _without_none(annotation)
     if optional and (raw is None or raw == "" or raw == "none"):
@@ -53,7 +53,7 @@ def convert(annotation: Any, raw: object, rule: SettingRule) -> Any:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` when a known name is near, else an empty string."""
+    """Return `; did you mean 'x'?` when a known name is similar, else an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -150,14 +150,14 @@ def _in_range(value: object, rule: SettingRule) -> None:
 
 S = TypeVar("S", bound=Section)
 
-# Variables that the command line reads itself.
+# Variables that the command line itself reads.
 RESERVED = frozenset(
     f"GRADMESH_{name}"
     for name in ("CONFIG", "CONTEXT", "IMAGE", "NAME", "NAMESPACE", "ON", "STATE")
 )
 
 # Kubernetes and Docker links describe a service called gradmesh-coordinator by variables such as
-# GRADMESH_COORDINATOR_PORT_7070_TCP_ADDR; they are no settings of ours, and no mistake of the user.
+# GRADMESH_COORDINATOR_PORT_7070_TCP_ADDR. They are neither settings nor mistakes of the user.
 _LINK = re.compile(r"GRADMESH_\w+_(PORT(_\d+_\w+)?|SERVICE_(HOST|PORT\w*))")
 
 
@@ -167,7 +167,7 @@ class Sections:
 
     Args:
         values: The sections that were loaded.
-        sources: For each `section.key` that is not at its default, where it came from.
+        sources: The source of each `section.key` that is not at its default.
     """
 
     def __init__(self, values: Iterable[Section], sources: Mapping[str, str]) -> None:
@@ -182,7 +182,7 @@ class Sections:
         return section in self._values
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """Return plain values by section and key. Secrets are in there as file paths only."""
+        """Return plain values by section and key; secrets appear as file paths only."""
         return {value.section: section_as_dict(value) for value in self._values.values()}
 
     def as_json(self) -> str:
@@ -217,7 +217,7 @@ def load(
         flags: Values from the command line by `section.key`; None means not given.
         environment: Variables; those that begin with GRADMESH_ must be known.
         file: A TOML file with one table per section.
-        known: Names of further sections that file and environment may speak about.
+        known: Names of further sections that file and environment may contain.
 
     Returns:
         The effective configuration.
@@ -234,7 +234,7 @@ def load(
 
 @final
 class _Reader:
-    """Collects raw values from the weakest source to the strongest, and problems on the way."""
+    """Collects raw values from the weakest source to the strongest, and all problems."""
 
     def __init__(self, sections: Sequence[type[Section]], known: Iterable[str]) -> None:
         self._sections = sections
@@ -277,7 +277,7 @@ class _Reader:
                 text = f"unknown setting{did_you_mean(key, names)}"
                 self._problems.append(Problem(f"{name}.{key}", text, source))
             elif isinstance(raw, str) and _is_path(declared) and raw not in ("", "none"):
-                # A path in a file means the same wherever the process is started.
+                # A path in a file is relative to the file, not to the working directory.
                 self._raw[declared.key] = (folder / Path(raw).expanduser(), source)
             elif isinstance(raw, list) and declared.annotation == tuple[Path, ...]:
                 paths = [folder / Path(p).expanduser() if isinstance(p, str) else p for p in raw]
@@ -291,7 +291,7 @@ class _Reader:
         for name, raw in sorted(environment.items()):
             if not name.startswith("GRADMESH_") or name in RESERVED:
                 continue
-            # A setting may look like a link, as transport.lane_port does; so it comes first.
+            # Settings first: the variable of transport.lane_port looks like a link.
             if name in variables:
                 self._raw[variables[name].key] = (raw, f"environment {name}")
             elif _LINK.fullmatch(name):
@@ -309,7 +309,7 @@ class _Reader:
         values = [section(**self._fields(section)) for section in self._sections]
         sources = {key: source for key, (_, source) in self._raw.items()}
         result = Sections(values, sources)
-        # Checks between fields would only repeat the news about a field that is already wrong.
+        # Checks between fields would only repeat the problem of a field that is already wrong.
         if not self._problems:
             for value in values:
                 for found in (*value.problems(), *value.problems_with(result)):

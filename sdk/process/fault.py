@@ -1,7 +1,7 @@
-"""Faults that tests inject: a process that ends itself at a named point of its work.
+"""Fault injection for tests: a process ends itself at a named point of its work.
 
-Off unless `process.faults` is set, which no deployment does. A fault fires once, also over the
-restarts of its process: it leaves a mark in a folder.
+Off unless `process.faults` is set, which no deployment does. A fault fires once, even if its
+process restarts: it leaves a mark file in a folder.
 """
 
 import logging
@@ -18,12 +18,12 @@ _SIGNALS = {"kill": signal.SIGKILL, "leave": signal.SIGTERM}
 
 @final
 class PlannedFault(NamedTuple):
-    """Where a process dies, or is told to leave.
+    """A point at which a process kills itself or begins to drain.
 
     Attributes:
         worker: Name of the process.
         point: Name of the point.
-        step: The step at which, or after which, it is reached.
+        step: The fault fires the first time the point is reached at this step or a later one.
         how: `kill` for SIGKILL, `leave` for SIGTERM.
     """
 
@@ -37,17 +37,17 @@ class PlannedFault(NamedTuple):
         """Return a fault from `worker:point:step` or `worker:point:step:leave`.
 
         Raises:
-            ValueError: The text is none.
+            ValueError: The text is not a fault.
         """
         worker, point_, step, how = (*text.split(":"), *[""] * 4)[:4]
         is_whole = text.count(":") in (2, 3) and worker and point_ and step.isdigit()
         if not is_whole or (how or "kill") not in _SIGNALS or text.endswith(":"):
-            raise ValueError(f"{text!r} is no fault; write worker:point:step or …:leave")
+            raise ValueError(f"{text!r} is not a fault; write worker:point:step or …:leave")
         return cls(worker, point_, int(step), how or "kill")
 
     @property
     def mark(self) -> str:
-        """Name of the file that says that it has fired."""
+        """Name of the file that records that it has fired."""
         return "-".join(map(str, self))
 
 
@@ -65,11 +65,11 @@ def plan(worker: str, faults: Sequence[str], folder: Path | None) -> None:
 
 
 def point(name: str, step: int = 0) -> None:
-    """Die here, or begin to leave, if a fault says so."""
+    """Kill the process, or begin to drain it, if a fault is planned here."""
     if not _planned:
         return
     for fault, mark in _planned:
         if fault.point == name and step >= fault.step and not mark.exists():
             mark.touch()
-            _log.warning("a planned fault", extra={"point": name, "step": step, "how": fault.how})
+            _log.warning("injected fault", extra={"point": name, "step": step, "how": fault.how})
             os.kill(os.getpid(), _SIGNALS[fault.how])

@@ -1,4 +1,4 @@
-"""Logs of a process: one JSON object a line for machines, or aligned coloured lines for people.
+"""Logs of a process: one JSON object per line for machines, or aligned coloured lines for people.
 
 Both come from the same record, `fields_of`, so a supervisor can show the JSON lines of its
 children in the pretty form.
@@ -44,7 +44,7 @@ class LogConfig(Section):
     )
 
     def pretty_on(self, stream: TextIO) -> bool:
-        """Say whether lines written to the stream take the pretty form."""
+        """Return whether lines written to the stream take the pretty form."""
         return self.format == "pretty" or (self.format == "auto" and stream.isatty())
 
 
@@ -53,8 +53,8 @@ def set_up_logging(config: LogConfig, role: str, stream: TextIO | None = None) -
 
     Args:
         config: Form and level.
-        role: Which process of the cluster speaks, such as `parameter-server-0`.
-        stream: Where to write; standard error by default.
+        role: The process that writes, such as `parameter-server-0`.
+        stream: The destination; standard error by default.
     """
     stream = sys.stderr if stream is None else stream
     pretty = config.pretty_on(stream)
@@ -70,7 +70,7 @@ def set_up_logging(config: LogConfig, role: str, stream: TextIO | None = None) -
 
 @final
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ts, level, role, name, message, then the extra fields."""
+    """One JSON object per line: ts, level, role, name, message, then the extra fields."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
@@ -93,16 +93,16 @@ class PrettyFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line, with the traceback below it if it has one."""
         fields = fields_of(record, self._role, self)
-        # It would fill the screen of whoever starts five processes; JSON lines have it.
+        # The configuration of several processes would fill the screen; JSON lines have it.
         fields.pop("config", None)
         return pretty_line(fields, colour=self._colour)
 
 
 def fields_of(record: logging.LogRecord, role: str, formatter: logging.Formatter) -> dict[str, Any]:
-    """Return what a record says, in the order in which it is written.
+    """Return the fields of a record in the order in which they are written.
 
-    Extra fields whose name speaks of a token, password or secret are blotted out, unless they
-    name a file.
+    Values of extra fields named after a token, password or secret are masked, unless they name a
+    file.
     """
     fields: dict[str, Any] = {
         "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -113,7 +113,7 @@ def fields_of(record: logging.LogRecord, role: str, formatter: logging.Formatter
     }
     for key, value in vars(record).items():
         if key not in _PLAIN:
-            # `name` and `role` are taken, and the extra field must not be lost.
+            # `name` and `role` are taken; an extra field of that name must not be lost.
             fields[f"{key}_" if key in _HEAD else key] = "***" if _is_secret(key) else value
     if record.exc_info:
         fields["traceback"] = formatter.formatException(record.exc_info)

@@ -1,4 +1,4 @@
-"""The HTTP endpoint for monitoring: Prometheus metrics and the health of the process."""
+"""The HTTP endpoint for monitoring: Prometheus metrics and health probes."""
 
 import socket
 import threading
@@ -29,7 +29,7 @@ def _listening_or_off(value: str) -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig(Section):
-    """Where the process shows its metrics and health."""
+    """Where the process serves its metrics and health."""
 
     section: ClassVar[str] = "metrics"
     flag_prefix: ClassVar[str] = "metrics-"
@@ -42,7 +42,7 @@ class MetricsConfig(Section):
 
 
 def new_registry() -> CollectorRegistry:
-    """Return a registry with the figures of the process itself: memory, CPU, files, GC."""
+    """Return a registry with the metrics of the process itself: memory, CPU, files, GC."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -56,9 +56,9 @@ class MetricsEndpoint:
 
     Args:
         listen: Address to bind; port 0 takes a free one.
-        registry: What /metrics shows.
-        healthy: Asked by /healthz; False answers 503, so that nobody sends new work.
-        ready: Asked by /readyz, too: whether the process has begun to do its work.
+        registry: The metrics that /metrics serves.
+        healthy: Called by /healthz and /readyz; False responds 503, so that no new work is sent.
+        ready: Called by /readyz, too: whether the process has begun its work.
 
     Raises:
         AddressInUse: The address cannot be bound.
@@ -142,4 +142,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Stay silent: a scrape every few seconds is no news."""
+        """Log nothing: scrapes arrive every few seconds."""

@@ -44,7 +44,7 @@ def reachable(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Say whether an address can be reached from this machine only."""
+    """Return whether an address can be reached from this machine only."""
     host = split(address)[0]
     if host == "localhost":
         return True
@@ -55,7 +55,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_everywhere(address: str) -> bool:
-    """Say whether an address to listen on means all interfaces, and so nothing to others."""
+    """Return whether an address to listen on means all interfaces, and so cannot be dialled."""
     try:
         return ipaddress.ip_address(split(address)[0]).is_unspecified
     except ValueError:
@@ -63,10 +63,10 @@ def is_everywhere(address: str) -> bool:
 
 
 def write_address(file: Path | None, address: str) -> None:
-    """Tell others the bound address by a file that appears whole or not at all.
+    """Write the bound address to a file, atomically, for other processes to read.
 
     Args:
-        file: Where to write; None does nothing.
+        file: The file; None does nothing.
         address: The address with its real port.
     """
     if file is None:
@@ -108,7 +108,7 @@ def readable_file(path: Path) -> Path:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig(Section):
-    """Certificates and token of a process, for the calls it serves and for those it makes."""
+    """Certificates and tokens of a process, for the calls it serves and those it makes."""
 
     section: ClassVar[str] = "security"
 
@@ -148,14 +148,14 @@ class SecurityConfig(Section):
         return self.tls_certificate_file is not None or self.tls_authority_file is not None
 
     def problems(self) -> Iterable[Problem]:
-        """Yield halves of a pair that stand alone."""
+        """Yield settings that lack another one."""
         if self.tls_certificate_file is not None and self.tls_key_file is None:
             yield Problem("tls_key_file", "is missing; a certificate needs its private key")
         if self.tls_key_file is not None and self.tls_certificate_file is None:
             yield Problem("tls_certificate_file", "is missing; a private key needs a certificate")
         if self.tls_require_client_certificate and self.tls_authority_file is None:
             yield Problem(
-                "tls_authority_file", "is missing; it says which client certificates are good"
+                "tls_authority_file", "is missing; it decides which client certificates are valid"
             )
 
         if self.certificate_roles and not self.tls_require_client_certificate:
@@ -164,7 +164,7 @@ class SecurityConfig(Section):
             )
 
     def problems_at(self, key: str, address: str) -> Iterable[Problem]:
-        """Yield what is unsafe when the address of setting `key` is served or called."""
+        """Yield what is unsafe about serving or calling the address of setting `key`."""
         tokens = self.token_file is not None or self.tokens_file is not None
         plain = tokens and not self.tls
         if plain and not self.allow_plaintext_token and not is_loopback(address):

@@ -75,7 +75,7 @@ class Lifecycle:
 
     Args:
         config: The drain deadline and whether there is a lifeline.
-        hard_exit: How the process is cut off; `os._exit`, which tests replace.
+        hard_exit: Ends a process that hangs in its drain; `os._exit`, which tests replace.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ class Lifecycle:
 
     @property
     def exit_code(self) -> int:
-        """What the process should exit with: 0 unless a signal or `stop` said otherwise."""
+        """The exit code of the process: 0 unless a signal or `stop` set another."""
         return DONE if self._exit_code is None else self._exit_code
 
     def on_drain(self, name: str, callback: Callable[[float], object]) -> None:
-        """Register what to do before the process ends.
+        """Register a callback to run before the process ends.
 
         Args:
             name: What is drained, for the log.
-            callback: Called with the seconds that remain; later ones are called first.
+            callback: Called with the remaining seconds; the last registered is called first.
         """
         self._callbacks.append((name, callback))
 
@@ -152,7 +152,7 @@ class Lifecycle:
             try:
                 callback(max(0.0, self._deadline - time.monotonic()))
             except Exception:
-                # One part that fails to close must not keep the others from closing.
+                # A callback that fails must not prevent the others.
                 _log.exception("drain failed", extra={"part": name})
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -167,31 +167,31 @@ class Lifecycle:
             self._hard_exit(self.exit_code)
 
     def _hold_lifeline(self) -> None:
-        # os.read, not sys.stdin: a reader blocked in a buffered stream would hold its lock at exit.
+        # os.read, not sys.stdin: a thread blocked in a buffered stream would hold its lock at exit.
         while os.read(_STDIN, 4096):
             pass
-        self.stop(TERMINATED, "the supervisor is gone")
+        self.stop(TERMINATED, "the supervisor has ended")
 
 
 @final
 class _Signals:
-    """Hears signals in a thread of its own, so that a main thread stuck in C code hears them too.
+    """Handles signals in a thread of its own, so that a main thread blocked in C code delays none.
 
-    Python runs signal handlers in the main thread, between bytecodes. But the number is written to
-    the wakeup descriptor at once, whatever that thread does.
+    Python runs signal handlers in the main thread, between bytecodes, but writes the number to the
+    wakeup descriptor at once.
     """
 
-    def __init__(self, heard: Callable[[signal.Signals], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_signal: Callable[[signal.Signals], None]) -> None:
+        self._on_signal = on_signal
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        # Before the handlers: a signal that comes between the two must not be lost.
+        # Before the handlers: a signal between the two must not be lost.
         self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._before = {n: signal.signal(n, lambda number, frame: None) for n in _EXIT_CODES}
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
     def close(self) -> None:
-        """Give the signals back to whoever had them."""
+        """Restore the former handlers."""
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -201,7 +201,7 @@ class _Signals:
         while numbers := os.read(self._reader, 64):
             for number in numbers:
                 if number in _EXIT_CODES:
-                    self._heard(signal.Signals(number))
+                    self._on_signal(signal.Signals(number))
         os.close(self._reader)
 
 
@@ -221,11 +221,11 @@ _PAD_BYTES = 64 << 20
 def keep_big_buffers() -> bool:
     """Make malloc keep freed big buffers instead of returning them to the kernel.
 
-    A reply of 16 MiB otherwise pays page faults on each call, which cost more than the copy.
-    Call once, at process start. The price is a higher resident size after a peak.
+    Otherwise a response of 16 MiB page-faults on each call, which costs more than the copy. Call
+    once, at process start. The price is a higher resident size after a peak.
 
     Returns:
-        Whether the allocator took the settings; False off glibc, where nothing is changed.
+        Whether the allocator accepted the settings; False without glibc, where nothing changes.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -238,12 +238,12 @@ def keep_big_buffers() -> bool:
     return trimmed == 1 and padded == 1
 
 
-def spare_what_stays() -> None:
-    """Leave everything made so far out of the garbage collector's passes.
+def freeze_objects() -> None:
+    """Exempt all objects made so far from garbage collection.
 
-    A process has some hundred thousand objects of modules and compiled functions. Small calls make
-    objects at such a rate that Python looks through all of them every few seconds, for a tenth of
-    a second. Called when a process begins to serve; `gc.unfreeze` takes it back.
+    A process has some hundred thousand objects of modules and compiled functions. Small calls
+    allocate so fast that Python would traverse all of them every few seconds, for a tenth of a
+    second. Call it when the process begins to serve; `gc.unfreeze` reverts it.
     """
     gc.freeze()
 
@@ -263,16 +263,16 @@ class ProcessConfig:
     transport: TransportConfig = field(default_factory=TransportConfig)
 
     def sections(self) -> tuple[Section, ...]:
-        """Return the sections in the order in which they are documented."""
+        """Return the sections in the order of the documentation."""
         return (self.security, self.transport, self.log, self.metrics, self.lifecycle)
 
 
 @final
 class Process:
-    """A running process of the mesh; a context manager, entered once in `run`.
+    """A running process of the mesh; a context manager, entered once.
 
-    Entering sets up logs, the allocator, the effective configuration's log line, the metrics
-    endpoint and the signals. Leaving drains.
+    Entering sets up logs and the allocator, logs the effective configuration, and starts the
+    metrics endpoint and the signal handling. Leaving drains.
 
     Args:
         role: Which process this is, such as `coordinator` or `trainer-0`.
@@ -281,9 +281,9 @@ class Process:
 
     Attributes:
         life: Signals, drain callbacks, exit code.
-        registry: Where the process registers its metrics.
-        metrics_address: Where they are served, or None.
-        is_ready: Set by the role when it has begun to do its work; /readyz tells.
+        registry: The metrics of the process.
+        metrics_address: Address of the metrics endpoint, or None.
+        is_ready: Set by the role when it has begun its work; /readyz reports it.
     """
 
     def __init__(self, role: str, config: ProcessConfig, *sections: Section) -> None:
@@ -316,7 +316,7 @@ class Process:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            # The command line tells the user; this line is for whoever collects the logs.
+            # The command line prints it for the user; this line is for log collectors.
             _log.error("failed", extra={"error": str(error), "kind": type(error).__name__})
         self.life.__exit__(kind, error, trace)
         if error is None:
@@ -330,6 +330,6 @@ class Process:
             listen, self.registry, lambda: not self.life.stopping, lambda: self.is_ready
         )
         self.metrics_address = endpoint.address
-        # Registered first, so closed last: a scrape can still watch the drain.
+        # Registered first, so closed last: metrics can still be scraped during the drain.
         self.life.on_drain("metrics endpoint", lambda _: endpoint.close())
         _log.info("serving metrics", extra={"address": endpoint.address})

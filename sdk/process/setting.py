@@ -20,7 +20,7 @@ class Problem:
     Attributes:
         key: The setting, as `section.key`, or the name of a file or variable.
         text: What is wrong and what to do about it.
-        source: Where the value came from, in words; empty when it is not one value.
+        source: The source of the value, in words; empty when it is not one value.
     """
 
     key: str
@@ -53,7 +53,7 @@ class AddressInUse(OSError, RuntimeError, GradmeshError):
     Args:
         address: The address as configured, `host:port`.
         key: The setting that holds it, as `section.key`.
-        cause: What the operating system said.
+        cause: The reason from the operating system.
     """
 
     exit_code: ClassVar[int] = 2
@@ -79,7 +79,7 @@ class Section:
 
     Attributes:
         section: Name of the table, and of the variables GRADMESH_<SECTION>_<KEY>.
-        flag_prefix: What the command line puts before the key, such as `log-` in `--log-level`.
+        flag_prefix: Prefix of the flags, such as `log-` in `--log-level`.
     """
 
     __slots__ = ()
@@ -98,7 +98,7 @@ class Section:
 @final
 @dataclass(frozen=True, slots=True)
 class SettingRule:
-    """What `setting` adds to a field: its meaning and the values it accepts."""
+    """What `setting` adds to a field: its help text and the values it accepts."""
 
     help: str
     minimum: float | None = None
@@ -111,7 +111,7 @@ class SettingRule:
 @final
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of a section, with everything the loader, the flags and the docs need."""
+    """One key of a section, as the loader, the command line and the docs need it."""
 
     section: str
     name: str
@@ -145,13 +145,13 @@ def setting(
 
     Args:
         default: The value when nothing is configured; immutable.
-        help: What the setting means, in one sentence, for `--help` and docs/operations.md.
+        help: The meaning in one sentence, for `--help` and docs/operations.md.
         minimum: Smallest number accepted.
-        maximum: Biggest number accepted.
-        check: Takes the converted value, returns the one to keep, or raises ValueError with
+        maximum: Largest number accepted.
+        check: Takes the converted value and returns the final one, or raises ValueError with
             what is expected. Not called for None.
-        hidden: Whether `--help` leaves it out, for what only the supervisor sets.
-        flag: Its flag, where that is not made from its name.
+        hidden: Whether `--help` omits it, for what only the supervisor sets.
+        flag: The flag, where it does not follow from the name.
 
     Returns:
         The dataclass field, typed as its default so that type checkers see the field's type.
@@ -161,7 +161,7 @@ def setting(
 
 
 def settings(section: type[Section]) -> tuple[Setting, ...]:
-    """List the settings of a section in the order of their declaration."""
+    """Return the settings of a section in the order of declaration."""
     hints = get_type_hints(section)
     return tuple(
         Setting(

@@ -1,1 +1,1 @@
-"""Calls between processes: servers, channels, deadlines, retries, security, figures."""
+"""Calls between processes: servers, channels, lanes, deadlines, retries, security, metrics."""

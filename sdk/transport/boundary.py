@@ -26,12 +26,12 @@ from gradmesh.sdk.transport.security import CallerCheck, is_open
 
 DOMAIN = "gradmesh"
 
-# A status travels as HTTP/2 headers, of which a gRPC client takes 8 KiB by default, and the message
-# is in there twice. What is longer would arrive as a failure of gRPC's own.
+# A status travels in HTTP/2 headers, of which a gRPC client accepts 8 KiB by default, and contains
+# the message twice. A longer one would arrive as an error of gRPC itself.
 _MAX_MESSAGE_BYTES = 2000
 _MAX_METADATA_BYTES = 200
 
-# What a status without our details means: it comes from gRPC itself, not from a handler.
+# Errors for statuses without our details, which come from gRPC itself, not from a handler.
 _BARE: dict[grpc.StatusCode, type[MeshError]] = {
     grpc.StatusCode.CANCELLED: errors.Unreachable,
     grpc.StatusCode.UNKNOWN: errors.InternalError,
@@ -61,13 +61,13 @@ _REMEDY: dict[type[MeshError], str] = {
 
 
 def to_status(error: MeshError) -> grpc.Status:
-    """Return the status that carries an error with its reason and metadata."""
+    """Return the gRPC status of an error, with its reason and metadata."""
     status: grpc.Status = rpc_status.to_status(to_proto(error))
     return status
 
 
 def to_proto(error: MeshError) -> Any:
-    """Return an error with its reason and metadata as google.rpc.Status."""
+    """Return the google.rpc.Status of an error, with its reason and metadata."""
     proto = status_pb2.Status(
         code=grpc.StatusCode[error.code].value[0],
         message=_shorten(error.message, _MAX_MESSAGE_BYTES),
@@ -79,7 +79,7 @@ def to_proto(error: MeshError) -> Any:
 
 
 def from_bytes(data: bytes, where: str) -> MeshError:
-    """Return the typed error in the bytes of a google.rpc.Status, as lanes carry it."""
+    """Return the typed error in the bytes of a google.rpc.Status, as lanes send it."""
     try:
         proto = status_pb2.Status.FromString(data)
     except DecodeError:
@@ -88,7 +88,7 @@ def from_bytes(data: bytes, where: str) -> MeshError:
 
 
 def _typed(proto: Any, where: str) -> MeshError | None:
-    """Return the error of the catalogue that a status carries, if it does."""
+    """Return the error of the catalogue that a status carries, or None."""
     for detail in proto.details if proto is not None else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == DOMAIN:
@@ -101,13 +101,13 @@ def from_call(call: grpc.RpcError, where: str) -> MeshError:
     """Return the typed error of a failed call.
 
     Args:
-        call: What gRPC raised; it is also the call.
+        call: The error that gRPC raised, which is also the call.
         where: The worker and the rpc, for the message.
     """
     try:
         typed = _typed(rpc_status.from_call(call), where)
     except (ValueError, DecodeError):
-        typed = None  # details that contradict the status, or are none
+        typed = None  # details that are malformed or contradict the status
     if typed is not None:
         return typed
     cls = _BARE[call.code()]
@@ -116,7 +116,7 @@ def from_call(call: grpc.RpcError, where: str) -> MeshError:
 
 
 def _shorten(text: str, max_bytes: int) -> str:
-    """Return the text, without its middle if it is too long, and fit for the wire."""
+    """Return the text as valid Unicode, without its middle if it is too long."""
     text = text.encode(errors="replace").decode()
     if _cost(text) <= max_bytes:
         return text
@@ -128,7 +128,7 @@ def _shorten(text: str, max_bytes: int) -> str:
 
 
 def _cost(text: str) -> int:
-    """Return the bytes of a text in a header, where all but plain ASCII is escaped."""
+    """Return the size of a text in a header, where all but plain ASCII is escaped."""
     return sum(1 if 0x20 <= byte < 0x7F else 3 for byte in text.encode())
 
 
@@ -138,7 +138,10 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignore]
-    """Wraps every handler of a server.
+    """Wraps every handler of a server: authorisation, metrics, and errors as statuses.
+
+    All rpcs are unary but two: Exchange, whose calls pass through `Session`, and the health
+    service's Watch, which is open to everyone.
 
     Args:
         check: Decides who may call.
@@ -187,9 +190,9 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
                     response = inner(request, context)
             except MeshError as error:
                 failure = error
-            # A handler that calls sys.exit must not leave its caller waiting until the deadline.
+            # A handler that calls sys.exit must not leave its client waiting until the deadline.
             except BaseException:
-                failure = unforeseen(path)
+                failure = internal_error(path)
             self._observe(path, failure, time.perf_counter() - begun, request, response)
             if failure is not None:
                 context.abort_with_status(to_status(failure))
@@ -200,7 +203,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
         )
 
     def _guard_stream(self, handler: "Handler", path: str, metadata: dict[str, str]) -> "Handler":
-        """Wrap a stream of calls; what happens in it is the stream's own matter."""
+        """Wrap a stream of calls; `Session` handles the errors of each call."""
         inner: Any = handler.stream_stream
 
         def guarded(requests: Any, context: grpc.ServicerContext) -> Any:
@@ -210,7 +213,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
             except MeshError as error:
                 failure = error
             except BaseException:
-                failure = unforeseen(path)
+                failure = internal_error(path)
             self._metrics.observe(path, failure.reason, 0.0, 0, 0)
             context.abort_with_status(to_status(failure))
 
@@ -221,9 +224,9 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
     @contextmanager
     def _under_way(self, path: str) -> Iterator[None]:
         with self._idle:
-            # While a process drains, probes want to hear "not serving", not a failure.
+            # While a process drains, probes expect "not serving", not an error.
             if self._closed and not is_open(path):
-                raise Draining("this process is leaving and takes no new calls; try again later")
+                raise Draining("this process is draining and accepts no new calls; try again later")
             self._active += 1
         try:
             yield
@@ -241,8 +244,8 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
         self._metrics.observe(path, status, seconds, sent, received)
 
 
-def unforeseen(path: str) -> InternalError:
-    """Log the exception being handled; return what the caller may know of it."""
+def internal_error(path: str) -> InternalError:
+    """Log the exception being handled; return an error that reveals nothing about it."""
     request_id = uuid.uuid4().hex[:12]
-    _log.exception("unforeseen error in %s, request %s", path, request_id)
+    _log.exception("internal error in %s, request %s", path, request_id)
     return InternalError(f"internal error, request {request_id}", request_id=request_id)

@@ -17,31 +17,31 @@ from gradmesh.sdk.transport.deadline import Deadline
 @final
 @dataclass(frozen=True, slots=True)
 class CallerRole:
-    """A caller that was let in.
+    """The role of an authenticated caller, which decides what it may do.
 
     Args:
-        role: What it may do.
+        role: One of `protos.rpcs.ROLES`.
     """
 
     role: str = ADMIN
 
     @property
     def only_reads(self) -> bool:
-        """Whether nothing may change on its behalf."""
+        """Whether its calls may change nothing."""
         return self.role == READER
 
     def check(self, path: str) -> None:
-        """Return if it may call an rpc.
+        """Check that it may call an rpc.
 
         Raises:
             Forbidden: Its role may not.
         """
-        # What is in no table is for those who may do everything.
+        # An rpc without a row in the table is for admins.
         if self.role != ADMIN and self.role not in ACCESS.get(path.removeprefix("/"), ()):
             raise self.refuse(f"call {path.rpartition('/')[2]}")
 
     def check_member(self, role: str) -> None:
-        """Return if it may become a member of a role.
+        """Check that it may become a member of a role.
 
         Raises:
             Forbidden: It may not.
@@ -50,7 +50,7 @@ class CallerRole:
             raise self.refuse(f"be a {role or 'member without a role'}, or speak for one")
 
     def refuse(self, what: str) -> Forbidden:
-        """Return the error about something that it may not do."""
+        """Return the error for something that it may not do."""
         return Forbidden(
             f"the role {self.role!r} may not {what}; show a token or certificate of a role that "
             "may (docs/operations.md has the table)",
@@ -59,39 +59,40 @@ class CallerRole:
 
 
 UNRESTRICTED = CallerRole()
-"""Who calls where nobody is asked for a role."""
+"""The role of every caller of a cluster that asks for neither tokens nor certificate roles."""
 
 _current: ContextVar[CallerRole] = ContextVar("caller", default=UNRESTRICTED)
 
 
 def current_caller() -> CallerRole:
-    """Return who made the call that this thread serves."""
+    """Return the role of the caller that this thread serves."""
     return _current.get()
 
 
 def set_caller(caller: CallerRole) -> None:
-    """Say who made the call that this thread serves from now on."""
+    """Set the role of the caller that this thread serves."""
     _current.set(caller)
 
 
 MAX_CALL_S = 600.0
-"""Deadline of a call whose caller set none: nothing waits for ever."""
+"""Deadline of a call whose client set none, and the longest: nothing waits for ever."""
 
 ArrayAllocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]
-"""Returns memory for an array, given its shape and type."""
+"""Returns memory for an array, given its shape and dtype."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What a handler may know about the call it serves.
+    """What a handler knows about the call it serves.
 
     Args:
-        deadline: When the caller stops waiting.
-        peer: Where the call comes from.
-        empty: Returns memory for an array of the response; on a lane, memory that is sent as it is.
-        borrowed: Whether the request's arrays are gone when the handler returns; a handler that
-            keeps one must copy it then.
-        caller: Who calls.
+        deadline: When the client stops waiting.
+        peer: Address of the client.
+        empty: Returns memory for an array of the response; on a lane, memory that is sent without
+            a copy.
+        borrowed: Whether the request's arrays are invalid after the handler returns; a handler that
+            keeps one must copy it.
+        caller: The role of the caller.
     """
 
     deadline: Deadline

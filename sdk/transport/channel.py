@@ -1,7 +1,7 @@
-"""The one place that builds gRPC channels, and the client's side of every call.
+"""Channels: the client's side of every call, and the one place that builds gRPC channels.
 
-A call has a deadline that covers all its attempts. Failures arrive as errors of the catalogue. Hot
-calls take a lane where there is one.
+A call has one deadline for all its attempts. Failures arrive as errors of the catalogue. Hot calls
+take a lane where there is one.
 """
 
 import math
@@ -34,15 +34,15 @@ class Channel:
     """A connection to one worker; a context manager.
 
     Args:
-        address: Where the worker is.
+        address: Address of the worker.
         worker: Its name, for messages.
         security: Certificates and token.
         retry: Pauses between attempts.
-        patience_s: Give up on a worker that cannot be reached for so long, though the deadline
-            is later; it may be back elsewhere.
+        patience_s: Give up on a worker that is unreachable for this long, even before the deadline;
+            it may have restarted at another address.
         max_frame_bytes: Largest message either way.
         metrics: Where calls are counted.
-        lane: Which way hot calls take; gRPC where it does not work.
+        lane: The lane of hot calls; gRPC where it is unavailable.
     """
 
     def __init__(
@@ -78,23 +78,23 @@ class Channel:
         )
 
     def call(self, method: Method, request: Body | RequestWriter, deadline: Deadline) -> Any:
-        """Make a call and wait for its answer.
+        """Make a call and wait for its response.
 
         Raises:
-            MeshError: What the worker raised, or why it could not be asked.
+            MeshError: What the worker raised, or why it could not be called.
         """
         return self.start(method, request, deadline).result()
 
     def start(
         self, method: Method, request: Body | RequestWriter, deadline: Deadline
     ) -> "PendingCall":
-        """Begin a call; several to different workers run at once.
+        """Start a call, so that calls to several workers overlap.
 
         Args:
             method: The rpc.
-            request: What to send, or a function that writes it given memory for its arrays, which
-                on a lane is sent as it is.
-            deadline: Of all attempts together.
+            request: The request, or a function that writes it into the memory it is given, which a
+                lane sends without a copy.
+            deadline: For all attempts together.
         """
         return PendingCall(self, method, request, deadline)
 
@@ -103,7 +103,7 @@ class Channel:
 
         Raises:
             Unreachable: The channel was closed.
-            DeadlineExceeded: There is no time left; gRPC might send it all the same.
+            DeadlineExceeded: No time is left; gRPC might send the call nevertheless.
         """
         if timeout_s <= 0:
             raise DeadlineExceeded(
@@ -117,7 +117,7 @@ class Channel:
                 data, timeout=timeout_s, metadata=self.metadata
             )
         except ValueError:
-            # All that gRPC says of a closed channel; the arguments are of the right kind.
+            # How gRPC reports a closed channel; the arguments are valid.
             raise self._is_closed() from None
         return future
 
@@ -134,7 +134,7 @@ class Channel:
         return parse(data, pb.OpenLaneResponse)
 
     def _exchange(self) -> DirectCall:
-        """Begin a stream of hot calls."""
+        """Start a stream for hot calls."""
         try:
             return DirectCall(self._channel, EXCHANGE.path, (*self.metadata, VERSION_METADATA))
         except ValueError:
@@ -161,23 +161,23 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", max_frame_bytes),
         ("grpc.max_send_message_length", max_frame_bytes),
-        # Our own retries know which calls are repeatable; gRPC's would not.
+        # Our own retries know which calls are repeatable; gRPC's do not.
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1_000),
-        # Not a pause, whatever it is called: how long an attempt to connect may take. Handshakes
-        # across regions, or with a busy process, take more than the pauses above.
+        # Despite its name this limits one attempt to connect. Handshakes across regions, or with a
+        # busy process, take longer than the pauses above.
         ("grpc.min_reconnect_backoff_ms", 5_000),
-        # A peer that vanished without a goodbye is noticed while calls wait for it.
+        # Detects a peer that vanished without closing its connection while calls wait for it.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),
-        # Where a name has moved to another address, as a pod's does, half a minute is long.
+        # The default of 30 s is long where a name moves to another address, as a pod's does.
         ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ]
 
 
-# A worker that cannot be reached for this long may be back at another address.
+# A worker that is unreachable for this long may have restarted at another address.
 _PATIENCE_S = 2.0
 
 
@@ -189,7 +189,7 @@ class Dialer:
     Args:
         security: Certificates and token.
         metrics: Where calls are counted.
-        lane: Which way hot calls take.
+        lane: The lane of hot calls.
         max_frame_bytes: Largest message either way.
     """
 

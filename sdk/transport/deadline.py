@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-# What a server leaves of the time it has for its answer to travel: a part, and at most so long.
-_SHARE, _MOST_S = 0.5, 1.0
+# What a server reserves of its time for the response to travel: a share, and a maximum.
+_SHARE, _MAX_RESERVE_S = 0.5, 1.0
 
 
 class Deadline(NamedTuple):
@@ -30,13 +30,13 @@ class Deadline(NamedTuple):
         return left_s if left_s > 0.0 else 0.0
 
     def to_answer(self) -> "Deadline":
-        """Return when a server has to stop waiting, so that its reason reaches the caller in time.
+        """Return when a server must stop waiting so that its reason reaches the client in time.
 
-        The caller asks again if that was early, and knows by then what it waits for.
+        A client with time left repeats the call, and knows by then what it waits for.
         """
-        return Deadline(self.at - min(_SHARE * self.remaining_s(), _MOST_S), self.clock)
+        return Deadline(self.at - min(_SHARE * self.remaining_s(), _MAX_RESERVE_S), self.clock)
 
     @property
     def passed(self) -> bool:
-        """Whether the time is over."""
+        """Whether the point has passed."""
         return self.clock() >= self.at

@@ -1,7 +1,7 @@
-"""Figures of every rpc a process serves and makes, for Prometheus.
+"""Metrics of every rpc that a process serves and makes, for Prometheus.
 
-Calls are counted in plain numbers, and turned into Prometheus' families when somebody looks: on a
-lane a call takes tens of microseconds, of which the library's own counters would take ten.
+Calls are counted in plain numbers, which a scrape turns into Prometheus metric families: a call on
+a lane takes tens of microseconds, and the library's own counters would take ten of them.
 """
 
 import threading
@@ -17,8 +17,8 @@ _SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 
 
 
 @final
-class _Figures:
-    """What is counted of one rpc with one outcome on one lane."""
+class _CallStats:
+    """Counts of one rpc with one outcome on one lane."""
 
     __slots__ = ("buckets", "lock", "received", "seconds", "sent")
 
@@ -35,13 +35,13 @@ class RpcMetrics(Collector):
     """Counts calls, their time and their bytes by rpc, outcome and lane.
 
     Args:
-        registry: Where the figures are shown; a private one when nobody looks.
+        registry: Exports the metrics; None exports none.
         side: "server" or "client".
     """
 
     def __init__(self, side: str, registry: CollectorRegistry | None = None) -> None:
         self._prefix = f"gradmesh_rpc_{side}"
-        self._found: dict[tuple[str, str, str], _Figures] = {}
+        self._found: dict[tuple[str, str, str], _CallStats] = {}
         if registry is not None:
             registry.register(self)
 
@@ -55,30 +55,32 @@ class RpcMetrics(Collector):
         lane: str = "unary",
     ) -> None:
         """Record one finished call."""
-        figures = self._found.get((rpc, status, lane))
-        if figures is None:
-            figures = self._found.setdefault((rpc, status, lane), _Figures())
-        place = bisect_left(_SECONDS, seconds)
-        with figures.lock:
-            figures.buckets[place] += 1
-            figures.seconds += seconds
-            figures.sent += sent
-            figures.received += received
+        stats = self._found.get((rpc, status, lane))
+        if stats is None:
+            stats = self._found.setdefault((rpc, status, lane), _CallStats())
+        bucket = bisect_left(_SECONDS, seconds)
+        with stats.lock:
+            stats.buckets[bucket] += 1
+            stats.seconds += seconds
+            stats.sent += sent
+            stats.received += received
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the figures as Prometheus wants them."""
+        """Yield the metric families."""
         calls = CounterMetricFamily(
-            f"{self._prefix}_calls", "Finished calls", labels=["rpc", "status", "lane"]
+            f"{self._prefix}_calls",
+            "Finished calls by outcome and lane (shm, tcp, stream, unary)",
+            labels=["rpc", "status", "lane"],
         )
         moved = CounterMetricFamily(
             f"{self._prefix}_bytes", "Message bytes", labels=["rpc", "direction"]
         )
         times = HistogramMetricFamily(f"{self._prefix}_seconds", "Time of a call", labels=["rpc"])
-        by_rpc: dict[str, _Figures] = {}
-        for (rpc, status, lane), figures in sorted(self._found.items()):
-            with figures.lock:
-                calls.add_metric([rpc, status, lane], sum(figures.buckets))
-                _add(by_rpc.setdefault(rpc, _Figures()), figures)
+        by_rpc: dict[str, _CallStats] = {}
+        for (rpc, status, lane), stats in sorted(self._found.items()):
+            with stats.lock:
+                calls.add_metric([rpc, status, lane], sum(stats.buckets))
+                _add(by_rpc.setdefault(rpc, _CallStats()), stats)
         for rpc, total in by_rpc.items():
             moved.add_metric([rpc, "sent"], total.sent)
             moved.add_metric([rpc, "received"], total.received)
@@ -86,7 +88,7 @@ class RpcMetrics(Collector):
         yield from (calls, moved, times)
 
 
-def _add(total: _Figures, part: _Figures) -> None:
+def _add(total: _CallStats, part: _CallStats) -> None:
     total.buckets = [a + b for a, b in zip(total.buckets, part.buckets, strict=True)]
     total.seconds += part.seconds
     total.sent += part.sent
@@ -95,5 +97,5 @@ def _add(total: _Figures, part: _Figures) -> None:
 
 def _cumulative(buckets: list[int]) -> list[tuple[str, float]]:
     bounds = [*(str(bound) for bound in _SECONDS), "+Inf"]
-    counts = [sum(buckets[: place + 1]) for place in range(len(buckets))]
+    counts = [sum(buckets[: index + 1]) for index in range(len(buckets))]
     return list(zip(bounds, map(float, counts), strict=True))

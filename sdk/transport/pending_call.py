@@ -31,13 +31,13 @@ from gradmesh.sdk.transport.lane.stream import LaneBroken, SocketStream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Growing pauses between attempts.
+    """Exponential back-off between attempts.
 
     Args:
         first_s: Pause after the first failure.
         factor: Growth from pause to pause.
         max_s: Longest pause.
-        jitter: Share of a pause that is random, so that many clients do not come back at once.
+        jitter: Share of a pause that is random, so that many clients do not return at once.
     """
 
     first_s: float = 0.05
@@ -54,10 +54,10 @@ class RetryPolicy:
 
 
 def may_repeat(method: Method, error: MeshError) -> bool:
-    """Tell whether the call may be sent again after this error.
+    """Return whether the call may be sent again after this error.
 
-    A typed refusal means that the server did not act, so even a call that is not repeatable may go
-    again. A lost connection says nothing about what the server did.
+    A typed refusal means that the server did not act, so even a call that is not repeatable may be
+    sent again. A lost connection says nothing about what the server did.
     """
     if error.retry is not Retry.CALL:
         return False
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
     from gradmesh.sdk.transport.channel import Channel
 
 RequestWriter: TypeAlias = Callable[[ArrayAllocator], Body]
-"""Writes a request, given memory for its arrays."""
+"""Returns a request, given an allocator for its arrays."""
 
 
-# gRPC ends a call at its deadline by itself; should its threads be gone, as at exit, we do.
+# gRPC ends a call at its deadline; this is the limit where its threads are gone, as at exit.
 _GRACE_S = 1.0
 
 
@@ -80,10 +80,10 @@ class PendingCall:
     """A call under way, sent again by `result` where that is safe.
 
     Args:
-        channel: To whom.
+        channel: The channel to the worker.
         method: The rpc.
-        request: What to send, or what writes it.
-        deadline: Of all attempts together.
+        request: The request, or a function that writes it.
+        deadline: For all attempts together.
 
     Raises:
         InvalidRequest: The request cannot be sent.
@@ -91,17 +91,17 @@ class PendingCall:
 
     __slots__ = (
         "_begun",
+        "_cancelled",
         "_channel",
         "_data",
         "_deadline",
+        "_failure",
         "_future",
-        "_given_up",
         "_lane",
         "_link",
         "_method",
         "_request",
         "_sent",
-        "_trouble",
         "_wake",
     )
 
@@ -114,8 +114,8 @@ class PendingCall:
         self._deadline = deadline
         self._data: bytes | None = None
         self._future: grpc.Future[bytes] | None = None
-        self._trouble: MeshError | None = None
-        self._given_up = False
+        self._failure: MeshError | None = None
+        self._cancelled = False
         self._wake: threading.Event | None = None
         self._sent = 0
         self._lane = "unary"
@@ -132,12 +132,12 @@ class PendingCall:
                 self._request = request(link.arena.empty) if callable(request) else request
                 self._send(link, left_s)
         except BaseException:
-            # Nothing was sent, so the connection is as good as before.
+            # Nothing was sent, so the connection can be reused.
             self.release()
             raise
 
     def _send(self, link: Link, left_s: float) -> None:
-        """Send the request over the lane; trouble is dealt with when the answer is wanted."""
+        """Send the request over the lane; `borrow` handles a failure."""
         request = self._request
         arrays: Sequence[Array] = ()
         if isinstance(request, Frame):
@@ -162,10 +162,10 @@ class PendingCall:
         self._future = self._channel.attempt(self._method, self._data, self._deadline.remaining_s())
 
     def result(self) -> Any:
-        """Wait for the answer until the call's deadline; its arrays are the caller's.
+        """Wait for the response until the call's deadline; its arrays belong to the caller.
 
         Raises:
-            MeshError: What the worker raised, or why it could not be asked.
+            MeshError: What the worker raised, or why it could not be called.
         """
         response = self.borrow()
         if self._link is not None and isinstance(response, Frame):
@@ -174,7 +174,7 @@ class PendingCall:
         return response
 
     def borrow(self) -> Any:
-        """Wait for the answer as `result` does; its arrays are valid until `release`."""
+        """Wait for the response as `result` does; its arrays are valid until `release`."""
         pauses: Iterator[float] | None = None
         former: MeshError | None = None
         while True:
@@ -182,7 +182,7 @@ class PendingCall:
                 response, received = self._receive() if self._future is None else self._await()
             except MeshError as error:
                 pauses = pauses or self._channel.retry.pauses()
-                # A lost lane says nothing about the server: gRPC is asked at once.
+                # A broken lane says nothing about the server: try gRPC at once.
                 lost = self._future is None and isinstance(error, Unreachable)
                 pause_s = 0.0 if lost else next(pauses)
                 if not may_repeat(self._method, error) or self._exhausted(error, pause_s):
@@ -196,12 +196,12 @@ class PendingCall:
             self._send_again(pause_s)
 
     def _receive(self) -> tuple[Any, int]:
-        """Return what came over the lane, and its size."""
+        """Return the response from the lane, and its size."""
         link = self._link
-        if link is None and self._given_up:
-            raise Cancelled(f"{self._where()}: given up by the caller")
+        if link is None and self._cancelled:
+            raise Cancelled(f"{self._where()}: cancelled by the caller")
         if link is None:
-            raise self._trouble or DeadlineExceeded(f"{self._where()}: no time was left")
+            raise self._failure or DeadlineExceeded(f"{self._where()}: no time was left")
         try:
             received = link.receive(self._deadline.at)
             refused = received.number != SUCCEEDED and received.call in (0, link.calls)
@@ -220,23 +220,23 @@ class PendingCall:
         """Return the error that the worker answered with."""
         error = from_bytes(received.head, self._where())
         if may_repeat(self._method, error):
-            # The arrays may lie in the connection's memory, which others write to from now on.
+            # The arrays may lie in the memory of the connection, which other calls use from now on.
             self._data = to_wire(self._request, self._channel.max_frame_bytes)
         if received.call:
             self.release()
-        else:  # the worker speaks of the connection, and closes it
+        else:  # the error is about the connection, which the worker closes
             self._drop()
         return error
 
     def _await(self) -> tuple[Any, int]:
-        """Return the answer of the newest attempt through gRPC, and its size."""
+        """Return the response of the latest attempt through gRPC, and its size."""
         assert self._future is not None
         try:
             data = self._future.result(self._deadline.remaining_s() + _GRACE_S)
         except grpc.FutureTimeoutError:
             raise DeadlineExceeded(f"{self._where()}: no answer in time") from None
         except grpc.FutureCancelledError:
-            raise Cancelled(f"{self._where()}: given up by the caller") from None
+            raise Cancelled(f"{self._where()}: cancelled by the caller") from None
         except grpc.RpcError as failure:
             raise from_call(failure, self._where()) from None
         try:
@@ -247,17 +247,17 @@ class PendingCall:
 
     def _send_again(self, pause_s: float) -> None:
         self._wake = threading.Event()
-        # Without time for another attempt the last failure stands.
-        if not self._given_up and not self._wake.wait(pause_s) and not self._deadline.passed:
+        # Without time for another attempt the last failure is the result.
+        if not self._cancelled and not self._wake.wait(pause_s) and not self._deadline.passed:
             self._send_through_grpc()
-        if self._given_up:
+        if self._cancelled:
             self.cancel()
-            raise Cancelled(f"{self._where()}: given up by the caller")
+            raise Cancelled(f"{self._where()}: cancelled by the caller")
 
     def on_answer(self, function: Callable[[], None]) -> bool:
-        """Call a function when gRPC has the answer; return False where somebody must wait for it.
+        """Call a function when gRPC has the response; return False if that is not possible.
 
-        That is on a lane, or where `result` was called.
+        It is not on a lane, where a thread has to receive the response.
         """
         if self._future is None:
             return False
@@ -266,26 +266,26 @@ class PendingCall:
 
     @property
     def answered(self) -> bool:
-        """Whether gRPC has the answer; on a lane that shows only when it is received."""
+        """Whether gRPC has the response; always False on a lane, where a thread must receive it."""
         return self._future is not None and self._future.done()
 
     @property
     def doorbell(self) -> socket.socket | None:
-        """What can be read when the answer has come, where the call occupies a socket."""
+        """The socket that is readable when the response has arrived; None if there is none."""
         link = self._link
         if link is not None and isinstance(link.stream, SocketStream):
             return link.stream.sock
         return None
 
     def release(self) -> None:
-        """Give back what `borrow` lent; may be called twice."""
+        """Return the borrowed memory and the connection; may be called twice."""
         link, self._link = self._link, None
         if link is not None:
             self._channel.lanes.give(link)
 
     def cancel(self) -> None:
         """Stop waiting; the worker may or may not have acted."""
-        self._given_up = True
+        self._cancelled = True
         if self._wake is not None:
             self._wake.set()
         if self._future is not None:
@@ -293,35 +293,35 @@ class PendingCall:
         self._drop()
 
     def _drop(self) -> None:
-        """Close the connection of the lane, if the call has one."""
+        """Close the lane connection, if the call has one."""
         link, self._link = self._link, None
         if link is not None:
             self._channel.lanes.drop(link)
 
     def __del__(self) -> None:
-        # Somebody started a call and never asked for its answer.
+        # The call was started, but its response was never received.
         if getattr(self, "_link", None) is not None:
             self._drop()
 
     def _break(self, link: Link, error: Exception) -> MeshError:
-        """Give the connection up; return why."""
+        """Close the connection; return the error of the call."""
         self._link = None
-        if self._given_up:
-            self._trouble = Cancelled(f"{self._where()}: given up by the caller")
+        if self._cancelled:
+            self._failure = Cancelled(f"{self._where()}: cancelled by the caller")
         elif self._deadline.passed:
             self._channel.lanes.drop(link)
-            self._trouble = DeadlineExceeded(
+            self._failure = DeadlineExceeded(
                 f"{self._where()}: no answer in time; it may be overloaded; raise the timeout"
             )
         else:
             self._channel.lanes.broke(link, str(error))
-            self._trouble = Unreachable(f"{self._where()}: {error}; is it running?")
-        return self._trouble
+            self._failure = Unreachable(f"{self._where()}: {error}; is it running?")
+        return self._failure
 
     def _exhausted(self, error: MeshError, pause_s: float) -> bool:
         if self._deadline.remaining_s() <= pause_s:
             return True
-        # With the pause, or patience would last longer than it says by the longest of them.
+        # The pause counts, too: patience must not be exceeded by it.
         waited_s = time.monotonic() - self._begun + pause_s
         return isinstance(error, Unreachable) and waited_s > self._channel.patience_s
 
@@ -337,11 +337,11 @@ class PendingCall:
 
 
 def _final(error: MeshError, former: MeshError | None) -> MeshError:
-    """Return what a caller sees when no attempt is left.
+    """Return the error to raise when no attempt is left.
 
     Args:
-        error: What ended the last attempt.
-        former: What ended the one before; it says more than that the time ran out.
+        error: The failure of the last attempt.
+        former: The failure of the one before, which says more than that the time ran out.
     """
     said = former if former is not None and isinstance(error, DeadlineExceeded) else error
     if said.retry is Retry.CALL and not isinstance(said, Unreachable):

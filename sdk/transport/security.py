@@ -1,4 +1,4 @@
-"""Certificates and tokens for gRPC and for lanes. The only place that builds credentials."""
+"""Certificates and tokens of gRPC and lanes: the only place that builds credentials."""
 
 import hashlib
 import re
@@ -17,26 +17,26 @@ from gradmesh.sdk.transport.call import UNRESTRICTED, CallerRole
 
 _HEADER, _BEARER = "authorization", "Bearer "
 _SUM = "sha256:"
-# Among the names that a certificate is for, the one that says its role: trainer.role.gradmesh.
+# The alternative name that gives a certificate's role, such as trainer.role.gradmesh, ends in this.
 _ROLE_NAME = ".role.gradmesh"
 _ALTERNATIVE_NAMES = "x509_subject_alternative_name"
-# Load balancers and probes have no token, and the answer tells them nothing but "serving".
+# Load balancers and probes have no token, and the response says nothing but "serving".
 _OPEN_PREFIX = "/grpc.health.v1.Health/"
 
 
 def server_credentials(config: SecurityConfig) -> grpc.ServerCredentials | None:
-    """Return what a server listens with; None without TLS.
+    """Return the gRPC credentials of a server; None without TLS.
 
     Certificates are read again when their files change, so that they can be renewed without a
     restart; connections that exist keep the old ones.
 
     Raises:
-        ConfigError: The files are no certificates, or there is none to show.
+        ConfigError: The files are not certificates, or there is none to show.
     """
     if not config.tls:
         return None
     if config.tls_certificate_file is None:
-        # To listen in the clear would be a surprise to whoever named an authority.
+        # A user who configured an authority does not expect plaintext.
         raise _unusable("tls_certificate_file", "is missing; a server shows one once TLS is on")
     _check_certificates(config)
     files = _CertificateFiles(config)
@@ -84,10 +84,10 @@ class _CertificateFiles:
 
 
 def channel_credentials(config: SecurityConfig) -> grpc.ChannelCredentials | None:
-    """Return what a client connects with; None without TLS.
+    """Return the gRPC credentials of a client; None without TLS.
 
     Raises:
-        ConfigError: The files are no certificates.
+        ConfigError: The files are not certificates.
     """
     if not config.tls:
         return None
@@ -100,7 +100,7 @@ def channel_credentials(config: SecurityConfig) -> grpc.ChannelCredentials | Non
 
 
 def server_tls(config: SecurityConfig) -> ssl.SSLContext | None:
-    """Return what a lane's server listens with, read anew for each connection; None without TLS."""
+    """Return the TLS context of a lane's server, read again per connection; None without TLS."""
     if config.tls_certificate_file is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -114,7 +114,7 @@ def server_tls(config: SecurityConfig) -> ssl.SSLContext | None:
 
 
 def client_tls(config: SecurityConfig) -> ssl.SSLContext | None:
-    """Return what a lane's client connects with; None without TLS."""
+    """Return the TLS context of a lane's client; None without TLS."""
     if not config.tls:
         return None
     authority = config.tls_authority_file
@@ -126,7 +126,7 @@ def client_tls(config: SecurityConfig) -> ssl.SSLContext | None:
 
 
 def call_metadata(config: SecurityConfig) -> tuple[tuple[str, str | bytes], ...]:
-    """Return what a client sends with each call."""
+    """Return the metadata that a client sends with each call."""
     token = read_token(config)
     return ((_HEADER, f"{_BEARER}{token}"),) if token is not None else ()
 
@@ -135,7 +135,7 @@ def read_token(config: SecurityConfig) -> str | None:
     """Return the token that this process shows; None when it has none.
 
     Raises:
-        ConfigError: The file holds nothing that could be a token.
+        ConfigError: The file does not hold a token.
     """
     if config.token_file is None:
         return None
@@ -146,7 +146,7 @@ def read_token(config: SecurityConfig) -> str | None:
 
 
 def is_open(path: str) -> bool:
-    """Tell whether everybody may call an rpc at any time."""
+    """Return whether an rpc is open to every caller at any time."""
     return path.startswith(_OPEN_PREFIX)
 
 
@@ -155,10 +155,10 @@ class CallerCheck:
 
     Args:
         config: The tokens that callers must show, and whether their certificates name roles;
-            without either everybody may do everything.
+            without either every caller may call everything.
 
     Raises:
-        ConfigError: The files hold no tokens.
+        ConfigError: The files do not hold tokens.
     """
 
     def __init__(self, config: SecurityConfig) -> None:
@@ -171,16 +171,16 @@ class CallerCheck:
         metadata: Mapping[str, str],
         certificate: Callable[[], Mapping[str, Any]],
     ) -> CallerRole:
-        """Return who calls `path`, if it may.
+        """Return the role of the caller of `path`, if it may call it.
 
         Args:
             path: The rpc.
-            metadata: What came with the call.
-            certificate: Returns what the caller's certificate says.
+            metadata: Of the call.
+            certificate: Returns the properties of the caller's certificate.
 
         Raises:
             Unauthenticated: No token, or a wrong one.
-            Forbidden: The role of the token or of the certificate may not, or there is none.
+            Forbidden: The role of the token or certificate may not, or there is none.
         """
         if is_open(path):
             return UNRESTRICTED
@@ -189,7 +189,7 @@ class CallerCheck:
         if self._certificate_roles:
             certified = _by_certificate(certificate())
             certified.check(path)
-            # With both, a caller may do what both let it do.
+            # With both, a caller may do what both allow.
             if caller.role == ADMIN:
                 return certified
             if certified.role not in (ADMIN, caller.role):
@@ -201,7 +201,7 @@ class CallerCheck:
         if shown is None:
             raise Unauthenticated("this cluster wants a token; set security.token_file")
         assert self._tokens is not None
-        # Of sums, so that how long the search takes says nothing about the tokens.
+        # Looked up by hash, so that the time of the search reveals nothing about the tokens.
         role = self._tokens.get(_sum_of(shown.removeprefix(_BEARER)))
         if role is None or not shown.startswith(_BEARER):
             raise Unauthenticated("the token is wrong; compare security.token_file on both ends")
@@ -209,9 +209,9 @@ class CallerCheck:
 
 
 def _accepted(config: SecurityConfig) -> dict[str, str] | None:
-    """Return the roles of the tokens that callers may show, by their sums; None if none is asked.
+    """Return the roles of the accepted tokens, by hash; None if callers need no token.
 
-    One token for all admits to everything.
+    The only token of `token_file` has the role admin.
     """
     if config.tokens_file is None:
         token = read_token(config)
@@ -245,9 +245,9 @@ def _sum_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _by_certificate(said: Mapping[str, Any]) -> CallerRole:
-    """Return who shows a certificate: one of its names is its role."""
-    names = [name.decode(errors="replace") for name in said.get(_ALTERNATIVE_NAMES, ())]
+def _by_certificate(properties: Mapping[str, Any]) -> CallerRole:
+    """Return the role that one of the names of a certificate gives."""
+    names = [name.decode(errors="replace") for name in properties.get(_ALTERNATIVE_NAMES, ())]
     roles = [name.removesuffix(_ROLE_NAME) for name in names if name.endswith(_ROLE_NAME)]
     known = [role for role in roles if role in ROLES]
     if len(known) != 1:
@@ -260,7 +260,7 @@ def _by_certificate(said: Mapping[str, Any]) -> CallerRole:
 
 
 def _check_certificates(config: SecurityConfig) -> None:
-    """Return if the files fit together; gRPC would only say that it cannot listen or connect."""
+    """Check that the files fit together; gRPC only reports that it cannot listen or connect."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     key = "tls_authority_file"
     try:

@@ -1,8 +1,8 @@
 """The one place that builds gRPC servers.
 
 A servicer is any object with a method for each rpc of its service, named in snake case:
-`lookup(request, call) -> response`. Requests are decoded behind the border, so that a bad frame
-is a typed error like any other.
+`lookup(request, call) -> response`. The interceptor also covers the decoding of requests, so a bad
+frame becomes a typed error like any other.
 """
 
 import logging
@@ -28,7 +28,7 @@ from gradmesh.sdk.transport.call import Call as Call
 from gradmesh.sdk.transport.call import RpcHandler, current_caller
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
-from gradmesh.sdk.transport.lane.server import OPEN_LANE, OWN, LaneServer
+from gradmesh.sdk.transport.lane.server import LANE_RPCS, OPEN_LANE, LaneServer
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import CallerCheck, server_credentials
 
@@ -39,17 +39,17 @@ _SEND_S = 1.0
 
 @final
 class Server:
-    """A gRPC server with health service, security, figures and lanes for hot rpcs.
+    """A gRPC server with health service, security, metrics and lanes for hot rpcs.
 
     Args:
         services: The servicer of each service.
         listen: Address to bind; port 0 takes a free one.
-        setting: What the address is configured by, for the error.
+        setting: Name of the setting that holds the address, for the error.
         security: Certificates and token.
         transport: Which lanes are offered.
-        threads: Calls of gRPC served at once.
+        threads: gRPC calls served at once.
         max_frame_bytes: Largest message either way.
-        registry: Where the figures are shown.
+        registry: Exports the metrics.
 
     Raises:
         AddressInUse: The address cannot be bound.
@@ -71,21 +71,21 @@ class Server:
         security = security or SecurityConfig()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
         metrics = RpcMetrics("server", registry)
-        self._border = CallInterceptor(CallerCheck(security), metrics)
-        endpoints = _endpoints(services)
-        hot = {e.method.number: e for e in endpoints if e.method.number}
+        self._interceptor = CallInterceptor(CallerCheck(security), metrics)
+        handlers = _rpc_handlers(services)
+        hot = {h.method.number: h for h in handlers if h.method.number}
         self._lanes = LaneServer(
             transport or TransportConfig(), security, listen, hot, metrics, max_frame_bytes
         )
         self._server = grpc.server(
-            self._pool, interceptors=[self._border], options=_options(max_frame_bytes)
+            self._pool, interceptors=[self._interceptor], options=_options(max_frame_bytes)
         )
-        endpoints.append(RpcHandler(OPEN_LANE, self._lanes.open_lane))
-        # A stream holds its thread for as long as it lasts, so it takes none of the calls'.
+        handlers.append(RpcHandler(OPEN_LANE, self._lanes.open_lane))
+        # A stream occupies its thread while it lasts, so streams have their own threads.
         streams = (transport or TransportConfig()).max_lanes
         self._stream_pool = ThreadPoolExecutor(streams, thread_name_prefix="lane-stream")
         self._server.add_generic_rpc_handlers(
-            [_handlers(descriptor, endpoints, max_frame_bytes) for descriptor in services]
+            [_grpc_handlers(descriptor, handlers, max_frame_bytes) for descriptor in services]
         )
         self._server.add_generic_rpc_handlers([_exchange(self._lanes, self._stream_pool)])
         self._health = health.HealthServicer()
@@ -112,14 +112,14 @@ class Server:
     def drain(self, grace_s: float) -> None:
         """Refuse new calls, let those under way finish within `grace_s`, then stop."""
         deadline = Deadline.after(grace_s)
-        self._border.refuse()
+        self._interceptor.refuse()
         self._lanes.refuse()
         # Last, so that a probe that reads "not serving" can rely on it.
         self._health.enter_graceful_shutdown()
-        self._border.wait_idle(deadline.remaining_s())
+        self._interceptor.wait_idle(deadline.remaining_s())
         self._lanes.drain(deadline.remaining_s())
-        # What is left to wait for is the sending of the last answers. Whoever watches the health
-        # service would go on for ever.
+        # Only the last responses are still being sent. Watches of the health service would never
+        # end, so they are cut off.
         last_s = min(deadline.remaining_s(), _SEND_S)
         self._server.stop(last_s).wait(last_s + 1)
         for pool in (self._pool, self._stream_pool):
@@ -127,54 +127,54 @@ class Server:
 
 
 def _why_not(listen: str) -> str:
-    """Return why an address cannot be bound; gRPC only says that it cannot."""
+    """Return why an address cannot be bound, which gRPC does not report."""
     host, port = split(listen)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family, reuse_port=False):
             return "it was taken a moment ago"
     except OSError as error:
-        # Name lookups have negative numbers of their own.
+        # Errors of name resolution have negative numbers.
         number = error.errno or 0
         return (os.strerror(number) if number > 0 else str(error)).lower()
 
 
 def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
     return [
-        # Without this a second server could share the port and steal half of the calls.
+        # Otherwise a second server could share the port and receive half of the calls.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_frame_bytes),
         ("grpc.max_send_message_length", max_frame_bytes),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Of calls that came in a burst and wait for Python gRPC cancels some above the first, by
-        # chance, and all above the second; 1000 and 3000 by default.
+        # Of a burst of calls that wait for Python, gRPC cancels some at random above the first, and
+        # all above the second; 1000 and 3000 by default.
         ("grpc.server.max_pending_requests", 8_192),
         ("grpc.server.max_pending_requests_hard_limit", 16_384),
     ]
 
 
-def _endpoints(services: Mapping[ServiceDescriptor, object]) -> list[RpcHandler]:
-    """Return all rpcs with what serves them; the server itself has those of lanes."""
+def _rpc_handlers(services: Mapping[ServiceDescriptor, object]) -> list[RpcHandler]:
+    """Return the handlers of all rpcs but those of lanes, which the server itself serves."""
     return [
         RpcHandler(method, getattr(servicer, method.verb))
         for descriptor, servicer in services.items()
         for method in methods_of(descriptor).values()
-        if method.path not in OWN
+        if method.path not in LANE_RPCS
     ]
 
 
-def _handlers(
-    descriptor: ServiceDescriptor, endpoints: list[RpcHandler], max_frame_bytes: int
+def _grpc_handlers(
+    descriptor: ServiceDescriptor, handlers: list[RpcHandler], max_frame_bytes: int
 ) -> grpc.GenericRpcHandler:
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        endpoint.method.name: grpc.unary_unary_rpc_method_handler(
-            _behaviour(endpoint, max_frame_bytes)
+    by_name: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        handler.method.name: grpc.unary_unary_rpc_method_handler(
+            _behaviour(handler, max_frame_bytes)
         )
-        for endpoint in endpoints
-        if endpoint.method.service == descriptor.full_name
+        for handler in handlers
+        if handler.method.service == descriptor.full_name
     }
-    return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+    return grpc.method_handlers_generic_handler(descriptor.full_name, by_name)
 
 
 def _exchange(lanes: LaneServer, pool: ThreadPoolExecutor) -> grpc.GenericRpcHandler:
@@ -184,9 +184,9 @@ def _exchange(lanes: LaneServer, pool: ThreadPoolExecutor) -> grpc.GenericRpcHan
     return grpc.method_handlers_generic_handler(EXCHANGE.service, {EXCHANGE.name: handler})
 
 
-def _behaviour(endpoint: RpcHandler, max_frame_bytes: int) -> Any:
+def _behaviour(handler: RpcHandler, max_frame_bytes: int) -> Any:
     """Return the function that turns request bytes into response bytes."""
-    method, serve = endpoint
+    method, serve = handler
 
     def behaviour(data: bytes, context: grpc.ServicerContext) -> bytes:
         request = from_wire(data, method.request_type, max_frame_bytes)

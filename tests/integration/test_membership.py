@@ -90,8 +90,8 @@ def test_the_process_whose_name_is_taken_hears_of_it(cluster):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "no name"}, "is no name for a worker"),
-        ({"name": "x" * 300}, "is no name"),
+        ({"name": "no name"}, "is not a name for a worker"),
+        ({"name": "x" * 300}, "is not a name"),
         ({"role": "boss"}, "no role 'boss'; there are client, trainer"),
         ({"role": "parameter-server"}, "has no address"),
         ({"incarnation": 0}, "no incarnation"),

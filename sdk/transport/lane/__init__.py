@@ -1,6 +1,6 @@
-"""Lanes: a faster way for hot rpcs than gRPC, negotiated through it.
+"""Lanes: faster transports for hot rpcs than gRPC calls, negotiated through gRPC.
 
-A lane is a few connections between one client and one server. On each, one call at a time: the
-request goes out, the response comes back. Arrays travel in reused memory, so what a call receives
-is borrowed and must be copied before the connection is used again.
+A lane is a few connections between one client and one server. Each carries one call at a time:
+request, then response. Arrays travel in reused memory, so the arrays that a call receives are
+borrowed and must be copied before the connection is used again. README.md has the overview.
 """

@@ -1,7 +1,8 @@
-"""The memory a sender writes a frame's arrays to, reused from frame to frame.
+"""The arena of a connection: memory that a sender writes a frame's arrays to, reused by each frame.
 
-It is as large as the largest frame allowed, but the kernel backs only what was ever written. That
-is why nothing grows: no second handshake, no copy from a smaller one.
+It is as large as the largest frame allowed, but the kernel backs only the pages that were written.
+So it never grows, and needs no second handshake and no copy from a smaller one. Pages of large
+frames are released when no further ones follow.
 """
 
 import fcntl
@@ -22,7 +23,7 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.lane import ALIGN, aligned, entry
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# Nobody sends more; a peer that claims more would only cost address space, but why give it.
+# No frame is larger; a peer that claims more would only waste our address space.
 _MAX_BYTES = 1 << 36
 
 
@@ -36,6 +37,7 @@ class Arena:
 
     Attributes:
         used: Bytes up to the end of the last array.
+        peak: The most bytes that a frame used since the last `trim`.
     """
 
     def __init__(self, size: int, *, shared: bool) -> None:
@@ -52,7 +54,7 @@ class Arena:
         self.fd = os.memfd_create("gradmesh-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, size)
-            # A peer that could shrink it would end us with SIGBUS.
+            # Reading a mapping that the peer has shrunk would end this process with SIGBUS.
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
             self._map = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED)
         except BaseException:
@@ -60,20 +62,20 @@ class Arena:
             raise
 
     def close_fd(self) -> None:
-        """Close the descriptor that was passed to the peer; the mapping has its own."""
+        """Close the descriptor that was passed to the peer; the mapping stays."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def begin(self) -> None:
-        """Forget the arrays of the last frame."""
+        """Begin a frame: reuse the memory of the last one."""
         if self.used:
             self.peak = max(self.peak, self.used)
             self.used = 0
             self._given.clear()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return memory for an array of the frame, or ordinary memory if it does not fit."""
+        """Return memory of the arena for an array of the frame; heap memory if it does not fit."""
         dtype = np.dtype(dtype)
         start = (self.used + ALIGN - 1) & -ALIGN
         end = start + math.prod(shape) * dtype.itemsize
@@ -85,7 +87,7 @@ class Arena:
         return array
 
     def place(self, array: Array) -> bytes:
-        """Return the array's description, after copying it in if `empty` did not make it.
+        """Return the description of an array; copy it into the arena unless `empty` made it.
 
         Raises:
             InvalidRequest: The contract has no such type, or it has too many axes.
@@ -101,23 +103,23 @@ class Arena:
         start = aligned(self.used)
         end = start + array.nbytes
         if end <= self.size:
-            # Beyond that the frame is refused by its size, and nothing is written.
+            # A larger frame is refused by its size later.
             np.ndarray(array.shape, WIRE_TO_NUMPY[number], self._map, start)[...] = array
         self.used = end
         return entry(number, array.shape, start)
 
     def trim(self) -> None:
-        """Give memory of former frames back to the system."""
+        """Release the pages of earlier frames to the system."""
         if self.peak or self.used:
             self._map.madvise(mmap.MADV_REMOVE if self._shared else mmap.MADV_DONTNEED)
             self.peak = 0
 
 
 def map_peer(fd: int) -> mmap.mmap:
-    """Map the arena of a peer to read from.
+    """Map the arena of a peer, read-only.
 
     Raises:
-        ValueError: It could shrink under our hands, or is unreasonably large.
+        ValueError: The peer could shrink it, or it is unreasonably large.
     """
     size = os.fstat(fd).st_size
     if not 0 < size <= _MAX_BYTES:
@@ -128,19 +130,19 @@ def map_peer(fd: int) -> mmap.mmap:
 
 
 IDLE_S = 60.0
-"""How long after the last big frame."""
+"""Seconds without large frames after which memory is released."""
 
 BIG_BYTES = 1 << 20
-"""From here on a frame is big."""
+"""Smallest size of a large frame."""
 
 
 @final
 class IdleTrimmer:
-    """Calls a function some time after the last big frame; has a thread only while it waits.
+    """Calls a function some time after the last large frame; has a thread only while it waits.
 
     Args:
-        trim: Gives memory back.
-        idle_s: How long to wait.
+        trim: Releases memory.
+        idle_s: Seconds to wait.
     """
 
     def __init__(self, trim: Callable[[], object], idle_s: float = IDLE_S) -> None:
@@ -149,11 +151,11 @@ class IdleTrimmer:
         self._lock = threading.Lock()  # guards _thread
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        self._noted_at = 0.0
+        self._recorded_at = 0.0
 
-    def note(self) -> None:
-        """Take notice of a big frame."""
-        self._noted_at = time.monotonic()
+    def record(self) -> None:
+        """Record a large frame."""
+        self._recorded_at = time.monotonic()
         with self._lock:
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, name="lane-trim", daemon=True)
@@ -161,11 +163,11 @@ class IdleTrimmer:
 
     def _run(self) -> None:
         while True:
-            left_s = self._noted_at + self._idle_s - time.monotonic()
+            left_s = self._recorded_at + self._idle_s - time.monotonic()
             if self._closed.wait(max(0.0, left_s)):
                 return
             with self._lock:
-                if time.monotonic() - self._noted_at < self._idle_s:
+                if time.monotonic() - self._recorded_at < self._idle_s:
                     continue
                 self._thread = None
             self._trim()

@@ -1,7 +1,7 @@
-"""The client's side of lanes: a few connections to one server, opened when they are needed.
+"""The client's side of lanes: a pool of connections to one server, opened on demand.
 
-No call fails for want of a lane: whatever goes wrong here sends the call through gRPC, and the lane
-is tried again after a pause.
+No call fails because of a lane: after any failure here the call goes through gRPC, and the lane is
+tried again after a pause.
 """
 
 import logging
@@ -24,6 +24,7 @@ from gradmesh.sdk.transport.security import client_tls
 
 _log = logging.getLogger(__name__)
 
+# The lanes to try for each value of transport.lane, best first. `unary` is a plain gRPC call.
 _KINDS: dict[LaneChoice, tuple[str, ...]] = {
     "auto": ("shm", "tcp", "stream"),
     "shm": ("shm",),
@@ -34,7 +35,7 @@ _KINDS: dict[LaneChoice, tuple[str, ...]] = {
 _NUMBERS = {"shm": pb.LANE_KIND_SHM, "tcp": pb.LANE_KIND_TCP}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
 
-# Calls at once on one lane; more go through gRPC.
+# Connections of one pool, and so calls at once; more go through gRPC.
 _MAX_LINKS = 8
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
@@ -42,14 +43,14 @@ _MAX_PAUSE_S = 60.0
 
 @final
 class LanePool:
-    """The lane connections of one channel.
+    """The pool of lane connections of one channel.
 
     Args:
-        address: Of the server, as gRPC reaches it.
+        address: The server's gRPC address.
         worker: Its name, for the log.
-        choice: Which kinds to ask for.
+        choice: Which lanes to try.
         negotiate: Calls OpenLane, within the given seconds.
-        exchange: Begins the rpc Exchange.
+        exchange: Starts the rpc Exchange.
         security: Certificates.
         max_frame_bytes: Largest frame either way.
     """
@@ -69,7 +70,7 @@ class LanePool:
         self._wanted = _KINDS[choice]
         self._negotiate = negotiate
         self._exchange = exchange
-        self._watch = StreamWatchdog()
+        self._watchdog = StreamWatchdog()
         self._trimmer = IdleTrimmer(self._trim)
         self._security = security
         self._max_frame_bytes = max_frame_bytes
@@ -83,7 +84,7 @@ class LanePool:
         self._closed = False
 
     def take(self, timeout_s: float) -> Link | None:
-        """Return a connection for one call, or None to go through gRPC."""
+        """Return a connection for one call, or None to call through gRPC."""
         try:
             return self._free.pop()
         except IndexError:
@@ -105,16 +106,16 @@ class LanePool:
         return link
 
     def give(self, link: Link) -> None:
-        """Take a connection back whose call is over."""
+        """Return a connection to the pool after its call."""
         if link.big:
-            self._trimmer.note()
+            self._trimmer.record()
         if not self._closed:
             self._free.append(link)
         if self._closed:
             link.close()
 
     def _trim(self) -> None:
-        """Give memory of big frames back; connections with a call under way keep theirs."""
+        """Release memory of large frames; connections with a call under way keep theirs."""
         idle = []
         while self._free:
             try:
@@ -132,7 +133,7 @@ class LanePool:
             self._links.discard(link)
 
     def broke(self, link: Link, why: str) -> None:
-        """Close a connection that failed, and the idle ones: they end at the same server."""
+        """Close a connection that failed, and the idle ones, which lead to the same server."""
         self.drop(link)
         while self._free:
             self.drop(self._free.pop())
@@ -147,13 +148,13 @@ class LanePool:
             links, self._links = self._links, set()
         for link in links:
             link.close()
-        self._watch.close()
+        self._watchdog.close()
         self._trimmer.close()
 
     def _connect(self, timeout_s: float) -> Link | None:
         """Open a connection of the best kind that works."""
         until = time.monotonic() + timeout_s
-        why = "no kind is left"
+        why = "every lane has failed"
         for _ in self._wanted:
             kinds = [kind for kind in self._wanted if kind not in self._failed]
             left_s = until - time.monotonic()
@@ -182,7 +183,7 @@ class LanePool:
         offer = self._negotiate(request, timeout_s)
         kind = _NAMES.get(offer.kind)
         if kind not in kinds:
-            raise ValueError(f"{self._worker} offers a lane that nobody asked for")
+            raise ValueError(f"{self._worker} offers a lane that was not requested")
         try:
             sock = self._dial(kind, offer.address, timeout_s)
             try:
@@ -196,7 +197,7 @@ class LanePool:
         return link
 
     def _open_stream(self, timeout_s: float) -> Link:
-        stream = ClientStream(self._exchange(), self._watch)
+        stream = ClientStream(self._exchange(), self._watchdog)
         try:
             stream.open(time.monotonic() + timeout_s)
         except BaseException:
@@ -208,8 +209,8 @@ class LanePool:
     def _note_open(self, link: Link) -> None:
         with self._lock:
             first, self._pause_s = self._pause_s, _FIRST_PAUSE_S
-            lonely = not self._links
-        if lonely or first > _FIRST_PAUSE_S:
+            is_first = not self._links
+        if is_first or first > _FIRST_PAUSE_S:
             _log.info("lane open", extra={"worker": self._worker, "lane": link.kind})
 
     def _dial(self, kind: str, address: str, timeout_s: float) -> socket.socket:
@@ -241,7 +242,7 @@ class LanePool:
             self._failed.clear()
             self._retry_at = time.monotonic() + self._pause_s
             self._pause_s = min(_MAX_PAUSE_S, 2 * self._pause_s)
-        # Once a trouble, not once a call.
+        # Log once per outage, not once per call.
         _log.log(
             logging.INFO if first else logging.DEBUG,
             "no lane, calls go through gRPC",

@@ -1,9 +1,9 @@
-"""A stream of gRPC on which the caller's own thread sends and receives.
+"""A gRPC stream on which the calling thread itself sends and receives.
 
-With gRPC's public interface two more threads serve a stream: one takes messages from an iterator,
-the other receives, and what they hand over costs a third of a small call. Underneath, gRPC's own
-blocking calls ask the completion queue themselves; so do we. These names are not public: where a
-version of gRPC lacks them no stream is opened, and hot calls go one by one.
+With gRPC's public interface two more threads serve a stream: one consumes an iterator of messages,
+the other receives. Handing over between them costs a third of a small call. gRPC's own blocking
+calls poll the completion queue themselves, and so does this module. The names it uses are not
+public: where a version of gRPC lacks them no stream is opened, and hot calls are unary.
 """
 
 import threading
@@ -16,7 +16,7 @@ import grpc
 from gradmesh.sdk.transport.lane.stream import LaneBroken
 
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
-"""Names and values that go with a call."""
+"""Names and values that accompany a call."""
 
 _core: Any
 try:
@@ -29,29 +29,29 @@ _NO_FLAGS = 0
 
 @final
 class DirectCall:
-    """One stream, opened at once.
+    """One stream, started by the constructor.
 
     Args:
-        channel: To whom.
+        channel: The gRPC channel.
         path: The rpc.
-        metadata: What goes with it.
+        metadata: Sent with the call.
 
     Attributes:
-        end: Why it is over; None before.
+        end: Why the stream has ended; None before.
 
     Raises:
         ValueError: The channel is closed.
-        LaneBroken: This version of gRPC has no such calls.
+        LaneBroken: This version of gRPC lacks the private names.
     """
 
     def __init__(self, channel: grpc.Channel, path: str, metadata: Metadata) -> None:
-        self._turn = threading.Lock()  # held by whoever asks for events
+        self._polling = threading.Lock()  # held by the thread that polls for events
         self._sending = self._receiving = False
         self._message: bytes | None = None
-        self._said: Metadata | None = None
+        self._initial: Metadata | None = None
         self.end: str | None = None
-        # Batches of operations whose event was not taken yet: those that begin the stream.
-        self._due = 3
+        # Batches whose event is outstanding; the stream starts with three.
+        self._outstanding = 3
         try:
             self._call = self._open(channel, path.encode(), tuple(metadata))
         except (AttributeError, TypeError) as error:
@@ -76,19 +76,19 @@ class DirectCall:
         )
 
     def initial_metadata(self) -> Metadata:
-        """Wait for what the server says first; nothing if it does not take the stream."""
-        with self._turn:
-            while self._said is None and self.end is None:
+        """Wait for the server's initial metadata; empty if it refuses the stream."""
+        with self._polling:
+            while self._initial is None and self.end is None:
                 self._take_event()
-        return self._said or ()
+        return self._initial or ()
 
     def ask(self, message: bytes) -> None:
-        """Send a message and ask for its answer, which `receive` returns.
+        """Send a message and begin to receive its response, which `receive` returns.
 
         Raises:
-            LaneBroken: The stream is over.
+            LaneBroken: The stream has ended.
         """
-        with self._turn:
+        with self._polling:
             self._wait_until_sent()
             self._sending = self._receiving = True
             self._start(
@@ -102,16 +102,16 @@ class DirectCall:
         """Send messages.
 
         Raises:
-            LaneBroken: The stream is over.
+            LaneBroken: The stream has ended.
         """
-        with self._turn:
+        with self._polling:
             for message in messages:
                 self._wait_until_sent()
                 self._sending = True
                 self._start((_core.SendMessageOperation(message, _NO_FLAGS),))
 
     def _wait_until_sent(self) -> None:
-        """Wait for the message before: gRPC takes one at a time."""
+        """Wait for the previous message: gRPC accepts one at a time."""
         while self._sending and self.end is None:
             self._take_event()
 
@@ -119,16 +119,16 @@ class DirectCall:
         """Wait for a message.
 
         Raises:
-            LaneBroken: The stream is over.
+            LaneBroken: The stream has ended.
         """
-        with self._turn:
+        with self._polling:
             if not self._receiving and self._message is None:
                 self._receiving = True
                 self._start((_core.ReceiveMessageOperation(_NO_FLAGS),))
             while self._message is None:
                 if self.end is not None or not self._receiving:
                     self._drain()
-                    raise LaneBroken(self.end or "the stream is over")
+                    raise LaneBroken(self.end or "the stream has ended")
                 self._take_event()
             message, self._message = self._message, None
             return message
@@ -136,20 +136,20 @@ class DirectCall:
     def _start(self, operations: Sequence[Any]) -> None:
         if self.end is not None or not self._call.operate(operations, None):
             self._sending = self._receiving = False
-            raise LaneBroken(self.end or "the stream is over")
-        self._due += 1
+            raise LaneBroken(self.end or "the stream has ended")
+        self._outstanding += 1
 
     def _take_event(self) -> None:
-        """Wait for whatever is over next, and keep what it brought."""
+        """Wait for the next completed batch and store its results."""
         try:
             event = self._call.next_event()
         except BaseException as error:
-            # As by Ctrl-C. gRPC has let go of the call; nobody may ask for its events again.
-            self._due = 0
+            # For example Ctrl-C. gRPC has dropped the call; its events must not be polled again.
+            self._outstanding = 0
             self._sending = self._receiving = False
-            self.end = self.end or f"given up: {type(error).__name__}"
+            self.end = self.end or f"interrupted: {type(error).__name__}"
             raise
-        self._due -= 1
+        self._outstanding -= 1
         kinds = _core.OperationType
         for operation in event.batch_operations:
             kind = operation.type()
@@ -158,21 +158,21 @@ class DirectCall:
             elif kind == kinds.send_message:
                 self._sending = False
             elif kind == kinds.receive_initial_metadata:
-                self._said = operation.initial_metadata()
+                self._initial = operation.initial_metadata()
             elif kind == kinds.receive_status_on_client:
                 self.end = f"status {operation.code()}: {operation.details()}"
 
     def _drain(self) -> None:
-        """Take all events of a stream that ends: gRPC keeps what it has of it until then."""
-        while self._due:
+        """Poll the remaining events of a stream that ends, so that gRPC frees it."""
+        while self._outstanding:
             self._take_event()
 
     def cancel(self) -> None:
         """End the stream, also under a thread that waits for it; may be called twice."""
-        self._call.cancel(_core.StatusCode.cancelled, "given up by the caller")
-        # Else whoever has the turn takes the events.
-        if self._turn.acquire(blocking=False):
+        self._call.cancel(_core.StatusCode.cancelled, "cancelled by the caller")
+        # Else the thread that polls drains the events.
+        if self._polling.acquire(blocking=False):
             try:
                 self._drain()
             finally:
-                self._turn.release()
+                self._polling.release()

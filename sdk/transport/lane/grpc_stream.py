@@ -1,7 +1,8 @@
-"""Both ends of a lane over a long-lived gRPC stream, the rpc Exchange.
+"""The lane `stream`: both ends of a long-lived gRPC stream, the rpc Exchange.
 
-gRPC takes a third less time for a message on a stream than for a call of its own. It has no
-deadline for one message, so a watch ends the streams whose answer is late.
+A message on a stream takes gRPC a third less time than a call. gRPC has no deadline for a message,
+so a watchdog ends the streams whose response is late. Frames travel as messages `bytes data = 1`; a
+large frame takes several, so that one is copied out while the next is on its way.
 """
 
 import threading
@@ -23,13 +24,13 @@ from gradmesh.sdk.transport.lane.stream import ByteStream, LaneBroken
 CHUNK_BYTES = 1 << 20
 """Most bytes of a frame in one message."""
 
-# Requests and responses are written alike.
+# Requests and responses have the same bytes.
 _read = pb.ExchangeRequest.FromString
 _KEY = bytes([pb.ExchangeRequest.DESCRIPTOR.fields_by_name["data"].number << 3 | LENGTH])
 
 
 def to_messages(parts: Sequence[Any]) -> Iterable[bytes]:
-    """Return the messages of a frame; of a big one, each is made when it is asked for."""
+    """Return the messages of a frame: a tuple of one, or a generator for a large frame."""
     size = 0
     for part in parts:
         size += part.nbytes if hasattr(part, "nbytes") else len(part)
@@ -44,7 +45,7 @@ def _cut(parts: Sequence[Any]) -> Iterator[bytes]:
     for part in parts:
         view = memoryview(part)
         if not view.nbytes:
-            continue  # memory without elements cannot be seen as bytes
+            continue  # an empty buffer cannot be cast to bytes
         view = view.cast("B")
         while size + len(view) > CHUNK_BYTES:
             held.append(view[: CHUNK_BYTES - size])
@@ -62,29 +63,29 @@ def data_of(message: bytes) -> bytes:
     """Return the bytes that a message carries, at least one.
 
     Raises:
-        LaneBroken: It carries none.
+        LaneBroken: It carries none, or is not a message of the stream.
     """
     try:
         data = _read(message).data
     except DecodeError:
         data = b""
     if not data:
-        raise LaneBroken("a message of the stream that is no part of a frame")
+        raise LaneBroken("a message of the stream that is not part of a frame")
     return data
 
 
 EXCHANGE = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])["Exchange"]
-"""The rpc that every server answers by itself."""
+"""The rpc of the stream; every server serves it without a servicer."""
 
 VERSION_METADATA = ("gradmesh-lane-version", str(VERSION))
-"""What both ends say when a stream is opened."""
+"""Metadata that both ends send when a stream is opened."""
 
 _T = TypeVar("_T")
 _NOTHING = memoryview(b"")
 
 
 class MessageStream(ByteStream):
-    """Bytes in messages."""
+    """Bytes carried in messages."""
 
     def __init__(self) -> None:
         self._rest = _NOTHING
@@ -109,21 +110,21 @@ class MessageStream(ByteStream):
         """Wait for a message.
 
         Raises:
-            TimeoutError: None came in time.
-            LaneBroken: The stream is over.
+            TimeoutError: None arrived in time.
+            LaneBroken: The stream has ended.
         """
 
 
 @final
 class StreamWatchdog:
-    """Ends streams whose answer does not come in time; a thread from the first stream on."""
+    """Ends streams whose response is late; runs a thread from the first call on."""
 
     def __init__(self) -> None:
-        # Guards changes of _wake and _closed. _until is changed without, by one thread a stream.
+        # Guards changes of _wake and _closed; _until has one writer per stream and needs no lock.
         self._changed = threading.Condition()
         self._until: dict[ClientStream, float] = {}
-        # When the thread looks next. It is not told of calls that end, nor of later deadlines: so
-        # it wakes once in the time that calls are given, not once a call.
+        # When the thread wakes next. Neither calls that end nor later deadlines notify it, so it
+        # wakes once per timeout, not once per call.
         self._wake = float("inf")
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -142,17 +143,17 @@ class StreamWatchdog:
                 self._changed.notify_all()
 
     def end(self, stream: "ClientStream") -> None:
-        """Leave the stream alone."""
+        """Stop watching the stream."""
         self._until.pop(stream, None)
 
     def _run(self) -> None:
         while self._wait():
-            # Before the look, so that a call that begins meanwhile is either seen or tells us.
+            # Reset before reading _until: a call that begins meanwhile is either read or notifies.
             self._wake = float("inf")
             now = time.monotonic()
             waiting = list(self._until.items())
             for stream, deadline in waiting:
-                # Unless its call has ended meanwhile, and perhaps another one has begun.
+                # Unless its call has ended meanwhile, and perhaps another has begun.
                 if deadline <= now and self._until.get(stream) == deadline:
                     stream.expire()
             with self._changed:
@@ -160,7 +161,7 @@ class StreamWatchdog:
                 self._wake = min([self._wake, *later])
 
     def _wait(self) -> bool:
-        """Wait until it is time to look; return False at the end."""
+        """Wait until the next deadline; return False when closed."""
         with self._changed:
             while not self._closed:
                 left_s = self._wake - time.monotonic()
@@ -178,32 +179,32 @@ class StreamWatchdog:
 
 @final
 class ClientStream(MessageStream):
-    """The end that asks.
+    """The client's end.
 
     Args:
-        call: The rpc, begun.
-        watch: Ends it when an answer is late.
+        call: The rpc, started.
+        watchdog: Ends it when a response is late.
     """
 
-    def __init__(self, call: DirectCall, watch: StreamWatchdog) -> None:
+    def __init__(self, call: DirectCall, watchdog: StreamWatchdog) -> None:
         super().__init__()
-        self._watch = watch
+        self._watchdog = watchdog
         self._expired = False
         self._call = call
 
     def open(self, deadline: float) -> None:
-        """Wait until the server has taken the stream.
+        """Wait until the server has accepted the stream.
 
         Raises:
             TimeoutError: It did not in time.
-            LaneBroken: It does not want to.
+            LaneBroken: It refused.
         """
-        said = self._within(deadline, self._call.initial_metadata)
-        if VERSION_METADATA not in [(key, value) for key, value in said]:
+        metadata = self._within(deadline, self._call.initial_metadata)
+        if VERSION_METADATA not in [(key, value) for key, value in metadata]:
             raise LaneBroken(f"no stream: {self._call.end}")
 
     def send(self, parts: Sequence[Any], deadline: float) -> None:
-        """Hand all parts over to gRPC."""
+        """Pass all parts to gRPC."""
         if time.monotonic() >= deadline:
             raise TimeoutError("the deadline passed")
         messages = to_messages(parts)
@@ -216,8 +217,8 @@ class ClientStream(MessageStream):
         return self._within(deadline, self._call.receive)
 
     def _within(self, deadline: float, action: Callable[..., _T], *args: Any) -> _T:
-        """Do something that ends with the stream, by the deadline at the latest."""
-        self._watch.begin(self, deadline)
+        """Call `action`, which returns at the latest when the stream ends, under the deadline."""
+        self._watchdog.begin(self, deadline)
         try:
             return action(*args)
         except LaneBroken:
@@ -225,49 +226,52 @@ class ClientStream(MessageStream):
                 raise TimeoutError("no answer in time") from None
             raise
         finally:
-            self._watch.end(self)
+            self._watchdog.end(self)
 
     def expire(self) -> None:
-        """End the stream because its answer is late."""
+        """End the stream because its response is late."""
         self._expired = True
         self.close()
 
     def stop_receiving(self) -> None:
-        """End the stream: it has no two halves."""
+        """End the stream: it cannot be half closed."""
         self.close()
 
     def close(self) -> None:
-        """End the stream, also under a thread that waits for an answer."""
+        """End the stream, also under a thread that waits for a response."""
         self._call.cancel()
 
 
 @final
 class ServerStream(MessageStream):
-    """The end that answers.
+    """The server's end.
 
     Args:
-        requests: Messages that arrive.
+        requests: The messages that arrive.
         context: Of the rpc.
+
+    Attributes:
+        response: The messages to yield to gRPC.
     """
 
     def __init__(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> None:
         super().__init__()
         self._requests = requests
         self._context = context
-        self._lock = threading.Lock()  # guards _waits and _stopped
-        self._waits = False
+        self._lock = threading.Lock()  # guards _waiting and _stopped
+        self._waiting = False
         self._stopped = False
-        self.answer: Iterable[bytes] = ()
+        self.response: Iterable[bytes] = ()
 
     def send(self, parts: Sequence[Any], deadline: float) -> None:
-        """Keep the messages, to be yielded to gRPC as `answer`."""
-        self.answer = to_messages(parts)
+        """Keep the messages in `response`."""
+        self.response = to_messages(parts)
 
     def _next(self, deadline: float) -> bytes:
         with self._lock:
             if self._stopped:
-                raise LaneBroken("this process is leaving")
-            self._waits = True
+                raise LaneBroken("this process is draining")
+            self._waiting = True
         try:
             return next(self._requests)
         # gRPC raises a bare Exception when the caller is gone.
@@ -275,19 +279,19 @@ class ServerStream(MessageStream):
             raise LaneBroken(_why(error)) from None
         finally:
             with self._lock:
-                self._waits = False
+                self._waiting = False
 
     def while_idle(self, action: Callable[[], object]) -> None:
-        """Do something now if no call is under way; a request that arrives waits for it."""
+        """Call `action` if no call is under way; a request that arrives meanwhile waits for it."""
         with self._lock:
-            if self._waits:
+            if self._waiting:
                 action()
 
     def stop_receiving(self) -> None:
-        """Let no further request in; an answer under way is still sent."""
+        """Accept no further request; a response under way is still sent."""
         with self._lock:
             self._stopped = True
-            if self._waits:
+            if self._waiting:
                 self._context.cancel()
 
     def close(self) -> None:
@@ -298,4 +302,4 @@ class ServerStream(MessageStream):
 def _why(error: object) -> str:
     if isinstance(error, grpc.Call) and not error.is_active():
         return f"{error.code()}: {error.details()}"
-    return "the stream is over"
+    return "the stream has ended"

@@ -1,7 +1,7 @@
-"""How the two ends of a lane's connection recognise each other.
+"""The handshake of a lane connection: how its two ends authenticate each other.
 
-The client shows the secret that OpenLane gave it; on a unix socket both ends belong to one user,
-as the kernel tells, and pass each other the memory they write to.
+The client shows the secret that OpenLane returned. On a unix socket both ends check with the kernel
+that they run as one user, and pass each other the memory that they write to.
 """
 
 import functools
@@ -19,12 +19,12 @@ from typing import Any, final
 from gradmesh.protos.lane import VERSION
 from gradmesh.sdk.transport.call import CallerRole
 from gradmesh.sdk.transport.lane.arena import Arena, map_peer
-from gradmesh.sdk.transport.lane.link import SMALL, InlineLink, Link, ShmLink
+from gradmesh.sdk.transport.lane.link import SMALL_BYTES, InlineLink, Link, ShmLink
 from gradmesh.sdk.transport.lane.stream import ByteStream, LaneBroken, PlainStream, TlsStream
 
 SECRET_BYTES = 32
 HELLO_S = 5.0
-"""How long the other end may take to say who it is."""
+"""Longest time the other end may take for its part of the handshake."""
 
 _HELLO = struct.Struct(f"<4sH2x{SECRET_BYTES}s")
 _WELCOME = struct.Struct("<4sH2x")
@@ -35,7 +35,7 @@ _MAGIC = b"GMLN"
 def host_identity() -> str:
     """Return a text that is equal for processes that reach each other's abstract unix sockets.
 
-    That is one boot of one kernel, and one network namespace; empty where it cannot be told.
+    It names the boot of the kernel and the network namespace; empty where they are unknown.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -51,23 +51,23 @@ def stream_of(sock: socket.socket) -> ByteStream:
     return TlsStream(sock) if isinstance(sock, ssl.SSLSocket) else PlainStream(sock)
 
 
-def _eager_stream(sock: socket.socket) -> ByteStream:
+def _spinning_stream(sock: socket.socket) -> ByteStream:
     """Return the stream of a unix socket, whose other end answers within microseconds."""
     if len(os.sched_getaffinity(0)) == 1:
-        # Only the turn of the other process can bring what we would look for.
+        # On one core a spin only keeps the other process from answering.
         return PlainStream(sock)
-    # Imported here: a process without such a lane does without the compiler.
+    # Imported here: a process without an shm lane does not load the compiler.
     from gradmesh.sdk.transport.lane.spin import SpinWait
 
-    return PlainStream(sock, SpinWait(SMALL))
+    return PlainStream(sock, SpinWait(SMALL_BYTES))
 
 
 def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -> Link:
-    """Open a connection as its client.
+    """Do the client's half of the handshake and return the link.
 
     Raises:
-        OSError: The server does not answer, or not as it should.
-        ValueError: It is not to be trusted.
+        OSError: The server does not answer, or breaks the protocol.
+        ValueError: It cannot be trusted.
     """
     sock.settimeout(HELLO_S)
     hello = _HELLO.pack(_MAGIC, VERSION, secret)
@@ -82,7 +82,7 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
         welcome, fd = _receive_fd(sock, _WELCOME.size)
         try:
             _check(_WELCOME.unpack(welcome))
-            return ShmLink(_eager_stream(sock), arena, map_peer(fd), max_frame_bytes)
+            return ShmLink(_spinning_stream(sock), arena, map_peer(fd), max_frame_bytes)
         finally:
             os.close(fd)
     finally:
@@ -95,17 +95,17 @@ def welcome(
     admit: Callable[[bytes], CallerRole | None],
     max_frame_bytes: int,
 ) -> tuple[Link, CallerRole]:
-    """Open a connection as its server; return it and who is at its other end.
+    """Do the server's half of the handshake; return the link and the role of the client.
 
     Args:
         sock: The connection.
         kind: "shm" or "tcp".
-        admit: Takes the secret shown; returns whom it was made for, once.
+        admit: Returns the role for which a secret was made, once; None for a wrong one.
         max_frame_bytes: Largest frame either way.
 
     Raises:
-        OSError: The client does not speak in time, or not as it should.
-        ValueError: It is not to be trusted.
+        OSError: The client is late, or breaks the protocol.
+        ValueError: It cannot be trusted.
     """
     sock.settimeout(HELLO_S)
     if kind == "tcp":
@@ -122,16 +122,16 @@ def welcome(
     arena = Arena(max_frame_bytes, shared=True)
     try:
         socket.send_fds(sock, [_WELCOME.pack(_MAGIC, VERSION)], [arena.fd])
-        return ShmLink(_eager_stream(sock), arena, peer, max_frame_bytes), caller
+        return ShmLink(_spinning_stream(sock), arena, peer, max_frame_bytes), caller
     finally:
         arena.close_fd()
 
 
 def check_user(sock: socket.socket) -> None:
-    """Return if the other end of a unix socket runs as our own user.
+    """Check that the other end of a unix socket runs as our own user.
 
     Raises:
-        ValueError: It does not.
+        ValueError: It runs as another.
     """
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", raw)
@@ -154,7 +154,7 @@ def _check(greeting: tuple[Any, ...]) -> None:
 
 
 def _read(sock: socket.socket, size: int) -> bytes:
-    """Read exactly `size` bytes; a peer that trickles them is cut off."""
+    """Read exactly `size` bytes; the limit covers all of them, so a peer cannot trickle them."""
     data = b""
     until = time.monotonic() + HELLO_S
     while len(data) < size:
@@ -167,7 +167,7 @@ def _read(sock: socket.socket, size: int) -> bytes:
 
 
 def _receive_fd(sock: socket.socket, size: int) -> tuple[bytes, int]:
-    """Read `size` bytes and the one descriptor that comes with them."""
+    """Read `size` bytes and the one descriptor that arrives with them."""
     data, fds, flags, _ = socket.recv_fds(sock, size, 1)
     if len(fds) != 1 or len(data) != size or flags & socket.MSG_CTRUNC:
         for fd in fds:
@@ -182,14 +182,14 @@ _MAX = 256
 
 @final
 class LaneSecrets:
-    """Secrets given out and not yet used."""
+    """Secrets that open one connection each: a bounded number, valid for a few seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _open
         self._open: list[tuple[float, bytes, CallerRole]] = []
 
     def make(self, caller: CallerRole) -> bytes | None:
-        """Return a new secret for a caller; None when too many are waiting."""
+        """Return a new secret for a caller; None when too many are unused."""
         now = time.monotonic()
         secret = secrets.token_bytes(SECRET_BYTES)
         with self._lock:
@@ -200,11 +200,11 @@ class LaneSecrets:
         return secret
 
     def take(self, shown: bytes) -> CallerRole | None:
-        """Return whom a secret was made for, and use it up; None if it is not good."""
+        """Use a secret up and return the role it was made for; None if it is wrong."""
         now = time.monotonic()
         with self._lock:
-            for place, (until, secret, caller) in enumerate(self._open):
+            for index, (until, secret, caller) in enumerate(self._open):
                 if hmac.compare_digest(secret, shown):
-                    del self._open[place]
+                    del self._open[index]
                     return caller if until > now else None
         return None

@@ -1,4 +1,7 @@
-"""One connection of a lane, from either end: frames with arrays, sent and received in turn."""
+"""Links: one connection of a lane, from either end, that sends and receives frames in turn.
+
+A `ShmLink` passes arrays in shared memory; an `InlineLink` sends them behind the head.
+"""
 
 import mmap
 import time
@@ -29,10 +32,10 @@ from gradmesh.sdk.transport.lane.stream import ByteStream, LaneBroken
 
 FOREVER = float("inf")
 
-SMALL = 8192
-"""Most requests and answers on a doorbell are smaller."""
+SMALL_BYTES = 8192
+"""Most requests and responses on a unix socket are smaller."""
 
-# A frame that has begun to arrive is there soon, or its sender is ill.
+# A frame that has begun to arrive must be complete within this time, at this rate at least.
 _FRAME_S = 30.0
 _SLOWEST_BYTES_S = 2e6
 _HEADER_BYTES = HEADER.size
@@ -43,9 +46,9 @@ class Received(NamedTuple):
     """A frame that arrived.
 
     Attributes:
-        number: Of the rpc in a request, how it ended in a response.
+        number: The number of the rpc in a request, the outcome in a response.
         call: Number of the call on this connection.
-        deadline_ms: How long the caller waits.
+        deadline_ms: How long the client waits.
         head: The message without its arrays.
         arrays: Borrowed: valid until the next frame arrives on this connection.
         size: Bytes of head and arrays.
@@ -63,10 +66,10 @@ class Link(ABC):
     """A connection of a lane; used by one thread at a time, except for `close`.
 
     Args:
-        kind: "shm", "tcp" or "stream", for messages and figures.
+        kind: "shm", "tcp" or "stream", for messages and metrics.
         stream: The connection.
-        arena: Where arrays to be sent are written.
-        inbox: Memory that receives frames; the size of the largest allowed.
+        arena: Memory for arrays to be sent.
+        inbox: Memory that receives frames, of the size of the largest allowed.
         max_frame_bytes: Largest frame either way.
     """
 
@@ -77,7 +80,7 @@ class Link(ABC):
         self.stream = stream
         self.arena = arena
         self.calls = 0
-        # Whether memory was used that is worth giving back.
+        # Whether a large frame used memory that is worth releasing.
         self.big = False
         self._inbox = inbox
         # What is received is read-only, as it is from gRPC.
@@ -100,7 +103,7 @@ class Link(ABC):
 
         Raises:
             InvalidRequest: An array cannot be sent, or the frame is too large; nothing was sent.
-            TimeoutError: The peer did not take it in time.
+            TimeoutError: The peer did not read it in time.
             LaneBroken: The connection is gone.
         """
         if len(head) > limits.MAX_HEAD_BYTES:
@@ -127,28 +130,28 @@ class Link(ABC):
 
     @abstractmethod
     def _lay_out(self, arrays: Sequence[Array]) -> tuple[bytes, int, list[Any]]:
-        """Return the arrays' table, the size of the body, and what of it goes over the socket."""
+        """Return the table of the arrays, the size of the body, and the parts to send inline."""
 
     def receive(self, deadline: float) -> Received:
         """Wait for the next frame.
 
         Raises:
-            InvalidFrame: What came is none; the connection is of no more use.
-            TimeoutError: Nothing came in time.
+            InvalidFrame: The bytes are not a frame; the connection cannot be used further.
+            TimeoutError: Nothing arrived in time.
             LaneBroken: The connection is gone.
         """
         return self._receive_from(self.stream.receive(self._view, deadline), deadline)
 
-    def _receive_quickly(self, buffer: Any, deadline: float) -> Received:
-        """Receive a frame that is most likely small, without the inbox between.
+    def _receive_small(self, buffer: Any, deadline: float) -> Received:
+        """Receive a frame that is probably small, without copying it through the inbox.
 
         Args:
-            buffer: Where arrays lie; None for behind the rest of the frame.
+            buffer: Memory that holds the arrays; None if they follow inline.
             deadline: As for `receive`.
         """
-        data = self.stream.receive_bytes(SMALL, deadline)
+        data = self.stream.receive_bytes(SMALL_BYTES, deadline)
         size = len(data)
-        if size < _HEADER_BYTES or (buffer is not None and size == SMALL):
+        if size < _HEADER_BYTES or (buffer is not None and size == SMALL_BYTES):
             return self._receive_rest(data, deadline)
         magic, number, call, deadline_ms, head_bytes, table_bytes, _, body = HEADER.unpack_from(
             data
@@ -169,7 +172,7 @@ class Link(ABC):
         return Received(number, call, deadline_ms, head, arrays, head_bytes + body)
 
     def _receive_rest(self, data: bytes, deadline: float) -> Received:
-        """Go on with a frame that did not come in one piece, or is none."""
+        """Receive the rest of a frame that did not arrive in one piece, or refuse it."""
         self._view[: len(data)] = data
         return self._receive_from(len(data), deadline)
 
@@ -212,30 +215,30 @@ class Link(ABC):
 
     @abstractmethod
     def _end(self, head_end: int, header: FrameHeader) -> int:
-        """Return how many bytes of the frame come over the socket."""
+        """Return how many bytes of the frame are sent inline."""
 
     @abstractmethod
     def _read(self, header: FrameHeader, table: bytes, head_end: int) -> list[Array]:
         """Return the arrays of the frame that has arrived."""
 
     def trim(self) -> None:
-        """Give memory of former big frames back to the system."""
+        """Release memory of earlier large frames to the system."""
         self.big = False
         self.arena.trim()
 
     def close(self) -> None:
-        """Close the connection; memory goes when its last reader is gone. May be called twice."""
+        """Close the connection; its memory is freed with its last reader. May be called twice."""
         self.stream.close()
         self.arena.close_fd()
 
 
 @final
 class ShmLink(Link):
-    """Arrays in shared memory, one arena a direction; the socket carries the rest.
+    """Passes arrays in shared memory, one arena per direction; a unix socket carries the rest.
 
     Args:
-        stream: A unix socket.
-        arena: Ours to write, mapped by the peer.
+        stream: The unix socket.
+        arena: Our memory, mapped by the peer.
         peer: The peer's arena, read-only.
         max_frame_bytes: Largest frame either way.
     """
@@ -258,8 +261,8 @@ class ShmLink(Link):
         return table, arena.used if arrays else 0, []
 
     def receive(self, deadline: float) -> Received:
-        """Wait for the next frame, as Link does."""
-        return self._receive_quickly(self._peer, deadline)
+        """Wait for the next frame, as `Link.receive` does."""
+        return self._receive_small(self._peer, deadline)
 
     def _end(self, head_end: int, header: FrameHeader) -> int:
         return head_end
@@ -274,10 +277,10 @@ class ShmLink(Link):
 
 @final
 class InlineLink(Link):
-    """Everything over one connection; frames arrive in pieces of any size.
+    """Sends everything through one byte stream; frames arrive in pieces of any size.
 
     Args:
-        stream: A TCP socket, with or without TLS, or a stream of gRPC.
+        stream: A TCP socket, with or without TLS, or a gRPC stream.
         max_frame_bytes: Largest frame either way.
         kind: "tcp" or "stream".
     """
@@ -315,12 +318,12 @@ class InlineLink(Link):
         return read_arrays(read_table(table), self._frozen, aligned(head_end), header.body_bytes)
 
     def receive(self, deadline: float) -> Received:
-        """Wait for the next frame, as Link does."""
+        """Wait for the next frame, as `Link.receive` does."""
         if self.kind == "stream":
-            return self._receive_quickly(None, deadline)
+            return self._receive_small(None, deadline)
         return super().receive(deadline)
 
     def trim(self) -> None:
-        """Give memory of former big frames back to the system."""
+        """Release memory of earlier large frames to the system."""
         super().trim()
         self._inbox.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""The server's side of lanes: offers them, listens for them, runs their connections."""
+"""The server's side of lanes: offer them, listen for them, run their connections."""
 
 import contextlib
 import logging
@@ -29,23 +29,23 @@ from gradmesh.sdk.transport.security import server_tls
 _log = logging.getLogger(__name__)
 
 OPEN_LANE = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])["OpenLane"]
-"""The rpc that every server answers by itself."""
+"""The rpc that negotiates a lane; every server serves it without a servicer."""
 
 _NAMES = {pb.LANE_KIND_SHM: "shm", pb.LANE_KIND_TCP: "tcp"}
 
-OWN = frozenset({OPEN_LANE.path, EXCHANGE.path})
-"""The rpcs that no servicer has."""
+LANE_RPCS = frozenset({OPEN_LANE.path, EXCHANGE.path})
+"""The rpcs that the server itself serves."""
 
 
 @final
 class LaneServer:
-    """Lanes of one server; nothing listens before somebody asks.
+    """The lanes of one server; nothing listens before the first client asks.
 
     Args:
-        config: Which kinds, and how many connections.
+        config: Which lanes, and how many connections.
         security: Certificates.
-        listen: Where gRPC listens; TCP lanes do on the same host.
-        endpoints: The rpcs by their numbers on lanes.
+        listen: Where gRPC listens; TCP lanes listen on the same host.
+        handlers: The handlers of hot rpcs, by their numbers on lanes.
         metrics: Where calls are counted.
         max_frame_bytes: Largest frame either way.
     """
@@ -55,82 +55,82 @@ class LaneServer:
         config: TransportConfig,
         security: SecurityConfig,
         listen: str,
-        endpoints: Mapping[int, RpcHandler],
+        handlers: Mapping[int, RpcHandler],
         metrics: RpcMetrics,
         max_frame_bytes: int,
     ) -> None:
         self._config = config
         self._security = security
         self._host = split(listen)[0]
-        self._endpoints = endpoints
+        self._handlers = handlers
         self._metrics = metrics
         self._max_frame_bytes = max_frame_bytes
-        self._offers = LaneSecrets()
+        self._secrets = LaneSecrets()
         self._lock = threading.Lock()  # guards all below
         self._listeners: dict[str, socket.socket] = {}
         self._addresses: dict[str, str] = {}
         self._connections: dict[threading.Thread, socket.socket | Session] = {}
         self._streams: dict[Session, threading.Event] = {}
-        # Sessions over sockets do it themselves: their wait for a request can end in between.
+        # For streams only: sessions over sockets trim themselves when no request arrives for long.
         self._trimmer = IdleTrimmer(self._trim)
         self._draining = False
 
     def open_lane(self, request: pb.OpenLaneRequest, call: Call) -> pb.OpenLaneResponse:
-        """Offer a connection.
+        """Offer a connection (the rpc OpenLane).
 
         Raises:
-            LaneUnavailable: There is no lane for this caller.
+            LaneUnavailable: There is no lane for this client.
         """
         kind = self._choose(request)
         with self._lock:
-            self._check_room()
+            self._check_capacity()
             address = self._listen(_NAMES[kind])
-        secret = self._offers.make(call.caller)
+        secret = self._secrets.make(call.caller)
         if secret is None:
             raise LaneUnavailable("too many lanes are being opened at once")
         return pb.OpenLaneResponse(kind=kind, address=address, secret=secret)
 
-    def _check_room(self) -> None:
+    def _check_capacity(self) -> None:
         if self._draining or len(self._connections) + len(self._streams) >= self._config.max_lanes:
             raise LaneUnavailable(
                 f"all {self._config.max_lanes} lane connections are taken, or the process is "
-                "leaving; raise transport.max_lanes",
+                "draining; raise transport.max_lanes",
                 max_lanes=self._config.max_lanes,
             )
 
     def exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Serve calls over a stream of gRPC.
+        """Serve calls over a gRPC stream (the rpc Exchange).
 
         Raises:
-            LaneUnavailable: There are too many, or the caller speaks of lanes in another version.
+            LaneUnavailable: There are too many lanes, or the client has another version of them.
         """
         if VERSION_METADATA not in [tuple(pair) for pair in context.invocation_metadata()]:
             raise LaneUnavailable(f"lanes of version {VERSION} only", version=VERSION)
         stream = ServerStream(requests, context)
         link = InlineLink(stream, self._max_frame_bytes, "stream")
         session = self._session(link, context.peer(), current_caller())
-        over = threading.Event()
+        ended = threading.Event()
         with self._lock:
-            self._check_room()
-            self._streams[session] = over
+            self._check_capacity()
+            self._streams[session] = ended
         context.send_initial_metadata((VERSION_METADATA,))
-        return self._answers(session, stream, over)
+        return self._responses(session, stream, ended)
 
-    def _answers(
-        self, session: Session, stream: ServerStream, over: threading.Event
+    def _responses(
+        self, session: Session, stream: ServerStream, ended: threading.Event
     ) -> Iterator[bytes]:
         try:
             more = True
             while more:
-                stream.answer = ()
+                stream.response = ()
                 more = session.step()
-                yield from stream.answer
+                yield from stream.response
                 if session.link.big:
-                    self._trimmer.note()
+                    self._trimmer.record()
         finally:
             with self._lock:
                 del self._streams[session]
-            over.set()
+            ended.set()
 
     def _trim(self) -> None:
         with self._lock:
@@ -141,7 +141,7 @@ class LaneServer:
             stream.while_idle(session.link.trim)
 
     def _session(self, link: Link, peer: str, caller: CallerRole) -> Session:
-        return Session(link, self._endpoints, self._metrics, peer, caller, lambda: self._draining)
+        return Session(link, self._handlers, self._metrics, peer, caller, lambda: self._draining)
 
     def _choose(self, request: pb.OpenLaneRequest) -> pb.LaneKind:
         here = self._config.lane
@@ -149,8 +149,8 @@ class LaneServer:
             raise LaneUnavailable(f"lanes of version {VERSION} only", version=VERSION)
         for kind in request.kinds:
             name = _NAMES.get(kind)
-            near = bool(request.host) and request.host == host_identity()
-            if name is not None and here in ("auto", name) and (name != "shm" or near):
+            same_host = bool(request.host) and request.host == host_identity()
+            if name is not None and here in ("auto", name) and (name != "shm" or same_host):
                 return kind
         raise LaneUnavailable(
             f"no lane in common: transport.lane is {here!r} here, and shared memory needs one host",
@@ -158,7 +158,7 @@ class LaneServer:
         )
 
     def _listen(self, kind: str) -> str:
-        """Return where connections of a kind are taken; listens from the first time on."""
+        """Return the address for connections of a kind; begin to listen at the first request."""
         if kind in self._addresses:
             return self._addresses[kind]
         try:
@@ -174,7 +174,7 @@ class LaneServer:
 
     def _bind(self, kind: str) -> tuple[socket.socket, str]:
         if kind == "shm":
-            # An abstract name: no file that could outlive the process.
+            # An abstract name leaves no file behind.
             address = f"gradmesh-{os.getpid()}-{secrets.token_hex(8)}"
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -195,11 +195,11 @@ class LaneServer:
             except OSError:
                 if self._draining:
                     return
-                time.sleep(0.1)  # out of descriptors: those who leave will free some
+                time.sleep(0.1)  # out of descriptors: retry when connections have closed
                 continue
             thread = threading.Thread(target=self._run, args=(kind, sock), daemon=True)
             with self._lock:
-                # Half as many again, so that callers with a secret get in past those without.
+                # Half as many again, so that clients with a secret get in beside those without.
                 full = len(self._connections) >= self._config.max_lanes * 3 // 2 + 1
                 if self._draining or full:
                     sock.close()
@@ -222,7 +222,7 @@ class LaneServer:
                 del self._connections[me]
 
     def _open(self, kind: str, sock: socket.socket) -> Session | None:
-        """Return the session of a connection whose other end showed a secret, or None."""
+        """Do the handshake; return the session of the connection, or None if it fails."""
         peer = "unix" if kind == "shm" else str(sock.getpeername()[0])
         try:
             sock.settimeout(HELLO_S)
@@ -231,7 +231,7 @@ class LaneServer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 tls = server_tls(self._security)
                 sock = tls.wrap_socket(sock, server_side=True) if tls is not None else sock
-            link, caller = welcome(sock, kind, self._offers.take, self._max_frame_bytes)
+            link, caller = welcome(sock, kind, self._secrets.take, self._max_frame_bytes)
         except (OSError, ValueError) as error:
             _log.warning("lane refused", extra={"peer": peer, "error": str(error)})
             sock.close()
@@ -239,7 +239,7 @@ class LaneServer:
         return self._session(link, f"{kind}:{peer}", caller)
 
     def refuse(self) -> None:
-        """Take no more calls; those under way go on."""
+        """Accept no more calls; those under way go on."""
         with self._lock:
             self._draining = True
             listeners = list(self._listeners.values())
@@ -253,7 +253,7 @@ class LaneServer:
                 _shut(open_)
 
     def drain(self, grace_s: float) -> None:
-        """Take no more calls, let those under way finish within `grace_s`, then close."""
+        """Accept no more calls, let those under way finish within `grace_s`, then close."""
         self._trimmer.close()
         self.refuse()
         with self._lock:
@@ -261,12 +261,12 @@ class LaneServer:
         until = time.monotonic() + grace_s
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-        for over in streams:
-            over.wait(max(0.0, until - time.monotonic()))
-        self._abandon()
+        for ended in streams:
+            ended.wait(max(0.0, until - time.monotonic()))
+        self._close_remaining()
 
-    def _abandon(self) -> None:
-        """Close what is still open; its threads end with their next send or read."""
+    def _close_remaining(self) -> None:
+        """Close what is still open; its threads end at their next send or receive."""
         with self._lock:
             left = [*self._connections.values(), *self._streams]
         for open_ in left:
@@ -277,7 +277,7 @@ class LaneServer:
 
 
 def _shut(sock: socket.socket) -> None:
-    """Close a socket under a thread that waits on it."""
-    with contextlib.suppress(OSError):  # not connected, or gone
+    """Close a socket under a thread that is blocked on it."""
+    with contextlib.suppress(OSError):  # not connected
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()

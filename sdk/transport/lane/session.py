@@ -1,4 +1,4 @@
-"""The server's end of one connection: one call after the other, behind the same border as gRPC."""
+"""The server's end of one lane connection: calls one after the other, errors as on gRPC."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ from typing import Any, final
 from gradmesh.protos.errors import InvalidFrame, InvalidRequest, MeshError
 from gradmesh.protos.frame import Array, Frame, parse
 from gradmesh.protos.lane import FAILED, SUCCEEDED
-from gradmesh.sdk.transport.boundary import to_proto, unforeseen
+from gradmesh.sdk.transport.boundary import internal_error, to_proto
 from gradmesh.sdk.transport.call import MAX_CALL_S, Call, CallerRole, RpcHandler
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.arena import IDLE_S
@@ -18,8 +18,8 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 
 _log = logging.getLogger(__name__)
 
-# How long a client may take to read its answer.
-_ANSWER_S = 30.0
+# How long a client may take to read its response.
+_RESPONSE_S = 30.0
 
 
 @final
@@ -28,24 +28,24 @@ class Session:
 
     Args:
         link: The connection.
-        endpoints: The rpcs by their numbers on lanes.
+        handlers: The handlers of hot rpcs, by their numbers on lanes.
         metrics: Where calls are counted.
         peer: Where the calls come from.
-        caller: Who calls.
-        is_draining: Whether the process is leaving.
+        caller: The role of the client.
+        is_draining: Returns whether the process is draining.
     """
 
     def __init__(
         self,
         link: Link,
-        endpoints: Mapping[int, RpcHandler],
+        handlers: Mapping[int, RpcHandler],
         metrics: RpcMetrics,
         peer: str,
         caller: CallerRole,
         is_draining: Callable[[], bool],
     ) -> None:
         self.link = link
-        self._endpoints = endpoints
+        self._handlers = handlers
         self._metrics = metrics
         self._peer = peer
         self._caller = caller
@@ -60,13 +60,13 @@ class Session:
             self.link.close()
 
     def step(self) -> bool:
-        """Serve one call; return whether another may follow."""
+        """Serve one call; return whether to serve another."""
         if self._is_draining():
             return False
         try:
             self._serve(self._next())
         except LaneBroken:
-            return False  # the client left
+            return False  # the client closed it
         except InvalidFrame as error:
             _log.warning("bad lane frame", extra={"peer": self._peer, "error": str(error)})
             self._refuse(error)
@@ -74,7 +74,7 @@ class Session:
         return True
 
     def _next(self) -> Received:
-        """Wait for a request, giving memory back when none comes for long."""
+        """Wait for a request; release memory when none arrives for long."""
         try:
             return self.link.receive(time.monotonic() + IDLE_S)
         except TimeoutError:
@@ -83,31 +83,31 @@ class Session:
 
     def _serve(self, request: Received) -> None:
         begun = time.perf_counter()
-        endpoint = self._endpoints.get(request.number)
-        path = endpoint.method.path if endpoint is not None else "?"
+        handler = self._handlers.get(request.number)
+        path = handler.method.path if handler is not None else "?"
         link = self.link
         link.arena.begin()
         status, sent = "OK", 0
         try:
-            head, arrays = self._handle(endpoint, request)
+            head, arrays = self._handle(handler, request)
             sent = self._send(SUCCEEDED, request.call, head, arrays)
         except LaneBroken:
             raise
         except MeshError as error:
             status = self._fail(request.call, error)
-        # A handler that calls sys.exit must not leave its caller waiting until the deadline.
+        # A handler that calls sys.exit must not leave its client waiting until the deadline.
         except BaseException:
-            status = self._fail(request.call, unforeseen(path))
+            status = self._fail(request.call, internal_error(path))
         seconds = time.perf_counter() - begun
         self._metrics.observe(path, status, seconds, sent, request.size, link.kind)
 
     def _handle(
-        self, endpoint: RpcHandler | None, request: Received
+        self, handler: RpcHandler | None, request: Received
     ) -> tuple[bytes, Sequence[Array]]:
         """Run the handler; return head and arrays of its response."""
-        if endpoint is None:
+        if handler is None:
             raise InvalidRequest(f"no rpc has number {request.number} on lanes here")
-        method, serve = endpoint
+        method, serve = handler
         self._caller.check(method.path)
         message: Any = parse(request.head, method.request_type)
         if method.bulk[0]:
@@ -130,12 +130,12 @@ class Session:
 
     def _send(self, number: int, call: int, head: bytes, arrays: Sequence[Array]) -> int:
         try:
-            return self.link.send(number, call, 0, head, arrays, time.monotonic() + _ANSWER_S)
+            return self.link.send(number, call, 0, head, arrays, time.monotonic() + _RESPONSE_S)
         except TimeoutError:
-            raise LaneBroken("the client does not take its answer") from None
+            raise LaneBroken("the client does not read its response") from None
 
     def _refuse(self, error: InvalidFrame) -> None:
-        """Tell the client why the connection ends, if it still listens."""
+        """Send the client the reason why the connection ends, if it is still there."""
         try:
             self._fail(0, error)
         except LaneBroken:

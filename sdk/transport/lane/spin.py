@@ -1,7 +1,7 @@
-"""Looking for bytes at a socket for a moment before sleeping until they come.
+"""Spin-wait: poll a socket for a moment before blocking on it.
 
-To wake a core that sleeps takes longer than a small call. Whoever looks does so in compiled code,
-without the interpreter's lock, so that it costs other threads of its process nothing but a core.
+Waking a sleeping core takes longer than a small call. The polling is compiled and releases the
+interpreter's lock, so it costs the other threads of the process nothing but a core.
 """
 
 import socket
@@ -14,23 +14,23 @@ from numba import types
 from gradmesh.engine.kernels.compile import jit
 
 MAX_SPIN_NS: Final = 300_000
-"""Longest that anybody looks before it sleeps."""
+"""Longest spin before a wait blocks."""
 
-# A look lasts this much longer than twice the usual wait.
+# The spin budget is twice the usual wait and this.
 _SPARE_NS: Final = 50_000
-# How much the last wait counts for what is usual, and the longest that counts as such.
+# Weight of the last wait in the moving average, and the longest wait that enters it.
 _WEIGHT: Final = 0.125
 _LONG_NS: Final = 1_000_000
-# Whoever does not look for so long while it looks was put off its core: others want it.
-_STOPPED_NS: Final = 100_000
-# Waits that sleep at once after a look in vain: so many times more than after the last one, and
-# never more than the most. Half as many after each look that was not in vain.
-_DEARER: Final = 4
-_MOST_SKIPPED: Final = 64
+# A gap this long between two polls means that the thread was preempted: others want the core.
+_PREEMPTED_NS: Final = 100_000
+# Back-off: after a spin in vain the next waits block at once, this factor more than after the last
+# one, up to the maximum. Each successful spin halves that.
+_BACKOFF_FACTOR: Final = 4
+_MAX_BACKOFF: Final = 64
 
 _MONOTONIC: Final = 1
 _DONTWAIT: Final = int(socket.MSG_DONTWAIT)
-# Looks between two glances at the clock.
+# Polls between two readings of the clock.
 _BURST: Final = 8
 
 _recv: Any = types.ExternalFunction(
@@ -40,8 +40,8 @@ _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.
 
 
 @jit
-def _look(fd: Any, address: Any, size: Any, nanoseconds: Any, clock: Any) -> Any:
-    """Receive into memory without sleeping; return how many bytes came, below 0 for none."""
+def _poll(fd: Any, address: Any, size: Any, nanoseconds: Any, clock: Any) -> Any:
+    """Receive into memory without blocking; return the number of bytes, below 0 for none."""
     begun = last = 0
     while True:
         for _ in range(_BURST):
@@ -52,28 +52,28 @@ def _look(fd: Any, address: Any, size: Any, nanoseconds: Any, clock: Any) -> Any
         now = clock[0] * 1_000_000_000 + clock[1]
         if last == 0:
             begun = last = now
-        if now - begun > nanoseconds or now - last > _STOPPED_NS:
+        if now - begun > nanoseconds or now - last > _PREEMPTED_NS:
             return -1
         last = now
 
 
-# One thread of a process looks at a time: more would only take cores from those who work.
-_looking = threading.Lock()
+# One thread of a process spins at a time: more would only take cores from those that work.
+_spinning = threading.Lock()
 
 
 @final
 class SpinWait:
-    """Whether to look now, and the looking.
+    """Decides whether to spin before a wait on one socket, and spins.
 
-    Looking keeps a core from others, perhaps from the very process that is waited for. So it lasts
-    little longer than such a wait usually does, and after looking in vain, because the wait was
-    longer or somebody else wanted the core, the next ones sleep at once.
+    Spinning occupies a core, perhaps the one that the awaited process needs. So the spin budget is
+    little more than the usual wait, and after a spin in vain, because the wait was longer or the
+    thread was preempted, the next waits block at once (back-off).
 
     Args:
         size: Most bytes that are received at once.
     """
 
-    __slots__ = ("_address", "_buffer", "_clock", "_penalty", "_size", "_skip", "_usual_ns")
+    __slots__ = ("_address", "_backoff", "_buffer", "_clock", "_size", "_skip", "_usual_ns")
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -81,27 +81,27 @@ class SpinWait:
         self._address = self._buffer.ctypes.data
         self._clock = np.zeros(2, np.int64)
         self._skip = 0
-        self._penalty = 1
+        self._backoff = 1
         self._usual_ns = 50_000.0
 
-    def look(self, fd: int) -> bytes | None:
-        """Return what came while looking, nothing at the end of the stream; None to go to sleep."""
+    def poll(self, fd: int) -> bytes | None:
+        """Return what arrived while spinning, b"" at the end of the stream, None to block."""
         if self._skip:
             self._skip -= 1
             return None
-        limit_ns = 2 * self._usual_ns + _SPARE_NS
-        if self._usual_ns > MAX_SPIN_NS or not _looking.acquire(blocking=False):
+        budget_ns = 2 * self._usual_ns + _SPARE_NS
+        if self._usual_ns > MAX_SPIN_NS or not _spinning.acquire(blocking=False):
             return None
         try:
-            got = _look(fd, self._address, self._size, min(limit_ns, MAX_SPIN_NS), self._clock)
+            got = _poll(fd, self._address, self._size, min(budget_ns, MAX_SPIN_NS), self._clock)
         finally:
-            _looking.release()
+            _spinning.release()
         if got < 0:
-            self._skip = self._penalty = min(_DEARER * self._penalty, _MOST_SKIPPED)
+            self._skip = self._backoff = min(_BACKOFF_FACTOR * self._backoff, _MAX_BACKOFF)
             return None
-        self._penalty = max(1, self._penalty // 2)
+        self._backoff = max(1, self._backoff // 2)
         return self._buffer[:got].tobytes()
 
-    def note(self, nanoseconds: int) -> None:
-        """Take notice of how long a wait was, looked through or slept through."""
+    def record(self, nanoseconds: int) -> None:
+        """Record how long a wait took, spinning or blocked."""
         self._usual_ns += _WEIGHT * (min(nanoseconds, _LONG_NS) - self._usual_ns)

@@ -1,4 +1,4 @@
-"""Bytes over a socket with a deadline, for plain sockets and for TLS."""
+"""Byte streams with deadlines: what the links of a lane send through, over sockets and TLS."""
 
 import contextlib
 import socket
@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any, final
 if TYPE_CHECKING:
     from gradmesh.sdk.transport.lane.spin import SpinWait
 
-# How long the kernel waits before it asks us whether the deadline has passed.
+# Longest wait in the kernel before the deadline is checked.
 _SLICE_S = 1.0
 # Linux takes 1024 buffers a call; more than this gains nothing.
 _MAX_BUFFERS = 512
 
 
 class LaneBroken(ConnectionError):
-    """The connection is gone, or what came over it made no sense."""
+    """The connection is gone, or its bytes break the protocol."""
 
 
 class ByteStream(ABC):
-    """One connection."""
+    """One connection that carries bytes both ways."""
 
     @abstractmethod
     def receive(self, view: Any, deadline: float) -> int:
         """Read some bytes, at least one, into `view`.
 
         Args:
-            view: Where to.
-            deadline: Point on the monotonic clock; infinity waits for ever.
+            view: Memory to fill.
+            deadline: Point on the monotonic clock; infinity never passes.
 
         Raises:
-            TimeoutError: Nothing came in time.
+            TimeoutError: Nothing arrived in time.
             LaneBroken: The connection is gone.
         """
 
@@ -48,13 +48,13 @@ class ByteStream(ABC):
         """Write all bytes of all parts.
 
         Raises:
-            TimeoutError: The peer did not take them in time.
+            TimeoutError: The peer did not read them in time.
             LaneBroken: The connection is gone.
         """
 
     @abstractmethod
     def stop_receiving(self) -> None:
-        """Let a read that waits, and those to come, end; writing stays possible."""
+        """End this and every later read; writing stays possible."""
 
     @abstractmethod
     def close(self) -> None:
@@ -72,7 +72,7 @@ class SocketStream(ByteStream):
         self.sock = sock
 
     def stop_receiving(self) -> None:
-        """Let a read that waits, and those to come, end; writing stays possible."""
+        """End this and every later read; writing stays possible."""
         self._shut(socket.SHUT_RD)
 
     def close(self) -> None:
@@ -81,23 +81,29 @@ class SocketStream(ByteStream):
         self.sock.close()
 
     def __del__(self) -> None:
-        # A process may end with its mesh open; its sockets are no news then.
+        # A process may end with its mesh open; that needs no ResourceWarning.
         self.sock.close()
 
     def _shut(self, how: int) -> None:
-        with contextlib.suppress(OSError):  # the peer was quicker
-            # Not the ssl module's own: it would let a thread that sends go on without encryption.
+        with contextlib.suppress(OSError):  # the peer closed first
+            # Not SSLSocket.shutdown: it drops the TLS state, so a thread that sends would continue
+            # in plaintext.
             socket.socket.shutdown(self.sock, how)
 
 
 @final
 class PlainStream(SocketStream):
-    """A socket whose timeouts are the kernel's: no extra system call on the way of each message."""
+    """A socket with kernel timeouts, which cost no extra system call per message.
 
-    def __init__(self, sock: socket.socket, eager: "SpinWait | None" = None) -> None:
+    Args:
+        sock: The connected socket.
+        spin_wait: Spins before a read blocks; None blocks at once.
+    """
+
+    def __init__(self, sock: socket.socket, spin_wait: "SpinWait | None" = None) -> None:
         super().__init__(sock)
-        self.eager = eager
-        self._looks = self._closed = False
+        self.spin_wait = spin_wait
+        self._spinning = self._closed = False
         sock.settimeout(None)
         self._limits = {socket.SO_RCVTIMEO: 0.0, socket.SO_SNDTIMEO: 0.0}
         self._limit(socket.SO_RCVTIMEO, _SLICE_S)
@@ -111,7 +117,7 @@ class PlainStream(SocketStream):
             self.sock.setsockopt(socket.SOL_SOCKET, option, value)
 
     def _wait(self, option: int, deadline: float) -> None:
-        """Make the kernel's next wait end no later than the deadline."""
+        """Limit the kernel's next wait to the deadline."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline passed")
@@ -121,8 +127,9 @@ class PlainStream(SocketStream):
         """Close the connection, also under a thread that reads from it; may be called twice."""
         self._shut(socket.SHUT_RDWR)
         self._closed = True
-        # Who looks ends at once and closes it then: its number must not become another's before.
-        if not self._looks:
+        # A spinning thread still passes the descriptor to the kernel: it ends at once, and closes
+        # the socket itself, so that the number is not reused under it.
+        if not self._spinning:
             self.sock.close()
 
     def receive(self, view: Any, deadline: float) -> int:
@@ -131,24 +138,24 @@ class PlainStream(SocketStream):
 
     def receive_bytes(self, limit: int, deadline: float) -> bytes:
         """Read some bytes, at least one and at most `limit`."""
-        eager = self.eager
-        if eager is None:
+        spin_wait = self.spin_wait
+        if spin_wait is None:
             return bytes(self._read(self.sock.recv, limit, deadline))
         begun = time.monotonic_ns()
-        data = self._look(eager)
+        data = self._spin(spin_wait)
         if data is None:
             data = bytes(self._read(self.sock.recv, limit, deadline))
-        eager.note(time.monotonic_ns() - begun)
+        spin_wait.record(time.monotonic_ns() - begun)
         return data
 
-    def _look(self, eager: "SpinWait") -> bytes | None:
-        """Look for bytes before sleeping; None if there are none."""
-        # Before the number of the descriptor is read; see `close`.
-        self._looks = True
+    def _spin(self, spin_wait: "SpinWait") -> bytes | None:
+        """Spin for bytes before blocking; return None if there are none."""
+        # Set before the descriptor is read; see `close`.
+        self._spinning = True
         try:
-            found = eager.look(self.sock.fileno())
+            found = spin_wait.poll(self.sock.fileno())
         finally:
-            self._looks = False
+            self._spinning = False
             if self._closed:
                 self.sock.close()
         if found == b"":
@@ -156,7 +163,7 @@ class PlainStream(SocketStream):
         return found
 
     def _read(self, receive: Callable[..., Any], what: Any, deadline: float) -> Any:
-        """Call one of the socket's own methods until it has something."""
+        """Call a receiving method of the socket until it returns bytes."""
         try:
             if deadline - time.monotonic() < _SLICE_S:
                 self._wait(socket.SO_RCVTIMEO, deadline)
@@ -210,7 +217,7 @@ class PlainStream(SocketStream):
 
 @final
 class TlsStream(SocketStream):
-    """A socket with TLS; its timeouts are Python's, which the ssl module knows."""
+    """A socket with TLS; its timeouts are Python's, which the ssl module honours."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         super().__init__(sock)

@@ -97,7 +97,7 @@ def test_a_cancelled_call_ends_and_is_not_sent_again(
 
     call.cancel()
 
-    with pytest.raises(errors.Cancelled, match="given up by the caller"):
+    with pytest.raises(errors.Cancelled, match="cancelled by the caller"):
         call.result()
     assert script.calls["describe"] == 1
 

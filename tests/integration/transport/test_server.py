@@ -129,7 +129,7 @@ def test_drain_lets_calls_under_way_finish_and_refuses_new_ones(
     drained = drain(server, 20)
     wait_until(lambda: check(health(server.address)) == NOT_SERVING)
 
-    with pytest.raises(errors.DeadlineExceeded, match="takes no new calls") as info:
+    with pytest.raises(errors.DeadlineExceeded, match="accepts no new calls") as info:
         describe(channel, timeout_s=2.0)
     under_way.free.set()
 

@@ -32,7 +32,7 @@ def test_get_worker_infos() -> None:
 
 @pytest.mark.parametrize("name", ["abc*", " ", "", "a" * 300, "a b", "ü"])
 def test_invalid_names(address: str, name: str) -> None:
-    with pytest.raises(errors.InvalidRequest, match="is no name for a worker"):
+    with pytest.raises(errors.InvalidRequest, match="is not a name for a worker"):
         gm.rpc.init(name, coordinator=address, install=False)
 
 

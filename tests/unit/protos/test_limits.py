@@ -15,7 +15,9 @@ def test_ordinary_names_are_allowed(name: str) -> None:
     ids=repr,
 )
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no name for a table; use letters, digits") as info:
+    with pytest.raises(
+        InvalidRequest, match="is not a name for a table; use letters, digits"
+    ) as info:
         check_name("table", name)
 
     assert len(str(info.value)) < 400

@@ -39,7 +39,7 @@ def test_two_functions_cannot_share_a_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "<lambda>"])
 def test_bad_names_are_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no name for a function"):
+    with pytest.raises(InvalidRequest, match="is not a name for a function"):
         Registry().register(name, add)
 
 

@@ -67,22 +67,22 @@ def test_it_trims_once_after_the_last_big_frame():
     begun = time.monotonic()
 
     for _ in range(5):
-        trimmer.note()
+        trimmer.record()
 
     assert trimmed.acquire(timeout=10)
     assert time.monotonic() - begun >= 0.2
     assert not trimmed.acquire(timeout=0.4)
-    trimmer.note()
+    trimmer.record()
     assert trimmed.acquire(timeout=10)
 
 
 def test_closed_it_does_nothing_and_leaves_no_thread(own_threads, eventually):
     trimmed = threading.Semaphore(0)
     trimmer = IdleTrimmer(trimmed.release, idle_s=0.2)
-    trimmer.note()
+    trimmer.record()
 
     trimmer.close()
-    trimmer.note()
+    trimmer.record()
 
     assert not trimmed.acquire(timeout=0.5)
     eventually(lambda: not own_threads.alive())

@@ -1,4 +1,4 @@
-"""Looking before sleeping: what it finds, when it stops, and what closing does meanwhile."""
+"""Spin-wait: what it finds, when it stops, and what closing does meanwhile."""
 
 import socket
 import threading
@@ -13,13 +13,13 @@ from gradmesh.sdk.transport.lane.spin import SpinWait
 from gradmesh.sdk.transport.lane.stream import LaneBroken, PlainStream
 
 
-def _look_until_something_comes(once: Callable[..., int]) -> Callable[..., int]:
-    def look_on(*arguments: Any) -> int:
+def _poll_until_something_comes(once: Callable[..., int]) -> Callable[..., int]:
+    def poll_on(*arguments: Any) -> int:
         while (got := once(*arguments)) < 0:
             pass
         return got
 
-    return look_on
+    return poll_on
 
 
 @pytest.fixture
@@ -32,64 +32,64 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_bytes_that_are_there_are_found(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
-    assert SpinWait(64).look(ours.fileno()) == b"hello"
+    assert SpinWait(64).poll(ours.fileno()) == b"hello"
 
 
 def test_no_more_than_the_size_is_taken(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
-    eager = SpinWait(3)
-    assert [eager.look(ours.fileno()), eager.look(ours.fileno())] == [b"hel", b"lo"]
+    spin_wait = SpinWait(3)
+    assert [spin_wait.poll(ours.fileno()), spin_wait.poll(ours.fileno())] == [b"hel", b"lo"]
 
 
-def test_the_end_of_the_stream_is_no_silence(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_the_end_of_the_stream_is_reported(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.close()
-    assert SpinWait(64).look(ours.fileno()) == b""
+    assert SpinWait(64).poll(ours.fileno()) == b""
     with pytest.raises(LaneBroken):
         PlainStream(ours, SpinWait(64)).receive_bytes(64, time.monotonic() + 5)
 
 
-def test_looking_in_vain_makes_the_next_waits_sleep(
+def test_after_a_spin_in_vain_the_next_waits_block(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = pair
-    eager = SpinWait(64)
-    assert eager.look(ours.fileno()) is None
+    spin_wait = SpinWait(64)
+    assert spin_wait.poll(ours.fileno()) is None
     theirs.send(b"late")
-    # Four waits sleep at once, the fifth looks.
-    assert [eager.look(ours.fileno()) for _ in range(5)] == [None] * 4 + [b"late"]
-    # It paid, so that the next one looks, too.
+    # Four waits block at once, the fifth spins.
+    assert [spin_wait.poll(ours.fileno()) for _ in range(5)] == [None] * 4 + [b"late"]
+    # It succeeded, so the next one spins, too.
     theirs.send(b"next")
-    assert eager.look(ours.fileno()) == b"next"
+    assert spin_wait.poll(ours.fileno()) == b"next"
 
 
-def test_looking_in_vain_again_and_again_is_given_up_for_long(
+def test_the_back_off_grows_to_a_bound(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, _ = pair
-    eager = SpinWait(64)
+    spin_wait = SpinWait(64)
     skipped = []
     for _ in range(4):
-        assert eager.look(ours.fileno()) is None
-        skipped.append(eager._skip)
-        eager._skip = 0
+        assert spin_wait.poll(ours.fileno()) is None
+        skipped.append(spin_wait._skip)
+        spin_wait._skip = 0
     assert skipped == [4, 16, 64, 64]
 
 
-def test_nobody_looks_where_waits_are_long(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_no_spin_where_waits_are_long(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
-    eager = SpinWait(64)
+    spin_wait = SpinWait(64)
     for _ in range(10):
-        eager.note(10_000_000)
-    assert eager.look(ours.fileno()) is None
+        spin_wait.record(10_000_000)
+    assert spin_wait.poll(ours.fileno()) is None
     for _ in range(20):
-        eager.note(10_000)
-    assert eager.look(ours.fileno()) == b"hello"
+        spin_wait.record(10_000)
+    assert spin_wait.poll(ours.fileno()) == b"hello"
 
 
-def test_a_stream_sleeps_where_looking_does_not_help(
+def test_a_stream_blocks_after_a_spin_in_vain(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = pair
@@ -98,27 +98,27 @@ def test_a_stream_sleeps_where_looking_does_not_help(
     assert stream.receive_bytes(64, time.monotonic() + 30) == b"slow"
 
 
-def test_one_thread_looks_at_a_time(
+def test_one_thread_spins_at_a_time(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
     taken = threading.Lock()
     taken.acquire()
-    monkeypatch.setattr(spin, "_looking", taken)
-    eager = SpinWait(64)
-    assert eager.look(ours.fileno()) is None
+    monkeypatch.setattr(spin, "_spinning", taken)
+    spin_wait = SpinWait(64)
+    assert spin_wait.poll(ours.fileno()) is None
     taken.release()
-    # It was not in vain: it did not look at all.
-    assert eager.look(ours.fileno()) == b"hello"
+    # It did not spin at all, so there is no back-off.
+    assert spin_wait.poll(ours.fileno()) == b"hello"
 
 
-def test_closing_under_a_look_leaves_the_descriptor_to_it(
+def test_closing_under_a_spin_leaves_the_descriptor_to_it(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, _ = pair
     # As long as it takes, whatever the machine does meanwhile.
-    monkeypatch.setattr(spin, "_look", _look_until_something_comes(spin._look))
+    monkeypatch.setattr(spin, "_poll", _poll_until_something_comes(spin._poll))
     stream = PlainStream(ours, SpinWait(64))
     broken = threading.Event()
 
@@ -129,7 +129,7 @@ def test_closing_under_a_look_leaves_the_descriptor_to_it(
 
     thread = threading.Thread(target=receive)
     thread.start()
-    while not spin._looking.locked():
+    while not spin._spinning.locked():
         time.sleep(0.001)
     stream.close()
     # Had it been closed at once, the number could belong to another connection by now.
@@ -139,20 +139,20 @@ def test_closing_under_a_look_leaves_the_descriptor_to_it(
     assert ours.fileno() == -1
 
 
-def test_a_stream_that_is_closed_under_a_look_is_closed_after_it() -> None:
+def test_a_stream_that_is_closed_under_a_spin_is_closed_after_it() -> None:
     here, there = socket.socketpair()
-    looks, goes_on = threading.Event(), threading.Event()
+    spins, goes_on = threading.Event(), threading.Event()
 
-    class Looking:
-        def look(self, fd: int) -> bytes:
-            looks.set()
+    class Spinning:
+        def poll(self, fd: int) -> bytes:
+            spins.set()
             goes_on.wait(10)
             return b""  # as at the end of a connection
 
-        def note(self, nanoseconds: int) -> None:
+        def record(self, nanoseconds: int) -> None:
             raise AssertionError("nothing came")
 
-    stream = PlainStream(here, Looking())  # type: ignore[arg-type]
+    stream = PlainStream(here, Spinning())  # type: ignore[arg-type]
 
     def read() -> None:
         with pytest.raises(LaneBroken):
@@ -160,7 +160,7 @@ def test_a_stream_that_is_closed_under_a_look_is_closed_after_it() -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert looks.wait(10)
+    assert spins.wait(10)
     stream.close()
     assert here.fileno() >= 0
     goes_on.set()
