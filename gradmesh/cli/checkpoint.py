@@ -14,8 +14,7 @@ from gradmesh.cli.row_bar import RowBar
 from gradmesh.protos.errors import DeadlineExceeded
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.model import export_model
-from gradmesh.sdk.checkpoint.place import open_one, open_place
-from gradmesh.sdk.checkpoint.shelf import Kept, sweep
+from gradmesh.sdk.checkpoint.store import LocalStore, StoredCheckpoint, open_checkpoint, open_store
 from gradmesh.sdk.mesh.mesh import Mesh
 
 _LONG_S = 3600.0
@@ -61,8 +60,8 @@ def save(mesh: Mesh, timeout_s: float) -> int:
 @_json
 def list_all(folder: str, as_json: bool) -> int:
     """List the complete checkpoints in FOLDER, which may be an fsspec URL; the oldest first."""
-    with contextlib.closing(open_place(folder)) as place:
-        found = [_line(kept) for kept in place.checkpoints()]
+    with contextlib.closing(open_store(folder)) as store:
+        found = [_line(stored) for stored in store.checkpoints()]
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return 0
@@ -76,10 +75,10 @@ def list_all(folder: str, as_json: bool) -> int:
     return 0
 
 
-def _line(kept: Kept) -> dict[str, Any]:
-    manifest = kept.manifest
+def _line(stored: StoredCheckpoint) -> dict[str, Any]:
+    manifest = stored.manifest
     return {
-        "name": kept.path.name,
+        "name": stored.path.name,
         "id": manifest.id,
         "step": manifest.step,
         "generation": manifest.generation,
@@ -103,10 +102,10 @@ def _line(kept: Kept) -> dict[str, Any]:
 @_json
 def show(folder: str, as_json: bool) -> int:
     """Verify every byte of the checkpoint in FOLDER, and show what is in it."""
-    place, kept = open_one(folder)
-    with contextlib.closing(place):
-        chain = chain_of(place.fetch(kept))
-    line = _line(kept)
+    store, stored = open_checkpoint(folder)
+    with contextlib.closing(store):
+        chain = chain_of(store.fetch(stored))
+    line = _line(stored)
     line["chain"] = [path.name for path, _ in chain]
     if as_json:
         click.echo(json.dumps(line, indent=2))
@@ -128,9 +127,9 @@ def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
 
     A job that shall go on from it, dense parameters included, is started with --resume FOLDER.
     """
-    place, kept = open_one(folder)
-    with contextlib.closing(place), RowBar("restoring") as bar:
-        made: Manifest = mesh.restore(place.fetch(kept), progress=bar, timeout_s=timeout_s)
+    store, stored = open_checkpoint(folder)
+    with contextlib.closing(store), RowBar("restoring") as bar:
+        made: Manifest = mesh.restore(store.fetch(stored), progress=bar, timeout_s=timeout_s)
     count = len(mesh.servers.shard_map(mesh.deadline()).names)
     click.echo(f"{folder}: {made.rows:,} rows of step {made.step}, on {count} servers")
     return 0
@@ -150,10 +149,10 @@ def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
 )
 def prune_old(folder: str, keep: int, keep_s: float, partial: bool) -> int:
     """Remove all but the newest checkpoints in FOLDER, and those that they add to."""
-    with contextlib.closing(open_place(folder)) as place:
-        gone = place.prune(keep, keep_s)
+    with contextlib.closing(open_store(folder)) as store:
+        gone = store.prune(keep, keep_s)
     if partial and "://" not in folder:
-        gone += [path.name for path in sweep(Path(folder))]
+        gone += LocalStore(Path(folder)).remove_partial()
     for name in gone:
         click.echo(f"removed {name}")
     return 0
@@ -169,14 +168,14 @@ def export(folder: str, target: Path) -> int:
     embeddings.NAME.weight, optimizer state stays behind. Else it is a folder that `gradmesh eval`,
     `predict` and `export` take, as if the job had ended there.
     """
-    place, kept = open_one(folder)
-    with contextlib.closing(place):
+    store, stored = open_checkpoint(folder)
+    with contextlib.closing(store):
         if target.suffix == ".safetensors":
-            names = export_model(place.fetch(kept), target)
+            names = export_model(store.fetch(stored), target)
             click.echo(f"{target}: {len(names)} arrays")
         else:
-            _export_for_serving(place.fetch(kept), target)
-            click.echo(f"{target}: the model of step {kept.manifest.step}")
+            _export_for_serving(store.fetch(stored), target)
+            click.echo(f"{target}: the model of step {stored.manifest.step}")
     return 0
 
 

@@ -13,9 +13,8 @@ from gradmesh.engine import optim
 from gradmesh.protos.common.v1 import array_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import wire_dtype
-from gradmesh.sdk.checkpoint.formats import reader_for
 from gradmesh.sdk.checkpoint.manifest import Manifest
-from gradmesh.sdk.checkpoint.transfer import check_import
+from gradmesh.sdk.checkpoint.transfer import check_import, reader_for
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.table.inspect import TableReport, inspect_table
 

@@ -13,8 +13,7 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.checkpoint.manifest import Manifest, corrupt
-from gradmesh.sdk.checkpoint.parallel import Meter
-from gradmesh.sdk.checkpoint.snapshot import Block
+from gradmesh.sdk.checkpoint.snapshot import Block, ProgressCounter
 from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.transport.deadline import Deadline
@@ -51,19 +50,19 @@ def _difference(theirs: table_pb2.TableSpec, ours: table_pb2.TableSpec) -> str:
 def load(
     servers: ParameterServers,
     chain: Sequence[tuple[Path, Manifest]],
-    meter: Meter,
+    counter: ProgressCounter,
     call_s: float,
 ) -> None:
     """Put verified rows into tables that exist; until the end they cannot be looked up."""
     _, manifest = chain[-1]
     names = [table.table.name for table in manifest.tables]
-    sender = Sender.open(servers, uuid.uuid4().hex, meter.deadline, call_s)
+    sender = Sender.open(servers, uuid.uuid4().hex, counter.deadline, call_s)
     sender.ask_all("BeginRestore", pb.BeginRestoreRequest(restore=sender.restore, tables=names))
     for number, name in enumerate(names):
         for block in blocks_of(chain, number):
             sender.send(name, block)
             if "ids" in block:
-                meter.add(block["ids"].size)
+                counter.add(block["ids"].size)
     # Outside a run each server counts its own steps; the furthest one counts here.
     steps = [max(table.steps) for table in manifest.tables]
     sender.ask_all("EndRestore", pb.EndRestoreRequest(restore=sender.restore, steps=steps))

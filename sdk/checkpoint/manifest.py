@@ -77,7 +77,7 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @final
-class RunPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a checkpoint has of a run beside its tables.
 
     Attributes:
@@ -119,7 +119,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: list[str]
     bucket_shards: list[int]
     tables: list[TableFiles]
-    run: RunPart | None = None
+    run: RunManifest | None = None
 
     @property
     def rows(self) -> int:

@@ -18,8 +18,8 @@ from gradmesh.sdk.checkpoint.load import blocks_of
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.save import DENSE
 from gradmesh.sdk.checkpoint.tensors import map_tensors, write_tensors
-from gradmesh.sdk.table.arithmetic import wide_dtype
 from gradmesh.sdk.table.recipe import initializer_of, table_seed
+from gradmesh.sdk.table.spec import wide_dtype
 
 MODEL = "model."
 """What the names of parameters and buffers begin with in a checkpoint."""

@@ -13,7 +13,7 @@ import numpy as np
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
-from gradmesh.sdk.checkpoint.formats import RowReader, RowWriter, bad_file, check_arrays
+from gradmesh.sdk.checkpoint.row_files import RowReader, RowWriter, bad_file, check_arrays
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -5,10 +5,11 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 from urllib.parse import quote
 
 import numpy as np
@@ -21,22 +22,26 @@ from gradmesh.sdk.checkpoint.manifest import (
     Base,
     DataFile,
     Manifest,
-    RunPart,
+    RunManifest,
     TableFiles,
     read_manifest,
     seal,
     spec_dict,
     sync_folder,
 )
-from gradmesh.sdk.checkpoint.parallel import Meter, for_each
-from gradmesh.sdk.checkpoint.snapshot import Block, Progress, Snapshot
+from gradmesh.sdk.checkpoint.snapshot import Block, Progress, ProgressCounter, Snapshot
 from gradmesh.sdk.checkpoint.tensors import write_tensors
 from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
 
+# Longest time that Ctrl-C waits for threads.
+_INTERRUPT_S = 0.1
+
 # Small enough to be held in memory once a server, big enough that there are few files.
 _FILE_BYTES = 64 << 20
+
+T = TypeVar("T")
 
 DENSE = "dense.safetensors"
 """File of a run's parameters, buffers and optimizer state."""
@@ -59,10 +64,10 @@ class RunArrays:
     settings: dict[str, Any]
     dense: Mapping[str, Array]
 
-    def write(self, folder: Path) -> RunPart:
+    def write(self, folder: Path) -> RunManifest:
         """Write the arrays into a folder."""
         file = write_file(folder, DENSE, self.dense)
-        return RunPart(self.world_size, self.batches, self.settings, file)
+        return RunManifest(self.world_size, self.batches, self.settings, file)
 
 
 def save(
@@ -101,8 +106,8 @@ def save(
         freeze_s=min(call_s, timeout_s),
         call_s=call_s,
     ) as snapshot:
-        meter = Meter(snapshot.rows, progress, Deadline.after(timeout_s))
-        return write(snapshot, specs, path, meter, former=former, base=base)
+        counter = ProgressCounter(snapshot.rows, progress, Deadline.after(timeout_s))
+        return write(snapshot, specs, path, counter, former=former, base=base)
 
 
 def read_base(base: Path, specs: Sequence[table_pb2.TableSpec]) -> Manifest:
@@ -124,7 +129,7 @@ def write(
     snapshot: Snapshot,
     specs: Sequence[table_pb2.TableSpec],
     path: Path,
-    meter: Meter,
+    counter: ProgressCounter,
     *,
     former: Manifest | None = None,
     base: Path | None = None,
@@ -136,7 +141,7 @@ def write(
         snapshot: Frozen; it can be a base afterwards.
         specs: Its tables.
         path: The folder.
-        meter: Told of rows done; has the deadline.
+        counter: Told of rows done; has the deadline.
         former: The manifest of the checkpoint that this one adds to; None for a full one.
         base: The folder of that checkpoint.
         run: The rest of the run; None for tables alone.
@@ -145,7 +150,7 @@ def write(
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
-        files = _copy(snapshot, names, partial, meter)
+        files = _copy(snapshot, names, partial, counter)
         manifest = Manifest(
             format=FORMAT,
             id=snapshot.name,
@@ -199,30 +204,30 @@ def check_target(path: Path, specs: Sequence[table_pb2.TableSpec]) -> None:
 
 
 def _copy(
-    snapshot: Snapshot, names: Sequence[str], folder: Path, meter: Meter
+    snapshot: Snapshot, names: Sequence[str], folder: Path, counter: ProgressCounter
 ) -> dict[str, list[DataFile]]:
     for name in names:
         (folder / quote(name, safe="")).mkdir(parents=True)
 
     def copy_shard(shard: int) -> dict[str, list[DataFile]]:
-        return {name: list(_files(snapshot, shard, name, folder, meter)) for name in names}
+        return {name: list(_files(snapshot, shard, name, folder, counter)) for name in names}
 
-    shards = for_each(len(snapshot.shards.names), copy_shard, meter)
+    shards = _for_each(len(snapshot.shards.names), copy_shard, counter)
     for name in names:
         sync_folder(folder / quote(name, safe=""))
     return {name: [file for found in shards for file in found[name]] for name in names}
 
 
 def _files(
-    snapshot: Snapshot, shard: int, table: str, folder: Path, meter: Meter
+    snapshot: Snapshot, shard: int, table: str, folder: Path, counter: ProgressCounter
 ) -> Iterator[DataFile]:
     numbers = itertools.count()
-    for blocks in _batches(snapshot.pages(shard, table, meter.deadline)):
+    for blocks in _batches(snapshot.pages(shard, table, counter.deadline)):
         path = f"{quote(table, safe='')}/{shard:04}-{next(numbers):06}.safetensors"
         arrays = _joined(blocks)
         file = write_file(folder, path, arrays)
         yield file
-        meter.add(file.rows)
+        counter.add(file.rows)
 
 
 def _batches(pages: Iterator[Block]) -> Iterator[list[Block]]:
@@ -239,3 +244,23 @@ def _batches(pages: Iterator[Block]) -> Iterator[list[Block]]:
 def _joined(blocks: list[Block]) -> Block:
     names = dict.fromkeys(name for block in blocks for name in block)
     return {name: np.concatenate([b[name] for b in blocks if name in b]) for name in names}
+
+
+def _for_each(count: int, work: Callable[[int], T], counter: ProgressCounter) -> list[T]:
+    """Run `work(0)` … `work(count - 1)` at once; return the results in order.
+
+    Raises:
+        Exception: The first failure, after all threads have ended.
+    """
+    with ThreadPoolExecutor(max(1, count), thread_name_prefix="checkpoint") as pool:
+        try:
+            futures = [pool.submit(work, number) for number in range(count)]
+            pending = set(futures)
+            while pending:
+                # Wait in short intervals, so that Ctrl-C gets through.
+                done, pending = wait(pending, _INTERRUPT_S, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            return [future.result() for future in futures]
+        finally:
+            counter.stop()

@@ -1,12 +1,14 @@
-"""A frozen state of tables on all servers, as a client reads it."""
+"""A consistent cut of tables on all servers, as a client freezes and reads it."""
 
 import contextlib
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeAlias, final
 
 from gradmesh.protos.errors import (
+    Cancelled,
     DeadlineExceeded,
     MeshError,
     SnapshotLost,
@@ -30,6 +32,45 @@ _POLL_S = 0.005
 # Polls without a step under way until the run counts as idle.
 _STILL_POLLS = 8
 _CLEAN_UP_S = 5.0
+
+
+@final
+class ProgressCounter:
+    """Adds up the rows that threads have done; ends the threads after a failure or the deadline.
+
+    Args:
+        total: Rows in all.
+        progress: Called with each change, one call at a time.
+        deadline: Of the whole.
+    """
+
+    def __init__(self, total: int, progress: Progress | None, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self._total = total
+        self._progress = progress
+        self._lock = threading.Lock()  # guards _done
+        self._done = 0
+        self._stopped = False
+
+    def add(self, rows: int) -> None:
+        """Count rows.
+
+        Raises:
+            DeadlineExceeded: The time is over.
+            Cancelled: Another thread failed.
+        """
+        if self._stopped:
+            raise Cancelled("another part of the work failed")
+        if self.deadline.passed:
+            raise DeadlineExceeded(f"{self._done} of {self._total} rows were done in time")
+        with self._lock:
+            self._done += rows
+            if self._progress is not None:
+                self._progress(self._done, max(self._done, self._total))
+
+    def stop(self) -> None:
+        """End all threads at their next `add`."""
+        self._stopped = True
 
 
 @final

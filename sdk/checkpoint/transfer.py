@@ -1,4 +1,4 @@
-"""One table to a file of (ids, rows), and back."""
+"""One table to a file of (ids, rows), and back; the ending of its name chooses the format."""
 
 import os
 import tempfile
@@ -14,16 +14,24 @@ from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
-from gradmesh.sdk.checkpoint.formats import RowReader, check_ending, reader_for, writer_for
 from gradmesh.sdk.checkpoint.load import Sender
 from gradmesh.sdk.checkpoint.manifest import sync_folder
-from gradmesh.sdk.checkpoint.parallel import Meter
-from gradmesh.sdk.checkpoint.snapshot import Progress, Snapshot
+from gradmesh.sdk.checkpoint.parquet import ParquetReader, ParquetWriter
+from gradmesh.sdk.checkpoint.row_files import (
+    NpzReader,
+    NpzWriter,
+    RowReader,
+    RowWriter,
+    SafetensorsReader,
+    SafetensorsWriter,
+)
+from gradmesh.sdk.checkpoint.snapshot import Progress, ProgressCounter, Snapshot
 from gradmesh.sdk.checkpoint.tensors import as_bytes
 from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.table.table_set import as_ids
 from gradmesh.sdk.transport.deadline import Deadline
 
+_ENDINGS = (".safetensors", ".npz", ".parquet")
 _BLOCK_BYTES = 4 << 20
 
 
@@ -38,8 +46,8 @@ def export_rows(
 ) -> int:
     """Write all rows of a table, sorted by id; the file appears when it is whole.
 
-    Rows go through a scratch file beside it, since they come in another order; memory is taken for
-    the ids alone.
+    Rows go through a scratch file beside it, since they come in another order; only the ids are
+    held in memory.
 
     Returns:
         How many rows there are.
@@ -51,20 +59,20 @@ def export_rows(
     dtype = numpy_dtype(spec.dtype)
     deadline = Deadline.after(timeout_s)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    # Now, so that a missing package is known before any work.
+    # At once, so that a missing package is reported before any work.
     writer_for(path, partial, 0, spec.dim, dtype).close()
     try:
         with tempfile.TemporaryFile(dir=path.absolute().parent) as scratch:
             with Snapshot.take(
                 servers, [spec.name], freeze_s=min(call_s, timeout_s), call_s=call_s
             ) as snapshot:
-                meter = Meter(snapshot.rows, progress, deadline)
-                ids = _spool(snapshot, spec.name, scratch, meter)
+                counter = ProgressCounter(snapshot.rows, progress, deadline)
+                ids = _spool(snapshot, spec.name, scratch, counter)
             order = np.argsort(ids)
             with writer_for(path, partial, ids.size, spec.dim, dtype) as writer:
                 for some, rows in _sorted(ids, order, scratch, spec.dim, dtype):
                     writer.write(some, rows)
-                    meter.add(0)
+                    counter.add(0)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.rename(path)
@@ -74,15 +82,15 @@ def export_rows(
     return int(ids.size)
 
 
-def _spool(snapshot: Snapshot, table: str, scratch: IO[bytes], meter: Meter) -> Ids:
-    """Write rows as they come; return the ids in that order."""
+def _spool(snapshot: Snapshot, table: str, scratch: IO[bytes], counter: ProgressCounter) -> Ids:
+    """Write rows in the order they come; return the ids in that order."""
     found = [np.empty(0, np.int64)]
     for shard in range(len(snapshot.shards.names)):
-        for page in snapshot.pages(shard, table, meter.deadline):
+        for page in snapshot.pages(shard, table, counter.deadline):
             if "ids" in page:
                 found.append(page["ids"].copy())
                 scratch.write(as_bytes(page["rows"]))
-                meter.add(page["ids"].size)
+                counter.add(page["ids"].size)
     scratch.flush()
     return np.concatenate(found)
 
@@ -110,7 +118,7 @@ def import_rows(
 ) -> int:
     """Set rows of a table from a file, all of which is checked first.
 
-    Their optimizer state begins anew; other rows stay.
+    Their optimizer state starts from zero; other rows stay.
 
     Returns:
         How many rows there were.
@@ -118,35 +126,37 @@ def import_rows(
     Raises:
         InvalidRequest: Another dim, ids that repeat, rows that are no finite numbers, or no such
             file; nothing is changed.
-        IdOutOfRange: An id is no row of the table; nothing is changed.
+        IdOutOfRange: An id is not a row of the table; nothing is changed.
     """
     reader = reader_for(path)
-    meter = Meter(reader.count, progress, Deadline.after(timeout_s))
-    _check_file(reader, spec, path, meter)
-    sender = Sender.open(servers, "", meter.deadline, call_s)
+    counter = ProgressCounter(reader.count, progress, Deadline.after(timeout_s))
+    _check_file(reader, spec, path, counter)
+    sender = Sender.open(servers, "", counter.deadline, call_s)
     dtype = numpy_dtype(spec.dtype)
     for ids, rows in reader.blocks(_most(reader)):
         sender.send(spec.name, {"ids": ids, "rows": rows.astype(dtype, copy=False)})
-        meter.add(ids.size)
+        counter.add(ids.size)
     return reader.count
 
 
 def check_import(spec: table_pb2.TableSpec, path: Path, timeout_s: float) -> None:
-    """Return if a file fits a table, of which name, rows, dim and dtype count.
+    """Raise unless a file fits a table, of which name, rows, dim and dtype count.
 
     Raises:
-        InvalidRequest: It does not.
-        IdOutOfRange: An id is no row of the table.
+        InvalidRequest: It does not fit.
+        IdOutOfRange: An id is not a row of the table.
     """
     reader = reader_for(path)
-    _check_file(reader, spec, path, Meter(reader.count, None, Deadline.after(timeout_s)))
+    _check_file(reader, spec, path, ProgressCounter(reader.count, None, Deadline.after(timeout_s)))
 
 
 def _most(reader: RowReader) -> int:
     return max(1, _BLOCK_BYTES // max(1, reader.dim * reader.dtype.itemsize))
 
 
-def _check_file(reader: RowReader, spec: table_pb2.TableSpec, path: Path, meter: Meter) -> None:
+def _check_file(
+    reader: RowReader, spec: table_pb2.TableSpec, path: Path, counter: ProgressCounter
+) -> None:
     dtype = numpy_dtype(spec.dtype)
     if reader.dim != spec.dim or (reader.dtype.kind != "f" and reader.dtype.name != "bfloat16"):
         raise InvalidRequest(
@@ -164,7 +174,7 @@ def _check_file(reader: RowReader, spec: table_pb2.TableSpec, path: Path, meter:
                 f"{path}: a row is no finite number as {dtype}; nothing was imported",
                 table=spec.name,
             )
-        meter.add(0)
+        counter.add(0)
     ids = np.sort(np.concatenate(found))
     repeated = ids[1:][ids[1:] == ids[:-1]]
     if repeated.size:
@@ -182,3 +192,50 @@ def _check_ids(ids: Array, spec: table_pb2.TableSpec) -> Ids:
             id=bad,
         )
     return wanted
+
+
+def writer_for(path: Path, file: Path, count: int, dim: int, dtype: np.dtype[Any]) -> RowWriter:
+    """Return a writer.
+
+    Args:
+        path: Its ending chooses the format.
+        file: What is written.
+        count: Rows that will come.
+        dim: Elements in a row.
+        dtype: Of the elements.
+
+    Raises:
+        InvalidRequest: No such format, or it needs a package that is missing.
+    """
+    check_ending(path)
+    if path.suffix == ".parquet":
+        return ParquetWriter(file, dim, dtype)
+    if path.suffix == ".npz":
+        return NpzWriter(file, count, dim, dtype)
+    return SafetensorsWriter(file, count, dim, dtype)
+
+
+def reader_for(path: Path) -> RowReader:
+    """Return a reader.
+
+    Raises:
+        InvalidRequest: The file is not in the format of its ending, or a package is missing.
+    """
+    check_ending(path)
+    if path.suffix == ".parquet":
+        return ParquetReader(path)
+    if path.suffix == ".npz":
+        return NpzReader(path)
+    return SafetensorsReader(path)
+
+
+def check_ending(path: Path) -> None:
+    """Raise unless the ending of a file's name is that of a format.
+
+    Raises:
+        InvalidRequest: It is not.
+    """
+    if path.suffix not in _ENDINGS:
+        raise InvalidRequest(
+            f"{path}: the name must end in {', '.join(_ENDINGS)}, which says the format", path=path
+        )

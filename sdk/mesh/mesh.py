@@ -18,9 +18,8 @@ from gradmesh.protos.coordinator.v1 import (
 from gradmesh.protos.errors import MeshError, NotMember
 from gradmesh.sdk.checkpoint.load import check_specs, load, reset
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
-from gradmesh.sdk.checkpoint.parallel import Meter
 from gradmesh.sdk.checkpoint.save import save
-from gradmesh.sdk.checkpoint.snapshot import Progress
+from gradmesh.sdk.checkpoint.snapshot import Progress, ProgressCounter
 from gradmesh.sdk.checkpoint.transfer import export_rows, import_rows
 from gradmesh.sdk.cluster import steps
 from gradmesh.sdk.cluster.coordinator import Coordinator
@@ -340,7 +339,7 @@ class Mesh:
         load(
             self.servers,
             chain,
-            Meter(rows, progress, Deadline.after(timeout_s)),
+            ProgressCounter(rows, progress, Deadline.after(timeout_s)),
             call_s=self.timeout_s,
         )
         return chain[-1][1]

@@ -1,15 +1,17 @@
-"""A reader of tables for serving: small, patient with restarts, unable to change anything.
+"""A reader of tables for serving: read only, and able to outlast restarts.
 
-It is no member of the mesh: it has no lease, nobody waits for it, and while the parameter servers
-are where they were it does not need the coordinator.
+It is not a member of the mesh: it has no lease, no other process waits for it, and while the
+parameter servers do not move it does not need the coordinator.
 """
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self, final
 
 import numpy as np
 
+from gradmesh.base_error import GradmeshError
 from gradmesh.engine.kernels import gather, unique_inverse
 from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest
@@ -19,8 +21,6 @@ from gradmesh.sdk.cluster.coordinator import Coordinators
 from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving.cache import RowCache
-from gradmesh.sdk.serving.errors import ReadOnly
-from gradmesh.sdk.serving.pandas_frame import is_frame, like_ids, side_by_side
 from gradmesh.sdk.table.lookup import look_up, start_lookup
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.table import Table
@@ -28,6 +28,38 @@ from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.channel import Channel, Dialer
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
+
+
+def is_series(ids: Any) -> bool:
+    """Tell whether ids are a pandas Series."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(ids, pandas.Series)
+
+
+def is_frame(ids: Any) -> bool:
+    """Tell whether ids are a pandas DataFrame."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(ids, pandas.DataFrame)
+
+
+def like_ids(rows: Array, ids: Any, table: str) -> Any:
+    """Return rows as they are, or for a Series as a DataFrame with its index.
+
+    Columns are named "<table>.0", "<table>.1" and so on.
+    """
+    if not is_series(ids):
+        return rows
+    columns = [f"{table}.{element}" for element in range(rows.shape[-1])]
+    return sys.modules["pandas"].DataFrame(rows, index=ids.index, columns=columns)
+
+
+def side_by_side(frames: list[Any]) -> Any:
+    """Return DataFrames of one index as one."""
+    return sys.modules["pandas"].concat(frames, axis=1)
+
+
+class ReadOnly(PermissionError, GradmeshError):
+    """A reader was asked to change rows; connect with `gm.connect` to do that."""
 
 
 @final

@@ -19,10 +19,9 @@ from gradmesh.protos.precision import EXACT, unpack_all
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.cluster.servers import METHODS, Calls
 from gradmesh.sdk.cluster.steps import commit_step
-from gradmesh.sdk.table.heads import asked_field
 from gradmesh.sdk.table.routing import Route, ShardMessage, route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
-from gradmesh.sdk.table.wire import Wire
+from gradmesh.sdk.table.wire import Wire, asked_field
 from gradmesh.sdk.transport.deadline import Deadline
 
 T = TypeVar("T")

@@ -1,15 +1,16 @@
-"""From what a user says about a table to its specification."""
+"""The specification of a table from its arguments, and the memory that its rows need."""
 
 from typing import Any
 
 import numpy as np
 
-from gradmesh.engine.optim import Optimizer, lr_scheduler
+from gradmesh.engine.optim import Optimizer, Rule, lr_scheduler
 from gradmesh.protos.common.v1 import array_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.dtype import wire_dtype
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.limits import check_name
+from gradmesh.protos.sharding import BUCKETS
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction, lifetime_recipe
 from gradmesh.sdk.table.recipe import Initializer, to_recipe
@@ -64,3 +65,28 @@ def make_spec(
         and table_pb2.Recipe(name=bad_gradients.name, settings=bad_gradients.settings),
         hot_bytes=hot_bytes,
     )
+
+
+INDEX_BYTES_A_ROW = 20
+"""A hash table's entry for a row: 16 bytes in buckets that are at most four fifths full."""
+
+
+def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of the optimizer's arithmetic and state: float32 at least."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def row_bytes(dim: int, dtype: np.dtype[Any], rule: Rule) -> int:
+    """Return the memory of a row with its optimizer state."""
+    state = sum(slot.width for slot in rule.slots(dim)) * wide_dtype(dtype).itemsize
+    return dim * dtype.itemsize + state
+
+
+def bucket_rows(max_bytes: int, bytes_a_row: int) -> int:
+    """Return how many rows of one bucket fit into a hash table's limit; 0 if not one."""
+    return max_bytes // BUCKETS // (bytes_a_row + INDEX_BYTES_A_ROW)
+
+
+def least_max_bytes(bytes_a_row: int) -> int:
+    """Return the least limit of a hash table: one row a bucket."""
+    return BUCKETS * (bytes_a_row + INDEX_BYTES_A_ROW)

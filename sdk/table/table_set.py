@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
 from gradmesh.protos.sharding import Ids
-from gradmesh.sdk.table.heads import Heads
+from gradmesh.sdk.table.wire import RequestHeads
 
 if TYPE_CHECKING:
     from gradmesh.sdk.table.table import Table
@@ -72,7 +72,7 @@ class TableSet:
         self.only: tuple[int, int] | None = None
         if len(self.tables) == 1:
             self.only = self.tables[0].first_id, self.tables[0].last_id
-        self.heads = Heads(self.names, self.wire)
+        self.heads = RequestHeads(self.names, self.wire)
 
     def out_of_range(self, wanted: WantedIds, position: int) -> IdOutOfRange:
         """Return the error for an id that is not a row of its table."""

@@ -7,11 +7,11 @@ from gradmesh.protos.coordinator.v1 import table_pb2 as pb
 from gradmesh.protos.dtype import numpy_dtype
 from gradmesh.protos.errors import InvalidRequest, TableConflict, TableNotFound
 from gradmesh.protos.limits import check_name
-from gradmesh.sdk.table.arithmetic import least_max_bytes, row_bytes
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.recipe import initializer_of, rule_of
 from gradmesh.sdk.table.schedule import schedule_of
+from gradmesh.sdk.table.spec import least_max_bytes, row_bytes
 
 
 @final

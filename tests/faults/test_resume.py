@@ -14,7 +14,7 @@ from gradmesh.launch.scoring import open_scorer
 from gradmesh.protos.errors import CheckpointCorrupt
 from gradmesh.sdk.checkpoint.manifest import chain_of
 from gradmesh.sdk.checkpoint.model import export_model
-from gradmesh.sdk.checkpoint.shelf import list_checkpoints
+from gradmesh.sdk.checkpoint.store import LocalStore
 from gradmesh.trainer.job.model import make_model
 from gradmesh.trainer.job.spec import JobSpec
 from gradmesh.trainer.models.embedding import LocalEmbedding
@@ -92,7 +92,7 @@ def test_a_server_without_a_log_loses_its_rows_and_the_run_begins_again(
 
 @pytest.mark.timeout(200)
 def test_checkpoints_are_of_the_whole_run_and_add_to_each_other(stopped: Path) -> None:
-    found = list_checkpoints(stopped)
+    found = LocalStore(stopped).checkpoints()
 
     # One that is due while another is being written is left out, but for the last.
     assert found[-1].manifest.step == 20
@@ -141,7 +141,7 @@ def test_a_flipped_bit_in_any_file_of_a_run_is_found_and_named(
 ) -> None:
     copy = tmp_path / "checkpoints"
     shutil.copytree(stopped, copy)
-    (newest,) = [kept.path for kept in list_checkpoints(copy)][-1:]
+    (newest,) = [kept.path for kept in LocalStore(copy).checkpoints()][-1:]
     chain = [path for path, _ in chain_of(newest)]
     files = sorted(file for path in chain for file in path.rglob("*") if file.is_file())
     rng = random.Random(5)
@@ -162,7 +162,7 @@ def test_a_flipped_bit_in_any_file_of_a_run_is_found_and_named(
 
 @pytest.mark.timeout(200)
 def test_a_checkpoint_exports_as_one_file_with_torch_names(stopped: Path, tmp_path: Path) -> None:
-    newest = list_checkpoints(stopped)[-1].path
+    newest = LocalStore(stopped).checkpoints()[-1].path
 
     names = export_model(newest, tmp_path / "model.safetensors")
 
@@ -177,7 +177,7 @@ def test_a_checkpoint_exports_as_one_file_with_torch_names(stopped: Path, tmp_pa
 @pytest.mark.timeout(200)
 def test_a_checkpoint_is_a_torch_model_with_the_same_scores(stopped: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    newest = list_checkpoints(stopped)[-1].path
+    newest = LocalStore(stopped).checkpoints()[-1].path
     export_model(newest, tmp_path / "model.safetensors")
 
     arrays = load_file(tmp_path / "model.safetensors")
@@ -243,7 +243,7 @@ def torch_dlrm(torch: Any, arrays: dict[str, Any]) -> Any:
 
 @pytest.mark.timeout(200)
 def test_a_checkpoint_becomes_a_model_that_is_served(stopped: Path, tmp_path: Path) -> None:
-    newest = list_checkpoints(stopped)[-1]
+    newest = LocalStore(stopped).checkpoints()[-1]
 
     code = main(["checkpoint", "export", str(newest.path), str(tmp_path / "served")])
 
@@ -272,5 +272,6 @@ def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_goes_on(
     assert_same(found, undisturbed)
     # What it left on the servers did not hold up the next checkpoint, and so the steps.
     assert len(found.began_at) == 2
-    assert 10 not in [kept.manifest.step for kept in list_checkpoints(tmp_path / "checkpoints")]
-    assert list_checkpoints(tmp_path / "checkpoints")[-1].manifest.step == 30
+    steps = [c.manifest.step for c in LocalStore(tmp_path / "checkpoints").checkpoints()]
+    assert 10 not in steps
+    assert steps[-1] == 30

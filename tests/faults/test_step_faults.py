@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradmesh.sdk.checkpoint.manifest import chain_of
-from gradmesh.sdk.checkpoint.shelf import list_checkpoints
+from gradmesh.sdk.checkpoint.store import LocalStore
 from tests.faults.scenario import (
     COORDINATOR_POINTS,
     JOB,
@@ -103,7 +103,7 @@ def test_faults_at_random_phases(seed: int, undisturbed: Outcome, tmp_path: Path
     found = train(tmp_path / "run", sorted({*faults}), settings=settings, seconds=300.0)
 
     assert_same(found, undisturbed)
-    kept = list_checkpoints(checkpoints)
+    kept = LocalStore(checkpoints).checkpoints()
     assert kept[-1].manifest.step == 30
     for one in kept:
         chain_of(one.path)
@@ -141,6 +141,6 @@ def test_kill_in_the_last_checkpoint(undisturbed: Outcome, tmp_path: Path) -> No
     )
 
     assert_same(found, undisturbed)
-    (kept,) = list_checkpoints(checkpoints)
+    (kept,) = LocalStore(checkpoints).checkpoints()
     assert kept.manifest.step == last
     chain_of(kept.path)

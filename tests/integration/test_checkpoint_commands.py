@@ -12,7 +12,7 @@ from gradmesh.cli.checkpoint import checkpoint
 from gradmesh.engine import optim
 from gradmesh.protos.coordinator.v1 import status_pb2
 from gradmesh.protos.errors import CheckpointCorrupt, NotMember
-from gradmesh.sdk.checkpoint.shelf import list_checkpoints, newest_run, prune
+from gradmesh.sdk.checkpoint.store import LocalStore
 
 
 @pytest.fixture
@@ -57,29 +57,29 @@ def test_prune_keeps_the_newest_and_what_they_add_to(chain, run):
 
     assert pruned.exception is None
     assert sorted(path.name for path in chain.iterdir()) == ["c3", "c4"]
-    assert prune(chain, 1) == []
+    assert LocalStore(chain).prune(1) == []
 
 
 def test_prune_keeps_what_is_young_enough(chain, run, monkeypatch):
-    created = [kept.manifest.created for kept in list_checkpoints(chain)]
+    created = [kept.manifest.created for kept in LocalStore(chain).checkpoints()]
 
     early = run("prune", str(chain), "--keep", "1", "--keep-s", "3600", mesh=False)
-    monkeypatch.setattr("gradmesh.sdk.checkpoint.shelf.time.time", lambda: created[3] + 60)
-    assert prune(chain, 1, created[3] + 60 - created[2]) == []
-    late = prune(chain, 1, 60)
+    monkeypatch.setattr("gradmesh.sdk.checkpoint.store.time.time", lambda: created[3] + 60)
+    assert LocalStore(chain).prune(1, created[3] + 60 - created[2]) == []
+    late = LocalStore(chain).prune(1, 60)
 
     assert early.output == ""
-    assert [path.name for path in late] == ["c2", "c1", "c0"]
+    assert late == ["c2", "c1", "c0"]
 
 
 def test_a_damaged_manifest_stops_prune_before_anything_goes(chain):
     (chain / "c1" / "manifest.json").write_text("{}")
 
     with pytest.raises(CheckpointCorrupt, match="c1"):
-        prune(chain, 1)
+        LocalStore(chain).prune(1)
 
     assert len(list(chain.iterdir())) == 5
-    assert newest_run(chain) is None  # they hold tables only
+    assert LocalStore(chain).newest_run() is None  # they hold tables only
 
 
 def test_restore_brings_the_tables_back(chain, cluster, run):
@@ -136,4 +136,4 @@ def test_save_waits_for_the_trainers_answer(cluster, run, eventually):
 
 
 def test_list_of_nothing(tmp_path):
-    assert list_checkpoints(tmp_path / "nowhere") == []
+    assert LocalStore(tmp_path / "nowhere").checkpoints() == []

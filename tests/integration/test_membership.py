@@ -302,7 +302,7 @@ def test_closing_without_a_coordinator_is_quick(make_cluster, eventually, monkey
     cluster = make_cluster(lease_s=0.6)
     mesh = cluster.connect("worker")
     cluster.stop_coordinator()
-    eventually(lambda: not mesh._lease._heard)
+    eventually(lambda: not mesh._lease._answered)
     leave, allowed_s = mesh.coordinator.leave, []
 
     def leave_timed(name, incarnation, deadline):

@@ -10,9 +10,9 @@ from gradmesh.engine.optim import lr_scheduler
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StoreFull, TableConflict
 from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from gradmesh.sdk.table.arithmetic import least_max_bytes
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction
+from gradmesh.sdk.table.spec import least_max_bytes
 from gradmesh.services.parameter_server.metrics import TableMetrics
 
 DIM = 4

@@ -16,8 +16,8 @@ from gradmesh.engine import optim
 from gradmesh.sdk import autograd
 from gradmesh.sdk.mesh.connect import connect
 from gradmesh.sdk.nn import RemoteEmbedding
-from gradmesh.sdk.table.arithmetic import least_max_bytes
 from gradmesh.sdk.table.lifetime import Eviction
+from gradmesh.sdk.table.spec import least_max_bytes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

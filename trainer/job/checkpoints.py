@@ -15,11 +15,14 @@ from gradmesh.protos.coordinator.v1 import status_pb2, table_pb2
 from gradmesh.protos.errors import BaseLost, CheckpointCorrupt, MeshError
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
-from gradmesh.sdk.checkpoint.parallel import Meter
-from gradmesh.sdk.checkpoint.place import Place, open_one, open_place
 from gradmesh.sdk.checkpoint.save import DENSE, RunArrays, write
-from gradmesh.sdk.checkpoint.shelf import Kept
-from gradmesh.sdk.checkpoint.snapshot import Snapshot
+from gradmesh.sdk.checkpoint.snapshot import ProgressCounter, Snapshot
+from gradmesh.sdk.checkpoint.store import (
+    CheckpointStore,
+    StoredCheckpoint,
+    open_checkpoint,
+    open_store,
+)
 from gradmesh.sdk.checkpoint.tensors import map_tensors
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
@@ -66,12 +69,12 @@ class Checkpoints:
         self._answered = mesh.checkpoint_request
         self._steps = config.steps
         where = config.checkpoint_path
-        self._place = None if where is None else open_place(where)
+        self._place = None if where is None else open_store(where)
         self._specs: list[table_pb2.TableSpec] = []
         # The newest checkpoint of this process, the base of the next delta, and its chain's length.
-        self._newest: Kept | None = None
+        self._newest: StoredCheckpoint | None = None
         self._chain = 0
-        self._armed: tuple[int, Snapshot, Kept | None] | None = None
+        self._armed: tuple[int, Snapshot, StoredCheckpoint | None] | None = None
         self._thread: threading.Thread | None = None
         # The step of the newest checkpoint that this process has written or read.
         self._stored = 0
@@ -132,7 +135,7 @@ class Checkpoints:
             or steps == self._steps
         )
 
-    def _arm(self, step: int, kept: Kept | None) -> Snapshot:
+    def _arm(self, step: int, kept: StoredCheckpoint | None) -> Snapshot:
         return Snapshot.request(
             self._mesh.servers,
             [spec.name for spec in self._specs],
@@ -196,7 +199,7 @@ class Checkpoints:
     def _start(
         self,
         snapshot: Snapshot | None,
-        kept: Kept | None,
+        kept: StoredCheckpoint | None,
         held: DenseState,
         world_size: int,
         is_last: bool,
@@ -216,7 +219,7 @@ class Checkpoints:
     def _write(
         self,
         snapshot: Snapshot | None,
-        kept: Kept | None,
+        kept: StoredCheckpoint | None,
         run: RunArrays,
         request: int,
         last: int | None,
@@ -241,7 +244,7 @@ class Checkpoints:
             self._report(status_pb2.Checkpoint(request=request, error=why))
             return
         path, manifest, shown = written
-        self._newest = Kept(path, manifest)
+        self._newest = StoredCheckpoint(path, manifest)
         self._stored = manifest.step
         self._chain = 0 if kept is None else self._chain + 1
         seconds = time.monotonic() - begun
@@ -256,7 +259,7 @@ class Checkpoints:
             _log.warning("old checkpoints not removed", extra={"error": str(error)})
 
     def _write_once(
-        self, snapshot: Snapshot, kept: Kept | None, run: RunArrays, deadline: Deadline
+        self, snapshot: Snapshot, kept: StoredCheckpoint | None, run: RunArrays, deadline: Deadline
     ) -> tuple[Path, Manifest, str]:
         """Write a checkpoint; return its path, its manifest and its public name."""
         place = self._place
@@ -269,7 +272,7 @@ class Checkpoints:
                 snapshot,
                 self._specs,
                 path,
-                Meter(snapshot.rows, None, deadline),
+                ProgressCounter(snapshot.rows, None, deadline),
                 former=None if kept is None else kept.manifest,
                 base=None if kept is None else kept.path,
                 run=run,
@@ -356,7 +359,7 @@ class Checkpoints:
         _log.info("restored", extra={"path": str(path), "step": manifest.step})
         return DenseState(0, manifest.step, arrays, batches=manifest.run.batches)
 
-    def _find(self) -> tuple[Place, Kept] | None:
+    def _find(self) -> tuple[CheckpointStore, StoredCheckpoint] | None:
         resume, place = self._config.resume, self._place
         if place is not None and self._newest is not None:
             return place, self._newest
@@ -365,7 +368,7 @@ class Checkpoints:
         if resume == "auto":
             kept = None if place is None else place.newest_run()
             return None if place is None or kept is None else (place, kept)
-        return open_one(resume)
+        return open_checkpoint(resume)
 
 
 def _described(

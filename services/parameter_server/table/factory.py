@@ -8,7 +8,7 @@ from gradmesh.engine.kernels import bucket_index as kernel
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.sharding import BUCKETS
-from gradmesh.sdk.table.arithmetic import bucket_rows
+from gradmesh.sdk.table.spec import bucket_rows
 from gradmesh.services.parameter_server.table.admission import make_admission
 from gradmesh.services.parameter_server.table.hash import HashIndex, Limits
 from gradmesh.services.parameter_server.table.index import DenseIndex, Index, Place

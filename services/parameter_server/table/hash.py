@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gradmesh.engine.kernels import bucket_index as kernel
 from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.sharding import Ids
-from gradmesh.sdk.table.arithmetic import INDEX_BYTES_A_ROW
+from gradmesh.sdk.table.spec import INDEX_BYTES_A_ROW
 from gradmesh.services.parameter_server.table.admission import Admission
 from gradmesh.services.parameter_server.table.index import (
     Found,

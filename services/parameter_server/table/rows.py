@@ -12,7 +12,7 @@ import numpy as np
 from gradmesh.engine.kernels import copy_in, copy_out
 from gradmesh.engine.optim import Rule
 from gradmesh.protos.frame import Array
-from gradmesh.sdk.table.arithmetic import row_bytes, wide_dtype
+from gradmesh.sdk.table.spec import row_bytes, wide_dtype
 from gradmesh.services.parameter_server.table.index import Slots
 from gradmesh.services.parameter_server.table.memory import Reserved
 

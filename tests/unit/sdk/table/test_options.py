@@ -8,11 +8,11 @@ from gradmesh.engine.nn import Parameter
 from gradmesh.engine.optim import lr_scheduler
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.table.arithmetic import row_bytes
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.recipe import rule_of, to_recipe
 from gradmesh.sdk.table.schedule import counts_steps, schedule_of, schedule_recipe
+from gradmesh.sdk.table.spec import row_bytes
 
 Recipe = table_pb2.Recipe
 CYCLE = {"base_lr": 0.1, "max_lr": 1, "step_size_up": 2, "step_size_down": 2, "mode": 0, "gamma": 1}

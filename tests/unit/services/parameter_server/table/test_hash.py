@@ -5,7 +5,7 @@ import pytest
 
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest, StaleShardMap, StoreFull
-from gradmesh.sdk.table.arithmetic import least_max_bytes
+from gradmesh.sdk.table.spec import least_max_bytes
 from gradmesh.services.parameter_server.table import Budget
 
 EXTREMES = np.array([0, -1, 1, 2**63 - 1, -(2**63), 10**18], np.int64)

@@ -6,7 +6,7 @@ import pytest
 from gradmesh.engine.kernels import bucket_index
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.sharding import BUCKETS, buckets_of
-from gradmesh.sdk.table.arithmetic import least_max_bytes
+from gradmesh.sdk.table.spec import least_max_bytes
 
 Recipe = table_pb2.Recipe
 LEAST = least_max_bytes(16)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from gradmesh.protos.coordinator.v1 import table_pb2
-from gradmesh.sdk.table.arithmetic import least_max_bytes
+from gradmesh.sdk.table.spec import least_max_bytes
 
 ids_of = st.lists(
     st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1)),

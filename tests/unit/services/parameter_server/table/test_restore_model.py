@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.sharding import buckets_of
-from gradmesh.sdk.table.arithmetic import least_max_bytes
+from gradmesh.sdk.table.spec import least_max_bytes
 
 _RANGE = np.arange(-60_000, 60_000)
 # Ids of a few buckets of every server, so that these grow, and are full where there is a limit.

@@ -7,7 +7,7 @@ from gradmesh.engine import optim
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import InvalidRequest, StoreFull
 from gradmesh.protos.sharding import BUCKETS
-from gradmesh.sdk.table.arithmetic import least_max_bytes
+from gradmesh.sdk.table.spec import least_max_bytes
 
 DIM = 4
 ADAGRAD_ROW = 2 * DIM * 4

@@ -8,7 +8,7 @@ import pytest
 from gradmesh.engine import optim
 from gradmesh.protos.errors import CheckpointCorrupt, InvalidRequest
 from gradmesh.sdk.checkpoint.manifest import chain_of
-from gradmesh.sdk.checkpoint.place import open_one, open_place
+from gradmesh.sdk.checkpoint.store import open_checkpoint, open_store
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -18,7 +18,7 @@ def where(request, tmp_path):
 
 @pytest.fixture
 def place(where):
-    opened = open_place(where)
+    opened = open_store(where)
     yield opened
     opened.close()
 
@@ -44,7 +44,7 @@ def test_a_chain_comes_back(cluster, place, where):
     rows = fill(mesh, place, 3)
 
     found = place.checkpoints()
-    other, kept = open_one(f"{where}/{found[1].path.name}")
+    other, kept = open_checkpoint(f"{where}/{found[1].path.name}")
     mesh.restore(other.fetch(kept))
     other.close()
 
@@ -71,7 +71,7 @@ def test_one_that_is_not_there_is_named(place, where):
 
 def test_a_half_copied_checkpoint_is_invisible(cluster, tmp_path, monkeypatch):
     url = f"memory://{uuid.uuid4().hex}/x"
-    place, mesh = open_place(url), cluster.connect()
+    place, mesh = open_store(url), cluster.connect()
     fill(mesh, place, 1)
     path = place.free_path(7)
     mesh.checkpoint(path)
@@ -93,4 +93,4 @@ def test_a_half_copied_checkpoint_is_invisible(cluster, tmp_path, monkeypatch):
 
 def test_a_url_that_nobody_knows_is_refused():
     with pytest.raises(InvalidRequest, match="gradmesh\\[remote\\]"):
-        open_place("nowhere://x/y")
+        open_store("nowhere://x/y")
