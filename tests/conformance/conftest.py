@@ -208,7 +208,7 @@ def ranks(
     """A world of every backend and size."""
     # A rank that leaves asks whether another had a better reason. This store answers at once, and
     # 700 tests need not wait for it as long as for one across a network.
-    monkeypatch.setattr("gradmesh.trainer.process_group.nccl.watch._STORE_S", 0.005)
+    monkeypatch.setattr("gradmesh.trainer.process_group.nccl.watchdog._STORE_S", 0.005)
     return meet(*request.param)
 
 

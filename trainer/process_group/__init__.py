@@ -9,6 +9,7 @@ from gradmesh.trainer.process_group.default import default_group as default_grou
 from gradmesh.trainer.process_group.default import destroy_process_group as destroy_process_group
 from gradmesh.trainer.process_group.default import init_process_group as init_process_group
 from gradmesh.trainer.process_group.default import is_initialized as is_initialized
+from gradmesh.trainer.process_group.default import new_subgroups as new_subgroups
 from gradmesh.trainer.process_group.local import LocalProcessGroup as LocalProcessGroup
 from gradmesh.trainer.process_group.mpi import MpiProcessGroup as MpiProcessGroup
 from gradmesh.trainer.process_group.nccl import NcclProcessGroup as NcclProcessGroup
@@ -17,7 +18,6 @@ from gradmesh.trainer.process_group.process_group import ReduceOp as ReduceOp
 from gradmesh.trainer.process_group.shm import ShmProcessGroup as ShmProcessGroup
 from gradmesh.trainer.process_group.store import FileStore as FileStore
 from gradmesh.trainer.process_group.store import Store as Store
-from gradmesh.trainer.process_group.subgroups import new_subgroups as new_subgroups
 from gradmesh.trainer.process_group.tcp import Endpoint as Endpoint
 from gradmesh.trainer.process_group.tcp import TcpProcessGroup as TcpProcessGroup
 from gradmesh.trainer.process_group.work import Work as Work

@@ -19,15 +19,15 @@ ONE_ROUND_BYTES = 16 * 1024
 _CHUNK_BYTES = 1 << 20
 _NOTHING = (memoryview(bytearray()),)
 
-Rest: TypeAlias = Callable[[float], None]
+Continuation: TypeAlias = Callable[[float], None]
 """What is left of a collective that has begun; takes the deadline."""
 
 
-Parts: TypeAlias = Sequence[memoryview]
+Segments: TypeAlias = Sequence[memoryview]
 """The bytes between two ranks in one round: pieces of memory, one after the other."""
 
 
-class Round(Protocol):
+class PeerTransport(Protocol):
     """Moves bytes between this rank and its peers, one round after another.
 
     `text` is the collective in words: peers MUST say the same, or all raise
@@ -38,7 +38,7 @@ class Round(Protocol):
         """Return whether no round is under way."""
 
     def begin(
-        self, text: str, outgoing: Mapping[int, Parts], incoming: Mapping[int, Parts]
+        self, text: str, outgoing: Mapping[int, Segments], incoming: Mapping[int, Segments]
     ) -> None:
         """Start to send `outgoing`, without waiting; `incoming` is filled by `finish`."""
 
@@ -58,14 +58,14 @@ class Collectives:
         round_: Moves bytes.
     """
 
-    def __init__(self, rank: int, size: int, round_: Round) -> None:
+    def __init__(self, rank: int, size: int, round_: PeerTransport) -> None:
         self._rank = rank
         self._size = size
         self._peers = [peer for peer in range(size) if peer != rank]
         self._round = round_
         self._scratch = np.empty(0, np.uint8)
 
-    def begin_all_reduce(self, text: str, array: AnyArray, op: ReduceOp) -> Rest | None:
+    def begin_all_reduce(self, text: str, array: AnyArray, op: ReduceOp) -> Continuation | None:
         """Do at once what the peers need from us, if that takes no waiting.
 
         Returns the rest, for whoever waits; None if nothing was done.
@@ -76,7 +76,7 @@ class Collectives:
         contributions = self._begin_reduce(text, [flat] * self._size, flat)
         return partial(self._finish_small, array, flat, contributions, op)
 
-    def begin_barrier(self, text: str) -> Rest | None:
+    def begin_barrier(self, text: str) -> Continuation | None:
         """Begin as begin_all_reduce does."""
         if not self._round.can_begin():
             return None
@@ -230,7 +230,7 @@ class Collectives:
     def _receive(
         self,
         text: str,
-        outgoing: Mapping[int, Parts],
+        outgoing: Mapping[int, Segments],
         outputs: Mapping[int, AnyArray],
         deadline: float,
     ) -> None:
@@ -243,8 +243,8 @@ class Collectives:
     def _run(
         self,
         text: str,
-        outgoing: Mapping[int, Parts],
-        incoming: Mapping[int, Parts],
+        outgoing: Mapping[int, Segments],
+        incoming: Mapping[int, Segments],
         deadline: float,
     ) -> None:
         self._round.begin(text, outgoing, incoming)

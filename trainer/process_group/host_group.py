@@ -6,7 +6,10 @@ from functools import partial
 from typing import Any
 
 from gradmesh.trainer.errors import GroupAborted, GroupClosed
-from gradmesh.trainer.process_group.argument import (
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.collective import Collectives, Continuation
+from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup, ReduceOp
+from gradmesh.trainer.process_group.validation import (
     check_all_to_all,
     check_gather,
     check_peer,
@@ -18,11 +21,8 @@ from gradmesh.trainer.process_group.argument import (
     check_target,
     describe_reduce,
 )
-from gradmesh.trainer.process_group.collective import Collectives, Rest
-from gradmesh.trainer.process_group.latch import Latch
-from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup, ReduceOp
-from gradmesh.trainer.process_group.queue import WorkQueue
 from gradmesh.trainer.process_group.work import Work
+from gradmesh.trainer.process_group.work_queue import WorkQueue
 
 _CLOSE_S = 5.0
 
@@ -39,7 +39,7 @@ class HostProcessGroup(ProcessGroup):
     """
 
     def __init__(
-        self, rank: int, size: int, timeout_s: float, latch: Latch, collectives: Collectives
+        self, rank: int, size: int, timeout_s: float, latch: AbortSignal, collectives: Collectives
     ) -> None:
         self._rank = rank
         self._size = size
@@ -190,13 +190,15 @@ class HostProcessGroup(ProcessGroup):
         job: Callable[..., None],
         text: str,
         *arguments: Any,
-        begin: Callable[..., Rest | None] | None = None,
+        begin: Callable[..., Continuation | None] | None = None,
     ) -> Work:
         self._check_open()
         start = None if begin is None else partial(self._begin, begin, text, *arguments)
         return self._works.submit(text, partial(job, text, *arguments), start)
 
-    def _begin(self, begin: Callable[..., Rest | None], text: str, *arguments: Any) -> Rest | None:
+    def _begin(
+        self, begin: Callable[..., Continuation | None], text: str, *arguments: Any
+    ) -> Continuation | None:
         rest = begin(text, *arguments)
         if rest is not None and self._collectives.needs_thread():
             self._works.hurry()

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import final
 
 from gradmesh.trainer.errors import GroupAborted, GroupClosed
-from gradmesh.trainer.process_group.argument import (
+from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup, ReduceOp
+from gradmesh.trainer.process_group.validation import (
     check_all_to_all,
     check_gather,
     check_peer,
@@ -15,7 +16,6 @@ from gradmesh.trainer.process_group.argument import (
     check_scatter,
     check_target,
 )
-from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup, ReduceOp
 from gradmesh.trainer.process_group.work import FinishedWork, Work
 
 

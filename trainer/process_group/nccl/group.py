@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gradmesh.trainer.errors import GroupAborted, GroupClosed
-from gradmesh.trainer.process_group import argument
-from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group import validation
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
 from gradmesh.trainer.process_group.nccl import binding
-from gradmesh.trainer.process_group.nccl.rendezvous import in_time, make_communicator
-from gradmesh.trainer.process_group.nccl.stream import CudaStream, Stream
-from gradmesh.trainer.process_group.nccl.watch import Pending, Watch
+from gradmesh.trainer.process_group.nccl.binding import make_communicator, run_with_deadline
+from gradmesh.trainer.process_group.nccl.stream import CudaStream, DeviceStream
+from gradmesh.trainer.process_group.nccl.watchdog import NcclWatchdog, PendingCollective
 from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup, ReduceOp
 from gradmesh.trainer.process_group.store import PrefixStore, Store
 from gradmesh.trainer.process_group.work import PendingWork, Work
@@ -47,7 +47,7 @@ class NcclProcessGroup(ProcessGroup):
         size: int,
         timeout_s: float,
         store: Store,
-        stream: Stream,
+        stream: DeviceStream,
     ) -> None:
         self._nccl = binding.load()
         self._communicator = communicator
@@ -62,8 +62,8 @@ class NcclProcessGroup(ProcessGroup):
         self._bytes_moved = 0
         self._sub_groups = 0
         self._children: list[NcclProcessGroup] = []
-        self._latch = Latch()
-        self._watch = Watch(communicator, rank, size, timeout_s, store, self._latch)
+        self._latch = AbortSignal()
+        self._watch = NcclWatchdog(communicator, rank, size, timeout_s, store, self._latch)
 
     @classmethod
     def connect(
@@ -74,7 +74,7 @@ class NcclProcessGroup(ProcessGroup):
         world_size: int,
         timeout_s: float,
         device: int | None = None,
-        stream: Stream | None = None,
+        stream: DeviceStream | None = None,
     ) -> "NcclProcessGroup":
         """Meet the other ranks of the generation and return the group.
 
@@ -90,7 +90,7 @@ class NcclProcessGroup(ProcessGroup):
             BackendMissing: cupy or NCCL is not installed.
             CollectiveTimeout: A rank did not come in time.
         """
-        argument.check_root(rank, world_size)
+        validation.check_root(rank, world_size)
         binding.load()
         stream = stream or CudaStream(device)
         try:
@@ -131,7 +131,7 @@ class NcclProcessGroup(ProcessGroup):
     def all_reduce(self, array: AnyArray, op: ReduceOp = "sum") -> Work:
         """Combine `array` over all ranks, in place, in NCCL's order."""
         self._check(array, "all_reduce")
-        argument.check_op(array.dtype, op, "all_reduce")
+        validation.check_op(array.dtype, op, "all_reduce")
         kind, how = binding.type_number(self._nccl, array.dtype), binding.op_number(self._nccl, op)
 
         def issue() -> None:
@@ -146,7 +146,7 @@ class NcclProcessGroup(ProcessGroup):
     def broadcast(self, array: AnyArray, root: int) -> Work:
         """Replace `array` on every rank by the one of rank `root`."""
         self._check(array, "broadcast")
-        argument.check_root(root, self._size)
+        validation.check_root(root, self._size)
 
         def issue() -> None:
             flat = self._stream.contiguous(array)
@@ -160,7 +160,7 @@ class NcclProcessGroup(ProcessGroup):
         """Copy each rank's `array` into `outputs[rank]` on every rank."""
         outputs = list(outputs)
         self._check(array, "all_gather", *outputs)
-        argument.check_gather_shapes(outputs, array, self._rank, self._size, "all_gather")
+        validation.check_gather_shapes(outputs, array, self._rank, self._size, "all_gather")
 
         def issue() -> None:
             source = self._stream.contiguous(array)
@@ -181,8 +181,8 @@ class NcclProcessGroup(ProcessGroup):
         """Combine `inputs[r]` over all ranks into `output` of rank r."""
         inputs = list(inputs)
         self._check(output, "reduce_scatter", *inputs)
-        argument.check_op(output.dtype, op, "reduce_scatter")
-        argument.check_shares(output, inputs, self._rank, self._size, "reduce_scatter")
+        validation.check_op(output.dtype, op, "reduce_scatter")
+        validation.check_shares(output, inputs, self._rank, self._size, "reduce_scatter")
         kind, how = binding.type_number(self._nccl, output.dtype), binding.op_number(self._nccl, op)
 
         def issue() -> None:
@@ -204,25 +204,25 @@ class NcclProcessGroup(ProcessGroup):
         """Copy `inputs[r]` of this rank into `outputs[rank]` of rank r, for all pairs."""
         outputs, inputs = list(outputs), list(inputs)
         self._check(None, "all_to_all", *outputs, *inputs)
-        argument.check_swap(outputs, inputs, self._rank, self._size)
+        validation.check_swap(outputs, inputs, self._rank, self._size)
         text = f"all_to_all of {inputs[0].dtype.name}"
         return self._messages(text, dict(enumerate(inputs)), dict(enumerate(outputs)))
 
     def gather(self, outputs: Sequence[AnyArray] | None, array: AnyArray, root: int) -> Work:
         """Copy each rank's `array` into `outputs[rank]` on rank `root`."""
-        argument.check_root(root, self._size)
+        validation.check_root(root, self._size)
         self._check(array, "gather")
         targets: dict[int, AnyArray] = {}
         if self._rank == root:
             given = list(outputs if outputs is not None else ())
             self._check(None, "gather", *given)
-            argument.check_gather_shapes(given, array, self._rank, self._size, "gather")
+            validation.check_gather_shapes(given, array, self._rank, self._size, "gather")
             targets = dict(enumerate(given))
         return self._messages(f"gather({root}) of {array.dtype.name}", {root: array}, targets)
 
     def scatter(self, array: AnyArray, inputs: Sequence[AnyArray] | None, root: int) -> Work:
         """Copy `inputs[r]` of rank `root` into `array` of rank r."""
-        argument.check_root(root, self._size)
+        validation.check_root(root, self._size)
         self._check(array, "scatter")
         sources: dict[int, AnyArray] = {}
         if self._rank == root:
@@ -230,21 +230,21 @@ class NcclProcessGroup(ProcessGroup):
                 raise ValueError(f"rank {root} scatters: it must pass one input for each rank")
             given = list(inputs)
             self._check(None, "scatter", *given)
-            argument.check_shares(array, given, self._rank, self._size, "scatter")
+            validation.check_shares(array, given, self._rank, self._size, "scatter")
             sources = dict(enumerate(given))
         return self._messages(f"scatter({root}) of {array.dtype.name}", sources, {root: array})
 
     def send(self, array: AnyArray, to: int) -> Work:
         """Send `array` to the rank `to`; ends when it is received."""
         self._check(array, "send")
-        argument.check_peer(to, self._rank, self._size)
+        validation.check_peer(to, self._rank, self._size)
         text = f"send({self._rank} to {to}) of {array.size} {array.dtype.name}"
         return self._messages(text, {to: array}, {}, [to])
 
     def recv(self, array: AnyArray, source: int) -> Work:
         """Replace `array` by what the rank `source` sends."""
         self._check(array, "recv")
-        argument.check_peer(source, self._rank, self._size)
+        validation.check_peer(source, self._rank, self._size)
         text = f"send({source} to {self._rank}) of {array.size} {array.dtype.name}"
         return self._messages(text, {}, {source: array}, [source])
 
@@ -262,7 +262,7 @@ class NcclProcessGroup(ProcessGroup):
     def sub_group(self, ranks: Sequence[int]) -> "NcclProcessGroup | None":
         """Return a group of some of the ranks: a split of the communicator."""
         self._check_usable()
-        members = argument.check_ranks(ranks, self._size)
+        members = validation.check_ranks(ranks, self._size)
         self._sub_groups += 1
         color = 0 if self._rank in members else -1
 
@@ -271,7 +271,7 @@ class NcclProcessGroup(ProcessGroup):
             return self._communicator.commSplit(color, self._rank)
 
         deadline = time.monotonic() + self._timeout_s
-        part = in_time(split, "splitting the communicator", deadline)
+        part = run_with_deadline(split, "splitting the communicator", deadline)
         if part is None or color < 0:
             return None
         store = PrefixStore(self._store, f"sub_group/{self._sub_groups}")
@@ -324,7 +324,7 @@ class NcclProcessGroup(ProcessGroup):
             self._number += peers is None
             self._bytes_moved += nbytes
             work = PendingWork(text, self._watch, lambda: self._stream.lead_caller(mark))
-            self._watch.add(Pending(work, mark, self._number, keep, peers))
+            self._watch.add(PendingCollective(work, mark, self._number, keep, peers))
         return work
 
     def _messages(

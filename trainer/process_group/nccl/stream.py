@@ -9,14 +9,14 @@ from typing import Any, Protocol, final
 import numpy.typing as npt
 
 
-class Mark(Protocol):
+class StreamEvent(Protocol):
     """A point in a stream's work."""
 
     def is_reached(self) -> bool:
         """Return whether the stream has come so far."""
 
 
-class Stream(Protocol):
+class DeviceStream(Protocol):
     """A stream of its own, ordered against that of the caller."""
 
     @property
@@ -30,10 +30,10 @@ class Stream(Protocol):
     def follow_caller(self) -> None:
         """Let work that comes now wait for what the caller has queued on its stream."""
 
-    def mark(self) -> Mark:
+    def mark(self) -> StreamEvent:
         """Return the point behind all work so far."""
 
-    def lead_caller(self, mark: Mark) -> None:
+    def lead_caller(self, mark: StreamEvent) -> None:
         """Let the caller's stream wait until this one has reached a mark."""
 
     def contiguous(self, array: Any) -> Any:
@@ -51,7 +51,7 @@ class Stream(Protocol):
     def use_device(self) -> None:
         """Make the stream's device that of the calling thread."""
 
-    def another(self) -> "Stream":
+    def another(self) -> "DeviceStream":
         """Return another stream of the same device."""
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class CudaStream:
         """Record an event."""
         return _CudaMark(self._stream.record())
 
-    def lead_caller(self, mark: Mark) -> None:
+    def lead_caller(self, mark: StreamEvent) -> None:
         """Let the caller's current stream wait for an event."""
         assert isinstance(mark, _CudaMark)
         self._cupy.cuda.get_current_stream().wait_event(mark.event)

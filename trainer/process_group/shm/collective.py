@@ -13,11 +13,11 @@ import numpy as np
 
 from gradmesh.engine.backend import view_of
 from gradmesh.trainer.errors import CollectiveMismatch
-from gradmesh.trainer.process_group.collective import Collectives, Rest, Round
+from gradmesh.trainer.process_group.collective import Collectives, Continuation, PeerTransport
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
 from gradmesh.trainer.process_group.reduction import reduce_in_order
 from gradmesh.trainer.process_group.shm import kernel
-from gradmesh.trainer.process_group.shm.team import SMALL_BYTES, Place, Team
+from gradmesh.trainer.process_group.shm.slot_ring import SMALL_BYTES, MemoryRange, SlotRing
 
 _ALIGN = 64
 _NOWHERE = 0
@@ -35,20 +35,20 @@ class SharedCollectives(Collectives):
         count: Told how many bytes crossed between ranks.
     """
 
-    def __init__(self, team: Team, round_: Round, count: Callable[[int], None]) -> None:
+    def __init__(self, team: SlotRing, round_: PeerTransport, count: Callable[[int], None]) -> None:
         super().__init__(team.rank, team.size, round_)
         self._team = team
         self._count = count
         self._stage = np.empty(0, np.uint8)
         self._rooms = {dtype: np.empty(kernel.BLOCK, dtype) for dtype in kernel.COMPILED}
 
-    def begin_all_reduce(self, text: str, array: AnyArray, op: ReduceOp) -> Rest | None:
+    def begin_all_reduce(self, text: str, array: AnyArray, op: ReduceOp) -> Continuation | None:
         """Put a small array into its slot, if that is free."""
         if array.nbytes > SMALL_BYTES or self._team.next_number() is None:
             return None
         return partial(self._sum_small, text, array, op, self._begin_small(text, array))
 
-    def begin_barrier(self, text: str) -> Rest | None:
+    def begin_barrier(self, text: str) -> Continuation | None:
         """Count ourselves, if the slot is free."""
         if self._team.next_number() is None:
             return None
@@ -95,7 +95,7 @@ class SharedCollectives(Collectives):
     ) -> None:
         """Combine everybody's `inputs[rank]` into `output`."""
 
-        def reduce(places: Sequence[Place]) -> None:
+        def reduce(places: Sequence[MemoryRange]) -> None:
             parts = [self._unpack(places, r, self._rank, output) for r in range(self._size)]
             total = parts[0].copy()
             reduce_in_order([total, *parts[1:]], op, out=total)
@@ -111,7 +111,7 @@ class SharedCollectives(Collectives):
             if offset < 0:
                 offset = self._pack_one(array)
 
-        def take(places: Sequence[Place]) -> None:
+        def take(places: Sequence[MemoryRange]) -> None:
             if self._rank != root:
                 array[...] = self._peer(root, places[root], array)
 
@@ -125,7 +125,7 @@ class SharedCollectives(Collectives):
         if offset < 0:
             offset = self._pack_one(array)
 
-        def take(places: Sequence[Place]) -> None:
+        def take(places: Sequence[MemoryRange]) -> None:
             for r in self._peers:
                 outputs[r][...] = self._peer(r, places[r], outputs[r])
 
@@ -137,7 +137,7 @@ class SharedCollectives(Collectives):
     ) -> None:
         """Copy a part to each, and take one from each."""
 
-        def take(places: Sequence[Place]) -> None:
+        def take(places: Sequence[MemoryRange]) -> None:
             for r in range(self._size):
                 outputs[r][...] = self._unpack(places, r, self._rank, outputs[r])
 
@@ -153,7 +153,7 @@ class SharedCollectives(Collectives):
     ) -> None:
         """Copy everybody's `array` to the root."""
 
-        def take(places: Sequence[Place]) -> None:
+        def take(places: Sequence[MemoryRange]) -> None:
             if outputs is not None and self._rank == root:
                 for r in range(self._size):
                     outputs[r][...] = self._peer(r, places[r], outputs[r])
@@ -169,11 +169,11 @@ class SharedCollectives(Collectives):
         deadline: float,
     ) -> None:
         """Copy each rank's share from the root."""
-        place = Place(_NOWHERE, 0)
+        place = MemoryRange(_NOWHERE, 0)
         if inputs is not None and self._rank == root:
             place = self._pack(inputs)
 
-        def take(places: Sequence[Place]) -> None:
+        def take(places: Sequence[MemoryRange]) -> None:
             array[...] = self._unpack(places, root, self._rank, array)
 
         self._with_all(text, *place, take, deadline)
@@ -183,7 +183,7 @@ class SharedCollectives(Collectives):
         text: str,
         offset: int,
         nbytes: int,
-        act: Callable[[Sequence[Place]], None],
+        act: Callable[[Sequence[MemoryRange]], None],
         deadline: float,
     ) -> None:
         """Act while everybody's memory is there to read, and wait until all have acted."""
@@ -220,7 +220,7 @@ class SharedCollectives(Collectives):
             self._team.finish(number)
         self._count(2 * (self._size - 1) * array.nbytes)
 
-    def _sum_slice(self, places: Sequence[Place], array: AnyArray, op: ReduceOp) -> None:
+    def _sum_slice(self, places: Sequence[MemoryRange], array: AnyArray, op: ReduceOp) -> None:
         """Sum our slice of everybody's array, into everybody's."""
         cut = _slice(array.size, array.dtype.itemsize, self._rank, self._size)
         memories = self._team.memories
@@ -239,7 +239,7 @@ class SharedCollectives(Collectives):
         for r in self._peers:
             parts[r][...] = parts[self._rank]
 
-    def _peer(self, rank: int, place: Place, like: AnyArray) -> AnyArray:
+    def _peer(self, rank: int, place: MemoryRange, like: AnyArray) -> AnyArray:
         """Return a rank's part as an array, after checking that it has the size we expect."""
         if place.nbytes != like.nbytes:
             raise _other_size(rank, place.nbytes, like.nbytes)
@@ -264,7 +264,7 @@ class SharedCollectives(Collectives):
         view_of(stage.view(array.dtype), array.shape)[...] = array
         return self._offset(stage)
 
-    def _pack(self, arrays: Sequence[AnyArray]) -> Place:
+    def _pack(self, arrays: Sequence[AnyArray]) -> MemoryRange:
         """Copy one array for each rank to scratch memory, behind a table of their sizes."""
         sizes = np.array([array.nbytes for array in arrays], np.int64)
         starts = _starts(sizes)
@@ -273,9 +273,11 @@ class SharedCollectives(Collectives):
         for start, array in zip(starts, arrays, strict=False):
             part = stage[start : start + array.nbytes]
             view_of(part.view(array.dtype), array.shape)[...] = array
-        return Place(self._offset(stage), stage.nbytes)
+        return MemoryRange(self._offset(stage), stage.nbytes)
 
-    def _unpack(self, places: Sequence[Place], rank: int, index: int, like: AnyArray) -> AnyArray:
+    def _unpack(
+        self, places: Sequence[MemoryRange], rank: int, index: int, like: AnyArray
+    ) -> AnyArray:
         """Return the part for rank `index` of what a rank packed."""
         memory, offset = self._team.memories[rank], places[rank].offset
         sizes = memory.array(offset, self._size, np.int64)

@@ -5,15 +5,15 @@ from typing import final
 
 import numpy.typing as npt
 
-from gradmesh.trainer.process_group.argument import check_root
-from gradmesh.trainer.process_group.farewell import reason_of
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
 from gradmesh.trainer.process_group.host_group import HostProcessGroup
-from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.message import shutdown_reason
 from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup
 from gradmesh.trainer.process_group.shm.collective import SharedCollectives
-from gradmesh.trainer.process_group.shm.neighbours import Neighbours
+from gradmesh.trainer.process_group.shm.host_peers import HostPeers
 from gradmesh.trainer.process_group.store import PrefixStore, Store
-from gradmesh.trainer.process_group.tcp.exchange import Exchange
+from gradmesh.trainer.process_group.tcp.transport import SocketTransport
+from gradmesh.trainer.process_group.validation import check_root
 
 _FAREWELL_S = 0.5
 
@@ -33,7 +33,7 @@ class ShmProcessGroup(HostProcessGroup):
     """
 
     def __init__(
-        self, neighbours: Neighbours, latch: Latch, timeout_s: float, store: Store
+        self, neighbours: HostPeers, latch: AbortSignal, timeout_s: float, store: Store
     ) -> None:
         self._neighbours = neighbours
         self._team = neighbours.team
@@ -41,7 +41,7 @@ class ShmProcessGroup(HostProcessGroup):
         self._identity = neighbours.identity
         self._store = store
         self._bytes_shared = 0
-        self._rounds = Exchange(self._links, latch)
+        self._rounds = SocketTransport(self._links, latch)
         collectives = SharedCollectives(self._team, self._rounds, self._count)
         super().__init__(self._team.rank, self._team.size, timeout_s, latch, collectives)
 
@@ -64,8 +64,8 @@ class ShmProcessGroup(HostProcessGroup):
             HandshakeRefused: A rank is in another generation.
         """
         check_root(rank, world_size)
-        latch = Latch()
-        neighbours = Neighbours(store, generation, rank, range(world_size), timeout_s, latch)
+        latch = AbortSignal()
+        neighbours = HostPeers(store, generation, rank, range(world_size), timeout_s, latch)
         return cls(neighbours, latch, timeout_s, store)
 
     @property
@@ -102,6 +102,6 @@ class ShmProcessGroup(HostProcessGroup):
         self._team.interrupt()
 
     def _leave(self) -> None:
-        kind, about = reason_of(self._latch.error, self.rank)
+        kind, about = shutdown_reason(self._latch.error, self.rank)
         self._neighbours.leave(kind, about)
         self._rounds.leave(kind, about, _FAREWELL_S)

@@ -28,7 +28,7 @@ def _machine_bytes() -> int:
 
 
 @final
-class Memory:
+class SharedMemory:
     """One rank's memory, as this process has mapped it.
 
     Args:
@@ -71,7 +71,7 @@ class Memory:
 
 
 @final
-class Heap:
+class SharedHeap:
     """Gives out parts of a memory, and takes them back when the last array there is gone.
 
     Args:
@@ -79,7 +79,7 @@ class Heap:
         start: What lies before is used otherwise.
     """
 
-    def __init__(self, memory: Memory, start: int) -> None:
+    def __init__(self, memory: SharedMemory, start: int) -> None:
         self._memory = memory
         self._lock = threading.Lock()  # guards _free
         self._returned: deque[tuple[int, int]] = deque()

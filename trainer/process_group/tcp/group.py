@@ -10,24 +10,24 @@ from typing import final
 import numpy.typing as npt
 
 from gradmesh.sdk.transport.lane.handshake import host_identity
-from gradmesh.trainer.process_group.argument import check_root
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
 from gradmesh.trainer.process_group.collective import Collectives
-from gradmesh.trainer.process_group.farewell import reason_of
 from gradmesh.trainer.process_group.host_group import HostProcessGroup
-from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.message import shutdown_reason
 from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup
-from gradmesh.trainer.process_group.shm.neighbours import Neighbours
+from gradmesh.trainer.process_group.shm.host_peers import HostPeers
 from gradmesh.trainer.process_group.store import PrefixStore, Store
-from gradmesh.trainer.process_group.tcp.chain import ChainedCollectives, blocks_of
-from gradmesh.trainer.process_group.tcp.exchange import Exchange
-from gradmesh.trainer.process_group.tcp.handshake import Identity
-from gradmesh.trainer.process_group.tcp.link import Link
+from gradmesh.trainer.process_group.tcp.handshake import RankIdentity
+from gradmesh.trainer.process_group.tcp.hierarchical import HierarchicalCollectives, ranks_by_host
+from gradmesh.trainer.process_group.tcp.link import PeerLink
 from gradmesh.trainer.process_group.tcp.rendezvous import (
     Endpoint,
     connect_mesh,
     share_hosts,
     share_secret,
 )
+from gradmesh.trainer.process_group.tcp.transport import SocketTransport
+from gradmesh.trainer.process_group.validation import check_root
 
 _FAREWELL_S = 0.5
 
@@ -49,13 +49,13 @@ class TcpProcessGroup(HostProcessGroup):
 
     def __init__(
         self,
-        links: Mapping[int, Link],
-        identity: Identity,
+        links: Mapping[int, PeerLink],
+        identity: RankIdentity,
         timeout_s: float,
         store: Store,
         endpoint: Endpoint,
-        latch: Latch,
-        neighbours: Neighbours | None = None,
+        latch: AbortSignal,
+        neighbours: HostPeers | None = None,
         blocks: Sequence[range] = (),
     ) -> None:
         self._links = links
@@ -63,11 +63,11 @@ class TcpProcessGroup(HostProcessGroup):
         self._store = store
         self._endpoint = endpoint
         self._neighbours = neighbours
-        self._rounds = Exchange(links, latch)
+        self._rounds = SocketTransport(links, latch)
         rank, size = identity.rank, identity.world_size
         collectives = Collectives(rank, size, self._rounds)
         if neighbours is not None:
-            collectives = ChainedCollectives(rank, blocks, self._rounds, neighbours.team)
+            collectives = HierarchicalCollectives(rank, blocks, self._rounds, neighbours.team)
         super().__init__(rank, size, timeout_s, latch, collectives)
 
     @classmethod
@@ -98,18 +98,20 @@ class TcpProcessGroup(HostProcessGroup):
         """
         check_root(rank, world_size)
         secret = share_secret(store, rank, timeout_s)
-        identity = Identity(generation=generation, world_size=world_size, rank=rank, secret=secret)
+        identity = RankIdentity(
+            generation=generation, world_size=world_size, rank=rank, secret=secret
+        )
         endpoint = endpoint or Endpoint()
         host = host_identity() if endpoint.host is None else endpoint.host
-        blocks = blocks_of(share_hosts(store, rank, world_size, host, timeout_s))
+        blocks = ranks_by_host(share_hosts(store, rank, world_size, host, timeout_s))
         links = connect_mesh(store, identity, endpoint, timeout_s)
-        latch = Latch()
+        latch = AbortSignal()
         if blocks is None:
             return cls(links, identity, timeout_s, store, endpoint, latch)
         (block,) = [block for block in blocks if rank in block]
         place = PrefixStore(store, f"host/{block.start}")
         try:
-            neighbours = Neighbours(place, generation, rank - block.start, block, timeout_s, latch)
+            neighbours = HostPeers(place, generation, rank - block.start, block, timeout_s, latch)
         except BaseException:
             for link in links.values():
                 link.close()
@@ -152,7 +154,7 @@ class TcpProcessGroup(HostProcessGroup):
             self._neighbours.team.interrupt()
 
     def _leave(self) -> None:
-        kind, about = reason_of(self._latch.error, self.rank)
+        kind, about = shutdown_reason(self._latch.error, self.rank)
         if self._neighbours is not None:
             self._neighbours.leave(kind, about)
         self._rounds.leave(kind, about, _FAREWELL_S)

@@ -42,7 +42,7 @@ class Verdict(IntEnum):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class RankIdentity:
     """Who a rank is, and the secret that it shares with its peers."""
 
     generation: int
@@ -55,7 +55,7 @@ class Identity:
     """Shared by the ranks of this group, and by nobody else."""
 
 
-def greet(sock: socket.socket, identity: Identity, acceptor: int, timeout_s: float) -> None:
+def greet(sock: socket.socket, identity: RankIdentity, acceptor: int, timeout_s: float) -> None:
     """Introduce ourselves to the rank `acceptor`, which we have connected to.
 
     Args:
@@ -92,7 +92,7 @@ def greet(sock: socket.socket, identity: Identity, acceptor: int, timeout_s: flo
         )
 
 
-def welcome(sock: socket.socket, identity: Identity, timeout_s: float) -> int:
+def welcome(sock: socket.socket, identity: RankIdentity, timeout_s: float) -> int:
     """Hear the introduction of a process that connected to us; return its rank.
 
     Args:
@@ -124,7 +124,7 @@ def welcome(sock: socket.socket, identity: Identity, timeout_s: float) -> int:
     return rank
 
 
-def _judge(hello: bytes, identity: Identity) -> Verdict:
+def _judge(hello: bytes, identity: RankIdentity) -> Verdict:
     magic, generation, world_size, rank, _ = _HELLO.unpack(hello)
     if magic != _MAGIC:
         return Verdict.WRONG_SECRET

@@ -13,12 +13,14 @@ from collections import deque
 from typing import final
 
 from gradmesh.trainer.errors import CollectiveMismatch, PeerLost
-from gradmesh.trainer.process_group.collective import Parts
-from gradmesh.trainer.process_group.farewell import Kind, error_of, peer_lost
-from gradmesh.trainer.process_group.tcp.message import (
+from gradmesh.trainer.process_group.collective import Segments
+from gradmesh.trainer.process_group.message import (
     HEADER_BYTES,
-    Header,
+    MessageHeader,
+    MessageKind,
     pack_header,
+    peer_lost,
+    shutdown_error,
     unpack_header,
 )
 
@@ -29,7 +31,7 @@ _PACKET_BYTES = 1024
 
 
 @final
-class Link:
+class PeerLink:
     """A connection to the rank `rank` at `address`, and the frames half way through it."""
 
     def __init__(self, sock: socket.socket, rank: int, address: str) -> None:
@@ -47,24 +49,28 @@ class Link:
         self._header = bytearray(HEADER_BYTES)
         self._header_left = 0
         self._incoming: list[memoryview] = []
-        self._expected: Header | None = None
+        self._expected: MessageHeader | None = None
         # Frames that came while we could only send: whole ones, and the one under way.
-        self._early: deque[tuple[Header, memoryview]] = deque()
-        self._early_part: tuple[Header, memoryview] | None = None
+        self._early: deque[tuple[MessageHeader, memoryview]] = deque()
+        self._early_part: tuple[MessageHeader, memoryview] | None = None
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
         return self.sock.fileno()
 
-    def start_send(self, text: str, parts: Parts) -> None:
+    def start_send(self, text: str, parts: Segments) -> None:
         """Begin a frame; `send_some` moves it."""
-        header = Header(Kind.DATA, self._sent_frames, sum(p.nbytes for p in parts), text)
+        header = MessageHeader(
+            MessageKind.DATA, self._sent_frames, sum(p.nbytes for p in parts), text
+        )
         self._sent_frames += 1
         self._outgoing = [memoryview(pack_header(header)), *parts]
 
-    def start_receive(self, text: str, parts: Parts) -> None:
+    def start_receive(self, text: str, parts: Segments) -> None:
         """Expect a frame for `parts`; `receive_some` moves it."""
-        expected = Header(Kind.DATA, self._received_frames, sum(p.nbytes for p in parts), text)
+        expected = MessageHeader(
+            MessageKind.DATA, self._received_frames, sum(p.nbytes for p in parts), text
+        )
         self._received_frames += 1
         if self._early:
             header, early = self._early.popleft()
@@ -151,13 +157,13 @@ class Link:
             return False
         except (OSError, ValueError):
             return True
-        if header.kind not in (Kind.DATA, Kind.CLOSED):
+        if header.kind not in (MessageKind.DATA, MessageKind.CLOSED):
             raise self._left(header)
         return True
 
-    def start_farewell(self, kind: Kind, rank: int) -> None:
+    def start_farewell(self, kind: MessageKind, rank: int) -> None:
         """Tell the peer why we leave, behind what is half sent; `flush` moves it."""
-        self._outgoing.append(memoryview(pack_header(Header(kind, rank, 0, ""))))
+        self._outgoing.append(memoryview(pack_header(MessageHeader(kind, rank, 0, ""))))
 
     def flush(self) -> bool:
         """Send what the kernel takes and drop what comes; True while bytes are under way.
@@ -209,7 +215,7 @@ class Link:
             header = unpack_header(self.sock.recv(HEADER_BYTES))
         except (OSError, ValueError):
             return
-        if header.kind is not Kind.DATA:
+        if header.kind is not MessageKind.DATA:
             raise self._left(header)
 
     def _advance(self, received: int) -> None:
@@ -229,15 +235,15 @@ class Link:
             header = unpack_header(self._header)
         except ValueError as error:
             raise self._lost(f"it sent bytes that are no frame ({error})") from error
-        if self._expected is not None or header.kind is not Kind.DATA:
+        if self._expected is not None or header.kind is not MessageKind.DATA:
             self._check(header, self._expected)
             return
         early = memoryview(bytearray(header.payload_bytes))
         self._early_part = (header, early)
         self._incoming = [early] if early.nbytes else []
 
-    def _check(self, header: Header, expected: Header | None) -> None:
-        if header.kind is not Kind.DATA:
+    def _check(self, header: MessageHeader, expected: MessageHeader | None) -> None:
+        if header.kind is not MessageKind.DATA:
             raise self._left(header)
         if expected is not None and header != expected:
             raise CollectiveMismatch(
@@ -247,15 +253,15 @@ class Link:
                 f" {expected.number}; all ranks must call the same collectives in the same order"
             )
 
-    def _left(self, header: Header) -> Exception:
+    def _left(self, header: MessageHeader) -> Exception:
         """Return the error for a peer that said why it leaves."""
-        return error_of(header.kind, header.number, self.rank, self.address)
+        return shutdown_error(header.kind, header.number, self.rank, self.address)
 
     def _lost(self, why: str) -> PeerLost:
         return peer_lost(self.rank, self.address, why)
 
 
-def _copy(data: memoryview, parts: Parts) -> list[memoryview]:
+def _copy(data: memoryview, parts: Segments) -> list[memoryview]:
     """Copy `data` to the beginning of `parts`; return what of them is left to fill."""
     at = 0
     for part in parts:

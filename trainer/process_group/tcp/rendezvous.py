@@ -15,11 +15,11 @@ from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLos
 from gradmesh.trainer.process_group.store import Store
 from gradmesh.trainer.process_group.tcp.handshake import (
     SECRET_BYTES,
-    Identity,
+    RankIdentity,
     greet,
     welcome,
 )
-from gradmesh.trainer.process_group.tcp.link import Link
+from gradmesh.trainer.process_group.tcp.link import PeerLink
 
 _HANDSHAKE_S = 5.0
 _STRANGERS_MAX = 64
@@ -58,8 +58,8 @@ def share_secret(store: Store, rank: int, timeout_s: float) -> bytes:
 
 
 def connect_mesh(
-    store: Store, identity: Identity, endpoint: Endpoint | None, timeout_s: float
-) -> Mapping[int, Link]:
+    store: Store, identity: RankIdentity, endpoint: Endpoint | None, timeout_s: float
+) -> Mapping[int, PeerLink]:
     """Return a link to every other rank.
 
     Args:
@@ -96,9 +96,9 @@ class _Door:
     """Accepts the higher ranks while we connect to the lower ones."""
 
     listener: socket.socket
-    identity: Identity
+    identity: RankIdentity
     awaited: set[int]
-    links: dict[int, Link] = field(default_factory=dict)
+    links: dict[int, PeerLink] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     """Guards awaited, links and _closed."""
     _closed: bool = False
@@ -164,7 +164,7 @@ class _Door:
             if self._closed or rank not in self.awaited:
                 sock.close()
                 return
-            self.links[rank] = Link(sock, rank, address)
+            self.links[rank] = PeerLink(sock, rank, address)
             self.awaited.remove(rank)
             self._changed.notify_all()
 
@@ -187,7 +187,7 @@ def _address(endpoint: Endpoint | None, listener: socket.socket) -> list[str | i
     return [endpoint.advertise_host or endpoint.listen_host, listener.getsockname()[1]]
 
 
-def _dial(store: Store, identity: Identity, rank: int, deadline: float) -> Link:
+def _dial(store: Store, identity: RankIdentity, rank: int, deadline: float) -> PeerLink:
     where = json.loads(_get(store, f"process_group/address/{rank}", rank, deadline))
     address = ":".join(map(str, where)) if len(where) > 1 else "this host"
     left_s = max(0.001, deadline - time.monotonic())
@@ -203,7 +203,7 @@ def _dial(store: Store, identity: Identity, rank: int, deadline: float) -> Link:
     except OSError as error:
         sock.close()
         raise _unreachable(rank, address, error) from error
-    return Link(sock, rank, address if len(where) > 1 else _process(sock))
+    return PeerLink(sock, rank, address if len(where) > 1 else _process(sock))
 
 
 def _process(sock: socket.socket) -> str:

@@ -3,13 +3,13 @@ import threading
 
 import pytest
 
-from gradmesh.trainer.process_group import alarm as module
-from gradmesh.trainer.process_group.alarm import Alarm
+from gradmesh.trainer.process_group import wakeup as module
+from gradmesh.trainer.process_group.wakeup import Wakeup
 
 
 @pytest.fixture
 def alarm():
-    alarm = Alarm()
+    alarm = Wakeup()
     yield alarm
     alarm.close()
 
@@ -76,7 +76,7 @@ def test_it_can_be_set_again_after_it_rang(alarm):
 
 
 def test_a_closed_alarm_takes_calls():
-    alarm = Alarm()
+    alarm = Wakeup()
     alarm.ring_later()
     alarm.close()
     alarm.close()

@@ -2,12 +2,12 @@ import select
 
 import pytest
 
-from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
 
 
 @pytest.fixture
 def latch():
-    latch = Latch()
+    latch = AbortSignal()
     yield latch
     latch.close()
 

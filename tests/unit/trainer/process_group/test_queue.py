@@ -4,13 +4,13 @@ import time
 import pytest
 
 from gradmesh.trainer.errors import GroupAborted, GroupClosed
-from gradmesh.trainer.process_group.latch import Latch
-from gradmesh.trainer.process_group.queue import WorkQueue
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.work_queue import WorkQueue
 
 
 @pytest.fixture
 def latch():
-    latch = Latch()
+    latch = AbortSignal()
     yield latch
     latch.close()
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gradmesh.trainer.errors import GroupClosed
-from gradmesh.trainer.process_group.latch import Latch
-from gradmesh.trainer.process_group.nccl.watch import Watch
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.nccl.watchdog import NcclWatchdog
 from gradmesh.trainer.process_group.store import FileStore
 
 
@@ -23,7 +23,7 @@ class _SlowLatch:
     """A latch whose error, once read on the watch's thread, comes back after `resume` only."""
 
     def __init__(self) -> None:
-        self._latch = Latch()
+        self._latch = AbortSignal()
         self.was_read = threading.Event()
         self.resume = threading.Event()
 
@@ -41,7 +41,7 @@ class _SlowLatch:
 
 def test_an_end_just_before_the_watch_sleeps_is_not_missed(tmp_path: Path) -> None:
     communicator, latch = _Communicator(), _SlowLatch()
-    watch = Watch(communicator, 0, 1, 10.0, FileStore(tmp_path), latch)  # type: ignore[arg-type]
+    watch = NcclWatchdog(communicator, 0, 1, 10.0, FileStore(tmp_path), latch)  # type: ignore[arg-type]
     assert latch.was_read.wait(30)
     watch.end(GroupClosed("closed"))
     latch.resume.set()

@@ -4,21 +4,21 @@ import os
 import numpy as np
 import pytest
 
-from gradmesh.trainer.process_group.shm.memory import Heap, Memory
+from gradmesh.trainer.process_group.shm.memory import SharedHeap, SharedMemory
 
 
 @pytest.fixture
 def memory():
-    fd = Memory.create()
+    fd = SharedMemory.create()
     try:
-        return Memory(fd)
+        return SharedMemory(fd)
     finally:
         os.close(fd)
 
 
 def test_two_mappings_of_one_memory_see_the_same():
-    fd = Memory.create()
-    near, far = Memory(fd), Memory(fd)
+    fd = SharedMemory.create()
+    near, far = SharedMemory(fd), SharedMemory(fd)
     os.close(fd)
 
     near.array(4096, 3, np.float32)[...] = [1, 2, 3]
@@ -31,12 +31,12 @@ def test_memory_that_could_shrink_is_refused():
     os.ftruncate(fd, 4096)
 
     with pytest.raises(ValueError, match="sealed"):
-        Memory(fd)
+        SharedMemory(fd)
     os.close(fd)
 
 
 def test_arrays_of_the_heap_are_found_and_others_are_not(memory):
-    heap = Heap(memory, 8192)
+    heap = SharedHeap(memory, 8192)
     first, second = heap.empty((3, 4), np.float32), heap.empty((), np.int64)
 
     assert memory.offset_of(first) == 8192
@@ -47,7 +47,7 @@ def test_arrays_of_the_heap_are_found_and_others_are_not(memory):
 
 
 def test_memory_comes_back_when_the_last_view_is_gone(memory):
-    heap = Heap(memory, 0)
+    heap = SharedHeap(memory, 0)
     array = heap.empty(2000, np.float64)
     array[...] = 7
     view = array[10:20]
@@ -65,7 +65,7 @@ def test_memory_comes_back_when_the_last_view_is_gone(memory):
 
 
 def test_heap_without_room_gives_ordinary_memory(memory):
-    heap = Heap(memory, memory.size - 8192)
+    heap = SharedHeap(memory, memory.size - 8192)
 
     arrays = [heap.empty(4096, np.uint8) for _ in range(3)]
 

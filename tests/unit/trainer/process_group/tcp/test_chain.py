@@ -1,6 +1,6 @@
 import pytest
 
-from gradmesh.trainer.process_group.tcp.chain import blocks_of
+from gradmesh.trainer.process_group.tcp.hierarchical import ranks_by_host
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from gradmesh.trainer.process_group.tcp.chain import blocks_of
     ],
 )
 def test_hosts_become_blocks_of_ranks(hosts, blocks):
-    assert blocks_of(hosts) == blocks
+    assert ranks_by_host(hosts) == blocks

@@ -4,8 +4,8 @@ import time
 import pytest
 
 from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
-from gradmesh.trainer.process_group.tcp.link import Link
-from gradmesh.trainer.process_group.tcp.message import Kind
+from gradmesh.trainer.process_group.message import MessageKind
+from gradmesh.trainer.process_group.tcp.link import PeerLink
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def pair():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
-    links = Link(near, 1, "far:1"), Link(far, 0, "near:0")
+    links = PeerLink(near, 1, "far:1"), PeerLink(far, 0, "near:0")
     yield links
     for link in links:
         link.close()
@@ -108,11 +108,11 @@ def test_end_of_connection_loses_the_peer(pair):
 @pytest.mark.parametrize(
     ("kind", "about", "error", "words"),
     [
-        (Kind.CLOSED, 0, PeerLost, "closed"),
-        (Kind.ABORTED, 0, PeerLost, "aborted"),
-        (Kind.PEER_LOST, 2, PeerLost, "rank 2"),
-        (Kind.TIMED_OUT, 2, CollectiveTimeout, "rank 2"),
-        (Kind.MISMATCH, 0, CollectiveMismatch, "different"),
+        (MessageKind.CLOSED, 0, PeerLost, "closed"),
+        (MessageKind.ABORTED, 0, PeerLost, "aborted"),
+        (MessageKind.PEER_LOST, 2, PeerLost, "rank 2"),
+        (MessageKind.TIMED_OUT, 2, CollectiveTimeout, "rank 2"),
+        (MessageKind.MISMATCH, 0, CollectiveMismatch, "different"),
     ],
 )
 def test_reason_for_leaving_becomes_the_error(pair, kind, about, error, words):
@@ -133,7 +133,7 @@ def test_farewell_comes_behind_a_frame_that_is_half_sent(pair):
     near.send_some()
     assert near.is_sending()
 
-    near.start_farewell(Kind.PEER_LOST, 2)
+    near.start_farewell(MessageKind.PEER_LOST, 2)
     far.start_receive("big", [memoryview(target)])
     while near.flush() or far.is_receiving():
         far.receive_some()
@@ -151,7 +151,7 @@ def test_last_words_are_heard_when_sending_fails(pair, eventually_fails):
     far.send_some()
 
     # Closing with data unread resets the connection, so that the next send fails.
-    near.start_farewell(Kind.TIMED_OUT, 2)
+    near.start_farewell(MessageKind.TIMED_OUT, 2)
     near.flush()
     near.close()
 

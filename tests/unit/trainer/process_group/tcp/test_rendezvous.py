@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
-from gradmesh.trainer.process_group.tcp.handshake import Identity, greet, welcome
+from gradmesh.trainer.process_group.tcp.handshake import RankIdentity, greet, welcome
 from gradmesh.trainer.process_group.tcp.rendezvous import Endpoint, connect_mesh, share_secret
 
-WHO = Identity(generation=7, world_size=3, rank=1, secret=b"s" * 32)
+WHO = RankIdentity(generation=7, world_size=3, rank=1, secret=b"s" * 32)
 
 
 class MemoryStore:

@@ -17,13 +17,13 @@ from gradmesh.engine.backend import view_of
 from gradmesh.trainer.process_group.collective import (
     ONE_ROUND_BYTES,
     Collectives,
-    Parts,
-    Round,
+    PeerTransport,
+    Segments,
     as_bytes,
 )
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
 from gradmesh.trainer.process_group.reduction import accumulation_dtype, combine_in_order, slices
-from gradmesh.trainer.process_group.shm.team import Team
+from gradmesh.trainer.process_group.shm.slot_ring import SlotRing
 
 _CHUNK_BYTES = 1 << 20
 _BOXES = 3
@@ -32,7 +32,7 @@ _BOXES = 3
 _GRACE_S = 0.5
 
 
-def blocks_of(hosts: Sequence[str]) -> list[range] | None:
+def ranks_by_host(hosts: Sequence[str]) -> list[range] | None:
     """Return the ranks of each host, None where a chain makes no sense.
 
     Args:
@@ -47,7 +47,7 @@ def blocks_of(hosts: Sequence[str]) -> list[range] | None:
 
 
 @final
-class ChainedCollectives(Collectives):
+class HierarchicalCollectives(Collectives):
     """What a rank does in each collective, with neighbours in shared memory.
 
     Args:
@@ -57,7 +57,9 @@ class ChainedCollectives(Collectives):
         team: The ranks of this host.
     """
 
-    def __init__(self, rank: int, blocks: Sequence[range], round_: Round, team: Team) -> None:
+    def __init__(
+        self, rank: int, blocks: Sequence[range], round_: PeerTransport, team: SlotRing
+    ) -> None:
         super().__init__(rank, blocks[-1].stop, round_)
         self._team = team
         self._leaders = [block.start for block in blocks]
@@ -133,8 +135,8 @@ class ChainedCollectives(Collectives):
     ) -> None:
         """Exchange chunks with the leaders of other hosts."""
         boxes = self._boxes.reshape(_BOXES, _CHUNK_BYTES)
-        outgoing: dict[int, Parts] = {}
-        incoming: dict[int, Parts] = {}
+        outgoing: dict[int, Segments] = {}
+        incoming: dict[int, Segments] = {}
         if sent is not None:
             data = _part(boxes[1], sent, dtype)
             last = self._host == self._last
@@ -180,5 +182,5 @@ def _shifted(cut: slice, chunk: slice) -> slice:
     return slice(cut.start - chunk.start, cut.stop - chunk.start)
 
 
-def _part(box: AnyArray, chunk: slice, dtype: np.dtype[np.generic]) -> Parts:
+def _part(box: AnyArray, chunk: slice, dtype: np.dtype[np.generic]) -> Segments:
     return (as_bytes(box[: (chunk.stop - chunk.start) * dtype.itemsize]),)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import final
 
 from gradmesh.trainer.errors import CollectiveTimeout
-from gradmesh.trainer.process_group.collective import Parts
-from gradmesh.trainer.process_group.farewell import Kind
-from gradmesh.trainer.process_group.latch import Latch
-from gradmesh.trainer.process_group.tcp.link import Link
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.collective import Segments
+from gradmesh.trainer.process_group.message import MessageKind
+from gradmesh.trainer.process_group.tcp.link import PeerLink
 
 _LOOKS = 20
 _LOOK_AGAIN_S = 0.002
@@ -21,7 +21,7 @@ _LAST_LOOK_S = 0.25
 
 
 @final
-class Exchange:
+class SocketTransport:
     """Moves payloads over the links of one rank. One thread only.
 
     Args:
@@ -29,11 +29,11 @@ class Exchange:
         latch: Ends a round early when it trips.
     """
 
-    def __init__(self, links: Mapping[int, Link], latch: Latch) -> None:
+    def __init__(self, links: Mapping[int, PeerLink], latch: AbortSignal) -> None:
         self._links = links
         self._latch = latch
-        self._busy: list[Link] = []
-        self._idle: list[Link] = []
+        self._busy: list[PeerLink] = []
+        self._idle: list[PeerLink] = []
         self._text = ""
 
     def can_begin(self) -> bool:
@@ -41,7 +41,7 @@ class Exchange:
         return not self._busy
 
     def begin(
-        self, text: str, outgoing: Mapping[int, Parts], incoming: Mapping[int, Parts]
+        self, text: str, outgoing: Mapping[int, Segments], incoming: Mapping[int, Segments]
     ) -> None:
         """Start to send `outgoing` and to expect `incoming`, both by peer rank.
 
@@ -89,7 +89,7 @@ class Exchange:
             self._latch.check()
         self._busy = []
 
-    def leave(self, kind: Kind, rank: int, grace_s: float) -> None:
+    def leave(self, kind: MessageKind, rank: int, grace_s: float) -> None:
         """Tell all peers why we leave, and close the links.
 
         Frames that are half sent are finished first: a peer in the middle of one would else
@@ -113,7 +113,7 @@ class Exchange:
         for link in self._links.values():
             link.close()
 
-    def _wait(self, text: str, busy: list[Link], deadline: float) -> None:
+    def _wait(self, text: str, busy: list[PeerLink], deadline: float) -> None:
         poll = select.poll()
         poll.register(self._latch, select.POLLIN)
         for link in busy:
@@ -129,7 +129,7 @@ class Exchange:
             self._listen_once_more(busy)
             raise _timed_out(text, busy)
 
-    def _listen_once_more(self, busy: list[Link]) -> None:
+    def _listen_once_more(self, busy: list[PeerLink]) -> None:
         """Let a peer that ran out of time just before us say for whom it waited.
 
         When several are silent, most wait for the same one as we do, and know it better.
@@ -147,7 +147,7 @@ class Exchange:
                 link.receive_some()
 
 
-def _move(link: Link) -> bool:
+def _move(link: PeerLink) -> bool:
     """Move what can move without waiting; tell whether the link is still busy."""
     if link.is_sending():
         link.send_some()
@@ -158,7 +158,7 @@ def _move(link: Link) -> bool:
     return link.is_sending() or link.is_receiving()
 
 
-def _timed_out(text: str, busy: list[Link]) -> CollectiveTimeout:
+def _timed_out(text: str, busy: list[PeerLink]) -> CollectiveTimeout:
     # Silence is the better clue: a peer that still sends only waits for somebody else.
     silent = [link for link in busy if link.is_receiving()] or busy
     names = ", ".join(f"rank {link.rank} ({link.address})" for link in silent)

@@ -20,10 +20,10 @@ from gradmesh.trainer.errors import (
     GroupClosed,
     PeerLost,
 )
-from gradmesh.trainer.process_group.farewell import Kind, error_of, reason_of
-from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.message import MessageKind, shutdown_error, shutdown_reason
 from gradmesh.trainer.process_group.nccl.binding import async_error
-from gradmesh.trainer.process_group.nccl.stream import Mark
+from gradmesh.trainer.process_group.nccl.stream import StreamEvent
 from gradmesh.trainer.process_group.store import Store
 from gradmesh.trainer.process_group.work import PendingWork
 
@@ -35,7 +35,7 @@ _CLOSED_S = 1.0
 
 
 @final
-class Pending:
+class PendingCollective:
     """A collective on the device."""
 
     __slots__ = ("keep", "mark", "number", "peers", "work")
@@ -43,7 +43,7 @@ class Pending:
     def __init__(
         self,
         work: PendingWork,
-        mark: Mark,
+        mark: StreamEvent,
         number: int,
         keep: Any,
         peers: Sequence[int] | None,
@@ -56,7 +56,7 @@ class Pending:
 
 
 @final
-class Watch:
+class NcclWatchdog:
     """Brings pending collectives to their end, in order.
 
     Args:
@@ -75,7 +75,7 @@ class Watch:
         size: int,
         timeout_s: float,
         store: Store,
-        latch: Latch,
+        latch: AbortSignal,
     ) -> None:
         self._communicator = communicator
         self._rank = rank
@@ -84,7 +84,7 @@ class Watch:
         self._store = store
         self._latch = latch
         self._lock = threading.Lock()  # guards _pending
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingCollective] = deque()
         self._since = 0.0
         self._was_busy = False
         self._news = threading.Condition(self._lock)
@@ -93,7 +93,7 @@ class Watch:
         )
         self._thread.start()
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingCollective) -> None:
         """Watch over one more collective."""
         with self._lock:
             if not self._pending:
@@ -167,15 +167,15 @@ class Watch:
                 self._latch.trip(self._diagnose(head))
         self._leave()
 
-    def _ask(self, head: Pending, age_s: float) -> None:
+    def _ask(self, head: PendingCollective, age_s: float) -> None:
         """Say how far we are, and hear whether somebody has left."""
         said = json.dumps([head.number, head.work.name]).encode()
         self._store.set(f"nccl/at/{self._rank}", said)
         rank, kind, about = json.loads(self._store.get("nccl/left", _STORE_S))
-        if rank != self._rank and (kind != Kind.CLOSED or age_s >= _CLOSED_S):
-            self._latch.trip(error_of(Kind(kind), about, rank, f"rank {rank}"))
+        if rank != self._rank and (kind != MessageKind.CLOSED or age_s >= _CLOSED_S):
+            self._latch.trip(shutdown_error(MessageKind(kind), about, rank, f"rank {rank}"))
 
-    def _diagnose(self, head: Pending) -> Exception:
+    def _diagnose(self, head: PendingCollective) -> Exception:
         """Find out for whom a collective waits that did not end in time."""
         silent, other = [], {}
         for rank in head.peers or [r for r in range(self._size) if r != self._rank]:
@@ -222,8 +222,8 @@ class Watch:
         self._news.notify_all()
 
     def _say_why(self, error: Exception | None) -> None:
-        kind, about = reason_of(error, self._rank)
-        if kind is Kind.CLOSED:
+        kind, about = shutdown_reason(error, self._rank)
+        if kind is MessageKind.CLOSED:
             try:
                 self._store.get("nccl/left", _STORE_S)
             except TimeoutError:

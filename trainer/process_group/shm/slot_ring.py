@@ -20,11 +20,11 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout
-from gradmesh.trainer.process_group.farewell import Kind, error_of
-from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.message import MessageKind, shutdown_error
 from gradmesh.trainer.process_group.process_group import AnyArray
 from gradmesh.trainer.process_group.shm import kernel
-from gradmesh.trainer.process_group.shm.memory import Heap, Memory
+from gradmesh.trainer.process_group.shm.memory import SharedHeap, SharedMemory
 
 SLOTS: Final = 8
 SMALL_BYTES: Final = 32 * 1024
@@ -48,7 +48,7 @@ _BURSTS_CROWDED = 10
 
 
 @final
-class Place(NamedTuple):
+class MemoryRange(NamedTuple):
     """Where a rank's part of a collective lies in its memory."""
 
     offset: int
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 
 @final
-class Team:
+class SlotRing:
     """The ranks of one host, of which this process is `rank`. One thread at a time.
 
     Args:
@@ -71,8 +71,8 @@ class Team:
     def __init__(
         self,
         rank: int,
-        memories: Sequence[Memory],
-        latch: Latch,
+        memories: Sequence[SharedMemory],
+        latch: AbortSignal,
         look: Callable[[int], None],
         names: Sequence[str],
         ranks: Sequence[int] | None = None,
@@ -80,7 +80,7 @@ class Team:
         self.rank = rank
         self.size = len(memories)
         self.memories = memories
-        self.heap = Heap(memories[rank], _HEAP)
+        self.heap = SharedHeap(memories[rank], _HEAP)
         self._latch = latch
         self._look = look
         self._names = names
@@ -149,10 +149,10 @@ class Team:
             text_at = slice(at + kernel.HEADER_TEXT, at + kernel.HEADER_BYTES)
             raise _mismatch(self._ranks, [memory.map[text_at] for memory in self.memories])
 
-    def places(self, number: int) -> list[Place]:
+    def places(self, number: int) -> list[MemoryRange]:
         """Return where everybody's part lies, once they have met."""
         at = _header(number)
-        return [Place(*_PLACE.unpack_from(memory.map, at)) for memory in self.memories]
+        return [MemoryRange(*_PLACE.unpack_from(memory.map, at)) for memory in self.memories]
 
     def finish(self, number: int) -> None:
         """Say that we no longer use memory of the others."""
@@ -171,7 +171,7 @@ class Team:
         """Wait until all have finished; raises as `meet` does."""
         self._wait(number, _FINISHED, text, deadline)
 
-    def leave(self, kind: Kind, about: int) -> None:
+    def leave(self, kind: MessageKind, about: int) -> None:
         """Tell the others why we come no more."""
         kernel.put(self._line + _ABOUT, about)
         kernel.put(self._line + _LEFT, kind)
@@ -218,7 +218,7 @@ class Team:
         kind = kernel.get(line + _LEFT)
         if kind:
             about = kernel.get(line + _ABOUT)
-            raise error_of(Kind(kind), about, self._ranks[rank], self._names[rank])
+            raise shutdown_error(MessageKind(kind), about, self._ranks[rank], self._names[rank])
         self._look(rank)
 
     def _timed_out(self, text: str, missing: Sequence[int]) -> CollectiveTimeout:

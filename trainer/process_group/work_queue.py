@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TypeAlias, final
 
 from gradmesh.trainer.errors import CollectiveTimeout
-from gradmesh.trainer.process_group.alarm import Alarm
-from gradmesh.trainer.process_group.latch import Latch
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.wakeup import Wakeup
 from gradmesh.trainer.process_group.work import PendingWork, Work
 
 _Run: TypeAlias = Callable[[float], None]
@@ -33,7 +33,7 @@ class WorkQueue:
     """
 
     def __init__(
-        self, name: str, timeout_s: float, latch: Latch, on_end: Callable[[], None]
+        self, name: str, timeout_s: float, latch: AbortSignal, on_end: Callable[[], None]
     ) -> None:
         self._timeout_s = timeout_s
         self._latch = latch
@@ -44,7 +44,7 @@ class WorkQueue:
         self._jobs: deque[tuple[PendingWork, _Run, bool]] = deque()  # last: whether it has begun
         self._waiting_to_begin = 0
         self._is_running = False  # a flag, since Lock.locked() lags behind the lock
-        self._alarm = Alarm()
+        self._alarm = Wakeup()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

@@ -1,24 +1,27 @@
-"""Rounds of bytes over MPI: for each peer a header that says what comes, then the bytes.
-
-MPI's own reductions may sum in any order; this only moves bytes, and the ranks sum in rank order.
-"""
+"""The process group over MPI, for ranks that mpiexec has started."""
 
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout
-from gradmesh.trainer.process_group.collective import Parts
-from gradmesh.trainer.process_group.farewell import Kind, error_of
-from gradmesh.trainer.process_group.latch import Latch
-from gradmesh.trainer.process_group.tcp.message import (
+from gradmesh.trainer.errors import BackendMissing, CollectiveMismatch, CollectiveTimeout
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.collective import Collectives, Segments
+from gradmesh.trainer.process_group.host_group import HostProcessGroup
+from gradmesh.trainer.process_group.message import (
     HEADER_BYTES,
-    Header,
+    MessageHeader,
+    MessageKind,
     pack_header,
+    shutdown_error,
+    shutdown_reason,
     unpack_header,
 )
+from gradmesh.trainer.process_group.process_group import ProcessGroup
+from gradmesh.trainer.process_group.store import PrefixStore, Store
+from gradmesh.trainer.process_group.validation import check_root
 
 _HEADER, _DATA, _FAREWELL = 1, 2, 3
 # Peers that answer at once are heard without a look at the clock.
@@ -26,7 +29,7 @@ _LOOKS = 20
 
 
 @final
-class MpiRound:
+class MpiTransport:
     """Moves bytes over a communicator. One thread at a time.
 
     Args:
@@ -35,7 +38,7 @@ class MpiRound:
         latch: Ends a round early when it trips.
     """
 
-    def __init__(self, mpi: Any, communicator: Any, latch: Latch) -> None:
+    def __init__(self, mpi: Any, communicator: Any, latch: AbortSignal) -> None:
         self._mpi = mpi
         self._communicator = communicator
         self._latch = latch
@@ -46,11 +49,11 @@ class MpiRound:
         self._text = ""
         self._sending: list[Any] = []
         self._keep: list[Any] = []
-        self._headers: dict[int, tuple[Any, bytearray, Header, Parts]] = {}
+        self._headers: dict[int, tuple[Any, bytearray, MessageHeader, Segments]] = {}
         self._receiving: dict[int, list[Any]] = {}
         self._receivers: list[int] = []
         # Frames that came while we could only send.
-        self._early: dict[int, deque[tuple[Header, bytearray]]] = {}
+        self._early: dict[int, deque[tuple[MessageHeader, bytearray]]] = {}
 
     def can_begin(self) -> bool:
         """Return whether no round is under way."""
@@ -62,7 +65,7 @@ class MpiRound:
         return not self._sending
 
     def begin(
-        self, text: str, outgoing: Mapping[int, Parts], incoming: Mapping[int, Parts]
+        self, text: str, outgoing: Mapping[int, Segments], incoming: Mapping[int, Segments]
     ) -> None:
         """Start to send `outgoing` and to expect `incoming`, both by peer rank."""
         self._text = text
@@ -73,7 +76,7 @@ class MpiRound:
             number = self._sent_frames.get(peer, 0)
             self._sent_frames[peer] = number + 1
             nbytes = sum(part.nbytes for part in parts)
-            header = pack_header(Header(Kind.DATA, number, nbytes, text))
+            header = pack_header(MessageHeader(MessageKind.DATA, number, nbytes, text))
             self._keep.append(header)
             self._send(header, peer, _HEADER)
             for part in parts:
@@ -101,12 +104,12 @@ class MpiRound:
                 raise self._timed_out()
         self._keep.clear()
 
-    def leave(self, kind: Kind, about: int) -> None:
+    def leave(self, kind: MessageKind, about: int) -> None:
         """Tell all peers why we leave, and give up what is under way."""
         # What we have begun to send must arrive: a peer may be in the middle of it.
         for request, *_ in self._headers.values():
             request.Cancel()
-        farewell = pack_header(Header(kind, about, 0, ""))
+        farewell = pack_header(MessageHeader(kind, about, 0, ""))
         self._keep.append(farewell)
         for peer in range(self._communicator.Get_size()):
             if peer != self._rank:
@@ -117,10 +120,10 @@ class MpiRound:
         self.bytes_moved += len(data)
         self._sending.append(self._communicator.Isend([data, self._mpi.BYTE], peer, tag))
 
-    def _expect(self, text: str, peer: int, parts: Parts) -> None:
+    def _expect(self, text: str, peer: int, parts: Segments) -> None:
         number = self._received_frames.get(peer, 0)
         self._received_frames[peer] = number + 1
-        expected = Header(Kind.DATA, number, sum(part.nbytes for part in parts), text)
+        expected = MessageHeader(MessageKind.DATA, number, sum(part.nbytes for part in parts), text)
         if early := self._early.get(peer):
             header, data = early.popleft()
             self._check(peer, header, expected)
@@ -170,7 +173,7 @@ class MpiRound:
             self._communicator.Recv([rest, self._mpi.BYTE], peer, _DATA, status)
             rest = rest[status.Get_count(self._mpi.BYTE) :]
 
-    def _check(self, peer: int, header: Header, expected: Header) -> None:
+    def _check(self, peer: int, header: MessageHeader, expected: MessageHeader) -> None:
         if header != expected:
             raise CollectiveMismatch(
                 f"rank {peer} called {header.text} with {header.payload_bytes} bytes as frame"
@@ -188,9 +191,9 @@ class MpiRound:
         buffer = bytearray(HEADER_BYTES)
         self._communicator.Recv([buffer, self._mpi.BYTE], peer, _FAREWELL)
         header = unpack_header(buffer)
-        if header.kind is Kind.CLOSED and peer not in {*self._headers, *self._receiving}:
+        if header.kind is MessageKind.CLOSED and peer not in {*self._headers, *self._receiving}:
             return  # it has done its part
-        raise error_of(header.kind, header.number, peer, f"MPI rank {peer}")
+        raise shutdown_error(header.kind, header.number, peer, f"MPI rank {peer}")
 
     def _timed_out(self) -> CollectiveTimeout:
         awaited = sorted({*self._headers, *self._receiving})
@@ -200,3 +203,93 @@ class MpiRound:
             " group's timeout, then start the ranks anew",
             ranks=awaited,
         )
+
+
+@final
+class MpiProcessGroup(HostProcessGroup):
+    """Ranks of one MPI world. Build it with `connect`; use it from any thread.
+
+    MPI ends all processes of its world when one of them dies: there is nobody left to name it.
+
+    Args:
+        mpi: The module mpi4py.MPI.
+        communicator: Of the group's ranks, in their order.
+        timeout_s: Longest time one collective may take.
+        store: Where sub-groups meet.
+    """
+
+    def __init__(self, mpi: Any, communicator: Any, timeout_s: float, store: Store) -> None:
+        self._store = store
+        latch = AbortSignal()
+        self._rounds = MpiTransport(mpi, communicator, latch)
+        rank, size = communicator.Get_rank(), communicator.Get_size()
+        collectives = Collectives(rank, size, self._rounds)
+        super().__init__(rank, size, timeout_s, latch, collectives)
+
+    @classmethod
+    def connect(
+        cls, store: Store, *, rank: int, world_size: int, timeout_s: float
+    ) -> "MpiProcessGroup":
+        """Meet the other ranks of the generation and return the group.
+
+        Args:
+            store: The generation's store, shared by its ranks.
+            rank: This process's rank; MPI may have given it another.
+            world_size: How many ranks come.
+            timeout_s: Longest time to meet, and for one collective later.
+
+        Raises:
+            BackendMissing: mpi4py or an MPI library is not installed.
+            CollectiveTimeout: A rank did not come in time.
+        """
+        check_root(rank, world_size)
+        mpi = _load()
+        world = mpi.COMM_WORLD
+        deadline = time.monotonic() + timeout_s
+        store.set(f"mpi/rank/{rank}", str(world.Get_rank()).encode())
+        places = [_place(store, peer, deadline) for peer in range(world_size)]
+        # MPI waits without a limit: all have come by now.
+        members = world.Get_group().Incl(places)
+        return cls(mpi, world.Create_group(members), timeout_s, store)
+
+    @property
+    def backend(self) -> str:
+        """Return "mpi"."""
+        return "mpi"
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes this rank has sent and received so far, headers included."""
+        return self._rounds.bytes_moved
+
+    def _connect_sub_group(self, name: str, rank: int, parents: Sequence[int]) -> ProcessGroup:
+        return MpiProcessGroup.connect(
+            PrefixStore(self._store, f"sub_group/{name}"),
+            rank=rank,
+            world_size=len(parents),
+            timeout_s=self._timeout_s,
+        )
+
+    def _leave(self) -> None:
+        self._rounds.leave(*shutdown_reason(self._latch.error, self.rank))
+
+
+def _load() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise BackendMissing(
+            "the mpi backend needs mpi4py and an MPI library: install gradmesh[mpi] and mpich or"
+            " openmpi, and start the trainers with mpiexec"
+        ) from error
+    return MPI
+
+
+def _place(store: Store, rank: int, deadline: float) -> int:
+    try:
+        return int(store.get(f"mpi/rank/{rank}", max(0.0, deadline - time.monotonic())))
+    except TimeoutError as error:
+        raise CollectiveTimeout(
+            f"rank {rank} did not say in time which rank it has in MPI; see whether it still runs",
+            ranks=[rank],
+        ) from error

@@ -6,7 +6,7 @@ from typing import final
 
 
 @final
-class Latch:
+class AbortSignal:
     """Holds the first error it is given; its descriptor turns readable at that moment."""
 
     def __init__(self) -> None:

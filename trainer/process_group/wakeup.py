@@ -28,7 +28,7 @@ _NEVER = ctypes.byref(_Timer(0, 0, 0, 0))
 
 
 @final
-class Alarm:
+class Wakeup:
     """What one thread waits for and all others may ring."""
 
     def __init__(self) -> None:

@@ -1,0 +1,136 @@
+"""How the ranks of one host get at one another's memory: descriptors through their unix sockets."""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from gradmesh.trainer.errors import CollectiveTimeout
+from gradmesh.trainer.process_group.abort_signal import AbortSignal
+from gradmesh.trainer.process_group.message import MessageKind, peer_lost
+from gradmesh.trainer.process_group.shm import kernel
+from gradmesh.trainer.process_group.shm.memory import SharedMemory
+from gradmesh.trainer.process_group.shm.slot_ring import SlotRing
+from gradmesh.trainer.process_group.store import Store
+from gradmesh.trainer.process_group.tcp.handshake import RankIdentity
+from gradmesh.trainer.process_group.tcp.link import PeerLink
+from gradmesh.trainer.process_group.tcp.rendezvous import connect_mesh, share_secret
+
+_TOKEN = b"M"
+
+
+def share_memory(
+    rank: int, size: int, links: Mapping[int, PeerLink], timeout_s: float
+) -> list[SharedMemory]:
+    """Make this rank's memory, swap descriptors with all others; return everybody's memory.
+
+    Args:
+        rank: This process's rank.
+        size: How many ranks there are.
+        links: A unix socket to every other rank, not yet used.
+        timeout_s: For all of it.
+
+    Raises:
+        CollectiveTimeout: A rank did not send its descriptor in time.
+        PeerLost: A rank left or died.
+    """
+    deadline = time.monotonic() + timeout_s
+    memories: dict[int, SharedMemory] = {}
+    fd = SharedMemory.create()
+    try:
+        memories[rank] = SharedMemory(fd)
+        for peer, link in links.items():
+            try:
+                socket.send_fds(link.sock, [_TOKEN], [fd])
+            except OSError as error:
+                raise peer_lost(peer, link.address, str(error)) from error
+        for peer, link in links.items():
+            memories[peer] = _receive(link, deadline)
+    finally:
+        os.close(fd)
+    return [memories[r] for r in range(size)]
+
+
+def _receive(link: PeerLink, deadline: float) -> SharedMemory:
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise CollectiveTimeout(
+            f"rank {link.rank} did not share its memory in time; see whether it still runs,"
+            " then rejoin",
+            ranks=[link.rank],
+        )
+    try:
+        token, fds, _, _ = socket.recv_fds(link.sock, len(_TOKEN), 1)
+    except OSError as error:
+        raise peer_lost(link.rank, link.address, str(error)) from error
+    if token != _TOKEN or not fds:
+        raise peer_lost(link.rank, link.address, "it shared no memory")
+    try:
+        return SharedMemory(fds[0])
+    finally:
+        os.close(fds[0])
+
+
+_GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+@final
+class HostPeers:
+    """Ranks of one host that share memory; the sockets tell when one is gone.
+
+    Args:
+        store: Where they meet, and nobody else.
+        generation: The membership they belong to.
+        rank: This process's rank among them.
+        ranks: What errors call each of them.
+        timeout_s: Longest time to meet.
+        latch: Ends waits early when it trips.
+
+    Attributes:
+        team: Where they meet in shared memory.
+        links: A unix socket to every other one, by its place.
+        identity: Who we are among them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        generation: int,
+        rank: int,
+        ranks: Sequence[int],
+        timeout_s: float,
+        latch: AbortSignal,
+    ) -> None:
+        kernel.warm_up()
+        secret = share_secret(store, rank, timeout_s)
+        self.identity = RankIdentity(
+            generation=generation, world_size=len(ranks), rank=rank, secret=secret
+        )
+        self.links: Mapping[int, PeerLink] = connect_mesh(store, self.identity, None, timeout_s)
+        try:
+            memories = share_memory(rank, len(ranks), self.links, timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        self._ranks = ranks
+        names = [self.links[r].address if r in self.links else "here" for r in range(len(ranks))]
+        self.team = SlotRing(rank, memories, latch, self._look, names, ranks)
+
+    def leave(self, kind: MessageKind, about: int) -> None:
+        """Tell the others why we come no more."""
+        self.team.leave(kind, about)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for link in self.links.values():
+            link.close()
+
+    def _look(self, place: int) -> None:
+        """Raise if a rank's socket says that it is gone."""
+        poll = select.poll()
+        poll.register(self.links[place], 0)
+        if any(event & _GONE for _, event in poll.poll(0)):
+            raise peer_lost(self._ranks[place], self.links[place].address, "it is gone")
