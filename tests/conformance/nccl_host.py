@@ -68,12 +68,12 @@ def _load():
 LIBRARY, WHY_NOT = _load()
 
 
-class HostMark:
+class HostEvent:
     def __init__(self, pointer):
         self._pointer = pointer
         self._target = LIBRARY.gm_stream_enqueued(pointer)
 
-    def is_reached(self):
+    def is_done(self):
         return LIBRARY.gm_stream_completed(self._pointer) >= self._target
 
 
@@ -94,15 +94,15 @@ class HostStream:
     def token(self):
         return self._token.ctypes.data
 
-    def follow_caller(self):
+    def wait_for_caller(self):
         self.order.append("follow")
 
-    def mark(self):
-        self.order.append("mark")
-        return HostMark(self._pointer)
+    def event(self):
+        self.order.append("event")
+        return HostEvent(self._pointer)
 
-    def lead_caller(self, mark):
-        assert mark.is_reached()
+    def make_caller_wait(self, event):
+        assert event.is_done()
         self.order.append("lead")
         for array, flat in self._later:
             host(array)[...] = host(flat).reshape(array.shape)
@@ -127,7 +127,7 @@ class HostStream:
     def use_device(self):
         self.order.append("use")
 
-    def another(self):
+    def new_stream(self):
         return HostStream()
 
     def close(self):

@@ -13,12 +13,12 @@ from gradmesh.trainer.process_group.default import new_subgroups as new_subgroup
 from gradmesh.trainer.process_group.local import LocalProcessGroup as LocalProcessGroup
 from gradmesh.trainer.process_group.mpi import MpiProcessGroup as MpiProcessGroup
 from gradmesh.trainer.process_group.nccl import NcclProcessGroup as NcclProcessGroup
+from gradmesh.trainer.process_group.peer.rendezvous import Endpoint as Endpoint
 from gradmesh.trainer.process_group.process_group import ProcessGroup as ProcessGroup
 from gradmesh.trainer.process_group.process_group import ReduceOp as ReduceOp
 from gradmesh.trainer.process_group.shm import ShmProcessGroup as ShmProcessGroup
 from gradmesh.trainer.process_group.store import FileStore as FileStore
 from gradmesh.trainer.process_group.store import Store as Store
-from gradmesh.trainer.process_group.tcp import Endpoint as Endpoint
 from gradmesh.trainer.process_group.tcp import TcpProcessGroup as TcpProcessGroup
 from gradmesh.trainer.process_group.work import Work as Work
 

@@ -1,4 +1,4 @@
-"""The one error that ends a group: first come, first kept, and it wakes a poll loop."""
+"""The error that ends a group: only the first one is kept, and it wakes poll loops."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from typing import final
 
 @final
 class AbortSignal:
-    """Holds the first error it is given; its descriptor turns readable at that moment."""
+    """Hold the first error that is set; the descriptor turns readable at that moment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _error and _fd
@@ -16,14 +16,14 @@ class AbortSignal:
 
     @property
     def error(self) -> Exception | None:
-        """The error that tripped the latch, None while it is open."""
+        """The error that ended the group, None while it is open."""
         return self._error
 
     def fileno(self) -> int:
         """Return the descriptor to poll for reading."""
         return self._fd
 
-    def trip(self, error: Exception) -> None:
+    def set(self, error: Exception) -> None:
         """Keep `error` unless there is one already, and wake the poll loop."""
         with self._lock:
             if self._error is None:
@@ -31,8 +31,8 @@ class AbortSignal:
                 if self._fd >= 0:
                     os.eventfd_write(self._fd, 1)
 
-    def check(self) -> None:
-        """Raise the error if the latch has tripped."""
+    def raise_if_set(self) -> None:
+        """Raise the error if one is set."""
         if self._error is not None:
             raise self._error.with_traceback(None)
 

@@ -1,4 +1,4 @@
-"""Chooses a backend and meets the other ranks."""
+"""Choose a backend and connect to the other ranks."""
 
 from typing import Literal, TypeAlias
 
@@ -6,14 +6,14 @@ from gradmesh.sdk.transport.lane.handshake import host_identity
 from gradmesh.trainer.process_group.local import LocalProcessGroup
 from gradmesh.trainer.process_group.mpi import MpiProcessGroup
 from gradmesh.trainer.process_group.nccl import NcclProcessGroup
+from gradmesh.trainer.process_group.peer.rendezvous import Endpoint, share_hosts
 from gradmesh.trainer.process_group.process_group import ProcessGroup
 from gradmesh.trainer.process_group.shm import ShmProcessGroup
 from gradmesh.trainer.process_group.store import PrefixStore, Store
-from gradmesh.trainer.process_group.tcp import Endpoint, TcpProcessGroup
-from gradmesh.trainer.process_group.tcp.rendezvous import share_hosts
+from gradmesh.trainer.process_group.tcp import TcpProcessGroup
 
 Backend: TypeAlias = Literal["auto", "local", "shm", "tcp", "mpi", "nccl"]
-"""How the ranks of a process group talk; auto is shm on one host, tcp between hosts."""
+"""Transport between the ranks of a process group; auto is shm on one host, tcp between hosts."""
 
 
 def connect(
@@ -26,31 +26,31 @@ def connect(
     backend: Backend = "auto",
     endpoint: Endpoint | None = None,
 ) -> ProcessGroup:
-    """Meet the other ranks of the generation and return the group.
+    """Connect to the other ranks of the generation and return the group.
 
     Args:
         store: The generation's store, shared by its ranks.
         generation: The membership the group belongs to.
         rank: This process's rank.
-        world_size: How many ranks come.
-        timeout_s: Longest time to meet, and for one collective later.
-        backend: How to talk; the same on all ranks.
+        world_size: Number of ranks.
+        timeout_s: Longest time to connect, and for one collective later.
+        backend: The transport; the same on all ranks.
         endpoint: Where to listen for ranks of other hosts; loopback if None.
 
     Raises:
-        ValueError: The backend cannot serve so many ranks.
-        CollectiveTimeout: A rank did not come in time.
+        ValueError: The backend does not support this number of ranks.
+        CollectiveTimeout: A rank did not connect in time.
         PeerLost: A rank cannot be reached.
         HandshakeRefused: A rank is in another generation.
-        BackendMissing: What the backend needs is not installed.
+        BackendMissing: A dependency of the backend is not installed.
     """
     if backend == "local" and world_size > 1:
         raise ValueError(f"the local backend has one rank, not {world_size}; use auto")
     if backend == "local" or (backend == "auto" and world_size == 1):
         return LocalProcessGroup()
     if backend == "auto":
-        place = PrefixStore(store, "choice")
-        hosts = share_hosts(place, rank, world_size, host_identity(), timeout_s)
+        choice = PrefixStore(store, "choice")
+        hosts = share_hosts(choice, rank, world_size, host_identity(), timeout_s)
         backend = "shm" if len(set(hosts)) == 1 and hosts[0] else "tcp"
     if backend == "shm":
         return ShmProcessGroup.connect(

@@ -1,8 +1,8 @@
-"""The collectives of host arrays, built from one primitive: a round of bytes between ranks.
+"""Collectives of host arrays, built from one primitive: an exchange of bytes between ranks.
 
-All-reduce of big arrays: every rank receives its slice from all others, reduces it in rank
-order and sends the result to all, chunk by chunk; of small ones: everybody sends all to
-everybody and reduces all, one round instead of two. Both give the same bits.
+All-reduce of big arrays: every rank receives its slice from all others, reduces it in rank order
+and sends the result to all, chunk by chunk. Of small arrays: every rank sends all of it to every
+rank, and each reduces all, in one exchange instead of two. Both give the same bits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,28 +14,27 @@ import numpy as np
 from gradmesh.trainer.process_group.process_group import AnyArray, ReduceOp
 from gradmesh.trainer.process_group.reduction import reduce_in_order, slices
 
-ONE_ROUND_BYTES = 16 * 1024
-"""Arrays up to this go whole from everybody to everybody."""
+ONE_EXCHANGE_BYTES = 16 * 1024
+"""Arrays up to this size are sent whole from every rank to every rank."""
 _CHUNK_BYTES = 1 << 20
 _NOTHING = (memoryview(bytearray()),)
 
 Continuation: TypeAlias = Callable[[float], None]
-"""What is left of a collective that has begun; takes the deadline."""
-
+"""The rest of a collective that has begun; takes the deadline."""
 
 Segments: TypeAlias = Sequence[memoryview]
-"""The bytes between two ranks in one round: pieces of memory, one after the other."""
+"""The bytes sent from one rank to another in one exchange: pieces of memory, in order."""
 
 
 class PeerTransport(Protocol):
-    """Moves bytes between this rank and its peers, one round after another.
+    """Exchange bytes between this rank and its peers, one exchange after another.
 
-    `text` is the collective in words: peers MUST say the same, or all raise
+    `text` is the collective in words: if peers pass another one, all raise
     CollectiveMismatch.
     """
 
-    def can_begin(self) -> bool:
-        """Return whether no round is under way."""
+    def is_idle(self) -> bool:
+        """Return whether no exchange is under way."""
 
     def begin(
         self, text: str, outgoing: Mapping[int, Segments], incoming: Mapping[int, Segments]
@@ -43,55 +42,55 @@ class PeerTransport(Protocol):
         """Start to send `outgoing`, without waiting; `incoming` is filled by `finish`."""
 
     def has_sent(self) -> bool:
-        """Return whether all of `outgoing` has left."""
+        """Return whether all of `outgoing` has been sent."""
 
     def finish(self, deadline: float) -> None:
-        """Wait until the round is over."""
+        """Wait until the exchange has finished."""
 
 
 class Collectives:
-    """What rank `rank` of `size` does in each collective. One thread at a time.
+    """Run each collective as rank `rank` of `size`. One thread at a time.
 
     Args:
         rank: This process's rank.
-        size: How many ranks take part.
-        round_: Moves bytes.
+        size: Number of ranks.
+        transport: Exchanges bytes with the peers.
     """
 
-    def __init__(self, rank: int, size: int, round_: PeerTransport) -> None:
+    def __init__(self, rank: int, size: int, transport: PeerTransport) -> None:
         self._rank = rank
         self._size = size
         self._peers = [peer for peer in range(size) if peer != rank]
-        self._round = round_
+        self._transport = transport
         self._scratch = np.empty(0, np.uint8)
 
     def begin_all_reduce(self, text: str, array: AnyArray, op: ReduceOp) -> Continuation | None:
-        """Do at once what the peers need from us, if that takes no waiting.
+        """Start without waiting, if possible: send what the peers need.
 
-        Returns the rest, for whoever waits; None if nothing was done.
+        Returns the rest, to be run by the thread that waits; None if nothing was started.
         """
-        if array.nbytes > ONE_ROUND_BYTES or not self._round.can_begin():
+        if array.nbytes > ONE_EXCHANGE_BYTES or not self._transport.is_idle():
             return None
         flat = flatten(array)
         contributions = self._begin_reduce(text, [flat] * self._size, flat)
         return partial(self._finish_small, array, flat, contributions, op)
 
     def begin_barrier(self, text: str) -> Continuation | None:
-        """Begin as begin_all_reduce does."""
-        if not self._round.can_begin():
+        """Start as begin_all_reduce does."""
+        if not self._transport.is_idle():
             return None
         nothing = dict.fromkeys(self._peers, _NOTHING)
-        self._round.begin(text, nothing, nothing)
-        return self._round.finish
+        self._transport.begin(text, nothing, nothing)
+        return self._transport.finish
 
     def needs_thread(self) -> bool:
-        """Return whether the peers still lack something of a collective that has begun."""
-        return not self._round.has_sent()
+        """Return whether the peers still need data of a collective that has begun."""
+        return not self._transport.has_sent()
 
     def all_reduce(self, text: str, array: AnyArray, op: ReduceOp, deadline: float) -> None:
         """Combine `array` in place."""
         flat = flatten(array)
-        if flat.nbytes <= ONE_ROUND_BYTES:
+        if flat.nbytes <= ONE_EXCHANGE_BYTES:
             contributions = self._begin_reduce(text, [flat] * self._size, flat)
             self._finish_small(array, flat, contributions, op, deadline)
             return
@@ -106,14 +105,14 @@ class Collectives:
         op: ReduceOp,
         deadline: float,
     ) -> None:
-        self._round.finish(deadline)
+        self._transport.finish(deadline)
         reduce_in_order(contributions, op, out=flat)
         put_back(flat, array)
 
     def _all_reduce_in_chunks(
         self, text: str, flat: AnyArray, op: ReduceOp, deadline: float
     ) -> None:
-        """Reduce a chunk of our slice while it is in the cache, and send it with the next one."""
+        """Reduce a chunk of this rank's slice while it is cached; send it with the next one."""
         parts = [flat[cut] for cut in slices(flat.size, self._size)]
         own = parts[self._rank]
         step = max(1, _CHUNK_BYTES // flat.itemsize)
@@ -139,24 +138,24 @@ class Collectives:
     def reduce_scatter(
         self, text: str, output: AnyArray, inputs: Sequence[AnyArray], op: ReduceOp, deadline: float
     ) -> None:
-        """Combine everybody's `inputs[rank]` into `output`."""
+        """Combine `inputs[rank]` of all ranks into `output`."""
         flat = np.array(inputs[self._rank]).reshape(-1)
         parts = [flat if r == self._rank else flatten(inputs[r]) for r in range(self._size)]
         contributions = self._begin_reduce(text, parts, flat)
-        self._round.finish(deadline)
+        self._transport.finish(deadline)
         reduce_in_order(contributions, op, out=flat)
         output[...] = flat.reshape(output.shape)
 
     def _begin_reduce(
         self, text: str, parts: Sequence[AnyArray], own: AnyArray
     ) -> Sequence[AnyArray]:
-        """Begin to send each peer its part; return what will be reduced, ours among it."""
+        """Start to send each peer its part; return the contributions to reduce."""
         received = self._borrow(own.nbytes * len(self._peers)).view(own.dtype)
         rows = iter(received.reshape(len(self._peers), own.size))
         contributions = [own if r == self._rank else next(rows) for r in range(self._size)]
         outgoing = {r: (as_bytes(parts[r]),) for r in self._peers}
         incoming = {r: (as_bytes(contributions[r]),) for r in self._peers}
-        self._round.begin(text, outgoing, incoming)
+        self._transport.begin(text, outgoing, incoming)
         return contributions
 
     def broadcast(self, text: str, array: AnyArray, root: int, deadline: float) -> None:
@@ -171,7 +170,7 @@ class Collectives:
     def all_gather(
         self, text: str, outputs: Sequence[AnyArray], array: AnyArray, deadline: float
     ) -> None:
-        """Copy everybody's `array` to all."""
+        """Copy the `array` of every rank to all."""
         own = dict.fromkeys(self._peers, (as_bytes(flatten(array)),))
         self._receive(text, own, {r: outputs[r] for r in self._peers}, deadline)
         outputs[self._rank][...] = array
@@ -179,7 +178,7 @@ class Collectives:
     def all_to_all(
         self, text: str, outputs: Sequence[AnyArray], inputs: Sequence[AnyArray], deadline: float
     ) -> None:
-        """Copy a part to each, and take one from each."""
+        """Send a part to each rank, and receive one from each."""
         outgoing = {r: (as_bytes(flatten(inputs[r])),) for r in self._peers}
         self._receive(text, outgoing, {r: outputs[r] for r in self._peers}, deadline)
         outputs[self._rank][...] = inputs[self._rank]
@@ -192,7 +191,7 @@ class Collectives:
         root: int,
         deadline: float,
     ) -> None:
-        """Copy everybody's `array` to the root."""
+        """Copy the `array` of every rank to the root."""
         if outputs is None or self._rank != root:
             self._run(text, {root: (as_bytes(flatten(array)),)}, {}, deadline)
             return
@@ -223,7 +222,7 @@ class Collectives:
         self._receive(text, {}, {source: array}, deadline)
 
     def barrier(self, text: str, deadline: float) -> None:
-        """Hear of every peer."""
+        """Wait for every peer."""
         nothing = dict.fromkeys(self._peers, _NOTHING)
         self._run(text, nothing, nothing, deadline)
 
@@ -234,7 +233,7 @@ class Collectives:
         outputs: Mapping[int, AnyArray],
         deadline: float,
     ) -> None:
-        """Run a round whose payloads go into arrays that need not be contiguous."""
+        """Run an exchange whose payloads go into arrays that need not be contiguous."""
         received = {r: flatten(output) for r, output in outputs.items()}
         self._run(text, outgoing, {r: (as_bytes(f),) for r, f in received.items()}, deadline)
         for r, flat in received.items():
@@ -247,18 +246,18 @@ class Collectives:
         incoming: Mapping[int, Segments],
         deadline: float,
     ) -> None:
-        self._round.begin(text, outgoing, incoming)
-        self._round.finish(deadline)
+        self._transport.begin(text, outgoing, incoming)
+        self._transport.finish(deadline)
 
     def _borrow(self, count: int) -> AnyArray:
-        """Return scratch bytes that live until the next call: fresh pages cost more."""
+        """Return scratch bytes, valid until the next call: fresh pages cost more."""
         if self._scratch.size < count:
             self._scratch = np.empty(count, np.uint8)
         return self._scratch[:count]
 
 
 def flatten(array: AnyArray) -> AnyArray:
-    """Return the values as one contiguous run: a view if they are one already."""
+    """Return the values as one contiguous array: a view if possible."""
     return np.ascontiguousarray(array).reshape(-1)
 
 
@@ -270,5 +269,5 @@ def put_back(flat: AnyArray, array: AnyArray) -> None:
 
 def as_bytes(flat: AnyArray) -> memoryview:
     """Return the memory of a contiguous array."""
-    # Through uint8, because memoryview knows no bfloat16.
+    # Through uint8, because memoryview does not support bfloat16.
     return flat.view(np.uint8).data

@@ -1,18 +1,18 @@
-"""The default process group: the ranks of a process, for those that were given no group.
+"""The default process group, used where no group is given, and sub-groups of equal size.
 
-Only `init_process_group` sets it and only `destroy_process_group` unsets it; `connect` leaves it
-alone, so groups that a library or a test makes never become the default.
+Only `init_process_group` sets it and only `destroy_process_group` unsets it; `connect` does not
+change it, so groups that a library or a test creates never become the default.
 """
 
 import threading
 
 from gradmesh.trainer.errors import NoDefaultGroup
 from gradmesh.trainer.process_group.backend import Backend, connect
+from gradmesh.trainer.process_group.peer.rendezvous import Endpoint
 from gradmesh.trainer.process_group.process_group import ProcessGroup
 from gradmesh.trainer.process_group.store import Store
-from gradmesh.trainer.process_group.tcp import Endpoint
 
-_lock = threading.Lock()  # guards _default, also while ranks meet
+_lock = threading.Lock()  # guards _default, also while ranks connect
 _default: ProcessGroup | None = None
 
 
@@ -26,10 +26,10 @@ def init_process_group(
     backend: Backend = "auto",
     endpoint: Endpoint | None = None,
 ) -> ProcessGroup:
-    """Meet the other ranks, and make the group the default of this process.
+    """Connect to the other ranks and make the group the default of this process.
 
     Args:
-        store: As of `connect`; a new one for each time that the ranks meet.
+        store: As of `connect`; a new one for each call.
         rank: As of `connect`.
         world_size: As of `connect`.
         timeout_s: As of `connect`.
@@ -39,7 +39,8 @@ def init_process_group(
 
     Raises:
         ValueError: There is a default group already; it stays.
-        CollectiveTimeout: A rank did not come in time; as `connect` raises, and nothing is set.
+        CollectiveTimeout: A rank did not connect in time. No default is set then; the same holds
+            for the other errors of `connect`.
     """
     global _default
     with _lock:
@@ -97,11 +98,11 @@ def _required(group: ProcessGroup | None) -> ProcessGroup:
 
 
 def new_subgroups(group_size: int, group: ProcessGroup | None = None) -> ProcessGroup:
-    """Cut a group into runs of neighbouring ranks; return the one with this rank. Collective.
+    """Split a group into blocks of consecutive ranks; return the one with this rank. Collective.
 
     Args:
-        group_size: How many ranks each has; divides the size of the group.
-        group: What to cut; the default group if None.
+        group_size: Number of ranks of each; divides the size of the group.
+        group: The group to split; the default group if None.
 
     Raises:
         ValueError: If the size does not divide that of the group; on all ranks.
@@ -110,7 +111,7 @@ def new_subgroups(group_size: int, group: ProcessGroup | None = None) -> Process
     if group_size < 1 or whole.size % group_size:
         raise ValueError(f"groups of {group_size} cannot be cut from {whole.size} ranks evenly")
     starts = range(0, whole.size, group_size)
-    made = [whole.sub_group(range(start, start + group_size)) for start in starts]
-    own = made[whole.rank // group_size]
+    groups = [whole.sub_group(range(start, start + group_size)) for start in starts]
+    own = groups[whole.rank // group_size]
     assert own is not None  # for the type checker: this rank is in it
     return own

@@ -1,4 +1,4 @@
-"""What the process groups of host memory share: checks, the queue of works, their end."""
+"""The base of process groups of host memory: argument checks, the work queue, shutdown."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -28,39 +28,44 @@ _CLOSE_S = 5.0
 
 
 class HostProcessGroup(ProcessGroup):
-    """A group whose works run one after another on a thread of its own.
+    """A group whose works run one after another, on the queue's thread or the waiting one.
 
     Args:
         rank: This process's rank.
-        size: How many ranks take part.
+        size: Number of ranks.
         timeout_s: Longest time one collective may take.
-        latch: Holds the group's end.
-        collectives: What a rank does in each collective.
+        abort_signal: Holds the error that ends the group.
+        collectives: Runs each collective.
     """
 
     def __init__(
-        self, rank: int, size: int, timeout_s: float, latch: AbortSignal, collectives: Collectives
+        self,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        abort_signal: AbortSignal,
+        collectives: Collectives,
     ) -> None:
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
-        self._latch = latch
+        self._abort_signal = abort_signal
         self._is_closed = False
         self._children: list[ProcessGroup] = []
         self._sub_groups = 0
         self._collectives = collectives
-        self._works = WorkQueue(f"process-group-{rank}", timeout_s, self._latch, self._leave)
+        self._works = WorkQueue(f"process-group-{rank}", timeout_s, self._abort_signal, self._leave)
 
     @abstractmethod
     def _leave(self) -> None:
-        """Tell the peers about the latch's error and let go of them, on the queue's thread."""
+        """Send the peers a shutdown message and disconnect, on the queue's thread."""
 
     def _interrupt(self) -> None:
-        """Wake a collective that waits, after the latch has tripped."""
+        """Wake a waiting collective after the abort signal is set."""
 
     @abstractmethod
     def _connect_sub_group(self, name: str, rank: int, parents: Sequence[int]) -> ProcessGroup:
-        """Meet the other members of a sub-group.
+        """Connect to the other members of a sub-group.
 
         Args:
             name: Unique in this group, and the same on all ranks.
@@ -75,7 +80,7 @@ class HostProcessGroup(ProcessGroup):
 
     @property
     def size(self) -> int:
-        """How many ranks take part."""
+        """Number of ranks."""
         return self._size
 
     def __repr__(self) -> str:
@@ -152,12 +157,12 @@ class HostProcessGroup(ProcessGroup):
         return self._submit(self._collectives.recv, text, array, source)
 
     def barrier(self) -> Work:
-        """End once every rank has come here."""
+        """Finish once every rank has called it."""
         collectives = self._collectives
         return self._submit(collectives.barrier, "barrier", begin=collectives.begin_barrier)
 
     def sub_group(self, ranks: Sequence[int]) -> ProcessGroup | None:
-        """Return a group of some of the ranks, None where this rank is not among them."""
+        """Return a group of some of the ranks, None if this rank is not one of them."""
         self._check_open()
         members = check_ranks(ranks, self.size)
         self._sub_groups += 1
@@ -169,21 +174,21 @@ class HostProcessGroup(ProcessGroup):
         return child
 
     def abort(self) -> None:
-        """End all pending works with GroupAborted, and tell the peers. Does not block."""
+        """End all pending works with GroupAborted, and notify the peers. Does not block."""
         for child in self._children:
             child.abort()
-        self._works.end(GroupAborted(f"{self} was aborted; rejoin and build a new one"))
+        self._works.abort(GroupAborted(f"{self} was aborted; rejoin and build a new one"))
         self._interrupt()
 
     def close(self) -> None:
-        """Leave the group: pending works end with GroupClosed, peers see us go."""
+        """Leave the group: pending works end with GroupClosed, and the peers are notified."""
         for child in self._children:
             child.close()
         self._is_closed = True
-        self._works.end(GroupClosed(f"{self} was closed; build a new one"))
+        self._works.abort(GroupClosed(f"{self} was closed; build a new one"))
         self._interrupt()
         self._works.join(_CLOSE_S)
-        self._latch.close()
+        self._abort_signal.close()
 
     def _submit(
         self,
@@ -201,7 +206,7 @@ class HostProcessGroup(ProcessGroup):
     ) -> Continuation | None:
         rest = begin(text, *arguments)
         if rest is not None and self._collectives.needs_thread():
-            self._works.hurry()
+            self._works.ensure_progress()
         return rest
 
     def _check_open(self) -> None:

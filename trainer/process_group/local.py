@@ -1,4 +1,4 @@
-"""The process group of one rank: what a single process trains with."""
+"""The process group of one rank, for training in a single process."""
 
 from collections.abc import Sequence
 from typing import final
@@ -21,10 +21,10 @@ from gradmesh.trainer.process_group.work import FinishedWork, Work
 
 @final
 class LocalProcessGroup(ProcessGroup):
-    """One rank, no peers: every collective is done when its call returns."""
+    """One rank, no peers: every collective has finished when its call returns."""
 
     def __init__(self) -> None:
-        self._spent: RuntimeError | None = None
+        self._error: RuntimeError | None = None
         self._children: list[ProcessGroup] = []
 
     @property
@@ -48,13 +48,13 @@ class LocalProcessGroup(ProcessGroup):
         return 0
 
     def all_reduce(self, array: AnyArray, op: ReduceOp = "sum") -> Work:
-        """Leave `array` as it is: the reduction of one rank."""
+        """Do nothing: the reduction of one rank is its array."""
         self._check_usable()
         check_reduce(array, op)
         return FinishedWork()
 
     def broadcast(self, array: AnyArray, root: int) -> Work:
-        """Leave `array` as it is."""
+        """Do nothing: the root is this rank."""
         self._check_usable()
         check_target(array, "broadcast")
         check_root(root, self.size)
@@ -101,19 +101,19 @@ class LocalProcessGroup(ProcessGroup):
         return FinishedWork()
 
     def send(self, array: AnyArray, to: int) -> Work:
-        """Refuse: there is nobody to send to."""
+        """Raise: there is no rank to send to."""
         self._check_usable()
         check_peer(to, self.rank, self.size)
         raise AssertionError("one rank has no peers")
 
     def recv(self, array: AnyArray, source: int) -> Work:
-        """Refuse: there is nobody to receive from."""
+        """Raise: there is no rank to receive from."""
         self._check_usable()
         check_peer(source, self.rank, self.size)
         raise AssertionError("one rank has no peers")
 
     def barrier(self) -> Work:
-        """Return at once: everybody is here."""
+        """Return at once: there are no other ranks."""
         self._check_usable()
         return FinishedWork()
 
@@ -125,17 +125,17 @@ class LocalProcessGroup(ProcessGroup):
         return self._children[-1]
 
     def abort(self) -> None:
-        """Refuse every later call."""
+        """Make every later call raise."""
         for child in self._children:
             child.abort()
-        self._spent = self._spent or GroupAborted("the process group was aborted; build a new one")
+        self._error = self._error or GroupAborted("the process group was aborted; build a new one")
 
     def close(self) -> None:
-        """Refuse every later call."""
+        """Make every later call raise."""
         for child in self._children:
             child.close()
-        self._spent = GroupClosed("the process group is closed; build a new one")
+        self._error = GroupClosed("the process group is closed; build a new one")
 
     def _check_usable(self) -> None:
-        if self._spent is not None:
-            raise self._spent
+        if self._error is not None:
+            raise self._error

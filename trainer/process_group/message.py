@@ -1,4 +1,8 @@
-"""Why a rank leaves its group: what it tells the peers, and which error they make of it."""
+"""Messages between ranks: the header of a frame, and the shutdown message of a rank that leaves.
+
+A frame is a fixed header and a payload of known size. The header names the collective in words, so
+that ranks that call different collectives detect it instead of misreading each other's bytes.
+"""
 
 import struct
 from enum import IntEnum, unique
@@ -15,7 +19,7 @@ from gradmesh.trainer.errors import (
 @final
 @unique
 class MessageKind(IntEnum):
-    """What a rank says to another: data, or the reason why it leaves the group."""
+    """Data, or the reason why a rank leaves the group."""
 
     DATA = 1
     CLOSED = 2
@@ -26,7 +30,7 @@ class MessageKind(IntEnum):
 
 
 def shutdown_reason(error: Exception | None, rank: int) -> tuple[MessageKind, int]:
-    """Return what rank `rank` tells its peers about its end, and which rank it is about."""
+    """Return the reason that rank `rank` sends to its peers, and the rank it is about."""
     match error:
         case PeerLost(rank=about):
             return MessageKind.PEER_LOST, about
@@ -41,7 +45,7 @@ def shutdown_reason(error: Exception | None, rank: int) -> tuple[MessageKind, in
 
 
 def shutdown_error(kind: MessageKind, about: int, rank: int, address: str) -> Exception:
-    """Return the error for rank `rank` at `address`, which left for a reason."""
+    """Return the error for a shutdown message of rank `rank` at `address`."""
     if kind is MessageKind.MISMATCH:
         return CollectiveMismatch(
             f"rank {rank} ({address}) saw ranks call different collectives; its error says which"
@@ -79,12 +83,12 @@ HEADER_BYTES: Final = _HEADER.size
 
 @final
 class MessageHeader(NamedTuple):
-    """The head of a frame."""
+    """The header of a frame."""
 
     kind: MessageKind
-    """Data, or a reason for leaving."""
+    """Data, or a reason for the shutdown."""
     number: int
-    """The sequence number of data on this link; for a reason, the rank it is about."""
+    """The sequence number of data on this link; for a shutdown, the rank it is about."""
     payload_bytes: int
     """Length of the payload that follows."""
     text: str
@@ -92,13 +96,13 @@ class MessageHeader(NamedTuple):
 
 
 def pack_header(header: MessageHeader) -> bytes:
-    """Return the header's bytes; the text is cut to what fits."""
+    """Return the header's bytes; a longer text is truncated."""
     text = header.text.encode("ascii", "replace")[:_TEXT_BYTES]
     return _HEADER.pack(_MAGIC, header.kind, header.number, header.payload_bytes, text)
 
 
 def unpack_header(data: bytes | bytearray) -> MessageHeader:
-    """Read a header back.
+    """Parse a header.
 
     Raises:
         ValueError: The bytes are not a header.

@@ -1,4 +1,8 @@
-"""The process group over MPI, for ranks that mpiexec has started."""
+"""The process group over MPI, for ranks started by mpiexec.
+
+MPI's own reductions may sum in any order. So this backend only exchanges bytes, a header and then
+the payload for each peer, and the ranks sum in rank order.
+"""
 
 import os
 import time
@@ -23,25 +27,25 @@ from gradmesh.trainer.process_group.process_group import ProcessGroup
 from gradmesh.trainer.process_group.store import PrefixStore, Store
 from gradmesh.trainer.process_group.validation import check_root
 
-_HEADER, _DATA, _FAREWELL = 1, 2, 3
-# Peers that answer at once are heard without a look at the clock.
-_LOOKS = 20
+_HEADER, _DATA, _SHUTDOWN = 1, 2, 3
+# Iterations without a check of the deadline: most peers answer at once.
+_SPINS = 20
 
 
 @final
 class MpiTransport:
-    """Moves bytes over a communicator. One thread at a time.
+    """Exchange bytes over a communicator. One thread at a time.
 
     Args:
         mpi: The module mpi4py.MPI.
-        communicator: Of the group's ranks, in their order.
-        latch: Ends a round early when it trips.
+        communicator: The communicator of the group's ranks, in their order.
+        abort_signal: Ends an exchange early when it is set.
     """
 
-    def __init__(self, mpi: Any, communicator: Any, latch: AbortSignal) -> None:
+    def __init__(self, mpi: Any, communicator: Any, abort_signal: AbortSignal) -> None:
         self._mpi = mpi
         self._communicator = communicator
-        self._latch = latch
+        self._abort_signal = abort_signal
         self._rank: int = communicator.Get_rank()
         self.bytes_moved = 0
         self._sent_frames: dict[int, int] = {}
@@ -52,15 +56,15 @@ class MpiTransport:
         self._headers: dict[int, tuple[Any, bytearray, MessageHeader, Segments]] = {}
         self._receiving: dict[int, list[Any]] = {}
         self._receivers: list[int] = []
-        # Frames that came while we could only send.
+        # Frames that arrived while this rank could only send.
         self._early: dict[int, deque[tuple[MessageHeader, bytearray]]] = {}
 
-    def can_begin(self) -> bool:
-        """Return whether no round is under way."""
+    def is_idle(self) -> bool:
+        """Return whether no exchange is under way."""
         return not (self._sending or self._headers or self._receiving)
 
     def has_sent(self) -> bool:
-        """Return whether all has left."""
+        """Return whether all bytes have been sent."""
         self._sending = [request for request in self._sending if not request.Test()]
         return not self._sending
 
@@ -84,37 +88,37 @@ class MpiTransport:
                     self._send(part, peer, _DATA)
 
     def finish(self, deadline: float) -> None:
-        """Move bytes until the round is over.
+        """Move bytes until the exchange has finished.
 
         Raises:
-            CollectiveTimeout: The deadline passed; names the ranks still awaited.
+            CollectiveTimeout: The deadline passed; names the missing ranks.
             PeerLost: A rank left.
             CollectiveMismatch: A peer is in another collective.
         """
-        looks = 0
+        spins = 0
         while not self._is_over():
-            looks += 1
-            if looks < _LOOKS:
+            spins += 1
+            if spins < _SPINS:
                 continue
             os.sched_yield()
-            self._latch.check()
-            self._hear()
+            self._abort_signal.raise_if_set()
+            self._check_shutdown()
             self._receive_early()
             if time.monotonic() >= deadline:
                 raise self._timed_out()
         self._keep.clear()
 
     def leave(self, kind: MessageKind, about: int) -> None:
-        """Tell all peers why we leave, and give up what is under way."""
-        # What we have begun to send must arrive: a peer may be in the middle of it.
+        """Send all peers a shutdown message, and cancel what is under way."""
+        # Sends under way must complete: a peer may have received a part of them.
         for request, *_ in self._headers.values():
             request.Cancel()
-        farewell = pack_header(MessageHeader(kind, about, 0, ""))
-        self._keep.append(farewell)
+        message = pack_header(MessageHeader(kind, about, 0, ""))
+        self._keep.append(message)
         for peer in range(self._communicator.Get_size()):
             if peer != self._rank:
-                # Small enough to leave at once; nobody waits for it.
-                self._communicator.Isend([farewell, self._mpi.BYTE], peer, _FAREWELL).Test()
+                # Small enough to be sent at once; nothing waits for it.
+                self._communicator.Isend([message, self._mpi.BYTE], peer, _SHUTDOWN).Test()
 
     def _send(self, data: Any, peer: int, tag: int) -> None:
         self.bytes_moved += len(data)
@@ -153,7 +157,7 @@ class MpiTransport:
         return self.has_sent() and not self._headers and not self._receiving
 
     def _receive_early(self) -> None:
-        """Take what a peer sends that ought to receive: it waits for us as we wait for it."""
+        """Receive what a peer sends that should receive: both would wait for each other."""
         if self._headers or self._receiving:
             return
         for peer in self._receivers:
@@ -167,7 +171,7 @@ class MpiTransport:
                 self._early.setdefault(peer, deque()).append((header, data))
 
     def _receive_parts(self, data: bytearray, peer: int) -> None:
-        """Receive a payload whose parts we do not know: each is a message of its own."""
+        """Receive a payload of unknown segments: each is a separate message."""
         status, rest = self._mpi.Status(), memoryview(data)
         while rest:
             self._communicator.Recv([rest, self._mpi.BYTE], peer, _DATA, status)
@@ -182,17 +186,17 @@ class MpiTransport:
                 " the same collectives in the same order"
             )
 
-    def _hear(self) -> None:
-        """Raise if a peer says that it leaves."""
+    def _check_shutdown(self) -> None:
+        """Raise if a peer has sent a shutdown message."""
         status = self._mpi.Status()
-        if not self._communicator.Iprobe(self._mpi.ANY_SOURCE, _FAREWELL, status):
+        if not self._communicator.Iprobe(self._mpi.ANY_SOURCE, _SHUTDOWN, status):
             return
         peer = status.Get_source()
         buffer = bytearray(HEADER_BYTES)
-        self._communicator.Recv([buffer, self._mpi.BYTE], peer, _FAREWELL)
+        self._communicator.Recv([buffer, self._mpi.BYTE], peer, _SHUTDOWN)
         header = unpack_header(buffer)
         if header.kind is MessageKind.CLOSED and peer not in {*self._headers, *self._receiving}:
-            return  # it has done its part
+            return  # it has finished its share of this collective
         raise shutdown_error(header.kind, header.number, peer, f"MPI rank {peer}")
 
     def _timed_out(self) -> CollectiveTimeout:
@@ -200,7 +204,7 @@ class MpiTransport:
         names = ", ".join(f"rank {peer}" for peer in awaited) or "a peer to receive"
         return CollectiveTimeout(
             f"{self._text} timed out waiting for {names}; see whether it still runs, or raise the"
-            " group's timeout, then start the ranks anew",
+            " group's timeout, then restart the ranks",
             ranks=awaited,
         )
 
@@ -209,47 +213,47 @@ class MpiTransport:
 class MpiProcessGroup(HostProcessGroup):
     """Ranks of one MPI world. Build it with `connect`; use it from any thread.
 
-    MPI ends all processes of its world when one of them dies: there is nobody left to name it.
+    MPI ends all processes of its world if one of them dies: no rank is left to name it.
 
     Args:
         mpi: The module mpi4py.MPI.
-        communicator: Of the group's ranks, in their order.
+        communicator: The communicator of the group's ranks, in their order.
         timeout_s: Longest time one collective may take.
-        store: Where sub-groups meet.
+        store: Rendezvous store of sub-groups.
     """
 
     def __init__(self, mpi: Any, communicator: Any, timeout_s: float, store: Store) -> None:
         self._store = store
-        latch = AbortSignal()
-        self._rounds = MpiTransport(mpi, communicator, latch)
+        abort_signal = AbortSignal()
+        self._transport = MpiTransport(mpi, communicator, abort_signal)
         rank, size = communicator.Get_rank(), communicator.Get_size()
-        collectives = Collectives(rank, size, self._rounds)
-        super().__init__(rank, size, timeout_s, latch, collectives)
+        collectives = Collectives(rank, size, self._transport)
+        super().__init__(rank, size, timeout_s, abort_signal, collectives)
 
     @classmethod
     def connect(
         cls, store: Store, *, rank: int, world_size: int, timeout_s: float
     ) -> "MpiProcessGroup":
-        """Meet the other ranks of the generation and return the group.
+        """Connect to the other ranks of the generation and return the group.
 
         Args:
             store: The generation's store, shared by its ranks.
-            rank: This process's rank; MPI may have given it another.
-            world_size: How many ranks come.
-            timeout_s: Longest time to meet, and for one collective later.
+            rank: This process's rank; its rank in MPI may differ.
+            world_size: Number of ranks.
+            timeout_s: Longest time to connect, and for one collective later.
 
         Raises:
             BackendMissing: mpi4py or an MPI library is not installed.
-            CollectiveTimeout: A rank did not come in time.
+            CollectiveTimeout: A rank did not connect in time.
         """
         check_root(rank, world_size)
         mpi = _load()
         world = mpi.COMM_WORLD
         deadline = time.monotonic() + timeout_s
         store.set(f"mpi/rank/{rank}", str(world.Get_rank()).encode())
-        places = [_place(store, peer, deadline) for peer in range(world_size)]
-        # MPI waits without a limit: all have come by now.
-        members = world.Get_group().Incl(places)
+        mpi_ranks = [_mpi_rank_of(store, peer, deadline) for peer in range(world_size)]
+        # MPI waits without a timeout; by now all ranks have published theirs.
+        members = world.Get_group().Incl(mpi_ranks)
         return cls(mpi, world.Create_group(members), timeout_s, store)
 
     @property
@@ -260,7 +264,7 @@ class MpiProcessGroup(HostProcessGroup):
     @property
     def bytes_moved(self) -> int:
         """Bytes this rank has sent and received so far, headers included."""
-        return self._rounds.bytes_moved
+        return self._transport.bytes_moved
 
     def _connect_sub_group(self, name: str, rank: int, parents: Sequence[int]) -> ProcessGroup:
         return MpiProcessGroup.connect(
@@ -271,7 +275,7 @@ class MpiProcessGroup(HostProcessGroup):
         )
 
     def _leave(self) -> None:
-        self._rounds.leave(*shutdown_reason(self._latch.error, self.rank))
+        self._transport.leave(*shutdown_reason(self._abort_signal.error, self.rank))
 
 
 def _load() -> Any:
@@ -285,11 +289,11 @@ def _load() -> Any:
     return MPI
 
 
-def _place(store: Store, rank: int, deadline: float) -> int:
+def _mpi_rank_of(store: Store, rank: int, deadline: float) -> int:
     try:
         return int(store.get(f"mpi/rank/{rank}", max(0.0, deadline - time.monotonic())))
     except TimeoutError as error:
         raise CollectiveTimeout(
-            f"rank {rank} did not say in time which rank it has in MPI; see whether it still runs",
+            f"rank {rank} did not publish its rank in MPI in time; see whether it still runs",
             ranks=[rank],
         ) from error

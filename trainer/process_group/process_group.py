@@ -2,7 +2,7 @@
 
 Reductions combine the ranks' arrays in rank order, `((x0 + x1) + x2) + ...`, in the
 arrays' own dtype, on every backend: results are bit-identical on all ranks and runs. Only
-averages of two-byte floats are carried in float32, so that no sum leaves their range.
+averages of two-byte floats are accumulated in float32, so that no sum overflows.
 """
 
 from abc import ABC, abstractmethod
@@ -23,11 +23,11 @@ class ProcessGroup(ABC):
     """Collectives between `size` ranks, of which this process is `rank`.
 
     Every rank MUST call the same collectives in the same order with the same shapes and
-    dtypes. Calls return at once with a `Work`; works end in the order of the calls. Arrays
-    may be non-contiguous; they MUST be writable where a result goes, and stay untouched
-    by the caller until the work is done. Bad arguments raise at the call and change nothing.
+    dtypes. Calls return at once with a `Work`; works finish in the order of the calls.
+    Arrays may be non-contiguous. They MUST be writable if they receive a result, and MUST NOT be
+    touched until the work is done. Bad arguments raise at the call and change nothing.
 
-    Where a call takes one array for each rank, an array [size, ...] will do.
+    If a call takes one array for each rank, an array [size, ...] works, too.
     """
 
     @property
@@ -43,7 +43,7 @@ class ProcessGroup(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many ranks take part."""
+        """Number of ranks."""
 
     @property
     @abstractmethod
@@ -82,8 +82,8 @@ class ProcessGroup(ABC):
 
         Args:
             output: Receives this rank's share, shaped like `inputs[rank]`.
-            inputs: One array for each rank; shapes may differ between them, but not between
-                the ranks that call. They are not changed.
+            inputs: One array for each rank; their shapes may differ from each other, but each has
+                the same shape on all ranks. They are not changed.
             op: How to combine, as in all_reduce.
         """
 
@@ -103,7 +103,7 @@ class ProcessGroup(ABC):
         Args:
             outputs: On `root` as in all_gather; None on the others.
             array: What this rank contributes.
-            root: Who receives.
+            root: The rank that receives.
         """
 
     @abstractmethod
@@ -113,7 +113,7 @@ class ProcessGroup(ABC):
         Args:
             array: Receives this rank's share.
             inputs: On `root` one array for each rank; None on the others.
-            root: Who sends.
+            root: The rank that sends.
         """
 
     @abstractmethod
@@ -130,38 +130,39 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def barrier(self) -> Work:
-        """End once every rank has come here."""
+        """Finish once every rank has called it."""
 
     @abstractmethod
     def sub_group(self, ranks: Sequence[int]) -> "ProcessGroup | None":
-        """Return a group of some of the ranks, None where this rank is not among them.
+        """Return a group of some of the ranks, None if this rank is not one of them.
 
         Every rank of this group MUST call it, in the same order with the same ranks, also
-        those outside. Blocks until the members have met. The members keep their order:
-        the lowest becomes rank 0. Closing or aborting this group does the same to the other.
+        ranks that are not members. Blocks until the members are connected. The members keep
+        their order: the lowest becomes rank 0. Closing or aborting this group does the same
+        to the sub-group.
 
         Raises:
-            CollectiveTimeout: A member did not come in time.
+            CollectiveTimeout: A member did not connect in time.
         """
 
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> AnyArray:
-        """Return memory, not yet filled, that this group reduces in place fastest.
+        """Return uninitialised memory that this group reduces in place fastest.
 
-        Any other array works as well, perhaps with a copy more. It belongs to the caller and
-        outlives the group.
+        Any other array works as well, perhaps with one more copy. The memory belongs to the
+        caller and outlives the group.
         """
         return np.empty(shape, dtype)
 
     @abstractmethod
     def abort(self) -> None:
-        """End all pending works with GroupAborted, from any thread, and tell the peers."""
+        """End all pending works with GroupAborted, from any thread, and notify the peers."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the group and free what it holds; may be repeated.
+        """Leave the group and free its resources; may be called again.
 
-        Works still pending end with GroupClosed, here; peers that still expect something
-        from this rank get PeerLost.
+        Pending works end with GroupClosed on this rank; peers that still expect data of this
+        rank get PeerLost.
         """
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Rank-order reduction of equal-length contributions, and who reduces which slice. Pure."""
+"""Reduce equal-length contributions in rank order, and split arrays into slices. Pure."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -41,9 +41,9 @@ def reduce_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArr
 
     Args:
         contributions: One array for each rank, in rank order. The first one is used as
-            the accumulator and loses its values unless it is `out`.
+            the accumulator and is overwritten unless it is `out`.
         op: How to combine.
-        out: Receives the result; may be any one of the contributions.
+        out: Receives the result; may be one of the contributions.
     """
     if accumulation_dtype(out.dtype, op) != out.dtype:
         out[...] = _mean_accumulated(contributions, accumulation_dtype(out.dtype, op))
@@ -61,9 +61,9 @@ def reduce_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArr
 
 
 def combine_in_order(contributions: Sequence[AnyArray], op: ReduceOp, out: AnyArray) -> None:
-    """Combine contributions from first to last into `out`, which is none of them.
+    """Combine contributions from first to last into `out`, which is not one of them.
 
-    For "avg" this is the sum, in the dtype of `out`: the rank that has all of it divides.
+    For "avg" this is the sum, in the dtype of `out`: the rank with the complete sum divides.
     """
     first, *rest = contributions
     if not rest:

@@ -1,7 +1,7 @@
-"""What a process group needs to find its peers: a small shared key-value store.
+"""The rendezvous store of a process group: a small shared key-value store.
 
-A protocol rather than a base class, so that the coordinator's client fits without
-importing this package. A store belongs to one generation: keys of an older one are not seen.
+A protocol rather than a base class, so that the coordinator's client implements it without
+importing this package. A store belongs to one generation: keys of an older one are not visible.
 """
 
 import threading
@@ -9,30 +9,32 @@ import time
 from pathlib import Path
 from typing import Protocol, final
 
-_LOOK_AGAIN_S = 0.005
+from gradmesh.trainer.errors import CollectiveTimeout
+
+_POLL_S = 0.005
 
 
 class Store(Protocol):
     """Keys and values that all ranks of one generation share."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Publish a value; every rank that asks for the key MUST see it from then on."""
+        """Publish a value; from then on every rank MUST get it."""
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """Return the value of a key, waiting until some rank has published it.
 
         Raises:
-            TimeoutError: Nobody published the key in time.
+            TimeoutError: No rank published the key in time.
         """
 
 
 @final
 class PrefixStore:
-    """A part of another store, where keys begin with a prefix.
+    """A namespace of another store: all keys get a prefix.
 
     Args:
         store: The whole store.
-        prefix: What all keys begin with.
+        prefix: The prefix of all keys.
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -50,17 +52,24 @@ class PrefixStore:
 
 @final
 class FileStore:
-    """Keys and values as files of a folder that all ranks see, where there is no coordinator.
+    """Keep keys and values as files of a folder that all ranks share; needs no coordinator.
 
     Args:
         folder: An empty folder, for one generation only.
+
+    Raises:
+        TypeError: If folder is not a path.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        if not isinstance(folder, (str, Path)):
+            raise TypeError(
+                f"FileStore takes the path of a folder as str or Path, not {type(folder).__name__}"
+            )
+        self._folder = Path(folder)
 
     def set(self, key: str, value: bytes) -> None:
-        """Publish a value, put in place by one rename."""
+        """Publish a value, atomically by a rename."""
         path = self._path(key)
         new = path.with_name(f".{path.name}")
         new.write_bytes(value)
@@ -73,9 +82,24 @@ class FileStore:
         pause = threading.Event()
         while not path.exists():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"nobody published {key!r} within {timeout_s} s")
-            pause.wait(_LOOK_AGAIN_S)
+                raise TimeoutError(f"no rank published {key!r} within {timeout_s} s")
+            pause.wait(_POLL_S)
         return path.read_bytes()
 
     def _path(self, key: str) -> Path:
         return self._folder / key.replace("/", ".")
+
+
+def get_from_rank(store: Store, key: str, rank: int, deadline: float) -> bytes:
+    """Return the value that a rank publishes.
+
+    Raises:
+        CollectiveTimeout: The rank did not publish it in time; names the rank.
+    """
+    try:
+        return store.get(key, max(0.0, deadline - time.monotonic()))
+    except TimeoutError as error:
+        raise CollectiveTimeout(
+            f"rank {rank} did not publish {key!r} in time; see whether it still runs, then rejoin",
+            ranks=[rank],
+        ) from error

@@ -1,4 +1,4 @@
-"""Checks of what callers pass to a collective, the same for every backend."""
+"""Check the arguments of collectives, the same way for every backend."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,7 +20,7 @@ def check_reduce(array: AnyArray, op: str, collective: str = "all_reduce") -> No
 
 
 def check_op(dtype: np.dtype[Any], op: str, collective: str) -> None:
-    """Raise unless elements of a type can be combined with `op`."""
+    """Raise unless elements of a dtype can be combined with `op`."""
     if op not in _OPS:
         raise ValueError(f"unknown reduce op {op!r}; use one of {', '.join(_OPS)}")
     kind = "f" if dtype == _BFLOAT16 else dtype.kind
@@ -34,7 +34,7 @@ def check_op(dtype: np.dtype[Any], op: str, collective: str) -> None:
 
 @lru_cache(maxsize=1024)
 def describe_reduce(collective: str, op: str, count: int, dtype: np.dtype[Any]) -> str:
-    """Return a reduction in words, or raise as `check_op` does. Kept, since both take a while."""
+    """Return a reduction in words, or raise as `check_op` does. Cached: both are slow."""
     check_op(dtype, op, collective)
     return f"{collective}({op}) of {count} {dtype.name}"
 
@@ -72,7 +72,7 @@ def check_gather(
     size: int,
     collective: str = "all_gather",
 ) -> None:
-    """Raise unless `outputs` can take one array of each rank."""
+    """Raise unless `outputs` can receive one array of each rank."""
     check_source(array, collective)
     for output in outputs:
         check_target(output, collective)
@@ -92,7 +92,7 @@ def check_gather_shapes(
 def check_scatter(
     array: AnyArray, inputs: Sequence[AnyArray] | None, rank: int, root: int, size: int
 ) -> None:
-    """Raise unless `array` can take this rank's share of `inputs`."""
+    """Raise unless `array` can receive this rank's share of `inputs`."""
     check_root(root, size)
     check_target(array, "scatter")
     if rank != root:
@@ -127,7 +127,7 @@ def check_reduce_scatter(
 def check_all_to_all(
     outputs: Sequence[AnyArray], inputs: Sequence[AnyArray], rank: int, size: int
 ) -> None:
-    """Raise unless every input and output has its rank."""
+    """Raise unless there is one input and one output for each rank."""
     for given in inputs:
         check_source(given, "all_to_all")
     for output in outputs:
@@ -155,7 +155,7 @@ def check_target(array: AnyArray, collective: str) -> None:
 
 
 def check_source(array: AnyArray, collective: str) -> None:
-    """Raise unless the values of `array` can travel."""
+    """Raise unless the values of `array` can be sent."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{collective} takes numpy arrays, not {type(array).__name__}")
     if array.dtype.hasobject:

@@ -1,7 +1,7 @@
-"""Wakes a thread at once, or in a while unless that turns out not to be needed.
+"""Wake a thread now, or after a delay unless that is cancelled.
 
-The latter costs two small system calls; waking a thread for nothing costs several times what a
-collective of a megabyte takes, for it then competes for the interpreter and a core.
+To arm and cancel the timer costs two small system calls. A thread woken without need competes for
+the interpreter and a core, which costs several times as much as a collective of a megabyte.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import threading
 from typing import Final, final
 
 DELAY_S: Final = 0.001
-"""How long callers have their chance. Timers much shorter than the kernel's tick cost more."""
+"""How long the queue waits for a caller. Timers much shorter than the kernel's tick cost more."""
 
 _CLOCK_MONOTONIC = 1
 
@@ -23,65 +23,65 @@ class _Timer(ctypes.Structure):
 
 
 _LIBRARY = ctypes.CDLL(None, use_errno=True)
-_SOON = ctypes.byref(_Timer(0, 0, 0, round(DELAY_S * 1e9)))
-_NEVER = ctypes.byref(_Timer(0, 0, 0, 0))
+_DELAY = ctypes.byref(_Timer(0, 0, 0, round(DELAY_S * 1e9)))
+_DISARM = ctypes.byref(_Timer(0, 0, 0, 0))
 
 
 @final
 class Wakeup:
-    """What one thread waits for and all others may ring."""
+    """Let one thread wait until another one wakes it."""
 
     def __init__(self) -> None:
         self._timer = _LIBRARY.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._timer < 0:
             number = ctypes.get_errno()
             raise OSError(number, f"no timer for a process group: {os.strerror(number)}")
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._timer, select.POLLIN)
-        self._poll.register(self._bell, select.POLLIN)
+        self._poll.register(self._event_fd, select.POLLIN)
         self._lock = threading.Lock()  # guards the descriptors against use after `close`
-        self._is_set = False
+        self._is_armed = False
         self._is_closed = False
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the thread now."""
         with self._lock:
             if not self._is_closed:
-                os.eventfd_write(self._bell, 1)
+                os.eventfd_write(self._event_fd, 1)
 
-    def ring_later(self) -> None:
-        """Wake the thread after DELAY_S, unless that is set already."""
+    def wake_later(self) -> None:
+        """Wake the thread after DELAY_S, unless the timer is armed already."""
         with self._lock:
-            if not self._is_set and not self._is_closed:
-                self._is_set = True
-                _LIBRARY.timerfd_settime(self._timer, 0, _SOON, None)
+            if not self._is_armed and not self._is_closed:
+                self._is_armed = True
+                _LIBRARY.timerfd_settime(self._timer, 0, _DELAY, None)
 
-    def call_off(self) -> None:
-        """Do not ring later; a `ring` still counts."""
-        if not self._is_set:
+    def cancel(self) -> None:
+        """Cancel `wake_later`; a `wake` still takes effect."""
+        if not self._is_armed:
             return
         with self._lock:
-            if self._is_set and not self._is_closed:
-                self._is_set = False
-                _LIBRARY.timerfd_settime(self._timer, 0, _NEVER, None)
+            if self._is_armed and not self._is_closed:
+                self._is_armed = False
+                _LIBRARY.timerfd_settime(self._timer, 0, _DISARM, None)
 
     def wait(self) -> None:
-        """Block until it rings. One thread only."""
+        """Block until woken. One thread only."""
         for fd, _ in self._poll.poll():
             with self._lock:
                 if fd == self._timer:
-                    self._is_set = False
-                # Nothing is there if it was called off since.
+                    self._is_armed = False
+                # Nothing to read if the timer was cancelled since.
                 try:
                     os.read(fd, 8)
                 except BlockingIOError:
                     continue
 
     def close(self) -> None:
-        """Free the descriptors; later rings do nothing."""
+        """Free the descriptors; later wake-ups do nothing."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
                 os.close(self._timer)
-                os.close(self._bell)
+                os.close(self._event_fd)

@@ -1,7 +1,7 @@
 """The handle that a collective returns.
 
-A work always ends: the collective behind it carries the group's deadline, so waiting for
-it without a limit of one's own is still bounded.
+A work always finishes: its collective has the group's deadline, so that a wait without a timeout is
+bounded, too.
 """
 
 from abc import ABC, abstractmethod
@@ -14,32 +14,32 @@ class Work(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> None:
-        """Block until the collective has ended.
+        """Block until the collective has finished.
 
         Args:
             timeout_s: How long to wait; None waits for the collective's own deadline.
 
         Raises:
             CollectiveTimeout: `timeout_s` ran out (the collective goes on), or the
-                collective's own deadline did (the group is spent).
+                collective's own deadline did (the group is unusable then).
             PeerLost: A rank left or died.
-            CollectiveMismatch: Ranks called different things.
+            CollectiveMismatch: Ranks called different collectives.
             GroupAborted: The group was aborted meanwhile.
             GroupClosed: The group was closed meanwhile.
         """
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Return whether the collective has ended, well or badly."""
+        """Return whether the collective has finished, successfully or not."""
 
     @abstractmethod
     def exception(self) -> Exception | None:
-        """Return the error of an ended collective, None if it went well or still runs."""
+        """Return the error of the collective, None if it succeeded or still runs."""
 
 
 @final
 class FinishedWork(Work):
-    """A collective that ended before its call returned."""
+    """A collective that finished before its call returned."""
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return at once."""
@@ -49,28 +49,28 @@ class FinishedWork(Work):
         return True
 
     def exception(self) -> Exception | None:
-        """Return None: a finished work went well."""
+        """Return None: a finished work has succeeded."""
         return None
 
 
 class Runner(Protocol):
-    """Whoever brings pending works to their end."""
+    """Run pending works to completion."""
 
-    def end_of(self, work: "PendingWork", timeout_s: float | None) -> None:
-        """Return once the work has ended; raise CollectiveTimeout if `timeout_s` runs out."""
+    def wait_for(self, work: "PendingWork", timeout_s: float | None) -> None:
+        """Return once the work has finished; raise CollectiveTimeout after `timeout_s`."""
 
-    def hurry(self) -> None:
-        """Make sure that pending works go on though nobody waits for them."""
+    def ensure_progress(self) -> None:
+        """Run pending works even if no caller waits for them."""
 
 
 @final
 class PendingWork(Work):
-    """A collective that a runner ends by calling `finish`.
+    """A collective that a runner completes by calling `finish`.
 
     Args:
         name: The collective in words.
-        runner: Whom to ask for its end.
-        then: Called by whoever has waited, when the collective went well.
+        runner: Runs the collective.
+        then: Called on the waiting thread if the collective succeeded.
     """
 
     __slots__ = ("_ended", "_error", "_runner", "_then", "name")
@@ -83,30 +83,30 @@ class PendingWork(Work):
         self._error: Exception | None = None
 
     def finish(self, error: Exception | None = None) -> None:
-        """End the work, well or with an error."""
+        """Complete the work, with or without an error."""
         self._error = error
         self._ended = True
 
-    def has_ended(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether `finish` was called."""
         return self._ended
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Block until the work has ended; see Work.wait."""
+        """Block until the work has finished; see Work.wait."""
         if not self._ended:
-            self._runner.end_of(self, timeout_s)
+            self._runner.wait_for(self, timeout_s)
         if self._error is not None:
-            # Several works may share one error: each raise starts a traceback of its own.
+            # Several works may share one error: each raise starts its own traceback.
             raise self._error.with_traceback(None)
         if self._then is not None:
             self._then()
 
     def is_done(self) -> bool:
-        """Return whether the work has ended."""
+        """Return whether the work has finished."""
         if not self._ended:
-            self._runner.hurry()
+            self._runner.ensure_progress()
         return self._ended
 
     def exception(self) -> Exception | None:
-        """Return the error the work ended with."""
+        """Return the error of the work."""
         return self._error

@@ -1,9 +1,9 @@
-"""Runs collectives one after another, in the order of the calls.
+"""Run collectives one after another, in the order of the calls.
 
-A thread of the queue runs them, so that communication overlaps with the caller's compute. But
-handing work to a thread costs more than a small collective takes: so a collective may begin at
-its call, whoever waits without a limit runs what is in line, and the thread only comes when nobody
-has done so for a moment. One at a time, whoever it is.
+The queue's thread runs them, so that communication overlaps with the caller's compute. But handing
+work to a thread costs more than a small collective takes. So a collective may begin in its call, a
+thread that waits without a timeout runs the queued jobs itself, and the queue's thread only starts
+if no caller has done so for a short time. Only one thread runs jobs at a time.
 """
 
 import threading
@@ -18,48 +18,48 @@ from gradmesh.trainer.process_group.wakeup import Wakeup
 from gradmesh.trainer.process_group.work import PendingWork, Work
 
 _Run: TypeAlias = Callable[[float], None]
-"""Does a job, or what is left of it, by a deadline."""
+"""Runs a job, or the rest of it, until a deadline."""
 
 
 @final
 class WorkQueue:
-    """Jobs in order; once the latch has tripped, every job ends with its error.
+    """Run jobs in order; once the abort signal is set, every job ends with its error.
 
     Args:
         name: The thread's name.
-        timeout_s: Longest time one job may take, from when its turn has come.
-        latch: Holds the group's end; a job that fails trips it.
-        on_end: Called once, on the queue's thread, when the latch has tripped.
+        timeout_s: Longest time one job may take from its start.
+        abort_signal: Holds the error that ends the group; a job that fails sets it.
+        on_end: Called once, on the queue's thread, when the abort signal is set.
     """
 
     def __init__(
-        self, name: str, timeout_s: float, latch: AbortSignal, on_end: Callable[[], None]
+        self, name: str, timeout_s: float, abort_signal: AbortSignal, on_end: Callable[[], None]
     ) -> None:
         self._timeout_s = timeout_s
-        self._latch = latch
+        self._abort_signal = abort_signal
         self._on_end = on_end
-        self._lock = threading.Lock()  # guards all below but _alarm
-        self._news = threading.Condition(self._lock)  # a work or a turn has ended
-        self._listeners = 0
+        self._lock = threading.Lock()  # guards all fields below except _wakeup
+        self._changed = threading.Condition(self._lock)  # a work has finished or a thread stopped
+        self._waiters = 0
         self._jobs: deque[tuple[PendingWork, _Run, bool]] = deque()  # last: whether it has begun
         self._waiting_to_begin = 0
         self._is_running = False  # a flag, since Lock.locked() lags behind the lock
-        self._alarm = Wakeup()
+        self._wakeup = Wakeup()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, name: str, run: _Run, begin: Callable[[], _Run | None] | None = None) -> Work:
-        """Append a job; its work ends when the job returns or raises.
+        """Append a job; its work finishes when the job returns or raises.
 
         Args:
             name: The collective in words.
             run: The job.
-            begin: Called at once if nothing else is under way. If it returns what is left to
-                do, that takes the place of `run`, and no thread is needed.
+            begin: Called at once if nothing else is under way. If it returns the rest of the
+                job, that replaces `run`, and no thread is needed.
         """
         work = PendingWork(name, self)
         with self._lock:
-            self._latch.check()
+            self._abort_signal.raise_if_set()
             if begin is not None and not self._waiting_to_begin and not self._is_running:
                 rest = self._begin(begin)
                 if rest is not None:
@@ -67,104 +67,104 @@ class WorkQueue:
                     return work
             self._jobs.append((work, run, False))
             self._waiting_to_begin += 1
-            self._alarm.ring_later()
+            self._wakeup.wake_later()
         return work
 
-    def end_of(self, work: PendingWork, timeout_s: float | None) -> None:
-        """Return once the work has ended: run what is in line, or wait for whoever does."""
+    def wait_for(self, work: PendingWork, timeout_s: float | None) -> None:
+        """Run the queued jobs until the work has finished, or wait for the thread that does."""
         if timeout_s is not None:
-            self._give_up_after(work, timeout_s)
+            self._wait_with_timeout(work, timeout_s)
             return
-        while not work.has_ended():
+        while not work.is_finished():
             with self._lock:
                 if self._is_running:
-                    self._listen(None)
+                    self._wait_for_change(None)
                     continue
                 self._is_running = True
-            self._run_until(work.has_ended)
+            self._run_until(work.is_finished)
 
-    def hurry(self) -> None:
-        """Let the thread run what is in line, now."""
-        self._alarm.ring()
+    def ensure_progress(self) -> None:
+        """Let the queue's thread run the queued jobs now."""
+        self._wakeup.wake()
 
-    def end(self, error: Exception) -> None:
-        """Trip the latch: jobs under way and waiting end with its error. Does not block."""
-        self._latch.trip(error)
-        self.hurry()
+    def abort(self, error: Exception) -> None:
+        """Set the abort signal: all jobs end with its error. Does not block."""
+        self._abort_signal.set(error)
+        self.ensure_progress()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the thread has gone, after `end`."""
+        """Wait until the thread has ended, after `abort`."""
         self._thread.join(timeout_s)
 
     def _begin(self, begin: Callable[[], _Run | None]) -> _Run | None:
         try:
             return begin()
         except Exception as error:
-            self._latch.trip(error)
-            self.hurry()
+            self._abort_signal.set(error)
+            self.ensure_progress()
             raise
 
-    def _give_up_after(self, work: PendingWork, timeout_s: float) -> None:
-        """Wait for a work that somebody else runs, no longer than `timeout_s`."""
-        self.hurry()
+    def _wait_with_timeout(self, work: PendingWork, timeout_s: float) -> None:
+        """Wait at most `timeout_s` for a work that another thread runs."""
+        self.ensure_progress()
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            while not work.has_ended():
+            while not work.is_finished():
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise CollectiveTimeout(
                         f"{work.name} still runs after {timeout_s} s; wait longer, or abort"
                         " the group"
                     )
-                self._listen(left_s)
+                self._wait_for_change(left_s)
 
-    def _listen(self, timeout_s: float | None) -> None:
-        self._listeners += 1
-        self._news.wait(timeout_s)
-        self._listeners -= 1
+    def _wait_for_change(self, timeout_s: float | None) -> None:
+        self._waiters += 1
+        self._changed.wait(timeout_s)
+        self._waiters -= 1
 
-    def _tell(self) -> None:
-        if self._listeners:
-            self._news.notify_all()
+    def _notify(self) -> None:
+        if self._waiters:
+            self._changed.notify_all()
 
     def _run(self) -> None:
-        while self._latch.error is None:
-            self._alarm.wait()
-            self._take_turn()
-            self._run_until(lambda: self._latch.error is not None)
-        self._take_turn()
-        # Waiters first: telling the peers may take a moment.
+        while self._abort_signal.error is None:
+            self._wakeup.wait()
+            self._acquire_turn()
+            self._run_until(lambda: self._abort_signal.error is not None)
+        self._acquire_turn()
+        # Waiters first: notifying the peers may take a while.
         with self._lock:
             while self._jobs:
-                self._jobs.popleft()[0].finish(self._latch.error)
-            self._tell()
-        self._alarm.close()
+                self._jobs.popleft()[0].finish(self._abort_signal.error)
+            self._notify()
+        self._wakeup.close()
         self._on_end()
 
-    def _take_turn(self) -> None:
+    def _acquire_turn(self) -> None:
         with self._lock:
             while self._is_running:
-                self._listen(None)
+                self._wait_for_change(None)
             self._is_running = True
 
     def _run_until(self, is_enough: Callable[[], bool]) -> None:
-        """Run what is in line, and give the turn back."""
+        """Run queued jobs until `is_enough`, then release the turn."""
         while True:
             with self._lock:
-                self._tell()
+                self._notify()
                 if is_enough() or not self._jobs:
                     self._is_running = False
                     return
                 work, run, has_begun = self._jobs.popleft()
                 if not self._jobs:
-                    self._alarm.call_off()
+                    self._wakeup.cancel()
             try:
-                self._latch.check()
+                self._abort_signal.raise_if_set()
                 run(time.monotonic() + self._timeout_s)
             except Exception as error:
-                self._latch.trip(error)
-                work.finish(self._latch.error)
-                self.hurry()
+                self._abort_signal.set(error)
+                work.finish(self._abort_signal.error)
+                self.ensure_progress()
             else:
                 work.finish()
             if not has_begun:

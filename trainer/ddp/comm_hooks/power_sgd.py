@@ -115,7 +115,7 @@ class PowerSGDState:
 
 
 def orthonormalise(matrix: Array, epsilon: float = 0.0) -> None:
-    """Make the columns of a matrix orthonormal in place, one after another (Gram-Schmidt).
+    """Make the columns of a matrix orthonormal in index, one after another (Gram-Schmidt).
 
     A column that lies in the space of those before it becomes zero.
     """
@@ -142,18 +142,18 @@ def power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFuture:
         return average(group, bucket)
     wanted = state.add_error(bucket)
     views = bucket.gradients()
-    thin = [place for place, view in enumerate(views) if _pays(view, state)]
-    plain = [view for place, view in enumerate(views) if place not in set(thin)]
+    thin = [index for index, view in enumerate(views) if _pays(view, state)]
+    plain = [view for index, view in enumerate(views) if index not in set(thin)]
     rest = _packed(group, plain, bucket.buffer().dtype)
     rest_work = group.all_reduce(rest, "avg") if plain else None
-    targets = [view_of(views[place], (views[place].shape[0], -1)) for place in thin]
+    targets = [view_of(views[index], (views[index].shape[0], -1)) for index in thin]
     # Products and norms of two-byte floats would overflow.
     wide = accumulation_dtype(bucket.buffer().dtype)
     matrices = [target.astype(wide, copy=False) for target in targets]
     width = state.matrix_approximation_rank
     starts = [
-        state.start((bucket.index(), place), m.shape[1], min(width, *m.shape), m)
-        for place, m in zip(thin, matrices, strict=True)
+        state.start((bucket.index(), index), m.shape[1], min(width, *m.shape), m)
+        for index, m in zip(thin, matrices, strict=True)
     ]
     ps = [m @ q for m, q in zip(matrices, starts, strict=True)]
     p_memory = _packed(group, ps, wide)
@@ -169,9 +169,9 @@ def power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFuture:
             p_work.wait()
             _unpack(p_memory, ps)
             qs = _second_half(state, group, matrices, ps)
-            for place, target, p, q in zip(thin, targets, ps, qs, strict=True):
+            for index, target, p, q in zip(thin, targets, ps, qs, strict=True):
                 target[...] = p @ q.T
-                state.keep((bucket.index(), place), q)
+                state.keep((bucket.index(), index), q)
         state.keep_error(bucket, wanted, bucket.buffer())
         return bucket.buffer()
 

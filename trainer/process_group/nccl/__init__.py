@@ -1,4 +1,4 @@
-"""The nccl backend: ranks with a GPU each. Never run on hardware yet; see docs."""
+"""The nccl backend: ranks with one GPU each. Not run on hardware yet; see docs."""
 
 from gradmesh.trainer.process_group.nccl.group import NcclProcessGroup as NcclProcessGroup
 

@@ -1,4 +1,4 @@
-"""cupy's NCCL binding, loaded on first use, and our words in its numbers."""
+"""cupy's NCCL binding: loading it, its constants, and creating a communicator."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from gradmesh.trainer.errors import BackendMissing, CollectiveTimeout
 from gradmesh.trainer.process_group.nccl import binding
 from gradmesh.trainer.process_group.nccl.stream import DeviceStream
 from gradmesh.trainer.process_group.process_group import ReduceOp
-from gradmesh.trainer.process_group.store import Store
+from gradmesh.trainer.process_group.store import Store, get_from_rank
 
 # Values of NCCL's ABI, which the binding exposes under these names.
 _TYPES: Final = {
@@ -26,7 +26,7 @@ _TYPES: Final = {
     np.dtype(np.float32): "NCCL_FLOAT32",
     np.dtype(np.float64): "NCCL_FLOAT64",
     np.dtype(ml_dtypes.bfloat16): "NCCL_BFLOAT16",
-    # Only compared and copied: false is 0 and true is 1.
+    # Only compared and copied: False is 0 and True is 1.
     np.dtype(np.bool_): "NCCL_UINT8",
 }
 _OPS: Final[dict[ReduceOp, str]] = {
@@ -59,8 +59,8 @@ def load() -> Any:
     return nccl
 
 
-def type_number(nccl: Any, dtype: np.dtype[Any]) -> int:
-    """Return NCCL's number of an element type.
+def dtype_constant(nccl: Any, dtype: np.dtype[Any]) -> int:
+    """Return NCCL's constant for a dtype.
 
     Raises:
         TypeError: NCCL cannot reduce such elements.
@@ -71,17 +71,17 @@ def type_number(nccl: Any, dtype: np.dtype[Any]) -> int:
     return int(getattr(nccl, name))
 
 
-def op_number(nccl: Any, op: ReduceOp) -> int:
-    """Return NCCL's number of a reduction."""
+def op_constant(nccl: Any, op: ReduceOp) -> int:
+    """Return NCCL's constant for a reduction."""
     return int(getattr(nccl, _OPS[op]))
 
 
 def async_error(communicator: Any) -> Exception | None:
-    """Return what went wrong in a communicator while nobody looked."""
+    """Return the asynchronous error of a communicator, or None."""
     try:
         communicator.check_async_error()
     except KeyError as error:
-        # cupy has no name for "in progress" and stumbles over it.
+        # cupy has no name for "in progress" and raises a KeyError.
         return None if error.args == (_IN_PROGRESS,) else error
     except RuntimeError as error:
         return error
@@ -94,17 +94,17 @@ def make_communicator(
     """Return NCCL's communicator of all ranks.
 
     Raises:
-        CollectiveTimeout: A rank did not come in time.
+        CollectiveTimeout: A rank did not connect in time.
     """
     nccl = binding.load()
     deadline = time.monotonic() + timeout_s
     if rank == 0:
         store.set("nccl/id", nccl.get_unique_id())
-    # NCCL waits for ever in its own rendezvous: so all must be there before it begins.
+    # NCCL's own rendezvous has no timeout, so all ranks must be ready before it starts.
     store.set(f"nccl/ready/{rank}", b"ready")
-    unique_id = _get(store, "nccl/id", 0, deadline)
+    unique_id = get_from_rank(store, "nccl/id", 0, deadline)
     for peer in range(world_size):
-        _get(store, f"nccl/ready/{peer}", peer, deadline)
+        get_from_rank(store, f"nccl/ready/{peer}", peer, deadline)
 
     def join() -> Any:
         stream.use_device()
@@ -113,18 +113,8 @@ def make_communicator(
     return run_with_deadline(join, "NCCL's rendezvous", deadline)
 
 
-def _get(store: Store, key: str, rank: int, deadline: float) -> bytes:
-    try:
-        return store.get(key, max(0.0, deadline - time.monotonic()))
-    except TimeoutError as error:
-        raise CollectiveTimeout(
-            f"rank {rank} did not publish {key!r} in time; see whether it still runs, then rejoin",
-            ranks=[rank],
-        ) from error
-
-
 def run_with_deadline(act: Callable[[], Any], what: str, deadline: float) -> Any:
-    """Do what cannot be interrupted on a thread that is left behind if it takes too long."""
+    """Run an uninterruptible call on a thread, which is abandoned after the deadline."""
     results: list[Any] = []
     errors: list[Exception] = []
 

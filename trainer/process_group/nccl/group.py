@@ -1,8 +1,8 @@
 """The process group of GPUs, over NCCL.
 
-Collectives run on a stream of the group; `wait` blocks the caller until its collective has ended,
-and lets the caller's stream go on behind it. NCCL chooses the order of sums: results are equal
-on all ranks, but not those of the host backends bit for bit.
+Collectives run on the group's own stream; `wait` blocks the caller until its collective has
+finished, and orders the caller's stream after it. NCCL chooses the order of sums: results are equal
+on all ranks, but not bit-identical to those of the host backends.
 """
 
 import threading
@@ -32,12 +32,12 @@ class NcclProcessGroup(ProcessGroup):
     """Ranks with a GPU each. Build it with `connect`; arrays are cupy's.
 
     Args:
-        communicator: NCCL's, with all ranks in it.
+        communicator: NCCL's communicator of all ranks.
         rank: This process's rank.
-        size: How many ranks take part.
+        size: Number of ranks.
         timeout_s: Longest time one collective may take.
-        store: Where ranks tell each other what NCCL does not.
-        stream: What collectives run on; closed with the group.
+        store: The rendezvous store of the group.
+        stream: The stream of the collectives; closed with the group.
     """
 
     def __init__(
@@ -62,8 +62,10 @@ class NcclProcessGroup(ProcessGroup):
         self._bytes_moved = 0
         self._sub_groups = 0
         self._children: list[NcclProcessGroup] = []
-        self._latch = AbortSignal()
-        self._watch = NcclWatchdog(communicator, rank, size, timeout_s, store, self._latch)
+        self._abort_signal = AbortSignal()
+        self._watchdog = NcclWatchdog(
+            communicator, rank, size, timeout_s, store, self._abort_signal
+        )
 
     @classmethod
     def connect(
@@ -76,19 +78,19 @@ class NcclProcessGroup(ProcessGroup):
         device: int | None = None,
         stream: DeviceStream | None = None,
     ) -> "NcclProcessGroup":
-        """Meet the other ranks of the generation and return the group.
+        """Connect to the other ranks of the generation and return the group.
 
         Args:
             store: The generation's store, shared by its ranks.
             rank: This process's rank.
-            world_size: How many ranks come.
-            timeout_s: Longest time to meet, and for one collective later.
+            world_size: Number of ranks.
+            timeout_s: Longest time to connect, and for one collective later.
             device: Number of this rank's GPU; None for the current one.
-            stream: What collectives run on; one of the device by default.
+            stream: The stream of the collectives; a new one of the device by default.
 
         Raises:
             BackendMissing: cupy or NCCL is not installed.
-            CollectiveTimeout: A rank did not come in time.
+            CollectiveTimeout: A rank did not connect in time.
         """
         validation.check_root(rank, world_size)
         binding.load()
@@ -112,12 +114,12 @@ class NcclProcessGroup(ProcessGroup):
 
     @property
     def size(self) -> int:
-        """How many ranks take part."""
+        """Number of ranks."""
         return self._size
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes a ring would have moved for this rank so far: NCCL does not tell."""
+        """Bytes a ring would have moved for this rank so far: NCCL does not report them."""
         return self._bytes_moved
 
     def __repr__(self) -> str:
@@ -132,12 +134,17 @@ class NcclProcessGroup(ProcessGroup):
         """Combine `array` over all ranks, in place, in NCCL's order."""
         self._check(array, "all_reduce")
         validation.check_op(array.dtype, op, "all_reduce")
-        kind, how = binding.type_number(self._nccl, array.dtype), binding.op_number(self._nccl, op)
+        nccl_type, nccl_op = (
+            binding.dtype_constant(self._nccl, array.dtype),
+            binding.op_constant(self._nccl, op),
+        )
 
         def issue() -> None:
             flat = self._stream.contiguous(array)
             at = flat.data.ptr
-            self._communicator.allReduce(at, at, flat.size, kind, how, self._stream.pointer)
+            self._communicator.allReduce(
+                at, at, flat.size, nccl_type, nccl_op, self._stream.pointer
+            )
             self._stream.put_back(array, flat)
 
         text = f"all_reduce({op}) of {array.size} {array.dtype.name}"
@@ -183,7 +190,10 @@ class NcclProcessGroup(ProcessGroup):
         self._check(output, "reduce_scatter", *inputs)
         validation.check_op(output.dtype, op, "reduce_scatter")
         validation.check_shares(output, inputs, self._rank, self._size, "reduce_scatter")
-        kind, how = binding.type_number(self._nccl, output.dtype), binding.op_number(self._nccl, op)
+        nccl_type, nccl_op = (
+            binding.dtype_constant(self._nccl, output.dtype),
+            binding.op_constant(self._nccl, op),
+        )
 
         def issue() -> None:
             flat = self._stream.contiguous(output)
@@ -192,7 +202,13 @@ class NcclProcessGroup(ProcessGroup):
                     part = self._stream.contiguous(given)
                     target = flat.data.ptr if root == self._rank else 0
                     self._communicator.reduce(
-                        part.data.ptr, target, part.size, kind, how, root, self._stream.pointer
+                        part.data.ptr,
+                        target,
+                        part.size,
+                        nccl_type,
+                        nccl_op,
+                        root,
+                        self._stream.pointer,
                     )
             self._stream.put_back(output, flat)
 
@@ -206,7 +222,7 @@ class NcclProcessGroup(ProcessGroup):
         self._check(None, "all_to_all", *outputs, *inputs)
         validation.check_swap(outputs, inputs, self._rank, self._size)
         text = f"all_to_all of {inputs[0].dtype.name}"
-        return self._messages(text, dict(enumerate(inputs)), dict(enumerate(outputs)))
+        return self._send_and_receive(text, dict(enumerate(inputs)), dict(enumerate(outputs)))
 
     def gather(self, outputs: Sequence[AnyArray] | None, array: AnyArray, root: int) -> Work:
         """Copy each rank's `array` into `outputs[rank]` on rank `root`."""
@@ -218,7 +234,9 @@ class NcclProcessGroup(ProcessGroup):
             self._check(None, "gather", *given)
             validation.check_gather_shapes(given, array, self._rank, self._size, "gather")
             targets = dict(enumerate(given))
-        return self._messages(f"gather({root}) of {array.dtype.name}", {root: array}, targets)
+        return self._send_and_receive(
+            f"gather({root}) of {array.dtype.name}", {root: array}, targets
+        )
 
     def scatter(self, array: AnyArray, inputs: Sequence[AnyArray] | None, root: int) -> Work:
         """Copy `inputs[r]` of rank `root` into `array` of rank r."""
@@ -232,35 +250,37 @@ class NcclProcessGroup(ProcessGroup):
             self._check(None, "scatter", *given)
             validation.check_shares(array, given, self._rank, self._size, "scatter")
             sources = dict(enumerate(given))
-        return self._messages(f"scatter({root}) of {array.dtype.name}", sources, {root: array})
+        return self._send_and_receive(
+            f"scatter({root}) of {array.dtype.name}", sources, {root: array}
+        )
 
     def send(self, array: AnyArray, to: int) -> Work:
-        """Send `array` to the rank `to`; ends when it is received."""
+        """Send `array` to the rank `to`; finishes when it is received."""
         self._check(array, "send")
         validation.check_peer(to, self._rank, self._size)
         text = f"send({self._rank} to {to}) of {array.size} {array.dtype.name}"
-        return self._messages(text, {to: array}, {}, [to])
+        return self._send_and_receive(text, {to: array}, {}, [to])
 
     def recv(self, array: AnyArray, source: int) -> Work:
         """Replace `array` by what the rank `source` sends."""
         self._check(array, "recv")
         validation.check_peer(source, self._rank, self._size)
         text = f"send({source} to {self._rank}) of {array.size} {array.dtype.name}"
-        return self._messages(text, {}, {source: array}, [source])
+        return self._send_and_receive(text, {}, {source: array}, [source])
 
     def barrier(self) -> Work:
-        """End once every rank has come here."""
+        """Finish once every rank has called it."""
 
         def issue() -> None:
-            number = binding.type_number(self._nccl, np.dtype(np.int32))
-            how = binding.op_number(self._nccl, "max")
+            dtype = binding.dtype_constant(self._nccl, np.dtype(np.int32))
+            op = binding.op_constant(self._nccl, "max")
             at = self._stream.token
-            self._communicator.allReduce(at, at, 1, number, how, self._stream.pointer)
+            self._communicator.allReduce(at, at, 1, dtype, op, self._stream.pointer)
 
         return self._submit("barrier", issue, None, 0)
 
     def sub_group(self, ranks: Sequence[int]) -> "NcclProcessGroup | None":
-        """Return a group of some of the ranks: a split of the communicator."""
+        """Return a group of some of the ranks, by a split of the communicator."""
         self._check_usable()
         members = validation.check_ranks(ranks, self._size)
         self._sub_groups += 1
@@ -275,29 +295,29 @@ class NcclProcessGroup(ProcessGroup):
         if part is None or color < 0:
             return None
         store = PrefixStore(self._store, f"sub_group/{self._sub_groups}")
-        place = members.index(self._rank)
-        stream = self._stream.another()
-        child = NcclProcessGroup(part, place, len(members), self._timeout_s, store, stream)
+        rank = members.index(self._rank)
+        stream = self._stream.new_stream()
+        child = NcclProcessGroup(part, rank, len(members), self._timeout_s, store, stream)
         self._children.append(child)
         return child
 
     def abort(self) -> None:
-        """End all pending works with GroupAborted, and what runs on the device."""
+        """End all pending works with GroupAborted, and abort what runs on the device."""
         for child in self._children:
             child.abort()
-        self._watch.end(GroupAborted(f"{self} was aborted; rejoin and build a new one"))
+        self._watchdog.abort(GroupAborted(f"{self} was aborted; rejoin and build a new one"))
 
     def close(self) -> None:
-        """Leave the group: pending works end with GroupClosed, peers see us go."""
+        """Leave the group: pending works end with GroupClosed, and the peers are notified."""
         for child in self._children:
             child.close()
         if self._is_closed:
             return
         self._is_closed = True
-        self._watch.end(GroupClosed(f"{self} was closed; build a new one"))
-        self._watch.join(_CLOSE_S)
+        self._watchdog.abort(GroupClosed(f"{self} was closed; build a new one"))
+        self._watchdog.join(_CLOSE_S)
         self._stream.close()
-        self._latch.close()
+        self._abort_signal.close()
 
     def _submit(
         self,
@@ -307,34 +327,34 @@ class NcclProcessGroup(ProcessGroup):
         nbytes: int,
         peers: Sequence[int] | None = None,
     ) -> Work:
-        """Put a collective on the stream.
+        """Enqueue a collective on the stream.
 
         Args:
             text: The collective in words.
             issue: Calls NCCL.
-            keep: Its arrays: cupy would give their memory to others while the stream uses it.
-            nbytes: What it moves.
-            peers: Who takes part; all if None.
+            keep: Its arrays: without a reference cupy would reuse their memory too early.
+            nbytes: Bytes that it moves.
+            peers: The ranks that take part; all if None.
         """
         with self._lock:
             self._check_usable()
-            self._stream.follow_caller()
+            self._stream.wait_for_caller()
             issue()
-            mark = self._stream.mark()
+            event = self._stream.record_event()
             self._number += peers is None
             self._bytes_moved += nbytes
-            work = PendingWork(text, self._watch, lambda: self._stream.lead_caller(mark))
-            self._watch.add(PendingCollective(work, mark, self._number, keep, peers))
+            work = PendingWork(text, self._watchdog, lambda: self._stream.make_caller_wait(event))
+            self._watchdog.add(PendingCollective(work, event, self._number, keep, peers))
         return work
 
-    def _messages(
+    def _send_and_receive(
         self,
         text: str,
         sources: dict[int, AnyArray],
         targets: dict[int, AnyArray],
         peers: Sequence[int] | None = None,
     ) -> Work:
-        """Send and receive, all at once, with ourselves among the peers."""
+        """Send and receive at once in one NCCL group call, this rank included."""
         number = int(self._nccl.NCCL_UINT8)
 
         def issue() -> None:
@@ -370,12 +390,12 @@ class NcclProcessGroup(ProcessGroup):
     def _check_usable(self) -> None:
         if self._is_closed:
             raise GroupClosed(f"{self} was closed; build a new one")
-        self._latch.check()
+        self._abort_signal.raise_if_set()
 
 
 @final
 class _Group:
-    """Calls that NCCL runs as one."""
+    """A group call: NCCL runs the calls inside as one."""
 
     def __init__(self, nccl: Any) -> None:
         self._nccl = nccl

@@ -1,7 +1,7 @@
-"""The stream that collectives run on, apart from the caller's: what the group needs of CUDA.
+"""The CUDA stream of a group's collectives, as a protocol.
 
-A protocol, because nothing of CUDA works without a driver: tests without a GPU put another in its
-place, everything else of the group is the same.
+A protocol, because CUDA needs a driver: tests without a GPU substitute another implementation, and
+the rest of the group is the same.
 """
 
 from typing import Any, Protocol, final
@@ -10,69 +10,69 @@ import numpy.typing as npt
 
 
 class StreamEvent(Protocol):
-    """A point in a stream's work."""
+    """An event recorded on a stream."""
 
-    def is_reached(self) -> bool:
-        """Return whether the stream has come so far."""
+    def is_done(self) -> bool:
+        """Return whether the stream has reached the event."""
 
 
 class DeviceStream(Protocol):
-    """A stream of its own, ordered against that of the caller."""
+    """A stream that can be ordered against that of the caller."""
 
     @property
     def pointer(self) -> int:
-        """What NCCL calls take."""
+        """The stream's handle for NCCL."""
 
     @property
     def token(self) -> int:
         """Address of four bytes of device memory, for collectives without data."""
 
-    def follow_caller(self) -> None:
-        """Let work that comes now wait for what the caller has queued on its stream."""
+    def wait_for_caller(self) -> None:
+        """Order further work after what the caller has enqueued on its stream."""
 
-    def mark(self) -> StreamEvent:
-        """Return the point behind all work so far."""
+    def record_event(self) -> StreamEvent:
+        """Record an event after all work so far."""
 
-    def lead_caller(self, mark: StreamEvent) -> None:
-        """Let the caller's stream wait until this one has reached a mark."""
+    def make_caller_wait(self, event: StreamEvent) -> None:
+        """Order the caller's stream after an event of this one."""
 
     def contiguous(self, array: Any) -> Any:
-        """Return an array's values as one run: itself, or a copy made on this stream."""
+        """Return the array if it is contiguous, or a contiguous copy made on this stream."""
 
     def put_back(self, array: Any, flat: Any) -> None:
-        """Copy a run back into its array, on this stream, if it is a copy."""
+        """Copy a contiguous copy back into its array, on this stream."""
 
     def empty(self, shape: Any, dtype: npt.DTypeLike) -> Any:
         """Return device memory."""
 
     def is_array(self, value: Any) -> bool:
-        """Return whether a value is an array of the device."""
+        """Return whether a value is a device array."""
 
     def use_device(self) -> None:
-        """Make the stream's device that of the calling thread."""
+        """Make the stream's device current in the calling thread."""
 
-    def another(self) -> "DeviceStream":
-        """Return another stream of the same device."""
+    def new_stream(self) -> "DeviceStream":
+        """Return a new stream of the same device."""
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the stream."""
 
 
 @final
-class _CudaMark:
-    """An event."""
+class _CudaEvent:
+    """A CUDA event."""
 
     def __init__(self, event: Any) -> None:
         self.event = event
 
-    def is_reached(self) -> bool:
-        """Return whether the event has happened."""
+    def is_done(self) -> bool:
+        """Return whether the event has completed."""
         return bool(self.event.done)
 
 
 @final
 class CudaStream:
-    """A stream of the current device.
+    """A non-blocking stream of a GPU.
 
     Args:
         device: Number of the GPU; None for the current one.
@@ -98,18 +98,18 @@ class CudaStream:
         """Address of four bytes."""
         return int(self._token.data.ptr)
 
-    def follow_caller(self) -> None:
+    def wait_for_caller(self) -> None:
         """Wait for the caller's current stream."""
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
 
-    def mark(self) -> _CudaMark:
+    def record_event(self) -> _CudaEvent:
         """Record an event."""
-        return _CudaMark(self._stream.record())
+        return _CudaEvent(self._stream.record())
 
-    def lead_caller(self, mark: StreamEvent) -> None:
-        """Let the caller's current stream wait for an event."""
-        assert isinstance(mark, _CudaMark)
-        self._cupy.cuda.get_current_stream().wait_event(mark.event)
+    def make_caller_wait(self, event: StreamEvent) -> None:
+        """Make the caller's current stream wait for an event."""
+        assert isinstance(event, _CudaEvent)
+        self._cupy.cuda.get_current_stream().wait_event(event.event)
 
     def contiguous(self, array: Any) -> Any:
         """Return the array, or a contiguous copy."""
@@ -117,7 +117,7 @@ class CudaStream:
             return self._cupy.ascontiguousarray(array)
 
     def put_back(self, array: Any, flat: Any) -> None:
-        """Copy the run back, if it is a copy."""
+        """Copy it back, if it is a copy."""
         if flat.data.ptr != array.data.ptr:
             with self._stream:
                 array[...] = flat.reshape(array.shape)
@@ -131,11 +131,11 @@ class CudaStream:
         return isinstance(value, self._cupy.ndarray)
 
     def use_device(self) -> None:
-        """Make the stream's device that of the calling thread."""
+        """Make the stream's device current in the calling thread."""
         self._cupy.cuda.Device(self._device).use()
 
-    def another(self) -> "CudaStream":
-        """Return another stream of the same device."""
+    def new_stream(self) -> "CudaStream":
+        """Return a new stream of the same device."""
         return CudaStream(self._device)
 
     def close(self) -> None:

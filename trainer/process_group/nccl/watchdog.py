@@ -1,8 +1,8 @@
-"""Watches over collectives on a GPU: NCCL itself waits for ever when a rank is gone.
+"""The watchdog of collectives on a GPU: NCCL itself waits for ever if a rank is gone.
 
-The watch sees that the oldest collective ends in time. When it does not, when NCCL reports an
-error, or when another rank says that it left, it aborts the communicator: that ends what hangs on
-the device. What the ranks tell each other then goes through the rendezvous store.
+The watchdog aborts the communicator if the oldest collective does not finish in time, if NCCL
+reports an error, or if another rank has left. The abort ends what hangs on the device. Ranks then
+exchange their progress and the reason through the rendezvous store.
 """
 
 import json
@@ -28,9 +28,9 @@ from gradmesh.trainer.process_group.store import Store
 from gradmesh.trainer.process_group.work import PendingWork
 
 _TICK_S = 0.002
-_ASK_S = 0.2
+_PROGRESS_S = 0.2
 _STORE_S = 0.1
-# A rank that has closed its group may have done so after its last part in this collective.
+# A rank may have closed its group after it finished its share of this collective.
 _CLOSED_S = 1.0
 
 
@@ -38,18 +38,18 @@ _CLOSED_S = 1.0
 class PendingCollective:
     """A collective on the device."""
 
-    __slots__ = ("keep", "mark", "number", "peers", "work")
+    __slots__ = ("event", "keep", "number", "peers", "work")
 
     def __init__(
         self,
         work: PendingWork,
-        mark: StreamEvent,
+        event: StreamEvent,
         number: int,
         keep: Any,
         peers: Sequence[int] | None,
     ) -> None:
         self.work = work
-        self.mark = mark
+        self.event = event
         self.number = number
         self.keep = keep
         self.peers = peers
@@ -57,15 +57,15 @@ class PendingCollective:
 
 @final
 class NcclWatchdog:
-    """Brings pending collectives to their end, in order.
+    """Finish pending collectives in order, or abort them.
 
     Args:
-        communicator: NCCL's.
+        communicator: NCCL's communicator.
         rank: This process's rank.
-        size: How many ranks take part.
+        size: Number of ranks.
         timeout_s: Longest time one collective may take.
-        store: Where ranks say how far they are and why they leave.
-        latch: Holds the group's end.
+        store: Where ranks publish their progress and why they leave.
+        abort_signal: Holds the error that ends the group.
     """
 
     def __init__(
@@ -75,87 +75,89 @@ class NcclWatchdog:
         size: int,
         timeout_s: float,
         store: Store,
-        latch: AbortSignal,
+        abort_signal: AbortSignal,
     ) -> None:
         self._communicator = communicator
         self._rank = rank
         self._size = size
         self._timeout_s = timeout_s
         self._store = store
-        self._latch = latch
+        self._abort_signal = abort_signal
         self._lock = threading.Lock()  # guards _pending
         self._pending: deque[PendingCollective] = deque()
         self._since = 0.0
-        self._was_busy = False
-        self._news = threading.Condition(self._lock)
+        self._has_unfinished = False
+        self._changed = threading.Condition(self._lock)
         self._thread = threading.Thread(
             target=self._run, name=f"process-group-nccl-{rank}", daemon=True
         )
         self._thread.start()
 
     def add(self, pending: PendingCollective) -> None:
-        """Watch over one more collective."""
+        """Watch one more collective."""
         with self._lock:
             if not self._pending:
                 self._since = time.monotonic()
             self._pending.append(pending)
-            self._news.notify_all()
+            self._changed.notify_all()
 
-    def end_of(self, work: PendingWork, timeout_s: float | None) -> None:
-        """Return once a collective has ended."""
+    def wait_for(self, work: PendingWork, timeout_s: float | None) -> None:
+        """Return once a collective has finished."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
-            while not work.has_ended():
-                self._settle()
-                if work.has_ended():
+            while not work.is_finished():
+                self._finish_done()
+                if work.is_finished():
                     return
                 if deadline is not None and time.monotonic() >= deadline:
                     raise CollectiveTimeout(
                         f"{work.name} still runs after {timeout_s} s; wait longer, or abort"
                         " the group"
                     )
-                self._news.wait(_TICK_S / 10)
+                self._changed.wait(_TICK_S / 10)
 
-    def hurry(self) -> None:
-        """Look at once how far the device is."""
+    def ensure_progress(self) -> None:
+        """Check at once what the device has finished."""
         with self._lock:
-            self._settle()
+            self._finish_done()
 
-    def end(self, error: Exception) -> None:
-        """Trip the latch, and let the watch do the rest. Does not block."""
-        self._latch.trip(error)
+    def abort(self, error: Exception) -> None:
+        """Set the abort signal; the watchdog's thread does the rest. Does not block."""
+        self._abort_signal.set(error)
         with self._lock:
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the watch has gone, after `end`."""
+        """Wait until the thread has ended, after `abort`."""
         self._thread.join(timeout_s)
 
-    def _settle(self) -> None:
-        """End what the device has done, in order."""
-        while self._pending and self._latch.error is None and self._pending[0].mark.is_reached():
+    def _finish_done(self) -> None:
+        """Finish the works that the device has done, in order."""
+        while (
+            self._pending and self._abort_signal.error is None and self._pending[0].event.is_done()
+        ):
             self._pending.popleft().work.finish()
             self._since = time.monotonic()
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _run(self) -> None:
-        asked_at = 0.0
-        while self._latch.error is None:
+        exchanged_at = 0.0
+        while self._abort_signal.error is None:
             with self._lock:
-                self._settle()
-                # Asked under the lock: `end` notifies once, perhaps before this thread waits.
-                if self._latch.error is None:
-                    self._news.wait(_TICK_S if self._pending else None)
+                self._finish_done()
+                # Checked under the lock: `abort` notifies once, perhaps before this thread waits.
+                if self._abort_signal.error is None:
+                    self._changed.wait(_TICK_S if self._pending else None)
                 head = self._pending[0] if self._pending else None
-            if head is None or self._latch.error is not None:
+            if head is None or self._abort_signal.error is not None:
                 continue
             now = time.monotonic()
             age_s = now - self._since
-            if now - asked_at >= _ASK_S and age_s >= _ASK_S:
-                asked_at = now
-                self._attempt(partial(self._ask, head, age_s))
+            if now - exchanged_at >= _PROGRESS_S and age_s >= _PROGRESS_S:
+                exchanged_at = now
+                self._attempt(partial(self._exchange_progress, head, age_s))
             if (error := async_error(self._communicator)) is not None:
-                self._latch.trip(
+                self._abort_signal.set(
                     PeerLost(
                         f"NCCL reports {error}: a rank or the network is gone; rejoin to go on in"
                         " the next generation",
@@ -164,19 +166,19 @@ class NcclWatchdog:
                     )
                 )
             elif age_s >= self._timeout_s:
-                self._latch.trip(self._diagnose(head))
+                self._abort_signal.set(self._diagnose(head))
         self._leave()
 
-    def _ask(self, head: PendingCollective, age_s: float) -> None:
-        """Say how far we are, and hear whether somebody has left."""
-        said = json.dumps([head.number, head.work.name]).encode()
-        self._store.set(f"nccl/at/{self._rank}", said)
+    def _exchange_progress(self, head: PendingCollective, age_s: float) -> None:
+        """Publish the progress of this rank, and set the abort signal if another rank has left."""
+        progress = json.dumps([head.number, head.work.name]).encode()
+        self._store.set(f"nccl/at/{self._rank}", progress)
         rank, kind, about = json.loads(self._store.get("nccl/left", _STORE_S))
         if rank != self._rank and (kind != MessageKind.CLOSED or age_s >= _CLOSED_S):
-            self._latch.trip(shutdown_error(MessageKind(kind), about, rank, f"rank {rank}"))
+            self._abort_signal.set(shutdown_error(MessageKind(kind), about, rank, f"rank {rank}"))
 
     def _diagnose(self, head: PendingCollective) -> Exception:
-        """Find out for whom a collective waits that did not end in time."""
+        """Return the error of a collective that timed out: which ranks it waits for."""
         silent, other = [], {}
         for rank in head.peers or [r for r in range(self._size) if r != self._rank]:
             try:
@@ -189,10 +191,10 @@ class NcclWatchdog:
             elif number == head.number and name != head.work.name:
                 other[rank] = name
         if other and not silent:
-            said = "; ".join(f"rank {rank}: {name}" for rank, name in other.items())
+            calls = "; ".join(f"rank {rank}: {name}" for rank, name in other.items())
             return CollectiveMismatch(
                 f"rank {self._rank} called {head.work.name} while others called something else"
-                f" ({said}); all ranks must call the same collectives in the same order"
+                f" ({calls}); all ranks must call the same collectives in the same order"
             )
         names = ", ".join(f"rank {rank}" for rank in silent) or "the device"
         return CollectiveTimeout(
@@ -202,26 +204,26 @@ class NcclWatchdog:
         )
 
     def _leave(self) -> None:
-        error = self._latch.error
+        error = self._abort_signal.error
         with self._lock:
-            self._settle_all(error)
-        # Destroying waits for the peers if they still owe something: not when all has failed.
-        if isinstance(error, GroupClosed) and not self._was_busy:
+            self._finish_all(error)
+        # `destroy` waits for collectives of the peers: not after a failure.
+        if isinstance(error, GroupClosed) and not self._has_unfinished:
             self._communicator.destroy()
         else:
             self._communicator.abort()
-        self._attempt(lambda: self._say_why(error))
+        self._attempt(lambda: self._publish_reason(error))
 
-    def _settle_all(self, error: Exception | None) -> None:
+    def _finish_all(self, error: Exception | None) -> None:
         while self._pending:
             pending = self._pending.popleft()
-            # Closed in good order: what the device has done is done.
-            done = not isinstance(error, GroupAborted) and pending.mark.is_reached()
-            self._was_busy = self._was_busy or not done
+            # After a close what the device has finished still succeeds.
+            done = not isinstance(error, GroupAborted) and pending.event.is_done()
+            self._has_unfinished = self._has_unfinished or not done
             pending.work.finish(None if done else error)
-        self._news.notify_all()
+        self._changed.notify_all()
 
-    def _say_why(self, error: Exception | None) -> None:
+    def _publish_reason(self, error: Exception | None) -> None:
         kind, about = shutdown_reason(error, self._rank)
         if kind is MessageKind.CLOSED:
             try:
@@ -229,11 +231,11 @@ class NcclWatchdog:
             except TimeoutError:
                 pass
             else:
-                return  # somebody had a better reason
+                return  # another rank has published a better reason
         self._store.set("nccl/left", json.dumps([self._rank, int(kind), about]).encode())
 
     def _attempt(self, act: Callable[[], None]) -> None:
-        """Do without the store where it fails: it may be gone with the generation."""
+        """Call a function and ignore its failure: the store may be gone with the generation."""
         try:
             act()
         except Exception:

@@ -1,6 +1,6 @@
-"""Words of shared memory that several processes read and write at once, for compiled code.
+"""Atomic operations on words of shared memory, for compiled code.
 
-Plain loads may be moved out of a loop by the compiler, so waiting on memory needs these.
+The compiler may move plain loads out of a loop, so waiting on memory needs these.
 All operations are sequentially consistent; addresses are integers.
 """
 
@@ -15,14 +15,14 @@ from numba.extending import intrinsic
 _WORD = ir.IntType(64)
 _MACHINE = platform.machine()
 
-# The kernel's numbers of futex(2).
+# Numbers of the futex(2) system call.
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}
 FUTEX: Final = _FUTEX.get(_MACHINE, -1)
-"""Number of the futex system call; -1 where we do not know it."""
+"""Number of the futex system call; -1 on other architectures."""
 
 
 def _intrinsic(function: Callable[..., Any]) -> Any:
-    """Make a function that writes the code of a call; its arguments are types, but the first."""
+    """Declare a typed numba intrinsic: the function returns a signature and a code generator."""
     return intrinsic(function)
 
 
@@ -39,7 +39,7 @@ def load(typing: Any, address: Any) -> Any:
 
 @_intrinsic
 def store(typing: Any, address: Any, value: Any) -> Any:
-    """Put a value into the word at an address."""
+    """Store a value into the word at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], _WORD.as_pointer())
@@ -62,7 +62,7 @@ def add(typing: Any, address: Any, value: Any) -> Any:
 
 @_intrinsic
 def relax(typing: Any) -> Any:
-    """Tell the processor that we spin."""
+    """Hint the processor that this is a spin-wait."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if _MACHINE == "x86_64":

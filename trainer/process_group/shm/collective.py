@@ -1,8 +1,8 @@
-"""The collectives of one host: ranks read and write one another's memory.
+"""Collectives of ranks on one host, which read and write each other's memory.
 
-All-reduce of big arrays: each rank sums its slice of everybody's memory, in rank order, and writes
-it back to everybody: one pass, no copy. Arrays outside the shared memory are copied in and out.
-Small ones are copied into a slot at the call; whoever waits sums all of them.
+All-reduce of big arrays: each rank sums its slice of all ranks' arrays in rank order and writes the
+result to all of them: one pass, no copy. Arrays outside the shared memory are copied in and out.
+Small arrays are copied into a slot in the call; the thread that waits sums the slots of all ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,70 +20,72 @@ from gradmesh.trainer.process_group.shm import kernel
 from gradmesh.trainer.process_group.shm.slot_ring import SMALL_BYTES, MemoryRange, SlotRing
 
 _ALIGN = 64
-_NOWHERE = 0
-# The others would need numpy's own rules for NaN and half precision over again.
+_NO_OFFSET = 0
+# Compiling the others would mean to repeat numpy's rules for NaN and half precision.
 _COMPILED_OPS = ("sum", "avg")
 
 
 @final
 class SharedCollectives(Collectives):
-    """What a rank does in each collective, in shared memory. One thread at a time.
+    """Run each collective in shared memory. One thread at a time.
 
     Args:
-        team: The ranks.
-        round_: Moves messages between two ranks.
-        count: Told how many bytes crossed between ranks.
+        ring: The slots in shared memory.
+        transport: Sends messages between two ranks.
+        count: Called with the number of bytes that crossed between ranks.
     """
 
-    def __init__(self, team: SlotRing, round_: PeerTransport, count: Callable[[int], None]) -> None:
-        super().__init__(team.rank, team.size, round_)
-        self._team = team
+    def __init__(
+        self, ring: SlotRing, transport: PeerTransport, count: Callable[[int], None]
+    ) -> None:
+        super().__init__(ring.rank, ring.size, transport)
+        self._ring = ring
         self._count = count
         self._stage = np.empty(0, np.uint8)
-        self._rooms = {dtype: np.empty(kernel.BLOCK, dtype) for dtype in kernel.COMPILED}
+        self._blocks = {dtype: np.empty(kernel.BLOCK, dtype) for dtype in kernel.COMPILED}
 
     def begin_all_reduce(self, text: str, array: AnyArray, op: ReduceOp) -> Continuation | None:
-        """Put a small array into its slot, if that is free."""
-        if array.nbytes > SMALL_BYTES or self._team.next_number() is None:
+        """Copy a small array into its slot, if that is free."""
+        if array.nbytes > SMALL_BYTES or self._ring.next_number() is None:
             return None
         return partial(self._sum_small, text, array, op, self._begin_small(text, array))
 
     def begin_barrier(self, text: str) -> Continuation | None:
-        """Count ourselves, if the slot is free."""
-        if self._team.next_number() is None:
+        """Arrive at the barrier, if the slot is free."""
+        if self._ring.next_number() is None:
             return None
-        return partial(self._end_barrier, text, self._team.begin(text, _NOWHERE, 0))
+        return partial(self._end_barrier, text, self._ring.begin(text, _NO_OFFSET, 0))
 
     def needs_thread(self) -> bool:
-        """Return False: what has begun lies where the peers see it."""
+        """Return False: the peers read from shared memory what this rank has begun."""
         return False
 
     def barrier(self, text: str, deadline: float) -> None:
-        """Hear of every peer."""
-        self._team.wait_for_slot(deadline)
-        self._end_barrier(text, self._team.begin(text, _NOWHERE, 0), deadline)
+        """Wait for every peer."""
+        self._ring.wait_for_slot(deadline)
+        self._end_barrier(text, self._ring.begin(text, _NO_OFFSET, 0), deadline)
 
     def _end_barrier(self, text: str, number: int, deadline: float) -> None:
-        self._team.meet(number, text, deadline)
-        self._team.finish(number)
+        self._ring.meet(number, text, deadline)
+        self._ring.finish(number)
 
     def all_reduce(self, text: str, array: AnyArray, op: ReduceOp, deadline: float) -> None:
-        """Combine `array` in place."""
+        """Combine `array` in range_."""
         if array.nbytes <= SMALL_BYTES:
-            self._team.wait_for_slot(deadline)
+            self._ring.wait_for_slot(deadline)
             self._sum_small(text, array, op, self._begin_small(text, array), deadline)
             return
-        offset = self._team.memories[self._rank].offset_of(array)
+        offset = self._ring.memories[self._rank].offset_of(array)
         stage = None
         if offset < 0:
             stage = view_of(self._staged(array.nbytes).view(array.dtype), array.shape)
             stage[...] = array
             offset = self._offset(stage)
-        self._with_all(
+        self._run_with_all(
             text,
             offset,
             array.nbytes,
-            lambda places: self._sum_slice(places, array, op),
+            lambda ranges: self._sum_slice(ranges, array, op),
             deadline,
         )
         if stage is not None:
@@ -93,55 +95,55 @@ class SharedCollectives(Collectives):
     def reduce_scatter(
         self, text: str, output: AnyArray, inputs: Sequence[AnyArray], op: ReduceOp, deadline: float
     ) -> None:
-        """Combine everybody's `inputs[rank]` into `output`."""
+        """Combine `inputs[rank]` of all ranks into `output`."""
 
-        def reduce(places: Sequence[MemoryRange]) -> None:
-            parts = [self._unpack(places, r, self._rank, output) for r in range(self._size)]
+        def reduce(ranges: Sequence[MemoryRange]) -> None:
+            parts = [self._unpack(ranges, r, self._rank, output) for r in range(self._size)]
             total = parts[0].copy()
             reduce_in_order([total, *parts[1:]], op, out=total)
             output[...] = total
 
-        self._with_all(text, *self._pack(inputs), reduce, deadline)
+        self._run_with_all(text, *self._pack(inputs), reduce, deadline)
 
     def broadcast(self, text: str, array: AnyArray, root: int, deadline: float) -> None:
         """Copy the root's `array` to all."""
-        offset = _NOWHERE
+        offset = _NO_OFFSET
         if self._rank == root:
-            offset = self._team.memories[self._rank].offset_of(array)
+            offset = self._ring.memories[self._rank].offset_of(array)
             if offset < 0:
                 offset = self._pack_one(array)
 
-        def take(places: Sequence[MemoryRange]) -> None:
+        def take(ranges: Sequence[MemoryRange]) -> None:
             if self._rank != root:
-                array[...] = self._peer(root, places[root], array)
+                array[...] = self._peer(root, ranges[root], array)
 
-        self._with_all(text, offset, array.nbytes, take, deadline)
+        self._run_with_all(text, offset, array.nbytes, take, deadline)
 
     def all_gather(
         self, text: str, outputs: Sequence[AnyArray], array: AnyArray, deadline: float
     ) -> None:
-        """Copy everybody's `array` to all."""
-        offset = self._team.memories[self._rank].offset_of(array)
+        """Copy the `array` of every rank to all."""
+        offset = self._ring.memories[self._rank].offset_of(array)
         if offset < 0:
             offset = self._pack_one(array)
 
-        def take(places: Sequence[MemoryRange]) -> None:
+        def take(ranges: Sequence[MemoryRange]) -> None:
             for r in self._peers:
-                outputs[r][...] = self._peer(r, places[r], outputs[r])
+                outputs[r][...] = self._peer(r, ranges[r], outputs[r])
 
-        self._with_all(text, offset, array.nbytes, take, deadline)
+        self._run_with_all(text, offset, array.nbytes, take, deadline)
         outputs[self._rank][...] = array
 
     def all_to_all(
         self, text: str, outputs: Sequence[AnyArray], inputs: Sequence[AnyArray], deadline: float
     ) -> None:
-        """Copy a part to each, and take one from each."""
+        """Send a part to each rank, and receive one from each."""
 
-        def take(places: Sequence[MemoryRange]) -> None:
+        def take(ranges: Sequence[MemoryRange]) -> None:
             for r in range(self._size):
-                outputs[r][...] = self._unpack(places, r, self._rank, outputs[r])
+                outputs[r][...] = self._unpack(ranges, r, self._rank, outputs[r])
 
-        self._with_all(text, *self._pack(inputs), take, deadline)
+        self._run_with_all(text, *self._pack(inputs), take, deadline)
 
     def gather(
         self,
@@ -151,14 +153,14 @@ class SharedCollectives(Collectives):
         root: int,
         deadline: float,
     ) -> None:
-        """Copy everybody's `array` to the root."""
+        """Copy the `array` of every rank to the root."""
 
-        def take(places: Sequence[MemoryRange]) -> None:
+        def take(ranges: Sequence[MemoryRange]) -> None:
             if outputs is not None and self._rank == root:
                 for r in range(self._size):
-                    outputs[r][...] = self._peer(r, places[r], outputs[r])
+                    outputs[r][...] = self._peer(r, ranges[r], outputs[r])
 
-        self._with_all(text, self._pack_one(array), array.nbytes, take, deadline)
+        self._run_with_all(text, self._pack_one(array), array.nbytes, take, deadline)
 
     def scatter(
         self,
@@ -169,16 +171,16 @@ class SharedCollectives(Collectives):
         deadline: float,
     ) -> None:
         """Copy each rank's share from the root."""
-        place = MemoryRange(_NOWHERE, 0)
+        range_ = MemoryRange(_NO_OFFSET, 0)
         if inputs is not None and self._rank == root:
-            place = self._pack(inputs)
+            range_ = self._pack(inputs)
 
-        def take(places: Sequence[MemoryRange]) -> None:
-            array[...] = self._unpack(places, root, self._rank, array)
+        def take(ranges: Sequence[MemoryRange]) -> None:
+            array[...] = self._unpack(ranges, root, self._rank, array)
 
-        self._with_all(text, *place, take, deadline)
+        self._run_with_all(text, *range_, take, deadline)
 
-    def _with_all(
+    def _run_with_all(
         self,
         text: str,
         offset: int,
@@ -186,86 +188,86 @@ class SharedCollectives(Collectives):
         act: Callable[[Sequence[MemoryRange]], None],
         deadline: float,
     ) -> None:
-        """Act while everybody's memory is there to read, and wait until all have acted."""
-        self._team.wait_for_slot(deadline)
-        number = self._team.begin(text, offset, nbytes)
-        self._team.meet(number, text, deadline)
-        act(self._team.places(number))
-        self._team.finish(number)
-        self._team.wait_for_all(number, text, deadline)
+        """Call `act` when all ranks have arrived, and wait until all have finished."""
+        self._ring.wait_for_slot(deadline)
+        number = self._ring.begin(text, offset, nbytes)
+        self._ring.meet(number, text, deadline)
+        act(self._ring.ranges(number))
+        self._ring.finish(number)
+        self._ring.wait_for_all(number, text, deadline)
 
     def _begin_small(self, text: str, array: AnyArray) -> int:
         if _is_plain(array):
-            return self._team.begin_small(text, array.reshape(-1))
-        # The slot of the number that `begin` gives next.
-        number = self._team.next_number()
+            return self._ring.begin_small(text, array.reshape(-1))
+        # The slot of the number that the next `begin` returns.
+        number = self._ring.next_number()
         assert number is not None
-        offset = self._team.small(number)
-        own = self._team.memories[self._rank]
+        offset = self._ring.small(number)
+        own = self._ring.memories[self._rank]
         own.array(offset, array.shape, array.dtype)[...] = array
-        return self._team.begin(text, offset, array.nbytes)
+        return self._ring.begin(text, offset, array.nbytes)
 
     def _sum_small(
         self, text: str, array: AnyArray, op: ReduceOp, number: int, deadline: float
     ) -> None:
-        self._team.meet(number, text, deadline)
+        self._ring.meet(number, text, deadline)
         if op in _COMPILED_OPS and _is_plain(array):
-            self._team.finish_small(number, array.reshape(-1), op == "avg")
+            self._ring.finish_small(number, array.reshape(-1), op == "avg")
         else:
-            offset = self._team.small(number)
-            parts = [m.array(offset, array.shape, array.dtype) for m in self._team.memories]
+            offset = self._ring.small(number)
+            parts = [m.array(offset, array.shape, array.dtype) for m in self._ring.memories]
             total = parts[0].copy()
             reduce_in_order([total, *parts[1:]], op, out=total)
             array[...] = total
-            self._team.finish(number)
+            self._ring.finish(number)
         self._count(2 * (self._size - 1) * array.nbytes)
 
-    def _sum_slice(self, places: Sequence[MemoryRange], array: AnyArray, op: ReduceOp) -> None:
-        """Sum our slice of everybody's array, into everybody's."""
+    def _sum_slice(self, ranges: Sequence[MemoryRange], array: AnyArray, op: ReduceOp) -> None:
+        """Sum this rank's slice of all arrays, and write it to all of them."""
         cut = _slice(array.size, array.dtype.itemsize, self._rank, self._size)
-        memories = self._team.memories
+        memories = self._ring.memories
         if array.dtype in kernel.COMPILED and op in _COMPILED_OPS:
-            at = [m.address + place.offset for m, place in zip(memories, places, strict=True)]
+            at = [m.address + range_.offset for m, range_ in zip(memories, ranges, strict=True)]
             addresses = np.array(at, np.int64)
-            room = self._rooms[array.dtype]
+            scratch = self._blocks[array.dtype]
             reduce = kernel.mean if op == "avg" else kernel.total
-            reduce(addresses, addresses, cut.start, cut.stop, room)
+            reduce(addresses, addresses, cut.start, cut.stop, scratch)
             return
         parts = [
-            m.array(place.offset, array.size, array.dtype)[cut]
-            for m, place in zip(memories, places, strict=True)
+            m.array(range_.offset, array.size, array.dtype)[cut]
+            for m, range_ in zip(memories, ranges, strict=True)
         ]
         reduce_in_order(parts, op, out=parts[self._rank])
         for r in self._peers:
             parts[r][...] = parts[self._rank]
 
-    def _peer(self, rank: int, place: MemoryRange, like: AnyArray) -> AnyArray:
-        """Return a rank's part as an array, after checking that it has the size we expect."""
-        if place.nbytes != like.nbytes:
-            raise _other_size(rank, place.nbytes, like.nbytes)
-        return self._team.memories[rank].array(place.offset, like.shape, like.dtype)
+    def _peer(self, rank: int, range_: MemoryRange, like: AnyArray) -> AnyArray:
+        """Return a rank's array, or raise if its size differs from the expected one."""
+        if range_.nbytes != like.nbytes:
+            raise _other_size(rank, range_.nbytes, like.nbytes)
+        return self._ring.memories[rank].array(range_.offset, like.shape, like.dtype)
 
     def _staged(self, nbytes: int) -> AnyArray:
-        """Return shared scratch memory that lives until the next call."""
+        """Return shared scratch memory, valid until the next call."""
         if self._stage.size < nbytes:
             self._stage = np.empty(0, np.uint8)
-            self._stage = self._team.heap.empty(nbytes, np.uint8)
+            self._stage = self._ring.heap.empty(nbytes, np.uint8)
         return self._stage[:nbytes]
 
     def _offset(self, array: AnyArray) -> int:
-        offset = self._team.memories[self._rank].offset_of(array)
+        offset = self._ring.memories[self._rank].offset_of(array)
         if offset < 0:
             raise MemoryError(f"no shared memory is left for {array.nbytes} bytes")
         return offset
 
     def _pack_one(self, array: AnyArray) -> int:
-        """Copy an array to scratch memory; return where that is."""
+        """Copy an array to scratch memory; return its offset."""
         stage = self._staged(max(array.nbytes, 1))[: array.nbytes]
         view_of(stage.view(array.dtype), array.shape)[...] = array
         return self._offset(stage)
 
     def _pack(self, arrays: Sequence[AnyArray]) -> MemoryRange:
-        """Copy one array for each rank to scratch memory, behind a table of their sizes."""
+        """Copy one array for each rank to scratch memory, after a table of their sizes."""
         sizes = np.array([array.nbytes for array in arrays], np.int64)
         starts = _starts(sizes)
         stage = self._staged(int(starts[-1]))
@@ -276,10 +278,10 @@ class SharedCollectives(Collectives):
         return MemoryRange(self._offset(stage), stage.nbytes)
 
     def _unpack(
-        self, places: Sequence[MemoryRange], rank: int, index: int, like: AnyArray
+        self, ranges: Sequence[MemoryRange], rank: int, index: int, like: AnyArray
     ) -> AnyArray:
-        """Return the part for rank `index` of what a rank packed."""
-        memory, offset = self._team.memories[rank], places[rank].offset
+        """Return the part for rank `index` of the arrays that a rank packed."""
+        memory, offset = self._ring.memories[rank], ranges[rank].offset
         sizes = memory.array(offset, self._size, np.int64)
         if sizes[index] != like.nbytes:
             raise _other_size(rank, int(sizes[index]), like.nbytes)
@@ -288,18 +290,18 @@ class SharedCollectives(Collectives):
 
 
 def _starts(sizes: AnyArray) -> AnyArray:
-    """Return where each part begins, and where the last one ends."""
+    """Return the offset of each part, and the end of the last one."""
     lengths = np.concatenate([[sizes.nbytes], sizes])
     return np.cumsum(-(-lengths // _ALIGN) * _ALIGN)
 
 
 def _is_plain(array: AnyArray) -> bool:
-    """Return whether compiled code can take the values of an array as they lie."""
+    """Return whether compiled code can use an array in range_."""
     return type(array) is np.ndarray and array.flags.carray and array.dtype in kernel.COMPILED
 
 
 def _slice(count: int, itemsize: int, rank: int, size: int) -> slice:
-    """Return a rank's slice, cut where cache lines are: two ranks never write to one."""
+    """Return a rank's slice, aligned to cache lines: two ranks never write to the same one."""
     line = _ALIGN // itemsize
     lines = -(-count // line)
     edges = [min(count, r * lines // size * line) for r in (rank, rank + 1)]
@@ -308,6 +310,6 @@ def _slice(count: int, itemsize: int, rank: int, size: int) -> slice:
 
 def _other_size(rank: int, nbytes: int, expected: int) -> CollectiveMismatch:
     return CollectiveMismatch(
-        f"rank {rank} brings {nbytes} bytes, this rank expects {expected}; all ranks must call"
+        f"rank {rank} passed {nbytes} bytes, this rank expects {expected}; all ranks must call"
         " the same collectives with the same shapes"
     )

@@ -8,65 +8,65 @@ import numpy.typing as npt
 from gradmesh.trainer.process_group.abort_signal import AbortSignal
 from gradmesh.trainer.process_group.host_group import HostProcessGroup
 from gradmesh.trainer.process_group.message import shutdown_reason
+from gradmesh.trainer.process_group.peer.transport import SocketTransport
 from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup
 from gradmesh.trainer.process_group.shm.collective import SharedCollectives
 from gradmesh.trainer.process_group.shm.host_peers import HostPeers
 from gradmesh.trainer.process_group.store import PrefixStore, Store
-from gradmesh.trainer.process_group.tcp.transport import SocketTransport
 from gradmesh.trainer.process_group.validation import check_root
 
-_FAREWELL_S = 0.5
+_SHUTDOWN_S = 0.5
 
 
 @final
 class ShmProcessGroup(HostProcessGroup):
     """Ranks of one host. Build it with `connect`; use it from any thread.
 
-    Messages between two ranks go through unix sockets, all else through memory that all have
-    mapped. The sockets also tell when a rank is gone.
+    Messages between two ranks go through unix sockets, everything else through shared memory.
+    A closed socket also shows that a rank is gone.
 
     Args:
-        neighbours: The ranks.
-        latch: Holds the group's end.
+        host_peers: The connected ranks.
+        abort_signal: Holds the error that ends the group.
         timeout_s: Longest time one collective may take.
-        store: Where sub-groups meet.
+        store: Rendezvous store of sub-groups.
     """
 
     def __init__(
-        self, neighbours: HostPeers, latch: AbortSignal, timeout_s: float, store: Store
+        self, host_peers: HostPeers, abort_signal: AbortSignal, timeout_s: float, store: Store
     ) -> None:
-        self._neighbours = neighbours
-        self._team = neighbours.team
-        self._links = neighbours.links
-        self._identity = neighbours.identity
+        self._host_peers = host_peers
+        self._ring = host_peers.ring
+        self._links = host_peers.links
+        self._identity = host_peers.identity
         self._store = store
         self._bytes_shared = 0
-        self._rounds = SocketTransport(self._links, latch)
-        collectives = SharedCollectives(self._team, self._rounds, self._count)
-        super().__init__(self._team.rank, self._team.size, timeout_s, latch, collectives)
+        self._transport = SocketTransport(self._links, abort_signal)
+        collectives = SharedCollectives(self._ring, self._transport, self._count)
+        super().__init__(self._ring.rank, self._ring.size, timeout_s, abort_signal, collectives)
 
     @classmethod
     def connect(
         cls, store: Store, *, generation: int, rank: int, world_size: int, timeout_s: float
     ) -> "ShmProcessGroup":
-        """Meet the other ranks of the generation and return the group.
+        """Connect to the other ranks of the generation and return the group.
 
         Args:
             store: The generation's store, shared by its ranks.
-            generation: The membership the group belongs to.
+            generation: The generation of the group.
             rank: This process's rank.
-            world_size: How many ranks come, all on this host.
-            timeout_s: Longest time to meet, and for one collective later.
+            world_size: Number of ranks, all on this host.
+            timeout_s: Longest time to connect, and for one collective later.
 
         Raises:
-            CollectiveTimeout: A rank did not come in time.
+            CollectiveTimeout: A rank did not connect in time.
             PeerLost: A rank cannot be reached, as when it is on another host.
             HandshakeRefused: A rank is in another generation.
         """
         check_root(rank, world_size)
-        latch = AbortSignal()
-        neighbours = HostPeers(store, generation, rank, range(world_size), timeout_s, latch)
-        return cls(neighbours, latch, timeout_s, store)
+        abort_signal = AbortSignal()
+        host_peers = HostPeers(store, generation, rank, range(world_size), timeout_s, abort_signal)
+        return cls(host_peers, abort_signal, timeout_s, store)
 
     @property
     def backend(self) -> str:
@@ -75,16 +75,16 @@ class ShmProcessGroup(HostProcessGroup):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that crossed between this rank's memory and that of others so far."""
+        """Bytes moved between this rank's memory and that of others so far."""
         return self._bytes_shared + sum(link.bytes_moved for link in self._links.values())
 
     def __repr__(self) -> str:
-        who = self._identity
-        return f"ShmProcessGroup(rank={who.rank}/{who.world_size}, generation={who.generation})"
+        own = self._identity
+        return f"ShmProcessGroup(rank={own.rank}/{own.world_size}, generation={own.generation})"
 
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> AnyArray:
         """Return shared memory: all_reduce works on it in place, without a copy."""
-        return self._team.heap.empty(shape if isinstance(shape, int) else tuple(shape), dtype)
+        return self._ring.heap.empty(shape if isinstance(shape, int) else tuple(shape), dtype)
 
     def _count(self, nbytes: int) -> None:
         self._bytes_shared += nbytes
@@ -99,9 +99,9 @@ class ShmProcessGroup(HostProcessGroup):
         )
 
     def _interrupt(self) -> None:
-        self._team.interrupt()
+        self._ring.interrupt()
 
     def _leave(self) -> None:
-        kind, about = shutdown_reason(self._latch.error, self.rank)
-        self._neighbours.leave(kind, about)
-        self._rounds.leave(kind, about, _FAREWELL_S)
+        kind, about = shutdown_reason(self._abort_signal.error, self.rank)
+        self._host_peers.leave(kind, about)
+        self._transport.leave(kind, about, _SHUTDOWN_S)

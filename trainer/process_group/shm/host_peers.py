@@ -1,4 +1,4 @@
-"""How the ranks of one host get at one another's memory: descriptors through their unix sockets."""
+"""Connect the ranks of one host: unix sockets, memory shared by descriptors, and the slot ring."""
 
 import os
 import select
@@ -10,13 +10,13 @@ from typing import final
 from gradmesh.trainer.errors import CollectiveTimeout
 from gradmesh.trainer.process_group.abort_signal import AbortSignal
 from gradmesh.trainer.process_group.message import MessageKind, peer_lost
+from gradmesh.trainer.process_group.peer.handshake import RankIdentity
+from gradmesh.trainer.process_group.peer.link import PeerLink
+from gradmesh.trainer.process_group.peer.rendezvous import connect_mesh, share_secret
 from gradmesh.trainer.process_group.shm import kernel
 from gradmesh.trainer.process_group.shm.memory import SharedMemory
 from gradmesh.trainer.process_group.shm.slot_ring import SlotRing
 from gradmesh.trainer.process_group.store import Store
-from gradmesh.trainer.process_group.tcp.handshake import RankIdentity
-from gradmesh.trainer.process_group.tcp.link import PeerLink
-from gradmesh.trainer.process_group.tcp.rendezvous import connect_mesh, share_secret
 
 _TOKEN = b"M"
 
@@ -24,13 +24,13 @@ _TOKEN = b"M"
 def share_memory(
     rank: int, size: int, links: Mapping[int, PeerLink], timeout_s: float
 ) -> list[SharedMemory]:
-    """Make this rank's memory, swap descriptors with all others; return everybody's memory.
+    """Create this rank's memory, exchange descriptors; return the memories of all ranks.
 
     Args:
         rank: This process's rank.
-        size: How many ranks there are.
+        size: Number of ranks.
         links: A unix socket to every other rank, not yet used.
-        timeout_s: For all of it.
+        timeout_s: Longest time for the whole exchange.
 
     Raises:
         CollectiveTimeout: A rank did not send its descriptor in time.
@@ -79,20 +79,20 @@ _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 @final
 class HostPeers:
-    """Ranks of one host that share memory; the sockets tell when one is gone.
+    """Connect ranks of one host that share memory; a closed socket shows that one is gone.
 
     Args:
-        store: Where they meet, and nobody else.
-        generation: The membership they belong to.
+        store: The rendezvous store of these ranks only.
+        generation: The generation of the group.
         rank: This process's rank among them.
-        ranks: What errors call each of them.
-        timeout_s: Longest time to meet.
-        latch: Ends waits early when it trips.
+        ranks: Their ranks in the whole group, for errors.
+        timeout_s: Longest time to connect.
+        abort_signal: Ends waits early when it is set.
 
     Attributes:
-        team: Where they meet in shared memory.
-        links: A unix socket to every other one, by its place.
-        identity: Who we are among them.
+        ring: Synchronises them in shared memory.
+        links: A unix socket to each of the others, by rank.
+        identity: This process's identity among them.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class HostPeers:
         rank: int,
         ranks: Sequence[int],
         timeout_s: float,
-        latch: AbortSignal,
+        abort_signal: AbortSignal,
     ) -> None:
         kernel.warm_up()
         secret = share_secret(store, rank, timeout_s)
@@ -117,20 +117,20 @@ class HostPeers:
             raise
         self._ranks = ranks
         names = [self.links[r].address if r in self.links else "here" for r in range(len(ranks))]
-        self.team = SlotRing(rank, memories, latch, self._look, names, ranks)
+        self.ring = SlotRing(rank, memories, abort_signal, self._check_alive, names, ranks)
 
     def leave(self, kind: MessageKind, about: int) -> None:
-        """Tell the others why we come no more."""
-        self.team.leave(kind, about)
+        """Publish the reason why this rank leaves."""
+        self.ring.leave(kind, about)
 
     def close(self) -> None:
         """Close the sockets."""
         for link in self.links.values():
             link.close()
 
-    def _look(self, place: int) -> None:
-        """Raise if a rank's socket says that it is gone."""
+    def _check_alive(self, rank: int) -> None:
+        """Raise if a rank's socket is closed."""
         poll = select.poll()
-        poll.register(self.links[place], 0)
+        poll.register(self.links[rank], 0)
         if any(event & _GONE for _, event in poll.poll(0)):
-            raise peer_lost(self._ranks[place], self.links[place].address, "it is gone")
+            raise peer_lost(self._ranks[rank], self.links[rank].address, "it is gone")

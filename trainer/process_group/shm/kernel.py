@@ -1,7 +1,7 @@
-"""Compiled inner loops of the shm backend: meeting at a counter, and sums in rank order.
+"""Compiled inner loops of the shm backend: waiting on counters, and sums in rank order.
 
-Without the GIL, so that a rank that waits or sums leaves the interpreter to others. The sums
-do what numpy's ufuncs do, element by element: no fast-math, no other order.
+They release the GIL, so that other threads run while a rank waits or sums. The sums do what numpy's
+ufuncs do, element by element: no fast-math, no other order.
 """
 
 from typing import Any, Final
@@ -32,32 +32,32 @@ HEADER_BYTES: Final = 128
 """A rank's header in a slot: two words, then the collective in words, at HEADER_TEXT."""
 
 BLOCK: Final = 2048
-"""Elements summed at a time: they stay in the first cache."""
+"""Elements summed at a time: they fit in the L1 cache."""
 
 
 @jit
-def put(address: int, value: int) -> None:
-    """Store a word that others read."""
+def store_word(address: int, value: int) -> None:
+    """Store a word that other ranks read."""
     store(address, value)
 
 
 @jit
-def get(address: int) -> Any:
-    """Load a word that others write."""
+def load_word(address: int) -> Any:
+    """Load a word that other ranks write."""
     return load(address)
 
 
 @jit
 def arrive(line: int, word: int, counter: int, target: int) -> None:
-    """Say how far we are, and count ourselves; who makes the count complete wakes the others.
+    """Publish this rank's progress and increment the counter; wake the sleepers if it is complete.
 
-    A counter is two words: the count, and how many sleep until it is complete.
+    A counter is two words: the count, and the number of ranks that sleep until it is complete.
 
     Args:
-        line: Address of the word that tells the others how far we are.
-        word: What to put there.
+        line: Address of this rank's progress word.
+        word: Its new value.
         counter: Address of the counter.
-        target: What the count is when complete.
+        target: The complete count.
     """
     store(line, word)
     if add(counter, 1) + 1 >= target and load(counter + 8) > 0:
@@ -66,19 +66,19 @@ def arrive(line: int, word: int, counter: int, target: int) -> None:
 
 @jit
 def wake(counter: int) -> None:
-    """Let all who sleep at a counter look around."""
+    """Wake all ranks that sleep at a counter."""
     syscall(FUTEX, counter, _WAKE, _ALL, 0, 0, 0)
 
 
 @jit
 def wait(counter: int, target: int, bursts: int, limit: int) -> Any:
-    """Wait until a count is complete: spin a little, let others run, then sleep.
+    """Wait until a count is complete: spin, yield, then sleep once.
 
     Args:
         counter: Address of the counter.
-        target: What the count is when complete.
-        bursts: How often to spin and let others run before sleeping.
-        limit: Address of a timespec, how long to sleep at most.
+        target: The complete count.
+        bursts: Number of spin-and-yield rounds before sleeping.
+        limit: Address of a timespec, the longest sleep.
 
     Returns:
         Whether it is complete.
@@ -88,12 +88,12 @@ def wait(counter: int, target: int, bursts: int, limit: int) -> Any:
             if load(counter) >= target:
                 return True
             relax()
-        # With more ranks than cores the one we wait for may need this core.
+        # With more ranks than cores the missing rank may need this core.
         sched_yield()
     add(counter + 8, 1)
     count = load(counter)
     if count < target:
-        # Returns at once if somebody has come since we looked.
+        # Returns at once if the count has changed since the load.
         syscall(FUTEX, counter, _WAIT, count & _LOW, limit, 0, 0)
     add(counter + 8, -1)
     return load(counter) >= target
@@ -101,11 +101,11 @@ def wait(counter: int, target: int, bursts: int, limit: int) -> Any:
 
 @jit
 def agree(headers: Any, own: int) -> Any:
-    """Return whether the collective that each header names is our own.
+    """Return whether all headers name the same collective.
 
     Args:
         headers: int64 [n], the addresses of the ranks' headers.
-        own: Which of them is ours.
+        own: The index of this rank's header.
     """
     for r in range(headers.shape[0]):
         for at in range(HEADER_TEXT, HEADER_BYTES, 8):
@@ -116,7 +116,7 @@ def agree(headers: Any, own: int) -> Any:
 
 @jit
 def begin_small(values: Any, slot: int, line: int, word: int, counter: int, target: int) -> None:
-    """Copy a small array into our slot, and `arrive`."""
+    """Copy a small array into this rank's slot, and `arrive`."""
     copy = carray(pointer(slot, values), values.shape[0])
     for i in range(values.shape[0]):
         copy[i] = values[i]
@@ -127,18 +127,18 @@ def begin_small(values: Any, slot: int, line: int, word: int, counter: int, targ
 def end_small(
     sources: Any, out: Any, averages: bool, line: int, word: int, counter: int, target: int
 ) -> None:
-    """Sum the slots of all ranks in order, divide if wanted, and `arrive`.
+    """Sum the slots of all ranks in order, divide for an average, and `arrive`.
 
     Args:
-        sources: int64 [n], the addresses of what is summed.
-        out: Receives it; none of the sources.
+        sources: int64 [n], the addresses of the arrays to sum.
+        out: Receives the sum; not one of the sources.
         averages: Whether to divide by the number of sources.
         line: As in `arrive`.
         word: As in `arrive`.
         counter: As in `arrive`.
         target: As in `arrive`.
     """
-    _gather(sources, 0, out.shape[0], out)
+    _sum_block(sources, 0, out.shape[0], out)
     if averages:
         divisor = out.dtype.type(sources.shape[0])
         for i in range(out.shape[0]):
@@ -147,58 +147,58 @@ def end_small(
 
 
 @jit
-def total(sources: Any, targets: Any, start: int, stop: int, room: Any) -> None:
+def total(sources: Any, targets: Any, start: int, stop: int, scratch: Any) -> None:
     """Sum elements [start, stop) of all sources in order, into all targets.
 
     Args:
-        sources: int64 [n], the addresses of what is summed.
-        targets: int64 [m], the addresses that receive it; may be among the sources.
+        sources: int64 [n], the addresses of the arrays to sum.
+        targets: int64 [m], the addresses that receive the sum; may be among the sources.
         start: First element.
         stop: One after the last.
-        room: [BLOCK] of the elements' dtype, overwritten.
+        scratch: [BLOCK] of the elements' dtype, overwritten.
     """
-    item = room.itemsize
-    for begin in range(start, stop, room.shape[0]):
-        count = min(room.shape[0], stop - begin)
-        _gather(sources, begin * item, count, room)
-        _spread(targets, begin * item, count, room)
+    item = scratch.itemsize
+    for begin in range(start, stop, scratch.shape[0]):
+        count = min(scratch.shape[0], stop - begin)
+        _sum_block(sources, begin * item, count, scratch)
+        _copy_block(targets, begin * item, count, scratch)
 
 
 @jit
-def mean(sources: Any, targets: Any, start: int, stop: int, room: Any) -> None:
+def mean(sources: Any, targets: Any, start: int, stop: int, scratch: Any) -> None:
     """Do what `total` does, and divide by the number of sources."""
-    item = room.itemsize
-    divisor = room.dtype.type(sources.shape[0])
-    for begin in range(start, stop, room.shape[0]):
-        count = min(room.shape[0], stop - begin)
-        _gather(sources, begin * item, count, room)
+    item = scratch.itemsize
+    divisor = scratch.dtype.type(sources.shape[0])
+    for begin in range(start, stop, scratch.shape[0]):
+        count = min(scratch.shape[0], stop - begin)
+        _sum_block(sources, begin * item, count, scratch)
         for i in range(count):
-            room[i] /= divisor
-        _spread(targets, begin * item, count, room)
+            scratch[i] /= divisor
+        _copy_block(targets, begin * item, count, scratch)
 
 
 @jit
-def _gather(sources: Any, offset: int, count: int, room: Any) -> None:
-    first = carray(pointer(sources[0] + offset, room), count)
+def _sum_block(sources: Any, offset: int, count: int, scratch: Any) -> None:
+    first = carray(pointer(sources[0] + offset, scratch), count)
     if sources.shape[0] == 1:
         for i in range(count):
-            room[i] = first[i]
+            scratch[i] = first[i]
         return
-    second = carray(pointer(sources[1] + offset, room), count)
+    second = carray(pointer(sources[1] + offset, scratch), count)
     for i in range(count):
-        room[i] = first[i] + second[i]
+        scratch[i] = first[i] + second[i]
     for r in range(2, sources.shape[0]):
-        other = carray(pointer(sources[r] + offset, room), count)
+        other = carray(pointer(sources[r] + offset, scratch), count)
         for i in range(count):
-            room[i] += other[i]
+            scratch[i] += other[i]
 
 
 @jit
-def _spread(targets: Any, offset: int, count: int, room: Any) -> None:
+def _copy_block(targets: Any, offset: int, count: int, scratch: Any) -> None:
     for r in range(targets.shape[0]):
-        target = carray(pointer(targets[r] + offset, room), count)
+        target = carray(pointer(targets[r] + offset, scratch), count)
         for i in range(count):
-            target[i] = room[i]
+            target[i] = scratch[i]
 
 
 COMPILED: Final = frozenset(np.dtype(name) for name in ("f4", "f8", "i4", "i8"))
@@ -206,19 +206,19 @@ COMPILED: Final = frozenset(np.dtype(name) for name in ("f4", "f8", "i4", "i8"))
 
 
 def warm_up() -> None:
-    """Compile everything, or take it from the cache on disk, before anybody waits for us."""
+    """Compile everything, or load it from the cache on disk, before other ranks wait for it."""
     memory = np.zeros(8, np.int64)
     address = memory.__array_interface__["data"][0]
-    put(address, get(address))
+    store_word(address, load_word(address))
     arrive(address, 0, address + 16, 1 << 40)
     wake(address)
     wait(address, 0, 1, address)
-    nobody = np.array([address], np.int64)
-    agree(nobody[:0], 0)
+    addresses = np.array([address], np.int64)
+    agree(addresses[:0], 0)
     for dtype in COMPILED:
-        room = np.zeros(BLOCK, dtype)
-        begin_small(room[:1], address, address + 8, 0, address + 16, 1 << 40)
-        end_small(nobody, room[:1], False, address + 8, 0, address + 16, 1 << 40)
-        total(nobody, nobody, 0, 1, room)
+        scratch = np.zeros(BLOCK, dtype)
+        begin_small(scratch[:1], address, address + 8, 0, address + 16, 1 << 40)
+        end_small(addresses, scratch[:1], False, address + 8, 0, address + 16, 1 << 40)
+        total(addresses, addresses, 0, 1, scratch)
         if dtype.kind == "f":
-            mean(nobody, nobody, 0, 1, room)
+            mean(addresses, addresses, 0, 1, scratch)

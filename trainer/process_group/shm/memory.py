@@ -1,7 +1,7 @@
-"""The memory that one rank shares with the others, and arrays in it.
+"""The memory that one rank shares with the others, and the arrays in it.
 
-It is as large as the machine's own, but the kernel backs only what was ever written: nothing has
-to grow, and no second descriptor has to travel. It lies in no file system, so nothing is left
+The mapping is as large as the machine's memory, but the kernel backs only pages that are written:
+it never has to grow, and one descriptor is enough. It is not in a file system, so nothing is left
 behind however a process ends.
 """
 
@@ -29,27 +29,29 @@ def _machine_bytes() -> int:
 
 @final
 class SharedMemory:
-    """One rank's memory, as this process has mapped it.
+    """Map one rank's memory into this process.
 
     Args:
-        fd: Its descriptor; stays the caller's.
+        fd: Its descriptor; the caller closes it.
 
     Attributes:
-        address: Where it begins in this process.
-        size: Bytes.
+        address: Its address in this process.
+        size: Size in bytes.
     """
 
     def __init__(self, fd: int) -> None:
         self.size = os.fstat(fd).st_size
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
-            raise ValueError("the memory of a rank is not sealed: it could vanish under us")
+            raise ValueError(
+                "the memory of a rank is not sealed: it could be truncated while in use"
+            )
         self.map = mmap.mmap(fd, self.size, flags=mmap.MAP_SHARED)
         self._bytes = np.frombuffer(self.map, np.uint8)
         self.address: int = self._bytes.__array_interface__["data"][0]
 
     @staticmethod
     def create() -> int:
-        """Return the descriptor of new memory that nobody can shrink."""
+        """Return the descriptor of new memory that cannot be shrunk."""
         fd = os.memfd_create("gradmesh-process-group", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, _machine_bytes())
@@ -64,7 +66,7 @@ class SharedMemory:
         return np.ndarray(shape, dtype, self._bytes, offset)
 
     def offset_of(self, array: AnyArray) -> int:
-        """Return where a contiguous array lies in this memory, -1 if it lies elsewhere."""
+        """Return the offset of a contiguous array in this memory, -1 if it is not in it."""
         offset: int = array.__array_interface__["data"][0] - self.address
         inside = 0 <= offset < self.size and array.flags.c_contiguous
         return offset if inside else -1
@@ -72,11 +74,11 @@ class SharedMemory:
 
 @final
 class SharedHeap:
-    """Gives out parts of a memory, and takes them back when the last array there is gone.
+    """Allocate arrays in a shared memory, and free them with their last reference.
 
     Args:
         memory: The memory.
-        start: What lies before is used otherwise.
+        start: Offset of the heap; the memory before it has other uses.
     """
 
     def __init__(self, memory: SharedMemory, start: int) -> None:
@@ -86,31 +88,31 @@ class SharedHeap:
         self._free = [(_pages(start), memory.size // mmap.PAGESIZE * mmap.PAGESIZE)]
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> AnyArray:
-        """Return memory for an array, or ordinary memory if none is left."""
+        """Return an uninitialised array; in private memory if no shared memory is left."""
         dtype = np.dtype(dtype)
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         nbytes = math.prod(sizes) * dtype.itemsize
-        offset = self._take(_pages(max(nbytes, 1)))
+        offset = self._allocate(_pages(max(nbytes, 1)))
         if offset is None:
             return np.empty(sizes, dtype)
-        # All arrays and views made of it keep this object, and it keeps the mapping.
+        # All arrays and views of it hold this object, and it holds the mapping.
         part = (ctypes.c_char * max(nbytes, 1)).from_buffer(self._memory.map, offset)
-        weakref.finalize(part, self._give, offset, _pages(max(nbytes, 1))).atexit = False
+        weakref.finalize(part, self._free_pages, offset, _pages(max(nbytes, 1))).atexit = False
         return np.frombuffer(memoryview(part), np.uint8, nbytes).view(dtype).reshape(sizes)
 
-    def _take(self, nbytes: int) -> int | None:
+    def _allocate(self, nbytes: int) -> int | None:
         with self._lock:
             self._merge()
-            for place, (start, stop) in enumerate(self._free):
+            for index, (start, stop) in enumerate(self._free):
                 if stop - start >= nbytes:
-                    self._free[place] = (start + nbytes, stop)
+                    self._free[index] = (start + nbytes, stop)
                     return start
         return None
 
-    def _give(self, offset: int, nbytes: int) -> None:
+    def _free_pages(self, offset: int, nbytes: int) -> None:
         # Punches a hole: the pages go back to the system, here and at the peers.
         self._memory.map.madvise(mmap.MADV_REMOVE, offset, nbytes)
-        # No lock: the collector may call this while the same thread is inside `_take`.
+        # No lock: the collector may call this while the same thread is inside `_allocate`.
         self._returned.append((offset, offset + nbytes))
 
     def _merge(self) -> None:

@@ -23,6 +23,17 @@ def test_missing_value_ends_in_time(tmp_path):
         FileStore(tmp_path).get("never", 0.02)
 
 
+def test_a_folder_may_be_a_str(tmp_path):
+    FileStore(str(tmp_path)).set("key", b"value")
+
+    assert FileStore(tmp_path).get("key", 1) == b"value"
+
+
+def test_what_is_not_a_path_is_refused():
+    with pytest.raises(TypeError, match="str or Path, not int"):
+        FileStore(3)
+
+
 def test_prefixes_do_not_mix(tmp_path):
     whole = FileStore(tmp_path)
     one, two = PrefixStore(whole, "one"), PrefixStore(whole, "two")

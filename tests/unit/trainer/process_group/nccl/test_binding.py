@@ -18,19 +18,19 @@ class Numbers:
     [("f4", 7), ("f8", 8), ("f2", 6), (ml_dtypes.bfloat16, 9), ("i8", 4), ("bool", 1)],
 )
 def test_types_have_nccls_numbers(dtype, number):
-    assert binding.type_number(Numbers, np.dtype(dtype)) == number
+    assert binding.dtype_constant(Numbers, np.dtype(dtype)) == number
 
 
 @pytest.mark.parametrize("dtype", ["i2", "c8"])
 def test_types_that_nccl_lacks_are_refused(dtype):
     with pytest.raises(TypeError, match="NCCL"):
-        binding.type_number(Numbers, np.dtype(dtype))
+        binding.dtype_constant(Numbers, np.dtype(dtype))
 
 
 def test_ops_have_nccls_numbers():
     ops = ("sum", "prod", "max", "min", "avg")
 
-    assert [binding.op_number(Numbers, op) for op in ops] == [0, 1, 2, 3, 4]
+    assert [binding.op_constant(Numbers, op) for op in ops] == [0, 1, 2, 3, 4]
 
 
 class Communicator:

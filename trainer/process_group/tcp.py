@@ -1,6 +1,6 @@
 """The process group over plain TCP sockets: a full mesh, one connection for each pair.
 
-Where several ranks share a host they also share memory, and big all-reduces cross the network once
+If several ranks share a host they also share memory, and a big all-reduce crosses the network once
 for each host.
 """
 
@@ -12,24 +12,24 @@ import numpy.typing as npt
 from gradmesh.sdk.transport.lane.handshake import host_identity
 from gradmesh.trainer.process_group.abort_signal import AbortSignal
 from gradmesh.trainer.process_group.collective import Collectives
+from gradmesh.trainer.process_group.hierarchical import HierarchicalCollectives, ranks_by_host
 from gradmesh.trainer.process_group.host_group import HostProcessGroup
 from gradmesh.trainer.process_group.message import shutdown_reason
-from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup
-from gradmesh.trainer.process_group.shm.host_peers import HostPeers
-from gradmesh.trainer.process_group.store import PrefixStore, Store
-from gradmesh.trainer.process_group.tcp.handshake import RankIdentity
-from gradmesh.trainer.process_group.tcp.hierarchical import HierarchicalCollectives, ranks_by_host
-from gradmesh.trainer.process_group.tcp.link import PeerLink
-from gradmesh.trainer.process_group.tcp.rendezvous import (
+from gradmesh.trainer.process_group.peer.handshake import RankIdentity
+from gradmesh.trainer.process_group.peer.link import PeerLink
+from gradmesh.trainer.process_group.peer.rendezvous import (
     Endpoint,
     connect_mesh,
     share_hosts,
     share_secret,
 )
-from gradmesh.trainer.process_group.tcp.transport import SocketTransport
+from gradmesh.trainer.process_group.peer.transport import SocketTransport
+from gradmesh.trainer.process_group.process_group import AnyArray, ProcessGroup
+from gradmesh.trainer.process_group.shm.host_peers import HostPeers
+from gradmesh.trainer.process_group.store import PrefixStore, Store
 from gradmesh.trainer.process_group.validation import check_root
 
-_FAREWELL_S = 0.5
+_SHUTDOWN_S = 0.5
 
 
 @final
@@ -38,12 +38,12 @@ class TcpProcessGroup(HostProcessGroup):
 
     Args:
         links: A link to every other rank, by rank.
-        identity: Who we are.
+        identity: This process's identity.
         timeout_s: Longest time one collective may take.
-        store: Where sub-groups meet.
-        endpoint: Where sub-groups listen.
-        latch: Holds the group's end.
-        neighbours: The ranks of this host, if they share memory.
+        store: Rendezvous store of sub-groups.
+        endpoint: The endpoint of sub-groups, too.
+        abort_signal: Holds the error that ends the group.
+        host_peers: The ranks of this host, if they share memory.
         blocks: The ranks of each host then, in order.
     """
 
@@ -54,21 +54,21 @@ class TcpProcessGroup(HostProcessGroup):
         timeout_s: float,
         store: Store,
         endpoint: Endpoint,
-        latch: AbortSignal,
-        neighbours: HostPeers | None = None,
+        abort_signal: AbortSignal,
+        host_peers: HostPeers | None = None,
         blocks: Sequence[range] = (),
     ) -> None:
         self._links = links
         self._identity = identity
         self._store = store
         self._endpoint = endpoint
-        self._neighbours = neighbours
-        self._rounds = SocketTransport(links, latch)
+        self._host_peers = host_peers
+        self._transport = SocketTransport(links, abort_signal)
         rank, size = identity.rank, identity.world_size
-        collectives = Collectives(rank, size, self._rounds)
-        if neighbours is not None:
-            collectives = HierarchicalCollectives(rank, blocks, self._rounds, neighbours.team)
-        super().__init__(rank, size, timeout_s, latch, collectives)
+        collectives = Collectives(rank, size, self._transport)
+        if host_peers is not None:
+            collectives = HierarchicalCollectives(rank, blocks, self._transport, host_peers.ring)
+        super().__init__(rank, size, timeout_s, abort_signal, collectives)
 
     @classmethod
     def connect(
@@ -81,18 +81,18 @@ class TcpProcessGroup(HostProcessGroup):
         timeout_s: float,
         endpoint: Endpoint | None = None,
     ) -> "TcpProcessGroup":
-        """Meet the other ranks of the generation and return the group.
+        """Connect to the other ranks of the generation and return the group.
 
         Args:
             store: The generation's store, shared by its ranks.
-            generation: The membership the group belongs to.
+            generation: The generation of the group.
             rank: This process's rank.
-            world_size: How many ranks come.
-            timeout_s: Longest time to meet, and for one collective later.
+            world_size: Number of ranks.
+            timeout_s: Longest time to connect, and for one collective later.
             endpoint: Where to listen; loopback if None.
 
         Raises:
-            CollectiveTimeout: A rank did not come in time.
+            CollectiveTimeout: A rank did not connect in time.
             PeerLost: A rank cannot be reached.
             HandshakeRefused: A rank is in another generation.
         """
@@ -105,18 +105,20 @@ class TcpProcessGroup(HostProcessGroup):
         host = host_identity() if endpoint.host is None else endpoint.host
         blocks = ranks_by_host(share_hosts(store, rank, world_size, host, timeout_s))
         links = connect_mesh(store, identity, endpoint, timeout_s)
-        latch = AbortSignal()
+        abort_signal = AbortSignal()
         if blocks is None:
-            return cls(links, identity, timeout_s, store, endpoint, latch)
+            return cls(links, identity, timeout_s, store, endpoint, abort_signal)
         (block,) = [block for block in blocks if rank in block]
-        place = PrefixStore(store, f"host/{block.start}")
+        host_store = PrefixStore(store, f"host/{block.start}")
         try:
-            neighbours = HostPeers(place, generation, rank - block.start, block, timeout_s, latch)
+            host_peers = HostPeers(
+                host_store, generation, rank - block.start, block, timeout_s, abort_signal
+            )
         except BaseException:
             for link in links.values():
                 link.close()
             raise
-        return cls(links, identity, timeout_s, store, endpoint, latch, neighbours, blocks)
+        return cls(links, identity, timeout_s, store, endpoint, abort_signal, host_peers, blocks)
 
     @property
     def backend(self) -> str:
@@ -129,8 +131,8 @@ class TcpProcessGroup(HostProcessGroup):
         return sum(link.bytes_moved for link in self._links.values())
 
     def __repr__(self) -> str:
-        who = self._identity
-        return f"TcpProcessGroup(rank={who.rank}/{who.world_size}, generation={who.generation})"
+        own = self._identity
+        return f"TcpProcessGroup(rank={own.rank}/{own.world_size}, generation={own.generation})"
 
     def _connect_sub_group(self, name: str, rank: int, parents: Sequence[int]) -> ProcessGroup:
         return TcpProcessGroup.connect(
@@ -143,20 +145,20 @@ class TcpProcessGroup(HostProcessGroup):
         )
 
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> AnyArray:
-        """Return memory that the ranks of this host share, if there are several."""
-        if self._neighbours is None:
+        """Return memory shared by the ranks of this host, if there are several."""
+        if self._host_peers is None:
             return super().empty(shape, dtype)
         sizes = shape if isinstance(shape, int) else tuple(shape)
-        return self._neighbours.team.heap.empty(sizes, dtype)
+        return self._host_peers.ring.heap.empty(sizes, dtype)
 
     def _interrupt(self) -> None:
-        if self._neighbours is not None:
-            self._neighbours.team.interrupt()
+        if self._host_peers is not None:
+            self._host_peers.ring.interrupt()
 
     def _leave(self) -> None:
-        kind, about = shutdown_reason(self._latch.error, self.rank)
-        if self._neighbours is not None:
-            self._neighbours.leave(kind, about)
-        self._rounds.leave(kind, about, _FAREWELL_S)
-        if self._neighbours is not None:
-            self._neighbours.close()
+        kind, about = shutdown_reason(self._abort_signal.error, self.rank)
+        if self._host_peers is not None:
+            self._host_peers.leave(kind, about)
+        self._transport.leave(kind, about, _SHUTDOWN_S)
+        if self._host_peers is not None:
+            self._host_peers.close()

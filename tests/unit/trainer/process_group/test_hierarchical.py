@@ -1,6 +1,6 @@
 import pytest
 
-from gradmesh.trainer.process_group.tcp.hierarchical import ranks_by_host
+from gradmesh.trainer.process_group.hierarchical import ranks_by_host
 
 
 @pytest.mark.parametrize(

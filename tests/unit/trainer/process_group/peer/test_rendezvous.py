@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
-from gradmesh.trainer.process_group.tcp.handshake import RankIdentity, greet, welcome
-from gradmesh.trainer.process_group.tcp.rendezvous import Endpoint, connect_mesh, share_secret
+from gradmesh.trainer.process_group.peer.handshake import RankIdentity, greet, welcome
+from gradmesh.trainer.process_group.peer.rendezvous import Endpoint, connect_mesh, share_secret
 
 WHO = RankIdentity(generation=7, world_size=3, rank=1, secret=b"s" * 32)
 

@@ -1,4 +1,4 @@
-"""Builds the full mesh: publish our address, connect to lower ranks, accept higher ones."""
+"""Build the full mesh: publish the address, connect to lower ranks, accept higher ones."""
 
 import contextlib
 import json
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
-from gradmesh.trainer.process_group.store import Store
-from gradmesh.trainer.process_group.tcp.handshake import (
+from gradmesh.trainer.process_group.peer.handshake import (
     SECRET_BYTES,
     RankIdentity,
     greet,
     welcome,
 )
-from gradmesh.trainer.process_group.tcp.link import PeerLink
+from gradmesh.trainer.process_group.peer.link import PeerLink
+from gradmesh.trainer.process_group.store import Store, get_from_rank
 
 _HANDSHAKE_S = 5.0
-_STRANGERS_MAX = 64
+_MAX_HANDSHAKES = 64
 _BACKLOG = 128
 
 
@@ -32,29 +32,29 @@ class Endpoint:
     """Where a rank listens for its peers."""
 
     listen_host: str = "127.0.0.1"
-    """Address to bind; the port is the kernel's choice."""
+    """Address to bind; the kernel chooses the port."""
     advertise_host: str = ""
-    """Address that peers are told; empty means `listen_host`."""
+    """Address published to peers; empty means `listen_host`."""
     host: str | None = None
-    """Which ranks share memory: those with the same text. None asks the kernel, "" is nobody."""
+    """Ranks with the same text share memory. None asks the kernel; "" shares with no rank."""
 
 
 def share_hosts(store: Store, rank: int, world_size: int, host: str, timeout_s: float) -> list[str]:
-    """Tell the others where we run; return where each rank runs."""
+    """Publish the host of this rank; return the hosts of all ranks."""
     deadline = time.monotonic() + timeout_s
     store.set(f"process_group/host/{rank}", b"@" + host.encode())
     keys = [f"process_group/host/{peer}" for peer in range(world_size)]
-    found = [_get(store, key, peer, deadline) for peer, key in enumerate(keys)]
+    found = [get_from_rank(store, key, peer, deadline) for peer, key in enumerate(keys)]
     return [value[1:].decode() for value in found]
 
 
 def share_secret(store: Store, rank: int, timeout_s: float) -> bytes:
-    """Return the group's secret: rank 0 makes it, the others read it."""
+    """Return the group's secret: rank 0 creates it, the others read it."""
     if rank == 0:
         secret = secrets.token_bytes(SECRET_BYTES)
         store.set("process_group/secret", secret)
         return secret
-    return _get(store, "process_group/secret", 0, time.monotonic() + timeout_s)
+    return get_from_rank(store, "process_group/secret", 0, time.monotonic() + timeout_s)
 
 
 def connect_mesh(
@@ -63,13 +63,13 @@ def connect_mesh(
     """Return a link to every other rank.
 
     Args:
-        store: Where the ranks find one another.
-        identity: Who we are.
-        endpoint: Where to listen; None for a socket that only this host reaches.
-        timeout_s: For all of it.
+        store: The rendezvous store.
+        identity: This process's identity.
+        endpoint: Where to listen; None for a socket that only this host can reach.
+        timeout_s: Longest time for all connections.
 
     Raises:
-        CollectiveTimeout: Some rank did not come; names it.
+        CollectiveTimeout: A rank did not connect in time; names it.
         PeerLost: A rank published an address and cannot be reached there.
         HandshakeRefused: A rank is in another generation.
     """
@@ -79,21 +79,21 @@ def connect_mesh(
         store.set(f"process_group/address/{identity.rank}", json.dumps(address).encode())
         higher = range(identity.rank + 1, identity.world_size)
         with contextlib.ExitStack() as undo:
-            door = _Door(listener, identity, set(higher))
-            undo.callback(door.discard)
-            door.open()
+            acceptor = _Acceptor(listener, identity, set(higher))
+            undo.callback(acceptor.discard)
+            acceptor.start()
             for rank in range(identity.rank):
-                door.links[rank] = _dial(store, identity, rank, deadline)
-            door.wait(deadline)
+                acceptor.links[rank] = _dial(store, identity, rank, deadline)
+            acceptor.wait(deadline)
             undo.pop_all()
-            door.close()
-    return dict(sorted(door.links.items()))
+            acceptor.close()
+    return dict(sorted(acceptor.links.items()))
 
 
 @final
 @dataclass(slots=True)
-class _Door:
-    """Accepts the higher ranks while we connect to the lower ones."""
+class _Acceptor:
+    """Accept the higher ranks while this one connects to the lower ones."""
 
     listener: socket.socket
     identity: RankIdentity
@@ -104,13 +104,13 @@ class _Door:
     _closed: bool = False
     _thread: threading.Thread | None = None
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Start accepting, on a thread."""
         self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
         self._thread.start()
 
     def wait(self, deadline: float) -> None:
-        """Block until every awaited rank has come."""
+        """Block until every awaited rank has connected."""
         with self._changed:
             left_s = max(0.0, deadline - time.monotonic())
             if not self._changed.wait_for(lambda: not self.awaited, left_s):
@@ -125,41 +125,41 @@ class _Door:
         """Stop accepting."""
         with self._changed:
             self._closed = True
-        # Shutting a listener down wakes its accept(); closing it alone would not.
+        # A shutdown of the listener wakes its accept(); a close alone does not.
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         if self._thread is not None:
             self._thread.join(_HANDSHAKE_S)
 
     def discard(self) -> None:
-        """Stop accepting and drop the links made so far."""
+        """Stop accepting and close the links made so far."""
         self.close()
         for link in self.links.values():
             link.close()
 
     def _accept(self) -> None:
-        # Each newcomer gets a thread, so that a silent stranger cannot hold up the peers;
-        # beyond the limit it waits in the kernel's backlog.
-        strangers = threading.Semaphore(_STRANGERS_MAX)
+        # Each connection gets a thread, so that a silent one cannot delay the peers; beyond the
+        # limit it waits in the kernel's backlog.
+        handshakes = threading.Semaphore(_MAX_HANDSHAKES)
         while True:
-            strangers.acquire()
+            handshakes.acquire()
             try:
                 sock, address = self.listener.accept()
             except OSError:
                 return
             name = f"{address[0]}:{address[1]}" if address else _process(sock)
             threading.Thread(
-                target=self._admit, args=(sock, name, strangers), name="handshake", daemon=True
+                target=self._admit, args=(sock, name, handshakes), name="handshake", daemon=True
             ).start()
 
-    def _admit(self, sock: socket.socket, address: str, strangers: threading.Semaphore) -> None:
+    def _admit(self, sock: socket.socket, address: str, handshakes: threading.Semaphore) -> None:
         try:
             rank = welcome(sock, self.identity, _HANDSHAKE_S)
         except OSError:
             sock.close()
             return
         finally:
-            strangers.release()
+            handshakes.release()
         with self._changed:
             if self._closed or rank not in self.awaited:
                 sock.close()
@@ -172,7 +172,7 @@ class _Door:
 def _listen(endpoint: Endpoint | None) -> socket.socket:
     if endpoint is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # The kernel chooses a name that lies in no file system.
+        # The kernel chooses an abstract name, which is not in a file system.
         listener.bind("")
         listener.listen(_BACKLOG)
         return listener
@@ -181,14 +181,14 @@ def _listen(endpoint: Endpoint | None) -> socket.socket:
 
 
 def _address(endpoint: Endpoint | None, listener: socket.socket) -> list[str | int]:
-    """Return what others need to reach a listener, as JSON holds it."""
+    """Return the address of a listener as a JSON value."""
     if endpoint is None:
         return [listener.getsockname().hex()]
     return [endpoint.advertise_host or endpoint.listen_host, listener.getsockname()[1]]
 
 
 def _dial(store: Store, identity: RankIdentity, rank: int, deadline: float) -> PeerLink:
-    where = json.loads(_get(store, f"process_group/address/{rank}", rank, deadline))
+    where = json.loads(get_from_rank(store, f"process_group/address/{rank}", rank, deadline))
     address = ":".join(map(str, where)) if len(where) > 1 else "this host"
     left_s = max(0.001, deadline - time.monotonic())
     try:
@@ -207,7 +207,7 @@ def _dial(store: Store, identity: RankIdentity, rank: int, deadline: float) -> P
 
 
 def _process(sock: socket.socket) -> str:
-    """Name the process at the other end of a unix socket."""
+    """Return the name of the process at the other end of a unix socket."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return f"process {struct.unpack('3i', credentials)[0]} on this host"
 
@@ -228,17 +228,7 @@ def _connect(where: list[Any], timeout_s: float) -> socket.socket:
 def _unreachable(rank: int, address: str, error: OSError) -> PeerLost:
     return PeerLost(
         f"rank {rank} published the address {address} but cannot be reached there: {error};"
-        " see whether it still runs and whether the network lets us through, then rejoin",
+        " see whether it still runs and whether the network allows the connection, then rejoin",
         rank=rank,
         address=address,
     )
-
-
-def _get(store: Store, key: str, rank: int, deadline: float) -> bytes:
-    try:
-        return store.get(key, max(0.0, deadline - time.monotonic()))
-    except TimeoutError as error:
-        raise CollectiveTimeout(
-            f"rank {rank} did not publish {key!r} in time; see whether it still runs, then rejoin",
-            ranks=[rank],
-        ) from error

@@ -9,10 +9,10 @@ from gradmesh.trainer.process_group.work_queue import WorkQueue
 
 
 @pytest.fixture
-def latch():
-    latch = AbortSignal()
-    yield latch
-    latch.close()
+def abort_signal():
+    abort_signal = AbortSignal()
+    yield abort_signal
+    abort_signal.close()
 
 
 @pytest.fixture
@@ -21,10 +21,10 @@ def ended():
 
 
 @pytest.fixture
-def works(latch, ended):
-    works = WorkQueue("queue-test", 5, latch, ended.set)
+def works(abort_signal, ended):
+    works = WorkQueue("queue-test", 5, abort_signal, ended.set)
     yield works
-    works.end(GroupClosed("over"))
+    works.abort(GroupClosed("over"))
     works.join(20)
 
 
@@ -98,22 +98,22 @@ def test_what_has_begun_is_left_to_whoever_waits(works):
 
 
 def test_end_wakes_an_idle_queue(works, ended):
-    works.end(GroupAborted("stop"))
+    works.abort(GroupAborted("stop"))
 
     assert ended.wait(20)
     with pytest.raises(GroupAborted):
         works.submit("late", nothing)
 
 
-def test_first_reason_is_kept(works, latch):
-    works.end(GroupAborted("stop"))
-    works.end(GroupClosed("over"))
+def test_first_reason_is_kept(works, abort_signal):
+    works.abort(GroupAborted("stop"))
+    works.abort(GroupClosed("over"))
 
-    assert isinstance(latch.error, GroupAborted)
+    assert isinstance(abort_signal.error, GroupAborted)
 
 
-def test_no_work_is_left_pending_when_submits_race_with_the_end(latch, ended):
-    works = WorkQueue("queue-race", 5, latch, ended.set)
+def test_no_work_is_left_pending_when_submits_race_with_the_end(abort_signal, ended):
+    works = WorkQueue("queue-race", 5, abort_signal, ended.set)
     submitted = []
 
     def submit():
@@ -126,7 +126,7 @@ def test_no_work_is_left_pending_when_submits_race_with_the_end(latch, ended):
     threads = [threading.Thread(target=submit) for _ in range(3)]
     for thread in threads:
         thread.start()
-    works.end(GroupAborted("stop"))
+    works.abort(GroupAborted("stop"))
     for thread in threads:
         thread.join(20)
     works.join(20)

@@ -1,7 +1,7 @@
-"""One peer's socket: sends a frame and receives a frame, as far as the kernel lets it.
+"""The connection to one peer: sends and receives frames without blocking.
 
-Non-blocking throughout; whoever owns the links polls them. A payload is received straight
-into the caller's memory, never more of it than the caller asked for.
+The owner of the links polls them. A payload is received directly into the caller's memory, never
+more than the caller expects.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from gradmesh.trainer.process_group.message import (
     unpack_header,
 )
 
-_DROPS = 16
+_MAX_DROPS = 16
 _DROP_BYTES = 1 << 18
-# So little has left already, and comes before a reset; its acknowledgement may take 40 ms.
+# So few bytes are sent already, and arrive before a reset; their acknowledgement may take 40 ms.
 _PACKET_BYTES = 1024
 
 
 @final
 class PeerLink:
-    """A connection to the rank `rank` at `address`, and the frames half way through it."""
+    """Hold the connection to the rank `rank` at `address`, and the frames in flight."""
 
     def __init__(self, sock: socket.socket, rank: int, address: str) -> None:
         sock.setblocking(False)
@@ -50,65 +50,65 @@ class PeerLink:
         self._header_left = 0
         self._incoming: list[memoryview] = []
         self._expected: MessageHeader | None = None
-        # Frames that came while we could only send: whole ones, and the one under way.
+        # Frames that arrived while this rank could only send: complete ones, and the partial one.
         self._early: deque[tuple[MessageHeader, memoryview]] = deque()
-        self._early_part: tuple[MessageHeader, memoryview] | None = None
+        self._partial_early: tuple[MessageHeader, memoryview] | None = None
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
         return self.sock.fileno()
 
-    def start_send(self, text: str, parts: Segments) -> None:
-        """Begin a frame; `send_some` moves it."""
+    def start_send(self, text: str, segments: Segments) -> None:
+        """Start a frame; `send_some` sends it."""
         header = MessageHeader(
-            MessageKind.DATA, self._sent_frames, sum(p.nbytes for p in parts), text
+            MessageKind.DATA, self._sent_frames, sum(p.nbytes for p in segments), text
         )
         self._sent_frames += 1
-        self._outgoing = [memoryview(pack_header(header)), *parts]
+        self._outgoing = [memoryview(pack_header(header)), *segments]
 
-    def start_receive(self, text: str, parts: Segments) -> None:
-        """Expect a frame for `parts`; `receive_some` moves it."""
+    def start_receive(self, text: str, segments: Segments) -> None:
+        """Expect a frame for `segments`; `receive_some` receives it."""
         expected = MessageHeader(
-            MessageKind.DATA, self._received_frames, sum(p.nbytes for p in parts), text
+            MessageKind.DATA, self._received_frames, sum(p.nbytes for p in segments), text
         )
         self._received_frames += 1
         if self._early:
             header, early = self._early.popleft()
             self._check(header, expected)
-            _copy(early, parts)
+            _copy(early, segments)
             return
         self._expected = expected
-        if self._early_part is not None:
-            header, early = self._early_part
-            self._early_part = None
+        if self._partial_early is not None:
+            header, early = self._partial_early
+            self._partial_early = None
             self._check(header, expected)
             got = early.nbytes - self._incoming[0].nbytes
-            self._incoming = _copy(early[:got], parts)
+            self._incoming = _copy(early[:got], segments)
         elif self._incoming:
-            self._incoming.extend(parts)
+            self._incoming.extend(segments)
         else:
             self._header_left = HEADER_BYTES
-            self._incoming = [memoryview(self._header), *parts]
+            self._incoming = [memoryview(self._header), *segments]
 
     def is_sending(self) -> bool:
-        """Return whether a part of the frame is still here."""
+        """Return whether a part of the frame is not sent yet."""
         return bool(self._outgoing)
 
     def is_receiving(self) -> bool:
-        """Return whether a part of the expected frame is still to come."""
+        """Return whether a part of the expected frame is not received yet."""
         return self._expected is not None
 
     def send_some(self) -> None:
-        """Send what the kernel takes without waiting."""
+        """Send what the kernel accepts without blocking."""
         try:
             while self._outgoing:
                 sent = self.sock.sendmsg(self._outgoing)
                 self.bytes_moved += sent
-                self._outgoing = _without(self._outgoing, sent)
+                self._outgoing = _drop_bytes(self._outgoing, sent)
         except BlockingIOError:
             return
         except OSError as error:
-            self._hear_last_words()
+            self._raise_shutdown_reason()
             raise self._lost(str(error)) from error
 
     def receive_some(self) -> None:
@@ -117,9 +117,9 @@ class PeerLink:
             self._receive()
 
     def receive_early(self) -> None:
-        """Receive what the peer sends before we expect it.
+        """Receive what the peer sends before this rank expects it.
 
-        Without this, two ranks that send big frames to each other would wait for ever.
+        Without this, two ranks that send big frames to each other would deadlock.
         """
         if self._expected is None:
             if not self._incoming:
@@ -142,11 +142,11 @@ class PeerLink:
                 raise self._lost("it closed the connection")
             self._advance(received)
 
-    def is_ahead(self) -> bool:
-        """Return whether something has come though we expect nothing; leave it there.
+    def has_unexpected_data(self) -> bool:
+        """Return whether data has arrived that this rank does not expect; do not consume it.
 
         Raises:
-            Exception: It is the reason why the peer left the group before its end.
+            Exception: The data is a shutdown message, and the peer did not just close its group.
         """
         if self._incoming or self._early:
             return True
@@ -158,22 +158,22 @@ class PeerLink:
         except (OSError, ValueError):
             return True
         if header.kind not in (MessageKind.DATA, MessageKind.CLOSED):
-            raise self._left(header)
+            raise self._shutdown_error(header)
         return True
 
-    def start_farewell(self, kind: MessageKind, rank: int) -> None:
-        """Tell the peer why we leave, behind what is half sent; `flush` moves it."""
+    def start_shutdown(self, kind: MessageKind, rank: int) -> None:
+        """Append a shutdown message to what is partly sent; `flush` sends it."""
         self._outgoing.append(memoryview(pack_header(MessageHeader(kind, rank, 0, ""))))
 
     def flush(self) -> bool:
-        """Send what the kernel takes and drop what comes; True while bytes are under way.
+        """Send what the kernel accepts and drop what arrives; True while bytes are in flight.
 
-        A socket closed with data unread resets the connection, and what the peer has not yet
-        received is gone: so we read until it has acknowledged what no single packet carries.
+        Closing a socket with unread data resets the connection, and the peer loses what it has
+        not received yet. So read until it has acknowledged all but what fits in one packet.
         """
         try:
             while self._outgoing:
-                self._outgoing = _without(self._outgoing, self.sock.sendmsg(self._outgoing))
+                self._outgoing = _drop_bytes(self._outgoing, self.sock.sendmsg(self._outgoing))
         except BlockingIOError:
             pass
         except OSError:
@@ -183,9 +183,9 @@ class PeerLink:
         )
 
     def _drop_incoming(self) -> bool:
-        """Discard what the kernel has; tell whether the peer is still there."""
+        """Discard what the kernel has; return whether the peer is still connected."""
         try:
-            for _ in range(_DROPS):
+            for _ in range(_MAX_DROPS):
                 if not self.sock.recv(_DROP_BYTES):
                     return False
         except BlockingIOError:
@@ -196,18 +196,18 @@ class PeerLink:
 
     def _unacknowledged(self) -> int:
         if not self._is_remote:
-            return 0  # what we sent lies in the peer's queue already
+            return 0  # what was sent is in the peer's queue already
         count = fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, bytes(4))
         return int.from_bytes(count, sys.byteorder)
 
     def close(self) -> None:
-        """Close the socket; what was sent still arrives, then the peer sees the end."""
+        """Close the socket; what was sent still arrives, then the peer reads the end."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         self.sock.close()
 
-    def _hear_last_words(self) -> None:
-        """Raise the reason that the peer gave before it left, if it gave one."""
+    def _raise_shutdown_reason(self) -> None:
+        """Raise the reason of the peer's shutdown message, if it has sent one."""
         self.receive_some()
         if self._incoming:
             return
@@ -216,35 +216,35 @@ class PeerLink:
         except (OSError, ValueError):
             return
         if header.kind is not MessageKind.DATA:
-            raise self._left(header)
+            raise self._shutdown_error(header)
 
     def _advance(self, received: int) -> None:
         self.bytes_moved += received
-        self._incoming = _without(self._incoming, received)
+        self._incoming = _drop_bytes(self._incoming, received)
         if self._header_left:
             self._header_left = max(0, self._header_left - received)
             if not self._header_left:
                 self._read_header()
         if not self._incoming:
-            if self._early_part is not None:
-                self._early.append(self._early_part)
-            self._early_part = self._expected = None
+            if self._partial_early is not None:
+                self._early.append(self._partial_early)
+            self._partial_early = self._expected = None
 
     def _read_header(self) -> None:
         try:
             header = unpack_header(self._header)
         except ValueError as error:
-            raise self._lost(f"it sent bytes that are no frame ({error})") from error
+            raise self._lost(f"it sent bytes that are not a frame ({error})") from error
         if self._expected is not None or header.kind is not MessageKind.DATA:
             self._check(header, self._expected)
             return
         early = memoryview(bytearray(header.payload_bytes))
-        self._early_part = (header, early)
+        self._partial_early = (header, early)
         self._incoming = [early] if early.nbytes else []
 
     def _check(self, header: MessageHeader, expected: MessageHeader | None) -> None:
         if header.kind is not MessageKind.DATA:
-            raise self._left(header)
+            raise self._shutdown_error(header)
         if expected is not None and header != expected:
             raise CollectiveMismatch(
                 f"rank {self.rank} ({self.address}) called {header.text} with"
@@ -253,27 +253,27 @@ class PeerLink:
                 f" {expected.number}; all ranks must call the same collectives in the same order"
             )
 
-    def _left(self, header: MessageHeader) -> Exception:
-        """Return the error for a peer that said why it leaves."""
+    def _shutdown_error(self, header: MessageHeader) -> Exception:
+        """Return the error for a peer's shutdown message."""
         return shutdown_error(header.kind, header.number, self.rank, self.address)
 
     def _lost(self, why: str) -> PeerLost:
         return peer_lost(self.rank, self.address, why)
 
 
-def _copy(data: memoryview, parts: Segments) -> list[memoryview]:
-    """Copy `data` to the beginning of `parts`; return what of them is left to fill."""
+def _copy(data: memoryview, segments: Segments) -> list[memoryview]:
+    """Copy `data` to the beginning of `segments`; return the segments left to fill."""
     at = 0
-    for part in parts:
+    for part in segments:
         piece = data[at : at + part.nbytes]
         part[: piece.nbytes] = piece
         at += piece.nbytes
-    return _without(list(parts), data.nbytes)
+    return _drop_bytes(list(segments), data.nbytes)
 
 
-def _without(parts: list[memoryview], count: int) -> list[memoryview]:
-    """Drop the first `count` bytes of `parts`, and the parts that are then empty."""
-    while parts and count >= parts[0].nbytes:
-        count -= parts[0].nbytes
-        parts = parts[1:]
-    return [parts[0][count:], *parts[1:]] if count else parts
+def _drop_bytes(segments: list[memoryview], count: int) -> list[memoryview]:
+    """Drop the first `count` bytes of `segments`, and the segments that are empty then."""
+    while segments and count >= segments[0].nbytes:
+        count -= segments[0].nbytes
+        segments = segments[1:]
+    return [segments[0][count:], *segments[1:]] if count else segments

@@ -5,7 +5,7 @@ import pytest
 
 from gradmesh.trainer.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
 from gradmesh.trainer.process_group.message import MessageKind
-from gradmesh.trainer.process_group.tcp.link import PeerLink
+from gradmesh.trainer.process_group.peer.link import PeerLink
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_end_of_connection_loses_the_peer(pair):
 )
 def test_reason_for_leaving_becomes_the_error(pair, kind, about, error, words):
     near, far = pair
-    near.start_farewell(kind, about)
+    near.start_shutdown(kind, about)
     near.flush()
     near.close()
 
@@ -133,7 +133,7 @@ def test_farewell_comes_behind_a_frame_that_is_half_sent(pair):
     near.send_some()
     assert near.is_sending()
 
-    near.start_farewell(MessageKind.PEER_LOST, 2)
+    near.start_shutdown(MessageKind.PEER_LOST, 2)
     far.start_receive("big", [memoryview(target)])
     while near.flush() or far.is_receiving():
         far.receive_some()
@@ -151,7 +151,7 @@ def test_last_words_are_heard_when_sending_fails(pair, eventually_fails):
     far.send_some()
 
     # Closing with data unread resets the connection, so that the next send fails.
-    near.start_farewell(MessageKind.TIMED_OUT, 2)
+    near.start_shutdown(MessageKind.TIMED_OUT, 2)
     near.flush()
     near.close()
 

@@ -1,11 +1,11 @@
-"""How two ranks make sure of each other before the first frame.
+"""The handshake of two ranks, before the first frame.
 
     acceptor  -> connector   challenge: random bytes
     connector -> acceptor    hello: generation, world size, rank, random bytes; proof
     acceptor  -> connector   verdict; proof
 
-A proof is an HMAC over all that was said, keyed with the generation's secret, which the
-ranks have from the rendezvous: it never travels on this connection. Frames that follow are
+A proof is an HMAC over all messages so far, keyed with the generation's secret. Ranks get the
+secret from the rendezvous store: it is never sent over this connection. Frames that follow are
 neither encrypted nor signed: keep the trainers' network private.
 """
 
@@ -31,7 +31,7 @@ SECRET_BYTES: Final = 32
 @final
 @unique
 class Verdict(IntEnum):
-    """What the acceptor says to a hello."""
+    """The acceptor's answer to a hello."""
 
     WELCOME = 0
     WRONG_SECRET = 1
@@ -43,79 +43,79 @@ class Verdict(IntEnum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankIdentity:
-    """Who a rank is, and the secret that it shares with its peers."""
+    """Rank, world size and generation of a process, and the secret shared with its peers."""
 
     generation: int
-    """The membership this group belongs to."""
+    """The generation of the group."""
     world_size: int
-    """How many ranks there are."""
+    """Number of ranks."""
     rank: int
     """This process's rank."""
     secret: bytes
-    """Shared by the ranks of this group, and by nobody else."""
+    """Known only to the ranks of this group."""
 
 
 def greet(sock: socket.socket, identity: RankIdentity, acceptor: int, timeout_s: float) -> None:
-    """Introduce ourselves to the rank `acceptor`, which we have connected to.
+    """Authenticate to the rank `acceptor`, after connecting to it.
 
     Args:
         sock: The connection.
-        identity: Who we are.
-        acceptor: Whom we expect to answer.
-        timeout_s: For the whole handshake.
+        identity: This process's identity.
+        acceptor: The rank expected to answer.
+        timeout_s: Longest time for the whole handshake.
 
     Raises:
-        HandshakeRefused: It would not have us, or could not prove that it knows the secret.
+        HandshakeRefused: It refused this rank, or did not prove that it knows the secret.
         OSError: The connection broke or timed out.
     """
     deadline = time.monotonic() + timeout_s
     challenge = _receive(sock, _NONCE_BYTES, deadline)
-    ours = secrets.token_bytes(_NONCE_BYTES)
+    nonce = secrets.token_bytes(_NONCE_BYTES)
     fields = (identity.generation, identity.world_size, identity.rank)
-    hello = _HELLO.pack(_MAGIC, *fields, ours)
-    sock.sendall(hello + _prove(identity.secret, b"connect", challenge, hello))
+    hello = _HELLO.pack(_MAGIC, *fields, nonce)
+    sock.sendall(hello + _proof(identity.secret, b"connect", challenge, hello))
     answer = _receive(sock, 1 + _PROOF_BYTES, deadline)
     verdict, proof = answer[:1], answer[1:]
     if verdict != bytes([Verdict.WELCOME]):
         raise HandshakeRefused(
             f"rank {acceptor} refused rank {identity.rank} of generation {identity.generation}"
             f" with world size {identity.world_size}: {_name(verdict[0])};"
-            " rejoin to learn the present generation"
+            " rejoin to get the current generation"
         )
-    expected = _prove(
+    expected = _proof(
         identity.secret, b"accept", challenge, hello, verdict, struct.pack("<i", acceptor)
     )
     if not hmac.compare_digest(proof, expected):
         raise HandshakeRefused(
             f"the process that answers for rank {acceptor} does not know this generation's"
-            " secret; rejoin to learn the present addresses"
+            " secret; rejoin to get the current addresses"
         )
 
 
 def welcome(sock: socket.socket, identity: RankIdentity, timeout_s: float) -> int:
-    """Hear the introduction of a process that connected to us; return its rank.
+    """Authenticate a process that connected to this one; return its rank.
 
     Args:
         sock: The connection.
-        identity: Who we are.
-        timeout_s: For the whole handshake, so that a stranger cannot drag it out byte by byte.
+        identity: This process's identity.
+        timeout_s: Longest time for the whole handshake, even if bytes arrive one by one.
 
     Raises:
-        HandshakeRefused: It is not a peer of higher rank in this group; it was told so.
+        HandshakeRefused: It is not a peer of higher rank in this group; it gets the verdict, too.
         OSError: The connection broke or timed out.
     """
     deadline = time.monotonic() + timeout_s
     sock.settimeout(timeout_s)
     challenge = secrets.token_bytes(_NONCE_BYTES)
     sock.sendall(challenge)
-    heard = _receive(sock, _HELLO.size + _PROOF_BYTES, deadline)
-    hello, proof = heard[: _HELLO.size], heard[_HELLO.size :]
-    expected = _prove(identity.secret, b"connect", challenge, hello)
+    received = _receive(sock, _HELLO.size + _PROOF_BYTES, deadline)
+    hello, proof = received[: _HELLO.size], received[_HELLO.size :]
+    expected = _proof(identity.secret, b"connect", challenge, hello)
     genuine = hmac.compare_digest(proof, expected)
-    verdict = _judge(hello, identity) if genuine else Verdict.WRONG_SECRET
-    said = bytes([verdict])
-    parts = (b"accept", challenge, hello, said, struct.pack("<i", identity.rank))
-    sock.sendall(said + _prove(identity.secret, *parts))
+    verdict = _verdict_on(hello, identity) if genuine else Verdict.WRONG_SECRET
+    answer = bytes([verdict])
+    parts = (b"accept", challenge, hello, answer, struct.pack("<i", identity.rank))
+    sock.sendall(answer + _proof(identity.secret, *parts))
     rank = int(_HELLO.unpack(hello)[3])
     if verdict is not Verdict.WELCOME:
         raise HandshakeRefused(
@@ -124,7 +124,7 @@ def welcome(sock: socket.socket, identity: RankIdentity, timeout_s: float) -> in
     return rank
 
 
-def _judge(hello: bytes, identity: RankIdentity) -> Verdict:
+def _verdict_on(hello: bytes, identity: RankIdentity) -> Verdict:
     magic, generation, world_size, rank, _ = _HELLO.unpack(hello)
     if magic != _MAGIC:
         return Verdict.WRONG_SECRET
@@ -136,7 +136,7 @@ def _judge(hello: bytes, identity: RankIdentity) -> Verdict:
     return Verdict.WELCOME if identity.rank < rank < world_size else Verdict.WRONG_RANK
 
 
-def _prove(secret: bytes, *parts: bytes) -> bytes:
+def _proof(secret: bytes, *parts: bytes) -> bytes:
     return hmac.digest(secret, b"".join(parts), "sha256")
 
 

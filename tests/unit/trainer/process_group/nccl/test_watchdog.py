@@ -1,4 +1,4 @@
-"""The watch over NCCL's collectives ends when it is asked to, at whatever moment."""
+"""The watchdog of NCCL's collectives ends when it is asked to, at whatever moment."""
 
 import threading
 from pathlib import Path
@@ -19,32 +19,32 @@ class _Communicator:
         self.destroyed += 1
 
 
-class _SlowLatch:
-    """A latch whose error, once read on the watch's thread, comes back after `resume` only."""
+class _SlowAbortSignal:
+    """Signal whose error, once read on the watchdog's thread, comes back after `resume` only."""
 
     def __init__(self) -> None:
-        self._latch = AbortSignal()
+        self._abort_signal = AbortSignal()
         self.was_read = threading.Event()
         self.resume = threading.Event()
 
     @property
     def error(self) -> Exception | None:
-        read = self._latch.error
+        read = self._abort_signal.error
         if threading.current_thread().name == "process-group-nccl-0" and not self.was_read.is_set():
             self.was_read.set()
             assert self.resume.wait(30)
         return read
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._latch, name)
+        return getattr(self._abort_signal, name)
 
 
 def test_an_end_just_before_the_watch_sleeps_is_not_missed(tmp_path: Path) -> None:
-    communicator, latch = _Communicator(), _SlowLatch()
-    watch = NcclWatchdog(communicator, 0, 1, 10.0, FileStore(tmp_path), latch)  # type: ignore[arg-type]
-    assert latch.was_read.wait(30)
-    watch.end(GroupClosed("closed"))
-    latch.resume.set()
-    watch.join(30)
+    communicator, abort_signal = _Communicator(), _SlowAbortSignal()
+    watchdog = NcclWatchdog(communicator, 0, 1, 10.0, FileStore(tmp_path), abort_signal)  # type: ignore[arg-type]
+    assert abort_signal.was_read.wait(30)
+    watchdog.abort(GroupClosed("closed"))
+    abort_signal.resume.set()
+    watchdog.join(30)
     assert communicator.destroyed == 1
-    latch.close()
+    abort_signal.close()
