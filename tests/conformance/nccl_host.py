@@ -95,15 +95,15 @@ class HostStream:
         return self._token.ctypes.data
 
     def wait_for_caller(self):
-        self.order.append("follow")
+        self.order.append("wait for caller")
 
-    def event(self):
+    def record_event(self):
         self.order.append("event")
         return HostEvent(self._pointer)
 
     def make_caller_wait(self, event):
         assert event.is_done()
-        self.order.append("lead")
+        self.order.append("make caller wait")
         for array, flat in self._later:
             host(array)[...] = host(flat).reshape(array.shape)
         self._later.clear()

@@ -19,7 +19,7 @@ def test_collective_runs_between_two_points_of_the_callers_stream(meet):
     ranks.run(lambda group: group.all_reduce(array[group.rank]).wait())
 
     for group in ranks.groups:
-        assert group._stream.order[-3:] == ["follow", "event", "lead"]
+        assert group._stream.order[-3:] == ["wait for caller", "event", "make caller wait"]
 
 
 def test_error_that_nccl_reports_ends_what_is_pending(meet):

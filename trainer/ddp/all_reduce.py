@@ -21,7 +21,9 @@ from gradmesh.trainer.process_group import ProcessGroup
 from gradmesh.trainer.process_group.reduction import accumulation_dtype
 
 
-def average(group: ProcessGroup, memory: Array, divisor: int, travels_as: Any = None) -> CommFuture:
+def average(
+    group: ProcessGroup, memory: Array, divisor: int, reduce_dtype: Any = None
+) -> CommFuture:
     """Return a future of memory replaced by its sum over the ranks, divided.
 
     Two-byte floats are summed and divided in float32 and rounded once, like the group's own
@@ -31,10 +33,10 @@ def average(group: ProcessGroup, memory: Array, divisor: int, travels_as: Any = 
         group: The ranks.
         memory: The values; overwritten.
         divisor: What the sum is divided by.
-        travels_as: The dtype that values are rounded to for the all-reduce; None for their own.
+        reduce_dtype: The dtype that values are rounded to for the all-reduce; None for their own.
     """
-    if travels_as is not None and travels_as != memory.dtype:
-        short = _copy(group, memory, travels_as)
+    if reduce_dtype is not None and reduce_dtype != memory.dtype:
+        short = _copy(group, memory, reduce_dtype)
         return average(group, short, divisor).then(lambda mean: _put_back(memory, mean))
     if divisor == group.size:
         return CommFuture.after(group.all_reduce(memory, "avg"), memory)

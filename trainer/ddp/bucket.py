@@ -157,8 +157,8 @@ class DenseBucket(Bucket):
                 )
             )
             return
-        travels_as = self.specs[0].travels_as
-        self._future = average(launch.group, self.memory, launch.divisor, travels_as)
+        reduce_dtype = self.specs[0].reduce_dtype
+        self._future = average(launch.group, self.memory, launch.divisor, reduce_dtype)
 
     def wait(self) -> bool:
         """Wait for the reduction and copy its result into the bucket."""

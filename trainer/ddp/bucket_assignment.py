@@ -29,7 +29,7 @@ class GradientSpec:
     """Device of the parameter."""
     is_sparse: bool = False
     """Whether the gradient consists of rows instead of a whole array."""
-    travels_as: np.dtype[Any] | None = None
+    reduce_dtype: np.dtype[Any] | None = None
     """Dtype it is rounded to for the all-reduce; None for that of the bucket."""
 
     @property

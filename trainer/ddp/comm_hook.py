@@ -60,7 +60,7 @@ class CommFuture:
         """Block until the value is available and return it.
 
         Raises:
-            CollectiveTimeout: A rank did not come in time.
+            CollectiveTimeout: A rank did not take part in time.
             PeerLost: A rank left or died.
         """
         if not self._is_done:

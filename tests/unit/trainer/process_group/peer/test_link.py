@@ -91,7 +91,7 @@ def test_stray_bytes_lose_the_peer(pair):
     near, far = pair
     near.sock.sendall(b"GET / HTTP/1.1\r\n" * 10)
 
-    with pytest.raises(PeerLost, match="no frame"):
+    with pytest.raises(PeerLost, match="not a frame"):
         receive(far, "hello", 3)
 
 
