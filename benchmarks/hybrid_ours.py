@@ -74,8 +74,7 @@ def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
             scored = now()
             gm.autograd.backward(ctx, [loss])
             returned = now()
-            gm.autograd.apply(ctx)
-            optimizer.step(ctx.gradients())
+            gm.step(ctx, optimizer)
         ended = now()
         done += 1
         parts = [looked_up - begun, scored - looked_up, returned - scored, ended - returned]

@@ -124,8 +124,7 @@ class _Step:
             scores = self._model(batch.dense, batch.ids)
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
             gm.autograd.backward(ctx, [loss])
-            gm.autograd.apply(ctx)
-            self._optimizer.step(ctx.gradients())
+            gm.step(ctx, self._optimizer)
         self.done += 1
 
     def state(self) -> DenseState:

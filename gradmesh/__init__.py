@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gradmesh.sdk.mesh.connect import connect as connect
     from gradmesh.sdk.mesh.data_shards import DataShards as DataShards
     from gradmesh.sdk.mesh.mesh import Mesh as Mesh
+    from gradmesh.sdk.optim.full_step import step as step
     from gradmesh.sdk.process.network import SecurityConfig as SecurityConfig
     from gradmesh.sdk.rpc.api import remote as remote
     from gradmesh.sdk.rpc.api import rpc_async as rpc_async
@@ -101,6 +102,7 @@ __all__ = [
     "rpc",
     "rpc_async",
     "rpc_sync",
+    "step",
     "tensor",
     "train",
     "zeros",
@@ -135,6 +137,7 @@ _HOMES = {
         "gradmesh.sdk.mesh.data_shards": "DataShards",
         "gradmesh.sdk.mesh.mesh": "Mesh",
         "gradmesh.sdk.process.network": "SecurityConfig",
+        "gradmesh.sdk.optim.full_step": "step",
         "gradmesh.sdk.rpc.api": "remote rpc_async rpc_sync",
         "gradmesh.sdk.rpc.rref.rref": "RRef",
         "gradmesh.sdk.serving": "TableReader",

@@ -32,7 +32,7 @@ def work(rank, coordinator):
         loss = (before[0] + before[1]).sum()
         gm.autograd.backward(ctx, [loss])
         optimizer = gm.optim.DistributedOptimizer(gm.optim.SGD, rrefs, lr=LR)
-        optimizer.step(ctx)
+        gm.step(ctx, optimizer)
     for old, rref in zip(before, rrefs, strict=True):
         assert (rref.to_here().data == old.data - np.float32(LR)).all()
     print(f"{NAMES[rank]}: both tensors on {peer} decreased by {LR} everywhere", flush=True)

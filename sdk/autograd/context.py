@@ -93,6 +93,11 @@ class Context:
         return f"{self.id.worker}/{self.id.incarnation}/{self.id.counter}"
 
     @property
+    def has_mesh(self) -> bool:
+        """Whether the context spans a mesh, so that its rows of tables can be applied."""
+        return self._mesh is not None
+
+    @property
     def mesh(self) -> Mesh:
         """The mesh that the context spans.
 

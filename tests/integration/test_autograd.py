@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
+import gradmesh as gm
 from gradmesh.engine import optim
 from gradmesh.engine.autograd import GradientError, Tensor, no_grad
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
@@ -48,6 +49,22 @@ def test_gradients_of_rows_are_applied_on_their_servers(cluster):
     np.testing.assert_array_equal(ctx.gradients()[weight], [3] * 3)
     assert weight.grad is None
     assert open_contexts(cluster) == [0, 0]
+
+
+def test_a_step_changes_rows_and_parameters_once(cluster):
+    mesh = cluster.connect()
+    table = make_table(mesh)
+    weight = Tensor(np.full((3,), 2.0, np.float32), requires_grad=True)
+    sgd = optim.SGD([weight], lr=0.5)
+
+    with autograd.context(mesh) as ctx:
+        autograd.backward(ctx, [(RemoteEmbedding(table)(np.array([4])) * weight).sum()])
+        gm.step(ctx, sgd)
+        with pytest.raises(ContextReleased, match="was applied"):
+            gm.step(ctx, sgd)
+
+    np.testing.assert_array_equal(table.lookup([4])[0], [-1] * 3)
+    np.testing.assert_array_equal(weight.data, [1.5] * 3)
 
 
 def test_a_context_that_was_applied_costs_no_further_message(cluster):

@@ -79,6 +79,7 @@ EXEMPT: dict[str, str] = {
             "rpc",
             "rpc_async",
             "rpc_sync",
+            "step",
             "train",
         )
     },
