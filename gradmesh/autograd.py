@@ -1,8 +1,16 @@
-"""Differentiation: the engine's within a process, contexts and backward over the whole mesh."""
+"""Differentiation: graphs within a process, contexts and backward over the whole mesh."""
 
-# Starred, because the engine's own list would otherwise be kept twice.
-from gradmesh.engine.autograd import *  # noqa: F403
-from gradmesh.engine.autograd import __all__ as _engine
+from gradmesh.engine.autograd import Function as Function
+from gradmesh.engine.autograd import RowGrad as RowGrad
+from gradmesh.engine.autograd import detect_anomaly as detect_anomaly
+from gradmesh.engine.autograd import enable_grad as enable_grad
+from gradmesh.engine.autograd import grad as grad
+from gradmesh.engine.autograd import gradcheck as gradcheck
+from gradmesh.engine.autograd import is_grad_enabled as is_grad_enabled
+from gradmesh.engine.autograd import no_grad as no_grad
+from gradmesh.engine.autograd import queue_callback as queue_callback
+from gradmesh.engine.autograd import renew as renew
+from gradmesh.engine.autograd import set_grad_enabled as set_grad_enabled
 from gradmesh.sdk.autograd import Context as Context
 from gradmesh.sdk.autograd import apply as apply
 from gradmesh.sdk.autograd import backward as backward
@@ -13,13 +21,23 @@ from gradmesh.sdk.autograd import find_context as find_context
 from gradmesh.sdk.autograd import get_gradients as get_gradients
 
 __all__ = [
-    *_engine,
     "Context",
+    "Function",
+    "RowGrad",
     "apply",
     "backward",
     "carry",
     "context",
     "current_context",
+    "detect_anomaly",
+    "enable_grad",
     "find_context",
     "get_gradients",
+    "grad",
+    "gradcheck",
+    "is_grad_enabled",
+    "no_grad",
+    "queue_callback",
+    "renew",
+    "set_grad_enabled",
 ]
