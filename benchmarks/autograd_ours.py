@@ -15,20 +15,20 @@ _SHAPE = (64, 64)
 _state: dict[str, Any] = {}
 
 
-@gm.remote(name="bench.hop")
+@gm.rpc.register(name="bench.hop")
 def hop(x: gm.Tensor, names: list[str]) -> Any:
     """Go on to the next worker, and back."""
     y = x * 2
     return gm.rpc_sync(names[0], hop, (y, names[1:])) * 3 if names else y
 
 
-@gm.remote(name="bench.scale")
+@gm.rpc.register(name="bench.scale")
 def scale(x: gm.Tensor) -> Any:
     """Multiply by a parameter of this worker."""
     return x * _weight()
 
 
-@gm.remote(name="bench.weight")
+@gm.rpc.register(name="bench.weight")
 def weight() -> Any:
     """Refer to the parameter of this worker."""
     return gm.RRef(_weight())

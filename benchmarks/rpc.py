@@ -102,24 +102,24 @@ def command(
     )
 
 
-@gm.remote(name="gradmesh.bench.null")
+@gm.rpc.register(name="gradmesh.bench.null")
 def null() -> None:
     """Do nothing."""
 
 
-@gm.remote(name="gradmesh.bench.add")
+@gm.rpc.register(name="gradmesh.bench.add")
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
 
 
-@gm.remote(name="gradmesh.bench.echo")
+@gm.rpc.register(name="gradmesh.bench.echo")
 def echo_back(value: Any) -> Any:
     """Return the argument."""
     return value
 
 
-@gm.remote(name="gradmesh.bench.later")
+@gm.rpc.register(name="gradmesh.bench.later")
 @gm.rpc.async_execution
 def later() -> Any:
     """Answer with a future."""

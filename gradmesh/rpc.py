@@ -15,10 +15,11 @@ from gradmesh.sdk.rpc.collective import all_gather as all_gather
 from gradmesh.sdk.rpc.collective import barrier as barrier
 from gradmesh.sdk.rpc.current import RefLeak as RefLeak
 from gradmesh.sdk.rpc.current import RpcNotRunning as RpcNotRunning
-from gradmesh.sdk.rpc.current import wait_all as wait_all
+from gradmesh.sdk.rpc.current import call_group as call_group
 from gradmesh.sdk.rpc.ids import WorkerInfo as WorkerInfo
 from gradmesh.sdk.rpc.registry import async_execution as async_execution
-from gradmesh.sdk.rpc.registry import remote_exception as remote_exception
+from gradmesh.sdk.rpc.registry import register as register
+from gradmesh.sdk.rpc.registry import register_exception as register_exception
 from gradmesh.sdk.rpc.shutdown import shutdown as shutdown
 
 __all__ = [
@@ -29,17 +30,18 @@ __all__ = [
     "all_gather",
     "async_execution",
     "barrier",
+    "call_group",
     "debug_info",
     "get_timeout",
     "get_worker_info",
     "get_worker_infos",
     "init",
+    "register",
+    "register_exception",
     "remote",
-    "remote_exception",
     "rpc_async",
     "rpc_sync",
     "set_timeout",
     "shutdown",
-    "wait_all",
     "wait_for_workers",
 ]

@@ -29,7 +29,7 @@ _THREADS = 2
 _OF_A_FIXED_POOL = re.compile(r"(rpc|backward)_[1-9]\d*")
 
 
-@gm.remote(name="tests.footprint")
+@gm.rpc.register(name="tests.footprint")
 def footprint() -> dict[str, int]:
     """Return what this worker holds."""
     # Workers that a test made have ended. The next round makes them anew under the same names, and

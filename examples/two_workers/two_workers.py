@@ -15,7 +15,7 @@ NAMES = ("worker0", "worker1")
 LR = 0.05
 
 
-@gm.remote(name="two_workers.random_tensor")
+@gm.rpc.register(name="two_workers.random_tensor")
 def random_tensor(seed):
     """Return a parameter."""
     values = np.random.default_rng(seed).random((3, 3), dtype=np.float32)

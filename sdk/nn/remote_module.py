@@ -30,8 +30,8 @@ class RemoteModule(Module):
 
     Args:
         remote_device: "worker/device" or "rank:n/device"; the device is "cpu" if left out.
-        module_cls: Class of the module, registered with @gm.remote, or its name; the engine's own
-            are.
+        module_cls: Class of the module, or its name; registered with @gm.rpc.register, as the
+            engine's own are.
         args: Its positional arguments.
         kwargs: Its named arguments.
 

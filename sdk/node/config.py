@@ -80,7 +80,7 @@ class RpcConfig(Section):
 
     imports: tuple[str, ...] = setting(
         (),
-        "Modules to import at the start: what they register with @gm.remote can be called here.",
+        "Modules to import at the start; what they register (@gm.rpc.register) can be called here.",
         check=_modules,
         flag="--import",
     )

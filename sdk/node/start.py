@@ -69,7 +69,7 @@ def init(
         contexts: What is kept for contexts of distributed autograd; by default those that calls
             are recorded in.
         registry: Where figures are shown.
-        functions: What others may call; by default all that `@gm.remote` registered.
+        functions: What others may call; by default all that `@gm.rpc.register` registered.
         on_lost: Called once if another process takes this one's name.
         install: Whether `gm.rpc_sync` and its like use this worker; a process has one such.
 

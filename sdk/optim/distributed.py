@@ -29,7 +29,7 @@ class DistributedOptimizer:
     """Update parameters where they live, each worker its own, all at the same time.
 
     Args:
-        optimizer_class: An optimizer of `gm.optim`, a class registered with @gm.remote on all
+        optimizer_class: An optimizer of `gm.optim`, a class registered with @gm.rpc.register on all
             owners, or the name of either. Code does not travel.
         param_rrefs: References to parameters, or dicts with `params` and options of their own.
         args: Positional arguments of the optimizer after its parameters.

@@ -2,19 +2,16 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any
 
-from gradmesh.protos.errors import InvalidRequest, WorkerNotFound
+from gradmesh.protos.errors import WorkerNotFound
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.current import collect, current_agent
 from gradmesh.sdk.rpc.directory import To
 from gradmesh.sdk.rpc.ids import WorkerInfo
-from gradmesh.sdk.rpc.registry import remote as register
 from gradmesh.sdk.rpc.rref.rref import RRef
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.pending_call import RetryPolicy
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def rpc_sync(
@@ -66,53 +63,32 @@ def rpc_async(
     return collect(agent.caller.call(to, name, args, kwargs or {}, timeout_s))
 
 
-@overload
-def remote(function: F, /) -> F: ...
-@overload
-def remote(*, name: str) -> Callable[[F], F]: ...
-@overload
 def remote(
     to: To,
     function: Callable[..., Any] | str,
-    /,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout_s: float | None = None,
-) -> RRef[Any]: ...
-def remote(
-    to: Any = None,
-    function: Callable[..., Any] | str | None = None,
-    /,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    timeout_s: float | None = None,
-    *,
-    name: str | None = None,
-) -> Any:
-    """Register a function, or call one elsewhere whose result stays there.
+) -> RRef[Any]:
+    """Call a registered function on a worker and keep its result there; return an RRef at once.
 
-    As a decorator, `@gm.remote` or `@gm.remote(name="…")`, it lets peers call a function or a
-    class. As `gm.remote(to, function, args)` it runs a registered function, or makes an object of a
-    registered class, on a worker, and returns an RRef to the result at once; what goes wrong there
-    is raised when the RRef is used.
+    Of a registered class, it makes an object there. What goes wrong there is raised when the RRef
+    is used.
 
     Args:
-        to: Name, rank or WorkerInfo; or the function to register.
-        function: What to call.
+        to: Name, rank or WorkerInfo; this worker itself, too.
+        function: The function or class, or the name it is registered under there.
         args: Positional arguments.
         kwargs: Named arguments.
         timeout_s: Deadline in seconds of the creation; the default of rpc if None or -1, none if 0.
-        name: What peers call the function that is registered.
+
+    Raises:
+        WorkerNotFound: There is no such worker.
+        InvalidRequest: An argument cannot be sent, or the function is not registered here.
     """
-    if function is None:
-        if to is None and name is not None:
-            return register(name=name)
-        if not callable(to):
-            raise InvalidRequest(f"expected a function, or a worker and a function, not {to!r}")
-        return register(to)
     agent = current_agent()
-    called = agent.functions.name_of(function)
-    return agent.caller.create(to, called, args, kwargs or {}, timeout_s)
+    name = agent.functions.name_of(function)
+    return agent.caller.create(to, name, args, kwargs or {}, timeout_s)
 
 
 def get_worker_info(name: str | None = None) -> WorkerInfo:

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradmesh.base_error import GradmeshError
-from gradmesh.sdk.future import Future
-from gradmesh.sdk.future import wait_all as wait_for_all
+from gradmesh.sdk.future import Future, wait_all
 
 if TYPE_CHECKING:
     from gradmesh.sdk.rpc.agent import Agent
@@ -85,7 +84,7 @@ def collect(future: Future[T]) -> Future[T]:
 
 
 @contextmanager
-def wait_all() -> Iterator[list[Future[Any]]]:
+def call_group() -> Iterator[list[Future[Any]]]:
     """Wait at the end of the block for every `rpc_async` and `remote` of it, also after an error.
 
     Raises:
@@ -101,4 +100,4 @@ def wait_all() -> Iterator[list[Future[Any]]]:
             future.exception()
         raise
     _collected.reset(before)
-    wait_for_all(futures)
+    wait_all(futures)

@@ -67,7 +67,7 @@ class Registry:
             bound: Callable[..., Any] = getattr(cls, method)
             return bound
         raise FunctionNotFound(
-            f"{worker} has no function {name!r}; decorate it with @gm.remote and import its "
+            f"{worker} has no function {name!r}; decorate it with @gm.rpc.register and import its "
             "module there: code does not travel",
             function=name,
             worker=worker,
@@ -82,7 +82,7 @@ class Registry:
         if name not in self.methods(type(obj)):
             raise FunctionNotFound(
                 f"{worker} cannot call {name!r} of a {type(obj).__name__}; only public methods of "
-                "classes decorated with @gm.remote can be called",
+                "classes decorated with @gm.rpc.register can be called",
                 function=name,
                 type=type(obj).__name__,
                 worker=worker,
@@ -124,7 +124,7 @@ class Registry:
                 return f"{held}.{method}"
         shown = getattr(function, "__qualname__", type(function).__name__)
         raise InvalidRequest(
-            f"{shown} is not registered; decorate it, or its class, with @gm.remote",
+            f"{shown} is not registered; decorate it, or its class, with @gm.rpc.register",
             function=shown,
         )
 
@@ -148,36 +148,36 @@ def _is_method(cls: type, name: str) -> bool:
 
 
 REGISTRY = Registry()
-"""What `remote` fills; a process serves it."""
+"""What `register` fills; a process serves it."""
 
 
 @overload
-def remote(function: F, /) -> F: ...
+def register(function: F, /) -> F: ...
 @overload
-def remote(*, name: str) -> Callable[[F], F]: ...
-def remote(function: F | None = None, /, *, name: str | None = None) -> F | Callable[[F], F]:
-    """Let peers call a function or a class, as `@gm.remote` or `@gm.remote(name="…")`.
+def register(*, name: str) -> Callable[[F], F]: ...
+def register(function: F | None = None, /, *, name: str | None = None) -> F | Callable[[F], F]:
+    """Let other workers call a function or a class: `@gm.rpc.register`, or with `(name="…")`.
 
-    Of a class, peers may make objects, call static and class methods, and call the public methods
-    of objects they have a reference to.
+    Of a class, they may make objects, call static and class methods, and call the public methods of
+    objects they have a reference to.
 
     Args:
         function: The function or class.
-        name: What peers call it; by default its module and qualified name.
+        name: Its name on all workers; by default its module and qualified name.
     """
 
-    def register(function: F) -> F:
+    def add(function: F) -> F:
         REGISTRY.register(name or f"{function.__module__}.{function.__qualname__}", function)
         return function
 
-    return register(function) if function is not None else register
+    return add(function) if function is not None else add
 
 
 @overload
-def remote_exception(cls: E, /) -> E: ...
+def register_exception(cls: E, /) -> E: ...
 @overload
-def remote_exception(*, name: str) -> Callable[[E], E]: ...
-def remote_exception(cls: E | None = None, /, *, name: str | None = None) -> E | Callable[[E], E]:
+def register_exception(*, name: str) -> Callable[[E], E]: ...
+def register_exception(cls: E | None = None, /, *, name: str | None = None) -> E | Callable[[E], E]:
     """Let an exception keep its type on the way to a caller; it is made from one text there.
 
     Args:
@@ -185,19 +185,19 @@ def remote_exception(cls: E | None = None, /, *, name: str | None = None) -> E |
         name: Its name on both ends; by default its module and qualified name.
     """
 
-    def register(cls: E) -> E:
+    def add(cls: E) -> E:
         REGISTRY.register_exception(name or f"{cls.__module__}.{cls.__qualname__}", cls)
         return cls
 
-    return register(cls) if cls is not None else register
+    return add(cls) if cls is not None else add
 
 
 def async_execution(function: F) -> F:
     """Mark a function that returns a Future: its caller gets the future's result, when it is there.
 
-    No thread waits meanwhile. Below `@gm.remote`, `@staticmethod` and `@classmethod`:
+    No thread waits meanwhile. Below `@gm.rpc.register`, `@staticmethod` and `@classmethod`:
 
-        @gm.remote
+        @gm.rpc.register
         @gm.rpc.async_execution
         def later(): ...
     """

@@ -107,7 +107,7 @@ def _check(kind: "RemoteType", name: str) -> None:
         AttributeError: There is none that can be called.
     """
     if name not in kind.methods:
-        why = "" if kind.methods else "; its class is not registered with @gm.remote"
+        why = "" if kind.methods else "; its class is not registered with @gm.rpc.register"
         raise AttributeError(f"a {kind.name} has no method {name!r} to call from elsewhere{why}")
 
 

@@ -21,63 +21,63 @@ def tensor(*shape: int, value: float | None = None, dtype: Any = np.float32) -> 
     return gm.tensor(data.astype(dtype), requires_grad=True)
 
 
-@gm.remote
+@gm.rpc.register
 def count_contexts() -> int:
     return CONTEXTS.open_count()
 
 
-@gm.remote
+@gm.rpc.register
 def counters() -> dict[str, int]:
     return dict(CONTEXTS.counters())
 
 
-@gm.remote
+@gm.rpc.register
 def thread_count() -> int:
     return threading.active_count()
 
 
-@gm.remote
+@gm.rpc.register
 def die() -> None:
     os._exit(9)
 
 
-@gm.remote
+@gm.rpc.register
 def add(x: Any, y: Any) -> Any:
     return x + y
 
 
-@gm.remote
+@gm.rpc.register
 def mul(x: Any, y: Any) -> Any:
     return x * y
 
 
-@gm.remote
+@gm.rpc.register
 def identity(x: Any) -> Any:
     return x
 
 
-@gm.remote
+@gm.rpc.register
 def add_ref(rref: gm.RRef[Any], x: Any) -> Any:
     return rref.to_here() + x
 
 
-@gm.remote
+@gm.rpc.register
 def add_ref_elsewhere(worker: str, rref: gm.RRef[Any], x: Any) -> Any:
     return gm.rpc_sync(worker, add_ref, (rref, x))
 
 
-@gm.remote
+@gm.rpc.register
 def gradient_of_ref(rref: gm.RRef[Any]) -> Any:
     """Return the gradient of a value of this worker in the caller's context."""
     return gm.autograd.get_gradients(gm.autograd.current_context())[rref.local_value()]
 
 
-@gm.remote
+@gm.rpc.register
 def first_of(x: Any, y: Any) -> Any:
     return x * 2
 
 
-@gm.remote
+@gm.rpc.register
 def slow_add(x: Any, y: Any, seconds: float = 1.0) -> Any:
     threading.Event().wait(seconds)
     with gm.no_grad():
@@ -85,12 +85,12 @@ def slow_add(x: Any, y: Any, seconds: float = 1.0) -> Any:
     return x + y
 
 
-@gm.remote
+@gm.rpc.register
 def later(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-@gm.remote
+@gm.rpc.register
 def matmul_chain(x: Any, names: list[str]) -> Any:
     """Go from worker to worker, and back."""
     if names:
@@ -98,7 +98,7 @@ def matmul_chain(x: Any, names: list[str]) -> Any:
     return x * x
 
 
-@gm.remote
+@gm.rpc.register
 def complex_args(tensors: list[Any]) -> Any:
     total = tensors[0]
     for one in tensors[1:]:
@@ -106,38 +106,38 @@ def complex_args(tensors: list[Any]) -> Any:
     return total
 
 
-@gm.remote
+@gm.rpc.register
 def both(x: Any, y: Any) -> Any:
     return x + y, x * y, x - y
 
 
-@gm.remote
+@gm.rpc.register
 def split_chunks(x: Any, parts: int) -> Any:
     return tuple(x.chunk(parts))
 
 
-@gm.remote
+@gm.rpc.register
 def shape_error(x: Any) -> Any:
     return x @ gm.tensor(np.ones((7, 7), np.float32))
 
 
-@gm.remote
+@gm.rpc.register
 def make_kept(name: str, value: Any) -> Any:
     kept[name] = gm.tensor(np.asarray(value, np.float32), requires_grad=True)
     return kept[name]
 
 
-@gm.remote
+@gm.rpc.register
 def add_kept(name: str, x: Any) -> Any:
     return x + kept[name]
 
 
-@gm.remote
+@gm.rpc.register
 def mul_kept(name: str, x: Any) -> Any:
     return x * kept[name]
 
 
-@gm.remote
+@gm.rpc.register
 def kept_gradient(name: str) -> Any:
     """Return the gradient of a kept tensor in the caller's context."""
     grad = gm.autograd.get_gradients(gm.autograd.current_context()).get(kept[name])
@@ -146,12 +146,12 @@ def kept_gradient(name: str) -> Any:
     return grad.to_dense() if hasattr(grad, "to_dense") else grad
 
 
-@gm.remote
+@gm.rpc.register
 def kept_is_untouched(name: str) -> bool:
     return kept[name].grad is None
 
 
-@gm.remote
+@gm.rpc.register
 def step_kept(name: str, lr: float) -> None:
     """Step a kept parameter, copy-on-write, by its gradient in the caller's context."""
     param = kept[name]
@@ -160,12 +160,12 @@ def step_kept(name: str, lr: float) -> None:
     param.data -= np.float32(lr) * grad
 
 
-@gm.remote
+@gm.rpc.register
 def fetch_kept(name: str) -> Any:
     return kept[name].data.copy()
 
 
-@gm.remote
+@gm.rpc.register
 def graph_here() -> dict[str, Any]:
     """Describe this worker's messages of the caller's context."""
     ctx = gm.autograd.current_context()
@@ -211,25 +211,25 @@ class _Hooked(gm.autograd.Function):
         return grad
 
 
-@gm.remote
+@gm.rpc.register
 def set_failing(failing: bool) -> None:
     kept["failing"] = failing
 
 
-@gm.remote
+@gm.rpc.register
 def set_in_backward(action: str | None, seconds: float = 0.0) -> None:
     kept["in_backward"] = action
     kept["seconds"] = seconds
 
 
-@gm.remote
+@gm.rpc.register
 def failing_chain(x: Any, names: list[str]) -> Any:
     if names:
         return gm.rpc_sync(names[0], failing_chain, (x * 2, names[1:])) * 3
     return _Fails.apply(x * 1)
 
 
-@gm.remote
+@gm.rpc.register
 def hooked_chain(x: Any, names: list[str]) -> Any:
     """Go along workers; the last one does in its backward what it was told."""
     if names:
@@ -237,25 +237,25 @@ def hooked_chain(x: Any, names: list[str]) -> Any:
     return _Hooked.apply(x * 1)
 
 
-@gm.remote
+@gm.rpc.register
 def embedding_bag(name: str, ids: Any, offsets: Any, weights: Any) -> Any:
     bag = kept[name]
     return bag(gm.tensor(ids), gm.tensor(offsets), per_sample_weights=weights)
 
 
-@gm.remote
+@gm.rpc.register
 def make_bag(name: str, rows: int, dim: int) -> None:
     bag = gm.nn.EmbeddingBag(rows, dim, mode="sum", sparse=True)
     bag.weight.data[...] = np.arange(rows * dim, dtype=np.float32).reshape(rows, dim) / 100
     kept[name] = bag
 
 
-@gm.remote
+@gm.rpc.register
 def bag_gradient(name: str) -> Any:
     return gm.autograd.get_gradients(gm.autograd.current_context())[kept[name].weight]
 
 
-@gm.remote
+@gm.rpc.register
 def train_here(target: str, rounds: int) -> int:
     """Open contexts on this worker and run backwards through another one."""
     done = 0
@@ -271,7 +271,7 @@ def train_here(target: str, rounds: int) -> int:
     return done
 
 
-@gm.remote
+@gm.rpc.register
 def hammer(targets: list[str], threads: int, rounds: int) -> int:
     """Run many contexts at once on this worker."""
     counts: list[int] = []
@@ -287,7 +287,7 @@ def hammer(targets: list[str], threads: int, rounds: int) -> int:
     return sum(counts)
 
 
-@gm.remote
+@gm.rpc.register
 def train_owner(owner: str, name: str, steps: int, pause_s: float) -> list[float]:
     """Train a parameter of another worker; wait between forward and backward."""
     losses = []
@@ -306,7 +306,7 @@ def train_owner(owner: str, name: str, steps: int, pause_s: float) -> list[float
     return losses
 
 
-@gm.remote
+@gm.rpc.register
 def open_and_die(target: str) -> None:
     """Open a context on another worker, and die without a goodbye."""
     with gm.autograd.context():
@@ -314,7 +314,7 @@ def open_and_die(target: str) -> None:
         os._exit(9)
 
 
-@gm.remote
+@gm.rpc.register
 def memory() -> int:
     """Return the bytes that this worker holds in memory."""
     gc.collect()
@@ -322,7 +322,7 @@ def memory() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-@gm.remote
+@gm.rpc.register
 class Layer:
     """A matrix that multiplies, and one that nobody uses."""
 
@@ -341,7 +341,7 @@ class Layer:
         return gm.RRef(self.idle)
 
 
-@gm.remote
+@gm.rpc.register
 class FailingOptimizer(gm.optim.SGD):
     """Steps, but not on the workers that it is told."""
 
@@ -355,7 +355,7 @@ class FailingOptimizer(gm.optim.SGD):
         super().step(grads)
 
 
-@gm.remote
+@gm.rpc.register
 class OptimizerFailingOnConstructor(gm.optim.SGD):
     def __init__(self, params: Any) -> None:
         raise ValueError("error creating optimizer")

@@ -16,12 +16,12 @@ REMOTE = "worker5"
 _here: dict[str, Any] = {}
 
 
-@gm.remote
+@gm.rpc.register
 def put_key(key: str, value: bytes) -> None:
     _here.setdefault("keys", {})[key] = value
 
 
-@gm.remote
+@gm.rpc.register
 def get_key(key: str) -> bytes | None:
     found: bytes | None = _here.setdefault("keys", {}).get(key)
     return found
@@ -48,19 +48,19 @@ def _linear(inputs: int, outputs: int) -> gm.nn.Linear:
     return layer
 
 
-@gm.remote
+@gm.rpc.register
 def make_remote_parts() -> None:
     em = gm.nn.EmbeddingBag(2, 3, mode="mean")
     em.weight.data[...] = 0.5
     _here.update(em=em, net=_linear(5, 3))
 
 
-@gm.remote
+@gm.rpc.register
 def embed(ids: Any) -> Any:
     return _here["em"](gm.tensor(ids), gm.tensor(np.arange(len(ids))))
 
 
-@gm.remote
+@gm.rpc.register
 def net(x: Any) -> Any:
     return gm.nn.functional.relu(_here["net"](x))
 
@@ -89,14 +89,14 @@ def examples(trainer: int) -> tuple[Any, Any, Any]:
     return dense, sparse, np.array([row[2] for row in rows], np.float32)
 
 
-@gm.remote
+@gm.rpc.register
 def join_group(rank: int, generation: int) -> None:
     _here["group"] = TcpProcessGroup.connect(
         _Store(), generation=generation, rank=rank, world_size=4, timeout_s=60
     )
 
 
-@gm.remote
+@gm.rpc.register
 def train(rank: int, mode: str, uneven: bool) -> list[Any]:
     """Run one round; return the gradients of fc1 and fc2 from the context."""
     model: Any = Hybrid()
@@ -125,7 +125,7 @@ def train(rank: int, mode: str, uneven: bool) -> list[Any]:
     return run()
 
 
-@gm.remote
+@gm.rpc.register
 def compare(rank: int, counts: list[int], divide_by_initial: bool) -> bool:
     """Run each input in a context and locally; tell whether gradients agree."""
     model = gm.nn.Linear(2, 3)
@@ -147,7 +147,7 @@ def compare(rank: int, counts: list[int], divide_by_initial: bool) -> bool:
     return True
 
 
-@gm.remote
+@gm.rpc.register
 def compare_sparse(rank: int) -> bool:
     """Run one batch of a sparse bag locally, then in a context; tell whether gradients agree."""
     bag = gm.nn.EmbeddingBag(10, 3, mode="mean", sparse=True)
@@ -165,13 +165,13 @@ def compare_sparse(rank: int) -> bool:
     return True
 
 
-@gm.remote
+@gm.rpc.register
 def gradient_of(rref: Any) -> Any:
     """Return the gradient of a parameter of this worker in the caller's context."""
     return gm.autograd.get_gradients(gm.autograd.current_context())[rref.local_value()]
 
 
-@gm.remote
+@gm.rpc.register
 def compare_remote(rank: int, place: str) -> bool:
     """Run a layer of the remote worker and one under DDP, and the same locally."""
     remote = gm.nn.RemoteModule(place, gm.nn.Linear, (10, 5), {"bias": False})
@@ -191,6 +191,6 @@ def compare_remote(rank: int, place: str) -> bool:
     return True
 
 
-@gm.remote
+@gm.rpc.register
 def close_group() -> None:
     _here.pop("group").close()

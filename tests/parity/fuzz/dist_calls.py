@@ -35,7 +35,7 @@ class _Here:
     modules: list[Any]
 
 
-@gm.remote
+@gm.rpc.register
 class Keeper:
     """An object that a worker keeps, for calls of its methods."""
 
@@ -48,7 +48,7 @@ class Keeper:
         return run_one(path, values)
 
 
-@gm.remote
+@gm.rpc.register
 class Steps(gm.nn.Module):
     """A module whose forward runs the steps of a call."""
 
@@ -57,13 +57,13 @@ class Steps(gm.nn.Module):
         return run(path, values)
 
 
-@gm.remote
+@gm.rpc.register
 def install(keepers: list[Any], modules: list[Any]) -> None:
     """Take references to the objects of all workers; they stay for all programs."""
     _Here.keepers, _Here.modules = keepers, modules
 
 
-@gm.remote
+@gm.rpc.register
 def prepare(text: str) -> list[tuple[int, Any]]:
     """Make this worker's leaves of a program; return references to them."""
     _Here.program = program = eval(text, vars(dist_graph).copy())
@@ -72,7 +72,7 @@ def prepare(text: str) -> list[tuple[int, Any]]:
     return [(key, gm.RRef(leaf)) for key, leaf in _Here.leaves.items()]
 
 
-@gm.remote
+@gm.rpc.register
 def finish() -> list[tuple[int, Any]]:
     """Return the values of this worker's leaves and forget them."""
     found = [(key, leaf.data.copy()) for key, leaf in _Here.leaves.items()]
@@ -80,13 +80,13 @@ def finish() -> list[tuple[int, Any]]:
     return found
 
 
-@gm.remote
+@gm.rpc.register
 def break_down(broken: bool) -> None:
     """Let backward passes fail at this worker's fragile operations, or no longer."""
     dist_ops.break_down(broken)
 
 
-@gm.remote
+@gm.rpc.register
 def gradients() -> tuple[list[tuple[int, Any]], int]:
     """Return this worker's gradients in the caller's context, and how many are of no leaf."""
     ctx = gm.autograd.current_context()
@@ -96,7 +96,7 @@ def gradients() -> tuple[list[tuple[int, Any]], int]:
     return own, len(found) - len(own)
 
 
-@gm.remote
+@gm.rpc.register
 def run(path: list[int], values: list[Any]) -> list[Any]:
     """Run the steps of a call."""
     call = _Here.program.call(path)
@@ -106,14 +106,14 @@ def run(path: list[int], values: list[Any]) -> list[Any]:
     return _all(call.outputs, env)
 
 
-@gm.remote
+@gm.rpc.register
 def run_one(path: list[int], values: list[Any]) -> Any:
     """Run the steps of a call; return its only result, as a tensor."""
     call = _Here.program.call(path)
     return _value(_played(call, path, values), call.outputs[0])
 
 
-@gm.remote
+@gm.rpc.register
 def drive(place: int, refs: list[tuple[int, Any]]) -> tuple[Any, Any, Any]:
     """Run a graph in a context that this worker opens; return what it gave.
 

@@ -8,60 +8,60 @@ import numpy as np
 import gradmesh as gm
 
 
-@gm.remote
+@gm.rpc.register
 def add(a: Any, b: Any) -> Any:
     return a + b
 
 
-@gm.remote
+@gm.rpc.register
 def whoami() -> str:
     return gm.rpc.get_worker_info().name
 
 
-@gm.remote
+@gm.rpc.register
 def echo(value: Any = None) -> Any:
     return value
 
 
-@gm.remote
+@gm.rpc.register
 def kind_of(value: Any) -> str:
     return type(value).__name__
 
 
-@gm.remote
+@gm.rpc.register
 def nothing() -> None:
     pass
 
 
-@gm.remote
+@gm.rpc.register
 def heavy(x: Any) -> Any:
     for _ in range(20):
         x = x @ x / np.linalg.norm(x)
     return x
 
 
-@gm.remote
+@gm.rpc.register
 def sleep(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
 
 
-@gm.remote
+@gm.rpc.register
 def raise_value(text: str = "expected error") -> None:
     raise ValueError(text)
 
 
-@gm.remote
+@gm.rpc.register
 def raise_type() -> Any:
     return 1 + "x"  # type: ignore[operator]
 
 
-@gm.rpc.remote_exception
+@gm.rpc.register_exception
 class Registered(Exception):
     pass
 
 
-@gm.rpc.remote_exception
+@gm.rpc.register_exception
 class NeedsTwo(Exception):
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first, second)
@@ -71,7 +71,7 @@ class Unregistered(Exception):
     pass
 
 
-@gm.remote
+@gm.rpc.register
 def raise_kind(kind: str) -> None:
     if kind == "registered":
         raise Registered("the text")
@@ -88,7 +88,7 @@ def raise_kind(kind: str) -> None:
     raise SystemExit(3)
 
 
-@gm.remote
+@gm.rpc.register
 class Point:
     """A registered class with all kinds of methods."""
 
@@ -135,18 +135,18 @@ class Point:
         return self.x
 
 
-@gm.remote
+@gm.rpc.register
 def slow_point(seconds: float) -> Point:
     time.sleep(seconds)
     return Point(7)
 
 
-@gm.remote
+@gm.rpc.register
 def nested_sum(to: str, back: str, depth: int) -> int:
     return 0 if depth == 0 else 1 + int(gm.rpc_sync(to, nested_sum, (back, to, depth - 1)))
 
 
-@gm.remote
+@gm.rpc.register
 def endless(to: str, back: str) -> None:
     gm.rpc_sync(to, endless, (back, to))
 
@@ -154,7 +154,7 @@ def endless(to: str, back: str) -> None:
 CHAIN: list[int] = []
 
 
-@gm.remote
+@gm.rpc.register
 def chain(workers: list[str], ttl: int) -> None:
     """Go on to the next worker without waiting for it."""
     CHAIN.append(ttl)
@@ -162,7 +162,7 @@ def chain(workers: list[str], ttl: int) -> None:
         gm.rpc_async(workers[ttl % len(workers)], chain, (workers, ttl - 1))
 
 
-@gm.remote
+@gm.rpc.register
 def chain_seen() -> list[int]:
     return list(CHAIN)
 
@@ -170,47 +170,47 @@ def chain_seen() -> list[int]:
 # References
 
 
-@gm.remote
+@gm.rpc.register
 def fetch(rref: Any) -> Any:
     return rref.to_here()
 
 
-@gm.remote
+@gm.rpc.register
 def fetch_sum(a: Any, b: Any) -> Any:
     return a.to_here() + b.to_here()
 
 
-@gm.remote
+@gm.rpc.register
 def local_value(rref: Any) -> Any:
     return rref.local_value()
 
 
-@gm.remote
+@gm.rpc.register
 def describe(rref: Any) -> tuple[bool, bool, str]:
     return rref.confirmed_by_owner(), rref.is_owner(), rref.owner_name()
 
 
-@gm.remote
+@gm.rpc.register
 def confirmed_all(rrefs: Any) -> list[bool]:
     return [rref.confirmed_by_owner() for rref in rrefs["list"]]
 
 
-@gm.remote
+@gm.rpc.register
 def make_rref(value: Any) -> Any:
     return gm.RRef(value)
 
 
-@gm.remote
+@gm.rpc.register
 def make_remote(to: str, a: Any, b: Any) -> Any:
     return gm.remote(to, add, (a, b))
 
 
-@gm.remote
+@gm.rpc.register
 def make_list(to: str, count: int) -> list[Any]:
     return [gm.remote(to, add, (n, 1)) for n in range(count)]
 
 
-@gm.remote
+@gm.rpc.register
 def forward_chain(workers: list[str], rref: Any, ttl: int) -> Any:
     if ttl == 0:
         return rref.to_here()
@@ -220,27 +220,27 @@ def forward_chain(workers: list[str], rref: Any, ttl: int) -> Any:
 HELD: dict[str, Any] = {}
 
 
-@gm.remote
+@gm.rpc.register
 def hold(name: str, value: Any) -> None:
     HELD[name] = value
 
 
-@gm.remote
+@gm.rpc.register
 def drop(name: str) -> None:
     HELD.pop(name, None)
 
 
-@gm.remote
+@gm.rpc.register
 def fetch_held(name: str) -> Any:
     return HELD[name].to_here()
 
 
-@gm.remote
+@gm.rpc.register
 def info() -> dict[str, int]:
     return gm.rpc.debug_info()
 
 
-@gm.remote
+@gm.rpc.register
 def owner_info(rref: Any) -> Any:
     return rref.owner()
 
@@ -248,24 +248,24 @@ def owner_info(rref: Any) -> Any:
 # Remote modules
 
 
-@gm.remote
+@gm.rpc.register
 def run_module(module: Any, x: Any) -> Any:
     return module(x)
 
 
-@gm.remote
+@gm.rpc.register
 def run_held_module(name: str, x: Any) -> Any:
     return HELD[name](x)
 
 
-@gm.remote
+@gm.rpc.register
 def run_modules(modules: Any, x: Any) -> Any:
     for module in modules["list"]:
         x = module.forward_async(x).wait()
     return x
 
 
-@gm.remote
+@gm.rpc.register
 def forward_module(workers: list[str], module: Any, x: Any) -> Any:
     """Go on from worker to worker; the last one runs the module."""
     if not workers:
@@ -273,7 +273,7 @@ def forward_module(workers: list[str], module: Any, x: Any) -> Any:
     return gm.rpc_sync(workers[0], forward_module, (workers[1:], module, x))
 
 
-@gm.remote
+@gm.rpc.register
 def about_module(module: Any) -> dict[str, Any]:
     rref = module.get_module_rref()
     return {
@@ -287,6 +287,6 @@ def about_module(module: Any) -> dict[str, Any]:
     }
 
 
-@gm.remote
+@gm.rpc.register
 def set_training(module: Any, mode: bool) -> Any:
     return module.train(mode)

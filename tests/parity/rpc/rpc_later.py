@@ -10,25 +10,25 @@ import gradmesh as gm
 from gradmesh.engine.autograd.row_grad import RowGrad, add_grads
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def add_later(to: str, x: Any, y: Any) -> Any:
     return gm.rpc_async(to, add, (x, y))
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def add_chained(to: str, x: Any, y: Any, z: Any) -> Any:
     return gm.rpc_async(to, add, (x, y)).then(lambda done: done.wait() + z)
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def add_nested(to: str, x: Any, y: Any, z: Any) -> Any:
     return gm.rpc_async(to, add_later, (to, x, y)).then(lambda done: done.wait() + z)
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def add_multi_chained(to: str, x: int, count: int, step: int) -> Any:
     future = gm.rpc_async(to, add, (x, 0))
@@ -37,7 +37,7 @@ def add_multi_chained(to: str, x: int, count: int, step: int) -> Any:
     return future
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def add_multi_fanout(to: str, x: int, count: int, step: int) -> Any:
     futures = [gm.rpc_async(to, add, (0, step)) for _ in range(count)]
@@ -46,7 +46,7 @@ def add_multi_fanout(to: str, x: int, count: int, step: int) -> Any:
     )
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def own_future(seconds: float, value: Any) -> Any:
     future: gm.Future[Any] = gm.Future()
@@ -56,13 +56,13 @@ def own_future(seconds: float, value: Any) -> Any:
     return future
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def raise_later() -> Any:
     raise RuntimeError("expected error")
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def fail_later() -> Any:
     future: gm.Future[Any] = gm.Future()
@@ -70,23 +70,23 @@ def fail_later() -> Any:
     return future
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def not_a_future() -> int:
     return 3
 
 
-@gm.remote
+@gm.rpc.register
 def return_future() -> Any:
     return gm.rpc_async(gm.rpc.get_worker_info().name, add, (1, 1))
 
 
-@gm.remote
+@gm.rpc.register
 def callback_in_call(to: str, n: int) -> int:
     return int(gm.rpc_async(to, add, (n, n)).then(lambda done: done.wait() + 1).wait())
 
 
-@gm.remote
+@gm.rpc.register
 @gm.rpc.async_execution
 def never() -> Any:
     HELD["never"] = future = gm.Future[Any]()
@@ -96,7 +96,7 @@ def never() -> Any:
 # Meetings
 
 
-@gm.remote
+@gm.rpc.register
 def meet(value: Any, workers: list[str], timeout_s: float | None = None) -> dict[str, Any]:
     return gm.rpc.all_gather(value, workers, timeout_s)
 
@@ -105,14 +105,14 @@ COUNTS: dict[str, int] = {}
 _counts_lock = threading.Lock()
 
 
-@gm.remote
+@gm.rpc.register
 def count(name: str) -> int:
     with _counts_lock:
         COUNTS[name] = COUNTS.get(name, 0) + 1
         return COUNTS[name]
 
 
-@gm.remote
+@gm.rpc.register
 def count_then_meet(leader: str, name: str, workers: list[str]) -> int:
     """Count on the leader, meet, and return what everybody has counted by then."""
     gm.rpc_sync(leader, count, (name,))
@@ -120,12 +120,12 @@ def count_then_meet(leader: str, name: str, workers: list[str]) -> int:
     return int(gm.rpc_sync(leader, counted, (name,)))
 
 
-@gm.remote
+@gm.rpc.register
 def counted(name: str) -> int:
     return COUNTS.get(name, 0)
 
 
-@gm.remote
+@gm.rpc.register
 def meet_in_threads(workers: list[str], threads: int) -> int:
     met: list[int] = []
 
@@ -146,7 +146,7 @@ def meet_in_threads(workers: list[str], threads: int) -> int:
 # A parameter server written with functions that answer later
 
 
-@gm.remote
+@gm.rpc.register
 class Averager:
     """Gives every trainer the mean of what all of them sent."""
 
@@ -180,7 +180,7 @@ def _divided(total: Any, count: int) -> Any:
     return total / count
 
 
-@gm.remote
+@gm.rpc.register
 def train(server: Any, iterations: int, seed: int, sparse: bool) -> bool:
     rng = np.random.default_rng(seed)
     for _ in range(iterations):

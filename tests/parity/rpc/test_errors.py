@@ -70,7 +70,7 @@ def test_custom_exception_throw_during_reconstruction(kind: str) -> None:
 
 
 def test_function_not_on_callee(eventually: Any) -> None:
-    gm.remote(name="only-here")(only_here)
+    gm.rpc.register(name="only-here")(only_here)
 
     with pytest.raises(errors.FunctionNotFound, match="worker-0 has no function 'only-here'"):
         gm.rpc_sync("worker-0", only_here)

@@ -53,7 +53,7 @@ def test_a_block_waits_for_the_others_first(caller: Agent) -> None:
     futures: list[gm.Future[Any]] = []
 
     def block() -> None:
-        with gm.rpc.wait_all() as collected:
+        with gm.rpc.call_group() as collected:
             gm.rpc_async("worker-0", add, (1, 1), timeout_s=SPENT_S)
             gm.rpc_async("worker-1", add, (1, 1))
             futures.extend(collected)

@@ -14,7 +14,7 @@ from gradmesh.protos import errors
 
 
 def test_wait_all() -> None:
-    with gm.rpc.wait_all() as futures:
+    with gm.rpc.call_group() as futures:
         gm.rpc_async("worker-0", add, (1, 1))
 
     assert len(futures) == 1
@@ -23,7 +23,7 @@ def test_wait_all() -> None:
 
 
 def test_wait_all_multiple_call() -> None:
-    with gm.rpc.wait_all() as futures:
+    with gm.rpc.call_group() as futures:
         for n in range(20):
             gm.rpc_async(f"worker-{n % 4}", add, (n, 1))
             gm.rpc_sync("worker-0", add, (1, 1))
@@ -34,7 +34,7 @@ def test_wait_all_multiple_call() -> None:
 
 def test_wait_all_timeout() -> None:
     def block() -> None:
-        with gm.rpc.wait_all():
+        with gm.rpc.call_group():
             gm.rpc_async("worker-0", sleep, (1.0,), timeout_s=0.1)
 
     with pytest.raises(errors.DeadlineExceeded):
@@ -43,7 +43,7 @@ def test_wait_all_timeout() -> None:
 
 def test_wait_all_raise_in_user_func() -> None:
     def block() -> None:
-        with gm.rpc.wait_all():
+        with gm.rpc.call_group():
             gm.rpc_async("worker-0", raise_value)
 
     with pytest.raises(ValueError, match="expected error"):
@@ -54,7 +54,7 @@ def test_wait_all_raise_in_body() -> None:
     futures: list[Any] = []
 
     def block() -> None:
-        with gm.rpc.wait_all() as collected:
+        with gm.rpc.call_group() as collected:
             futures.extend([gm.rpc_async("worker-0", sleep, (0.2,))])
             assert collected == futures
             raise LookupError("from the block")

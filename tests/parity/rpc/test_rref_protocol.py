@@ -184,7 +184,7 @@ def test_use_rref_after_shutdown(make_agent: Callable[..., Agent], as_agent: Any
         gm.rpc_sync("worker-0", fetch, (rref,))
 
 
-@gm.remote(name="gradmesh.rpc-test.make")
+@gm.rpc.register(name="gradmesh.rpc-test.make")
 def make(value: Any) -> Any:
     return gm.RRef(value)
 

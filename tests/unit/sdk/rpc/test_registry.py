@@ -3,7 +3,7 @@ import uuid
 import pytest
 
 from gradmesh.protos.errors import FunctionNotFound, InvalidRequest
-from gradmesh.sdk.rpc.registry import REGISTRY, Registry, remote
+from gradmesh.sdk.rpc.registry import REGISTRY, Registry, register
 
 
 def add(a: int, b: int) -> int:
@@ -53,8 +53,8 @@ def test_an_unknown_function_is_named_with_the_worker_and_the_remedy() -> None:
 def test_the_decorator_registers_and_returns_the_function() -> None:
     name = f"test.{uuid.uuid4().hex}"
 
-    assert remote(name=name)(add) is add
-    assert remote(add) is add
+    assert register(name=name)(add) is add
+    assert register(add) is add
 
     assert REGISTRY.find(name, "ps-0") is add
     assert REGISTRY.find(f"{add.__module__}.add", "ps-0") is add
