@@ -9,7 +9,7 @@ from gradmesh.protos.limits import natural_key
 from gradmesh.protos.method import methods_of
 from gradmesh.sdk.cluster.membership import role_name
 from gradmesh.sdk.process.network import SecurityConfig
-from gradmesh.sdk.transport.channel import Channel
+from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.deadline import Deadline
 
 _GET_STATUS = methods_of(coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"])[
@@ -105,7 +105,7 @@ def fetch(address: str, security: SecurityConfig, timeout_s: float) -> ClusterSt
     Raises:
         MeshError: It could not be asked, or refused.
     """
-    with Channel(address, "coordinator", security=security) as channel:
+    with Dialer(security=security).coordinator(address) as channel:
         request = status_pb2.GetStatusRequest()
         answer = channel.call(_GET_STATUS, request, Deadline.after(timeout_s))
     return from_message(cast(status_pb2.GetStatusResponse, answer))

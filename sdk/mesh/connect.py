@@ -16,7 +16,7 @@ from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
 from gradmesh.sdk.table.metrics import TableMetrics
-from gradmesh.sdk.transport.channel import Channel, Dialer
+from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
 
@@ -75,7 +75,8 @@ def connect(
         world_size=world_size,
     )
     metrics = metrics or RpcMetrics("client")
-    channel = Channel(coordinator, "coordinator", security=security, metrics=metrics)
+    dial = Dialer(security=security, metrics=metrics, lane=lane, max_frame_bytes=max_frame_bytes)
+    channel = dial.coordinator(coordinator)
     client = Coordinator(channel)
     lease = Lease(client, member, on_lost=on_lost)
     try:
@@ -84,7 +85,6 @@ def connect(
         channel.close()
         raise
 
-    dial = Dialer(security=security, metrics=metrics, lane=lane, max_frame_bytes=max_frame_bytes)
     servers = ParameterServers(
         client,
         dial,

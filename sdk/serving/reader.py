@@ -25,7 +25,7 @@ from gradmesh.sdk.table.lookup import look_up, start_lookup
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
-from gradmesh.sdk.transport.channel import Channel, Dialer
+from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
 
@@ -103,11 +103,8 @@ class TableReader:
         self.timeout_s = timeout_s
         self._cache_rows = cache_rows
         self._max_age_s = max_age_s
-        self._coordinators = Coordinators(
-            [Channel(one, "coordinator", security=security, metrics=metrics) for one in addresses]
-        )
-
         dial = Dialer(security=security, metrics=metrics, max_frame_bytes=max_frame_bytes)
+        self._coordinators = Coordinators([dial.coordinator(one) for one in addresses])
         self._servers = ParameterServers(self._coordinators, dial, max_frame_bytes=max_frame_bytes)
         self._metrics = table_metrics or TableMetrics()
         self._lock = threading.Lock()  # guards all below

@@ -198,6 +198,10 @@ class Dialer:
     lane: LaneChoice = "auto"
     max_frame_bytes: int = limits.MAX_FRAME_BYTES
 
+    def coordinator(self, address: str) -> Channel:
+        """Return a channel to a coordinator, which restarts at its address: calls wait for it."""
+        return Channel(address, "coordinator", security=self.security, metrics=self.metrics)
+
     def __call__(self, address: str, name: str) -> Channel:
         """Return a channel to a worker."""
         return Channel(
