@@ -22,6 +22,9 @@ def test_worker_id() -> None:
 
 
 def test_get_worker_infos() -> None:
+    # The session waits for its workers only; on a busy machine the server may join after them.
+    gm.rpc.wait_for_workers("parameter-server-0")
+
     ranks = {info.name: info.rank for info in gm.rpc.get_worker_infos()}
 
     assert {name: rank for name, rank in ranks.items() if name.startswith("worker-")} == {
