@@ -1,6 +1,6 @@
 """All-reduce of float32 between processes of this machine, against torch with gloo.
 
-The two sides take turns in small blocks, so that whatever else the machine does hits both; the
+The two sides take turns in small blocks, so that other load on the machine hits both; the
 processes of one side are stopped while the other works. This module is also what each rank runs;
 its arguments are backend, folder to meet in, rank and number of processes.
 """

@@ -3,7 +3,7 @@
 Chains, a fan, many contexts, and steps of a distributed optimizer: in sync mode, and on the side
 called fast in async mode, which is what torch does.
 
-The sides take turns in small blocks, so that whatever else the machine does hits all of them. The
+The sides take turns in small blocks, so that other load on the machine hits all of them. The
 peer's processes are stopped while ours work, because they spin when they are idle.
 """
 

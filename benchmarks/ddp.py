@@ -75,7 +75,7 @@ def _hidden(found: Sequence[Sequence[float]]) -> float:
 
     Args:
         found: For each rank the time of communication alone, then what was left of it when
-            backward ended, for each step. The rank that ended last waited for nobody: what it had
+            backward ended, for each step. The rank that ended last waited for no other: what it had
             left is communication, what others had is waiting for it as well.
     """
     alone = float(np.median([seconds[0] for seconds in found]))

@@ -98,7 +98,7 @@ def read(file: Path) -> tuple[dict[str, Any], list[ModelReport]]:
     """Return header and reports of a file.
 
     Raises:
-        ValueError: If it is no file of this benchmark.
+        ValueError: It is not a file of this benchmark.
     """
     try:
         whole = json.loads(file.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """The hybrid step, tables on servers and dense layers under DDP, against torch RPC and DDP.
 
 Both sides run the same batches through the same layers, in processes of one thread each. They take
-turns in small blocks, so that whatever else the machine does hits both; the peer's processes, which
+turns in small blocks, so that other load on the machine hits both; the peer's processes, which
 spin when idle, are stopped while ours work.
 """
 

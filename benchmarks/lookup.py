@@ -1,13 +1,13 @@
 """Pulling and pushing rows: one client, one server, dim 64, a million rows, against torch RPC.
 
-The two sides take turns in small blocks, so that whatever else the machine does hits both. The
+The two sides take turns in small blocks, so that other load on the machine hits both. The
 peer's processes are stopped while ours work, because they spin when they are idle. This module is
 also what our client runs; its arguments are the coordinator's address and the lanes.
 """
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,49 +83,54 @@ def run(
         stack.callback(os.environ.pop, BATCH_ROWS_VARIABLE)
         settings = {"parameter_server.durability": durability}
         cluster = stack.enter_context(LocalCluster(parameter_servers=1, settings=settings))
-        ours = stack.enter_context(start("lookup", cluster.address, ",".join(lanes)))
-        peer = None
+        chosen = {load.name: (load.workload, load.size) for load in only or loads()}
+        return run_lanes(
+            "lookup", cluster.address, chosen, lanes, against_torch, seconds, blocks, on_row
+        )
+
+
+def run_lanes(
+    module: str,
+    address: str,
+    loads: Mapping[str, tuple[str, int]],
+    lanes: Sequence[str],
+    against_torch: bool,
+    seconds: float,
+    blocks: int,
+    on_row: Callable[[Row], object],
+) -> list[Row]:
+    """Measure workloads on every lane, in turns with the peer.
+
+    Args:
+        module: What our client runs; with `_torch` after it, the peer's.
+        address: Of the coordinator.
+        loads: Workload and count by the name of the row.
+        lanes: Which of ours.
+        against_torch: Whether the peer takes its turns, too.
+        seconds: About how long one workload may take on one side.
+        blocks: How often the sides take turns.
+        on_row: Called with each row as it is known.
+    """
+    with ExitStack() as stack:
+        ours = stack.enter_context(start(module, address, ",".join(lanes)))
+        sides = dict.fromkeys(lanes, ours)
         if against_torch:
-            peer = stack.enter_context(start("lookup_torch", pauses=True))
+            sides["torch"] = stack.enter_context(start(f"{module}_torch", pauses=True))
         rows = []
-        for load in only or loads():
-            command = {"workload": load.workload, "count": load.size}
-            for row in measure_lanes(load.name, command, lanes, ours, peer, seconds, blocks):
-                rows.append(row)
-                on_row(row)
+        for name, (workload, count) in loads.items():
+            turns = {
+                lane: partial(_measure, side, lane=lane, workload=workload, count=count)
+                for lane, side in sides.items()
+            }
+            times = take_turns(turns, seconds, blocks)
+            for lane in lanes:
+                rows.append(Row.of(f"{name}-{lane}", times[lane], times.get("torch", [])))
+                on_row(rows[-1])
         return rows
 
 
-def measure_lanes(
-    name: str,
-    command: dict[str, Any],
-    lanes: Sequence[str],
-    ours: MeasuringProcess,
-    peer: MeasuringProcess | None,
-    seconds: float,
-    blocks: int,
-) -> list[Row]:
-    """Measure one workload on every lane, in turns with the peer.
-
-    Args:
-        name: Of the workload.
-        command: What the processes are asked for, beside lane and rounds.
-        lanes: Which of ours.
-        ours: Our process.
-        peer: The peer's, if it takes part.
-        seconds: About how long one lane takes.
-        blocks: How often the sides take turns.
-    """
-
-    def measure(side: MeasuringProcess, lane: str, rounds: int) -> list[float]:
-        return side.measure(lane=lane, **command, rounds=rounds)
-
-    turns = {lane: partial(measure, ours, lane) for lane in lanes}
-    if peer is not None:
-        turns["torch"] = partial(measure, peer, "torch")
-    times = take_turns(turns, seconds, blocks)
-    theirs = times.get("torch", [])
-    return [Row.of(f"{name}-{lane}", times[lane], theirs) for lane in lanes]
+def _measure(side: MeasuringProcess, rounds: int, **command: Any) -> list[float]:
+    return side.measure(**command, rounds=rounds)
 
 
 def command(

@@ -1,20 +1,19 @@
 """Calls between two processes: registered functions against torch RPC.
 
-The two sides take turns in small blocks, so that whatever else the machine does hits both. The
+The two sides take turns in small blocks, so that other load on the machine hits both. The
 peer's processes are stopped while ours work, because they spin when they are idle. This module is
 also what our caller runs, and what the callee, a `gradmesh worker`, imports for its functions.
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import gradmesh as gm
-from gradmesh.benchmarks.lookup import measure_lanes
-from gradmesh.benchmarks.processes import serve, start, timed
+from gradmesh.benchmarks.lookup import run_lanes
+from gradmesh.benchmarks.processes import serve, timed
 from gradmesh.benchmarks.report import HEADING, Echo, Row, as_json, show_line
 from gradmesh.launch.local import LocalCluster
 from gradmesh.sdk.process.network import TransportConfig
@@ -64,20 +63,12 @@ def run(
         on_row: Called with each row as it is known.
         only: The workloads; all by default.
     """
-    with ExitStack() as stack:
-        settings = {"rpc.imports": ["gradmesh.benchmarks.rpc"]}
-        cluster = stack.enter_context(LocalCluster(workers=1, settings=settings))
-        ours = stack.enter_context(start("rpc", cluster.address, ",".join(lanes)))
-        peer = None
-        if against_torch:
-            peer = stack.enter_context(start("rpc_torch", pauses=True))
-        rows = []
-        for load in only or loads():
-            command = {"workload": load.name, "count": load.size}
-            for row in measure_lanes(load.name, command, lanes, ours, peer, seconds, blocks):
-                rows.append(row)
-                on_row(row)
-        return rows
+    settings = {"rpc.imports": ["gradmesh.benchmarks.rpc"]}
+    with LocalCluster(workers=1, settings=settings) as cluster:
+        chosen = {load.name: (load.name, load.size) for load in only or loads()}
+        return run_lanes(
+            "rpc", cluster.address, chosen, lanes, against_torch, seconds, blocks, on_row
+        )
 
 
 def command(

@@ -1,7 +1,7 @@
 """What a training step costs with and without coordination, a log, or periodic checkpoints.
 
 Each side is a cluster of real processes with two parameter servers; one trainer process takes steps
-on all of them in turns, in small blocks, so that whatever else the machine does hits all alike.
+on all of them in turns, in small blocks, so that other load on the machine hits all alike.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
-"""A trainer that takes steps when told: `python -m … WORKLOAD SIDE=COORDINATED=ADDRESS …`.
+"""A trainer that takes steps on command: `python -m … WORKLOAD SIDE=COORDINATED=ADDRESS …`.
 
-A side that ends in `=EVERY=FOLDER` writes a checkpoint after so many steps, as the trainers of a
+A side that ends in `=EVERY=FOLDER` writes a checkpoint every EVERY steps, as the trainers of a
 job do; what that kept the steps waiting is the answer to `SIDE-stall`.
 """
 

@@ -1,7 +1,7 @@
 """What a lookup costs inside a server as its table grows, for dense and for hash tables.
 
 The floor is a plain gather of as many rows from an array of the same size: what cache and page
-misses cost whoever does it. A lookup is flat when its ratio to the floor does not fall.
+misses cost anyway. A lookup is flat when its ratio to the floor does not fall.
 """
 
 import time

@@ -16,7 +16,7 @@ def main() -> int:
     """Ask once."""
     listen = os.environ.get("GRADMESH_METRICS_LISTEN", "off")
     if listen == "off":
-        print("GRADMESH_METRICS_LISTEN is off: it runs, and nobody can tell more")
+        print("GRADMESH_METRICS_LISTEN is off: it runs, and more is not known")
         return 0
     host, _, port = listen.rpartition(":")
     try:

@@ -26,7 +26,7 @@ _INTERRUPTED = 130
 
 
 def run(command: click.Command, arguments: list[str] | None) -> int:
-    """Run a command and turn whatever happens into an exit code."""
+    """Run a command and turn its result or error into an exit code."""
     try:
         code = command.main(arguments, prog_name="gradmesh", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -36,7 +36,7 @@ def run(command: click.Command, arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe such as `gradmesh status | head` has left; that is no error.
+        # The reader of a pipe such as `gradmesh status | head` has ended; that is not an error.
         sys.stderr.close()
         return 0
     except Exception as error:
@@ -58,7 +58,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def report(error: BaseException) -> None:
-    """Tell a user about an error, on standard error."""
+    """Print an error on standard error, in the form a user needs."""
     if not is_foreseen(error):
         traceback.print_exception(error)
         click.echo(
@@ -74,6 +74,6 @@ def report(error: BaseException) -> None:
 
 
 def is_foreseen(error: BaseException) -> bool:
-    """Say whether an error is one of ours, or the operating system refusing a file."""
+    """Return whether an error is one of ours, or the operating system refusing a file."""
     ours = type(error).__module__.partition(".")[0] == "gradmesh"
     return ours or (isinstance(error, OSError) and error.filename is not None)

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from gradmesh.cli.mesh_option import with_mesh
-from gradmesh.cli.row_bar import RowBar
+from gradmesh.cli.cluster_options import with_mesh
+from gradmesh.cli.display import RowBar
+from gradmesh.cli.options import json_option
 from gradmesh.protos.errors import DeadlineExceeded
 from gradmesh.sdk.checkpoint.manifest import Manifest, chain_of
 from gradmesh.sdk.checkpoint.model import export_model
@@ -20,7 +21,6 @@ from gradmesh.sdk.mesh.mesh import Mesh
 _LONG_S = 3600.0
 _POLL_S = 0.2
 _folder = click.argument("folder")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -57,7 +57,7 @@ def save(mesh: Mesh, timeout_s: float) -> int:
 
 @checkpoint.command("ls")
 @_folder
-@_json
+@json_option
 def list_all(folder: str, as_json: bool) -> int:
     """List the complete checkpoints in FOLDER, which may be an fsspec URL; the oldest first."""
     with contextlib.closing(open_store(folder)) as store:
@@ -99,7 +99,7 @@ def _line(stored: StoredCheckpoint) -> dict[str, Any]:
 
 @checkpoint.command("show")
 @_folder
-@_json
+@json_option
 def show(folder: str, as_json: bool) -> int:
     """Verify every byte of the checkpoint in FOLDER, and show what is in it."""
     store, stored = open_checkpoint(folder)
@@ -142,10 +142,10 @@ def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
     "--keep-s",
     type=click.FloatRange(min=0),
     default=0.0,
-    help="Keep what is younger than so many seconds, too.  [default: 0]",
+    help="Keep what is younger than this many seconds, too.  [default: 0]",
 )
 @click.option(
-    "--partial", is_flag=True, help="Remove what killed processes left; nobody may be writing."
+    "--partial", is_flag=True, help="Remove what killed processes left; no process may be writing."
 )
 def prune_old(folder: str, keep: int, keep_s: float, partial: bool) -> int:
     """Remove all but the newest checkpoints in FOLDER, and those that they add to."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from gradmesh.cli.display import ResultTable
 from gradmesh.cli.follow import follow
-from gradmesh.cli.progress import Figures
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.supervisor import RestartPolicy
 from gradmesh.launch.training import result_of
@@ -53,7 +53,7 @@ def demo(
         if status is None:
             return code
         result = {**result_of(status), "seconds": time.monotonic() - begun}
-        Figures({name: result[name] for name in _SHOWN if name in result}).show()
+        ResultTable({name: result[name] for name in _SHOWN if name in result}).show()
         return 0
     finally:
         if state is not None:

@@ -1,4 +1,4 @@
-"""The command group: it knows names and one line about each command, and imports the rest late.
+"""The command group: it has the name and one line about each command, and imports the rest late.
 
 A command that imported numba and grpc for `--help` would make every shell completion slow.
 """
@@ -11,7 +11,7 @@ import click
 
 import gradmesh as package
 
-# name: (what --help says, module with a click command of the same name)
+# name: what --help says
 _COMMANDS = {
     "demo": "Train a small model on a local cluster, from start to finish.",
     "train": "Train a job from a file on a local cluster.",
@@ -34,6 +34,17 @@ _COMMANDS = {
     "bench": "Measure against the peer on this machine.",
     "version": "Show the version.",
 }
+# Modules of commands that do not have a module of their name.
+_MODULES = {
+    "eval": "trained_model",
+    "predict": "trained_model",
+    "export": "trained_model",
+    "contexts": "status",
+    "logs": "running",
+    "down": "running",
+    "version": "group",
+}
+_PROCESSES = ("coordinator", "parameter-server", "trainer", "worker")
 
 
 @final
@@ -50,8 +61,12 @@ class LateGroup(click.Group):
             near = difflib.get_close_matches(cmd_name, _COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {cmd_name!r}.{hint}", ctx)
-        name = cmd_name.replace("-", "_")
-        command = getattr(importlib.import_module(f"gradmesh.cli.{name}"), name)
+        if cmd_name in _PROCESSES:
+            from gradmesh.cli.processes import process_command
+
+            return process_command(cmd_name)
+        module = importlib.import_module(f"gradmesh.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -69,3 +84,10 @@ def gradmesh() -> None:
     Begin with `gradmesh demo`. Settings come from flags, GRADMESH_<SECTION>_<KEY> variables and a
     TOML file, in this order of strength.
     """
+
+
+@click.command()
+def version() -> int:
+    """Show the version."""
+    click.echo(package.__version__)
+    return 0

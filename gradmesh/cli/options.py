@@ -49,6 +49,9 @@ def configured(
     return decorate
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
 def process_config(sections: Sections) -> ProcessConfig:
     """Bundle the sections that every process has."""
     return ProcessConfig(

@@ -1,6 +1,6 @@
 """The table of settings in docs/operations.md, made from the sections themselves.
 
-`python -m gradmesh.cli.reference docs/operations.md` writes it anew.
+`python -m gradmesh.cli.reference docs/operations.md` renews it.
 """
 
 import sys
@@ -20,7 +20,7 @@ def settings_tables() -> str:
 
 
 def renew(page: str) -> str:
-    """Return the page with its tables of settings written anew.
+    """Return the page with its tables of settings renewed.
 
     Raises:
         ValueError: The page lacks the markers.

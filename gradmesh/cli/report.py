@@ -1,4 +1,4 @@
-"""`gradmesh report`: follow a training run that others started, and show what came of it."""
+"""`gradmesh report`: follow a running training until it is done, and show its result."""
 
 import time
 from collections.abc import Iterator
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from gradmesh.cli.launcher_option import with_launcher
-from gradmesh.cli.mesh_option import checked
+from gradmesh.cli.cluster_options import address_of, coordinator_option, with_launcher
+from gradmesh.cli.display import ResultTable, progress_screen
 from gradmesh.cli.options import configured
-from gradmesh.cli.progress import Figures, progress_screen
 from gradmesh.launch.errors import ClusterFailed
 from gradmesh.launch.launcher import Launcher
 from gradmesh.launch.training import result_of, with_last_progress
@@ -26,7 +25,7 @@ _OLD_RESULT_S = 10.0
 
 
 @click.command()
-@click.option("--coordinator", metavar="ADDRESS", help="Ask this coordinator, wherever it runs.")
+@coordinator_option
 @click.option(
     "--patience-s",
     type=click.FloatRange(min=0.1),
@@ -43,18 +42,18 @@ def report(
     patience_s: float,
 ) -> int:
     """Follow a training run until it is done, and show its figures."""
-    address = checked(coordinator) if coordinator else launcher.status().address
+    address = address_of(coordinator, launcher)
     status = ClusterStatus()
     with progress_screen(f"gradmesh report: following {address}") as screen:
         for status in statuses(address, sections[SecurityConfig], patience_s):
             screen.update(status)
-    Figures(result_of(status)).show()
+    ResultTable(result_of(status)).show()
     click.echo("training is done; the servers keep the tables until you end them")
     return 0
 
 
 def statuses(address: str, security: SecurityConfig, patience_s: float) -> Iterator[ClusterStatus]:
-    """Give the status of a cluster again and again, the last time with the run's result.
+    """Yield the status of a cluster repeatedly, the last time with the run's result.
 
     A result that is there already is taken for that of an older run if trainers come soon.
 
@@ -68,7 +67,7 @@ def statuses(address: str, security: SecurityConfig, patience_s: float) -> Itera
         try:
             status = with_last_progress(status, fetch(address, security, _ASK_S))
         except MeshError as error:
-            # It may be on its way up, or back.
+            # The coordinator may be starting, or restarting.
             why = error.message
         if is_old is None and status.version:
             is_old = bool(status.result)

@@ -4,9 +4,8 @@ import time
 
 import click
 
-from gradmesh.cli.launcher_option import with_launcher
-from gradmesh.cli.mesh_option import with_mesh
-from gradmesh.cli.row_bar import RowBar
+from gradmesh.cli.cluster_options import with_launcher, with_mesh
+from gradmesh.cli.display import RowBar
 from gradmesh.launch.launcher import Launcher
 from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import ReshardAborted
@@ -44,10 +43,10 @@ def trainers(launcher: Launcher, count: int) -> int:
 def parameter_servers(
     mesh: Mesh, timeout_s: float, launcher: Launcher | None, count: int, wait_s: float
 ) -> int:
-    """Have COUNT parameter servers hold the tables; whoever trains goes on.
+    """Have COUNT parameter servers hold the tables; training goes on.
 
     Servers are started and ended where `gradmesh up` has started the cluster. For one that is named
-    by --coordinator, start those to be added yourself; those without buckets end by themselves.
+    by --coordinator, start the new ones yourself; those without buckets end by themselves.
     Ctrl-C leaves the change to be completed, or given up, without this command.
     """
     before = len(mesh.servers.refresh(mesh.deadline()).names)

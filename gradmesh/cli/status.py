@@ -1,4 +1,4 @@
-"""`gradmesh status`."""
+"""`gradmesh status` and `gradmesh contexts`."""
 
 import dataclasses
 import json
@@ -8,19 +8,24 @@ from pathlib import Path
 
 import click
 
-from gradmesh.cli.launcher_option import with_launcher
-from gradmesh.cli.mesh_option import checked
-from gradmesh.cli.options import configured
+from gradmesh.cli.cluster_options import (
+    address_of,
+    checked,
+    coordinator_option,
+    with_launcher,
+)
+from gradmesh.cli.display import output_console, print_table
+from gradmesh.cli.options import configured, json_option
 from gradmesh.launch.launcher import Launcher, ProcessView
-from gradmesh.sdk.cluster.status import ClusterStatus, fetch
+from gradmesh.sdk.cluster.status import ClusterStatus, WorkerContexts, fetch
 from gradmesh.sdk.process.config import Sections
 from gradmesh.sdk.process.network import SecurityConfig, listening
 from gradmesh.sdk.process.setting import ConfigError, Problem
 
 
 @click.command()
-@click.option("--coordinator", metavar="ADDRESS", help="Ask this coordinator, wherever it runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@coordinator_option
+@json_option
 @click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
 @click.option(
     "--every-s", type=click.FloatRange(min=0.1), default=1.0, help="With --watch.  [default: 1]"
@@ -88,13 +93,7 @@ def _serve(listen: str, address: str, security: SecurityConfig, timeout_s: float
 
 
 def _show(address: str, cluster: ClusterStatus, processes: Sequence[ProcessView]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # A pipe has no width; nothing should be cut off there.
-        console = Console(highlight=False, width=200)
+    console = output_console()
     console.print(
         f"coordinator {address}, version {cluster.version}, up {cluster.uptime_s:.0f} s, "
         f"generation {cluster.generation}, tables: {', '.join(cluster.tables) or 'none'}"
@@ -115,10 +114,10 @@ def _show(address: str, cluster: ClusterStatus, processes: Sequence[ProcessView]
     for warning in cluster.warnings:
         console.print(f"warning: {warning}", style="yellow")
     by_name = {process.name: process for process in processes}
-    table = Table("name", "role", "address", "step", "contexts", "last seen", "runs in", "restarts")
+    rows = []
     for member in cluster.members:
         process = by_name.get(member.name)
-        table.add_row(
+        row = (
             member.name,
             member.role,
             member.address,
@@ -128,4 +127,50 @@ def _show(address: str, cluster: ClusterStatus, processes: Sequence[ProcessView]
             "" if process is None else process.place or f"process {process.pid}",
             "" if process is None else str(process.restarts),
         )
-    console.print(table)
+        rows.append(row)
+    columns = ("name", "role", "address", "step", "contexts", "last seen", "runs in", "restarts")
+    print_table(columns, rows)
+
+
+@click.command()
+@coordinator_option
+@json_option
+@click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, help="[default: 5]")
+@with_launcher
+@configured(SecurityConfig)
+def contexts(
+    sections: Sections,
+    config: Path | None,
+    launcher: Launcher,
+    coordinator: str | None,
+    as_json: bool,
+    timeout_s: float,
+) -> int:
+    """List the open contexts of distributed autograd by the worker that opened them.
+
+    Members report them with their heartbeats, at most a second ago. Contexts of a worker that is
+    gone are released by their holders with the next heartbeat.
+    """
+    address = address_of(coordinator, launcher)
+    found = fetch(address, sections[SecurityConfig], timeout_s).contexts
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(worker) for worker in found], indent=2))
+    elif found:
+        _show_contexts(found)
+    else:
+        click.echo("no contexts are open")
+    return 0
+
+
+def _show_contexts(found: tuple[WorkerContexts, ...]) -> None:
+    rows = [
+        (
+            worker.worker,
+            str(worker.incarnation),
+            "alive" if worker.alive else "gone",
+            str(sum(worker.open.values())),
+            ", ".join(f"{owner} {count}" for owner, count in worker.open.items()),
+        )
+        for worker in found
+    ]
+    print_table(("worker", "incarnation", "state", "open", "on"), rows)

@@ -3,12 +3,12 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
-from gradmesh.cli.mesh_option import with_mesh
-from gradmesh.cli.row_bar import RowBar
+from gradmesh.cli.cluster_options import with_mesh
+from gradmesh.cli.display import RowBar, print_table
+from gradmesh.cli.options import json_option
 from gradmesh.engine import optim
 from gradmesh.protos.common.v1 import array_pb2
 from gradmesh.protos.coordinator.v1 import table_pb2
@@ -26,7 +26,6 @@ _OPTIMIZERS = {
     "adam": optim.Adam,
 }
 _file = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -35,7 +34,7 @@ def table() -> None:
 
 
 @table.command("ls")
-@_json
+@json_option
 @with_mesh(30.0)
 def list_tables(mesh: Mesh, timeout_s: float, as_json: bool) -> int:
     """List all tables."""
@@ -45,7 +44,7 @@ def list_tables(mesh: Mesh, timeout_s: float, as_json: bool) -> int:
         click.echo(json.dumps([dataclasses.asdict(report) for report in found], indent=2))
         return 0
     columns = ("name", "kind", "rows", "dim", "dtype", "optimizer", "bytes", "steps")
-    _print(columns, [_line(report) for report in found])
+    print_table(columns, [_line(report) for report in found])
     return 0
 
 
@@ -65,7 +64,7 @@ def _line(report: TableReport) -> list[str]:
 
 @table.command("inspect")
 @click.argument("name")
-@_json
+@json_option
 @with_mesh(30.0)
 def inspect(mesh: Mesh, timeout_s: float, name: str, as_json: bool) -> int:
     """Show what a table is, and what each server holds of it."""
@@ -82,7 +81,7 @@ def inspect(mesh: Mesh, timeout_s: float, name: str, as_json: bool) -> int:
         [figure.replace("_", " "), *(_shown(s[figure]) for s in report.servers.values())]
         for figure in figures
     ]
-    _print(("", *report.servers), lines)
+    print_table(("", *report.servers), lines)
     return 0
 
 
@@ -197,17 +196,3 @@ def _sum(made: Manifest) -> str:
         f"checkpoint {made.id[:8]} ({kind}), {len(made.tables)} tables, {made.rows:,} rows, "
         f"{made.bytes:,} bytes, step {made.step} of generation {made.generation}"
     )
-
-
-def _print(columns: Any, lines: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # A pipe has no width; nothing should be cut off there.
-        console = Console(highlight=False, width=200)
-    shown = Table(*columns)
-    for line in lines:
-        shown.add_row(*line)
-    console.print(shown)

@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from gradmesh.cli.cluster import for_children, given_by_flag, listen_address, not_flags
-from gradmesh.cli.follow import follow
-from gradmesh.cli.launcher_option import on_option, with_kubernetes
+from gradmesh.cli.cluster_options import on_option, with_kubernetes
+from gradmesh.cli.display import ResultTable
+from gradmesh.cli.follow import follow, train_on_kubernetes
 from gradmesh.cli.options import configured
-from gradmesh.cli.progress import Figures
 from gradmesh.launch.kubernetes.api import KubernetesOptions
 from gradmesh.launch.launcher import LauncherName
 from gradmesh.launch.local import LocalCluster
@@ -79,8 +79,6 @@ def train(
         f"{counts.trainers} trainers"
     )
     if on == "kubernetes":
-        from gradmesh.cli.follow_kubernetes import train_on_kubernetes
-
         figures, code = train_on_kubernetes(
             sections, config, output, title, cluster_name, kubernetes, given_by_flag(sections)
         )
@@ -100,6 +98,6 @@ def train(
         figures, kept = None if status is None else result_of(status), "report, metrics and model"
     if figures is None:
         return code
-    Figures({**figures, "seconds": time.monotonic() - begun}).show()
+    ResultTable({**figures, "seconds": time.monotonic() - begun}).show()
     click.echo(f"{kept} are in {output}")
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gradmesh.cli.cluster import drain_s, for_children, listen_address, not_flags
-from gradmesh.cli.launcher_option import with_launcher
+from gradmesh.cli.cluster_options import with_launcher
 from gradmesh.cli.options import configured
 from gradmesh.launch.launcher import ClusterRequest, Launcher
 from gradmesh.launch.screen import LogScreen, ScreenHandler

@@ -68,7 +68,7 @@ class Scorer:
             labelled: Whether they hold labels, which are ignored.
 
         Raises:
-            DataError: The data cannot be used, or a line is no sample.
+            DataError: The data cannot be used, or a line is not a sample.
         """
         with self._blocks(files, labelled=labelled) as blocks:
             number = 0

@@ -98,7 +98,7 @@ class Api:
         return self._call(f"change {kind} {name}", kind, "patch", name, self.namespace, body=change)
 
     def delete(self, kind: str, name: str, *, now: bool = False) -> None:
-        """Delete an object and what it owns; one that is gone already is no error."""
+        """Delete an object and what it owns; one that is gone already is not an error."""
         extra = {"grace_period_seconds": 0} if now else {}
         try:
             self._call(

@@ -160,7 +160,7 @@ class KubernetesLauncher(Launcher):
             self._api.patch("StatefulSet", servers, {"spec": {"replicas": count}})
             return
         if role != "trainer":
-            raise CannotScale(role, "there is one coordinator, and no worker, in such a cluster")
+            raise CannotScale(role, "a cluster on Kubernetes has one coordinator, and no workers")
         if not pods.jobs:
             raise CannotScale(role, "this cluster has no Job of trainers")
         if count < 1:

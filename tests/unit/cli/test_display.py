@@ -4,11 +4,11 @@ import logging
 import pytest
 from rich.console import Console
 
-from gradmesh.cli.progress import (
+from gradmesh.cli.display import (
     BarScreen,
-    Figures,
     LineScreen,
     NoteHandler,
+    ResultTable,
     in_bytes,
     progress_screen,
     stage,
@@ -105,7 +105,7 @@ def test_stages_follow_each_other() -> None:
 def test_final_table_has_the_figures_of_a_first_look() -> None:
     result = {"zeal": 1.5, "seconds": 12.34, "bytes_moved": 5 << 20, "auc": 0.78912}
 
-    assert Figures(result).rows() == [
+    assert ResultTable(result).rows() == [
         ("AUC, held out", "0.7891"),
         ("bytes moved", "5.0 MiB"),
         ("time", "12.3 s"),
@@ -115,7 +115,7 @@ def test_final_table_has_the_figures_of_a_first_look() -> None:
 def test_final_table_is_printed() -> None:
     out, stream = console()
 
-    Figures({"auc": 0.5}).show(out)
+    ResultTable({"auc": 0.5}).show(out)
 
     assert "AUC, held out" in stream.getvalue()
 

@@ -1,9 +1,10 @@
-"""How a training run looks on the screen: a bar that moves, or lines where nothing can move."""
+"""What commands show: the progress of a run, of rows that move, results and tables."""
 
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Self, final
 
 from rich.console import Console
@@ -24,7 +25,7 @@ class ProgressScreen(ABC):
 
     @abstractmethod
     def note(self, text: str) -> None:
-        """Show a line that stays, above whatever moves. Called from other threads too."""
+        """Show a line that stays, above the bar. Called from other threads too."""
 
     @abstractmethod
     def close(self) -> None:
@@ -124,7 +125,7 @@ class NoteHandler(logging.Handler):
 
 
 def stage(status: ClusterStatus) -> str:
-    """Say in one word what the cluster does."""
+    """Return in one word what the cluster does."""
     if status.result:
         return "done"
     if not status.total_steps:
@@ -140,7 +141,7 @@ def figures(status: ClusterStatus) -> str:
 
 
 @final
-class Figures:
+class ResultTable:
     """The figures of a finished run as a table.
 
     Args:
@@ -188,3 +189,57 @@ def in_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+@final
+class RowBar:
+    """A progress callback and a context manager.
+
+    Args:
+        title: What goes on.
+        unit: What is counted.
+    """
+
+    def __init__(self, title: str, unit: str = "rows") -> None:
+        console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            TextColumn(title),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(title, total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=done, total=total)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+
+def output_console() -> Console:
+    """Return a console for standard output that cuts nothing off in a pipe, which has no width."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=200)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table on standard output."""
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    output_console().print(table)

@@ -1,4 +1,4 @@
-"""The options by which commands find a cluster that `up` started: --on, --state, --name."""
+"""The options by which commands find a cluster: --on, --state, --name, or --coordinator."""
 
 import functools
 from collections.abc import Callable
@@ -7,9 +7,12 @@ from typing import Any, get_args
 
 import click
 
-from gradmesh.cli.options import Command
+from gradmesh.cli.options import Command, configured
 from gradmesh.launch.kubernetes.api import KubernetesOptions
-from gradmesh.launch.launcher import LauncherName, open_launcher
+from gradmesh.launch.launcher import Launcher, LauncherName, open_launcher
+from gradmesh.sdk.process.config import Sections
+from gradmesh.sdk.process.network import SecurityConfig, reachable
+from gradmesh.sdk.process.setting import ConfigError, Problem
 
 
 def with_launcher(function: Callable[..., int]) -> Command:
@@ -47,6 +50,10 @@ def with_launcher(function: Callable[..., int]) -> Command:
         command = option(command)
     return command
 
+
+coordinator_option = click.option(
+    "--coordinator", metavar="ADDRESS", help="Ask this coordinator, wherever it runs."
+)
 
 on_option = click.option(
     "--on",
@@ -99,3 +106,72 @@ def with_kubernetes(function: Callable[..., int]) -> Command:
     ):
         command = option(command)
     return command
+
+
+def with_mesh(
+    default_timeout_s: float, *, with_processes: bool = False
+) -> Callable[[Callable[..., int]], Command]:
+    """Give a command a connected `mesh` and `timeout_s`.
+
+    Args:
+        default_timeout_s: Seconds that the whole command may take.
+        with_processes: Whether to give it `launcher`, too, which is None if the mesh was named by
+            its coordinator.
+    """
+
+    def decorate(function: Callable[..., int]) -> Command:
+        @functools.wraps(function)
+        def call(
+            sections: Sections,
+            config: Path | None,
+            launcher: Launcher,
+            coordinator: str | None,
+            timeout_s: float,
+            **parameters: Any,
+        ) -> int:
+            # Imported here, so that commands without a mesh start quickly.
+            from gradmesh.sdk.mesh.connect import connect
+
+            address = address_of(coordinator, launcher)
+            if with_processes:
+                parameters["launcher"] = None if coordinator else launcher
+            security = sections[SecurityConfig]
+            with connect(address, security=security, timeout_s=min(timeout_s, 30.0)) as mesh:
+                return function(mesh=mesh, timeout_s=timeout_s, **parameters)
+
+        command: Command = with_launcher(configured(SecurityConfig)(call))
+        for option in (
+            click.option(
+                "--timeout-s",
+                type=click.FloatRange(min=0.1),
+                default=default_timeout_s,
+                help=f"Seconds that all of it may take.  [default: {default_timeout_s:g}]",
+            ),
+            coordinator_option,
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def address_of(coordinator: str | None, launcher: Launcher) -> str:
+    """Return the coordinator's address: the one that the user gave, or that of the launcher.
+
+    Raises:
+        ConfigError: What the user gave is not an address.
+        NoCluster: The launcher has no cluster.
+    """
+    return checked(coordinator) if coordinator else launcher.status().address
+
+
+def checked(coordinator: str) -> str:
+    """Return the address that a user gave.
+
+    Raises:
+        ConfigError: It is not an address.
+    """
+    try:
+        return reachable(coordinator)
+    except ValueError as error:
+        raise ConfigError([Problem("--coordinator", str(error), "flag")]) from None
