@@ -1,7 +1,7 @@
 """NCCL without a GPU: the genuine cupy binding over a stand-in library, arrays in host memory.
 
 No GPU code runs here. What runs is all of our own: pointers, counts, numbers of types and ops,
-groups of calls, order on the stream, the watch with its abort, and the binding's own checks.
+groups of calls, order on the stream, the watchdog with its abort, and the binding's own checks.
 """
 
 import ctypes

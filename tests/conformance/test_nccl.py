@@ -1,4 +1,4 @@
-"""What only the nccl backend does: order on streams, the watch, a new communicator afterwards.
+"""What only the nccl backend does: order on streams, the watchdog, a new communicator afterwards.
 
 Without a GPU over the stand-in library; the tests marked gpu need two devices and NCCL.
 """

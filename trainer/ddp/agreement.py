@@ -73,12 +73,12 @@ def check_agreement(group: ProcessGroup, description: Sequence[tuple[str, str]])
 
 def _explain(texts: Sequence[Sequence[str]]) -> str:
     first, found = texts[0], []
-    for rank, theirs in enumerate(texts):
-        for mine, other in zip_longest(first, theirs):
-            if mine != other:
-                found.append(f"rank {rank} has {_show(other)} where rank 0 has {_show(mine)}")
+    for rank, lines_of_rank in enumerate(texts):
+        for expected, actual in zip_longest(first, lines_of_rank):
+            if expected != actual:
+                found.append(f"rank {rank} has {_show(actual)} where rank 0 has {_show(expected)}")
                 break
-    counts = [len(theirs) for theirs in texts]
+    counts = [len(lines_of_rank) for lines_of_rank in texts]
     if len(set(counts)) > 1:
         listed = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(counts))
         found.append(f"entries: {listed}")

@@ -106,9 +106,9 @@ class SparseAllReduce:
         whole = group.empty((sum(sizes), *tail), own.dtype)
         ends = np.cumsum([0, *sizes])
         parts = [whole[a:b] for a, b in itertools.pairwise(ends)]
-        mine = group.empty(own.shape, own.dtype)
-        copy_into(mine, own)
-        group.all_gather(parts, mine).wait()
+        contribution = group.empty(own.shape, own.dtype)
+        copy_into(contribution, own)
+        group.all_gather(parts, contribution).wait()
         made = xp.empty(whole.shape, dtype=own.dtype)
         copy_into(made, whole)
         return made

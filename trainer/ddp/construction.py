@@ -228,11 +228,11 @@ def set_params_and_buffers_to_ignore(module: Module, names: Iterable[str]) -> No
     Raises:
         KeyError: If the module has no such parameter or buffer.
     """
-    wanted = set(names)
+    ignored = set(names)
     known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    if wanted - known:
-        raise KeyError(f"{type(module).__name__} has no {', '.join(sorted(wanted - known))}")
-    module.__dict__[_ATTRIBUTE] = frozenset(wanted)
+    if ignored - known:
+        raise KeyError(f"{type(module).__name__} has no {', '.join(sorted(ignored - known))}")
+    module.__dict__[_ATTRIBUTE] = frozenset(ignored)
 
 
 def ignored_names(module: Module) -> frozenset[str]:

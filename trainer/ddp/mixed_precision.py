@@ -73,8 +73,8 @@ class Caster:
         """Return inputs with float tensors cast."""
         if self._dtype is None or not self._precision.cast_forward_inputs:
             return args
-        wanted = self._dtype
-        return map_tensors(args, lambda t: t.to(dtype=wanted) if is_float(t.dtype) else t)
+        param_dtype = self._dtype
+        return map_tensors(args, lambda t: t.to(dtype=param_dtype) if is_float(t.dtype) else t)
 
     @contextlib.contextmanager
     def cast_parameters(self) -> Iterator[None]:

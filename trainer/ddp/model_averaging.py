@@ -65,8 +65,8 @@ class PeriodicModelAverager(ModelAverager):
 
     Args:
         period: Steps from one average to the next.
-        warmup_steps: As of ModelAverager.
-        process_group: As of ModelAverager.
+        warmup_steps: See ModelAverager.
+        process_group: See ModelAverager.
 
     Raises:
         ValueError: If period is below 1 or warmup_steps is negative.
@@ -174,8 +174,8 @@ class HierarchicalModelAverager(ModelAverager):
     Args:
         period_group_size_dict: Group sizes by period, from the most frequent to the last, which
             is all ranks. A size divides the number of ranks.
-        warmup_steps: As of ModelAverager.
-        process_group: As of ModelAverager.
+        warmup_steps: See ModelAverager.
+        process_group: See ModelAverager.
 
     Raises:
         ValueError: If a period or a size is invalid; no group is created then.

@@ -100,16 +100,16 @@ class _SyncBatchNorm(Function):
         axes = (0, *range(2, x.ndim))
         own = grad.sum(axis=axes, dtype="float64")
         products = (grad * x).sum(axis=axes, dtype="float64")
-        lined = (products - mean * own) * invstd
-        sums, lined_sums = _summed(ctx.group, own, lined)
+        weight_grad = (products - mean * own) * invstd
+        sums, weight_grad_sums = _summed(ctx.group, own, weight_grad)
         scale = invstd if weight is None else weight * invstd
-        of_x = -scale * invstd * lined_sums / ctx.count
+        of_x = -scale * invstd * weight_grad_sums / ctx.count
         constant = -scale * sums / ctx.count - of_x * mean
         grad_x = grad * _channels(scale, x) + x * _channels(of_x, x) + _channels(constant, x)
         # Gradients of the parameters are local: the wrapper averages them.
         return (
             grad_x.astype(given.dtype, copy=False),
-            lined.astype(ctx.kind) if ctx.needs_input_grad[1] else None,
+            weight_grad.astype(ctx.kind) if ctx.needs_input_grad[1] else None,
             own.astype(ctx.kind) if ctx.needs_input_grad[2] else None,
             *(None,) * 5,
         )

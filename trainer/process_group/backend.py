@@ -30,7 +30,7 @@ def connect(
 
     Args:
         store: The generation's store, shared by its ranks.
-        generation: The membership the group belongs to.
+        generation: The generation of the group.
         rank: This process's rank.
         world_size: Number of ranks.
         timeout_s: Longest time to connect, and for one collective later.

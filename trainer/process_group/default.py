@@ -29,13 +29,13 @@ def init_process_group(
     """Connect to the other ranks and make the group the default of this process.
 
     Args:
-        store: As of `connect`; a new one for each call.
-        rank: As of `connect`.
-        world_size: As of `connect`.
-        timeout_s: As of `connect`.
-        generation: As of `connect`.
-        backend: As of `connect`.
-        endpoint: As of `connect`.
+        store: See `connect`; a new one for each call.
+        rank: See `connect`.
+        world_size: See `connect`.
+        timeout_s: See `connect`.
+        generation: See `connect`.
+        backend: See `connect`.
+        endpoint: See `connect`.
 
     Raises:
         ValueError: There is a default group already; it stays.

@@ -1,4 +1,4 @@
-"""Hooks that take the place of the all-reduce of gradients: hook(state, bucket) -> Future."""
+"""Hooks that replace the all-reduce of gradients: hook(state, bucket) -> Future."""
 
 from gradmesh.trainer.ddp.comm_hooks.default import CommHook as CommHook
 from gradmesh.trainer.ddp.comm_hooks.default import allreduce_hook as allreduce_hook

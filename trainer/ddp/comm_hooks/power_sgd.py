@@ -90,11 +90,11 @@ class PowerSGDState:
             buffer += error
         return buffer.copy()
 
-    def keep_error(self, bucket: GradBucket, wanted: Array | None, sent: Array) -> None:
+    def keep_error(self, bucket: GradBucket, uncompressed: Array | None, sent: Array) -> None:
         """Keep the compression error of this iteration."""
-        if wanted is not None:
-            wanted -= sent
-            self._errors[bucket.index()] = wanted
+        if uncompressed is not None:
+            uncompressed -= sent
+            self._errors[bucket.index()] = uncompressed
 
     def start(self, key: tuple[int, int], rows: int, width: int, like: Array) -> Array:
         """Return the Q to start with, orthonormal, the same on every rank."""
@@ -115,7 +115,7 @@ class PowerSGDState:
 
 
 def orthonormalise(matrix: Array, epsilon: float = 0.0) -> None:
-    """Make the columns of a matrix orthonormal in index, one after another (Gram-Schmidt).
+    """Make the columns of a matrix orthonormal in place, one after another (Gram-Schmidt).
 
     A column that lies in the space of those before it becomes zero.
     """
@@ -140,7 +140,7 @@ def power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFuture:
     group = state.process_group or bucket.group
     if not state.begin(bucket):
         return average(group, bucket)
-    wanted = state.add_error(bucket)
+    uncompressed = state.add_error(bucket)
     views = bucket.gradients()
     thin = [index for index, view in enumerate(views) if _pays(view, state)]
     plain = [view for index, view in enumerate(views) if index not in set(thin)]
@@ -172,7 +172,7 @@ def power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFuture:
             for index, target, p, q in zip(thin, targets, ps, qs, strict=True):
                 target[...] = p @ q.T
                 state.keep((bucket.index(), index), q)
-        state.keep_error(bucket, wanted, bucket.buffer())
+        state.keep_error(bucket, uncompressed, bucket.buffer())
         return bucket.buffer()
 
     return CommFuture(finish)
@@ -183,7 +183,7 @@ def batched_power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFutu
     group = state.process_group or bucket.group
     if not state.begin(bucket):
         return average(group, bucket)
-    wanted = state.add_error(bucket)
+    uncompressed = state.add_error(bucket)
     buffer = bucket.buffer()
     side = int(np.ceil(np.sqrt(buffer.size)))
     wide = accumulation_dtype(buffer.dtype)
@@ -203,7 +203,7 @@ def batched_power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFutu
         (q,) = _second_half(state, group, [matrix], [p])
         state.keep((bucket.index(), -1), q)
         copy_into(buffer, (p @ q.T).reshape(-1)[: buffer.size])
-        state.keep_error(bucket, wanted, buffer)
+        state.keep_error(bucket, uncompressed, buffer)
         return buffer
 
     return CommFuture(finish)

@@ -70,7 +70,7 @@ class SharedCollectives(Collectives):
         self._ring.finish(number)
 
     def all_reduce(self, text: str, array: AnyArray, op: ReduceOp, deadline: float) -> None:
-        """Combine `array` in range_."""
+        """Combine `array` in place."""
         if array.nbytes <= SMALL_BYTES:
             self._ring.wait_for_slot(deadline)
             self._sum_small(text, array, op, self._begin_small(text, array), deadline)
@@ -296,7 +296,7 @@ def _starts(sizes: AnyArray) -> AnyArray:
 
 
 def _is_plain(array: AnyArray) -> bool:
-    """Return whether compiled code can use an array in range_."""
+    """Return whether compiled code can use an array in place."""
     return type(array) is np.ndarray and array.flags.carray and array.dtype in kernel.COMPILED
 
 
