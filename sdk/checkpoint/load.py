@@ -53,7 +53,7 @@ def load(
     counter: ProgressCounter,
     call_s: float,
 ) -> None:
-    """Put verified rows into tables that exist; until the end they cannot be looked up."""
+    """Load verified rows into existing tables, which are closed for lookups until the end."""
     _, manifest = chain[-1]
     names = [table.table.name for table in manifest.tables]
     sender = Sender.open(servers, uuid.uuid4().hex, counter.deadline, call_s)
@@ -63,13 +63,13 @@ def load(
             sender.send(name, block)
             if "ids" in block:
                 counter.add(block["ids"].size)
-    # Outside a run each server counts its own steps; the furthest one counts here.
+    # Outside a run each server counts its own steps; the highest count is restored.
     steps = [max(table.steps) for table in manifest.tables]
     sender.ask_all("EndRestore", pb.EndRestoreRequest(restore=sender.restore, steps=steps))
 
 
 def reset(servers: ParameterServers, tables: Sequence[str], deadline: Deadline) -> None:
-    """Put tables back to their first rows: a restore of nothing, which puts out any other."""
+    """Reset tables to their initial rows: an empty restore, which replaces an unfinished one."""
     sender = Sender.open(servers, uuid.uuid4().hex, deadline, deadline.remaining_s())
     sender.ask_all("BeginRestore", pb.BeginRestoreRequest(restore=sender.restore, tables=tables))
     steps = [0] * len(tables)
@@ -77,7 +77,7 @@ def reset(servers: ParameterServers, tables: Sequence[str], deadline: Deadline) 
 
 
 def blocks_of(chain: Sequence[tuple[Path, Manifest]], table: int) -> Iterator[Block]:
-    """Yield what a table of a chain holds, oldest first; what is kept for buckets comes last."""
+    """Yield what a table of a chain holds, oldest first; the data of buckets comes last."""
     forgets = bool(chain[-1][1].tables[table].spec.get("eviction", {}).get("name"))
     alive = _Alive(_files(chain[-1:], table)) if forgets and len(chain) > 1 else None
     for arrays in _files(chain, table):
@@ -111,13 +111,13 @@ class _Alive:
         self._marks = np.concatenate([marks for _, marks in found])[order]
 
     def pick(self, rows: Block) -> Block:
-        """Return those of the rows that are alive, with their newest marks."""
+        """Return the rows that are alive, with their newest marks."""
         if not self._ids.size:
             return {name: array[:0] for name, array in rows.items()}
-        places = np.searchsorted(self._ids, rows["ids"]).clip(max=self._ids.size - 1)
-        held = self._ids[places] == rows["ids"]
+        positions = np.searchsorted(self._ids, rows["ids"]).clip(max=self._ids.size - 1)
+        held = self._ids[positions] == rows["ids"]
         picked = {name: array[held] for name, array in rows.items()}
-        return picked | {"marks": self._marks[places[held]]}
+        return picked | {"marks": self._marks[positions[held]]}
 
 
 @final
@@ -158,12 +158,12 @@ class Sender:
         return Deadline.after(min(self._call_s, self._deadline.remaining_s()))
 
     def ask_all(self, name: str, request: pb.BeginRestoreRequest | pb.EndRestoreRequest) -> None:
-        """Ask every server the same."""
+        """Call every server with one request."""
         requests = dict.fromkeys(range(len(self._shards.names)), request)
         self._servers.call_each(self._shards, name, requests, self._limit())
 
     def send(self, table: str, block: Block) -> None:
-        """Set rows, or what is kept for buckets."""
+        """Send rows, or the data of buckets, to the servers that hold them."""
         if "buckets" in block:
             owners = self._shards.bucket_shards[block["buckets"]]
         else:

@@ -1,8 +1,8 @@
-"""What a checkpoint holds, and whether it is whole.
+"""The manifest of a checkpoint, and how it is verified.
 
-The folder has data files, `manifest.json` with a checksum of each, and `COMPLETE` with the checksum
-of the manifest. The folder gets its name only when all of it is on disk: it is complete or
-invisible.
+The folder has data files (shard files with rows of one server, and the dense part of a run),
+`manifest.json` with a checksum of each, and `COMPLETE` with the checksum of the manifest. It gets
+its name when all files are on disk: a checkpoint is complete or invisible.
 """
 
 import hashlib
@@ -45,10 +45,10 @@ class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @final
 class TableFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table.
+    """The shard files of one table.
 
     Attributes:
-        spec: What the table is, as JSON.
+        spec: Its specification, as JSON.
         steps: Steps applied to it on each server.
         files: Its data.
     """
@@ -59,17 +59,17 @@ class TableFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def table(self) -> table_pb2.TableSpec:
-        """What the table is."""
+        """Its specification."""
         return ParseDict(self.spec, table_pb2.TableSpec())
 
 
 @final
-class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The checkpoint that another one adds to.
+class BaseCheckpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint that an incremental one is based on.
 
     Attributes:
         id: Of that checkpoint.
-        path: Relative to the folder of the one that adds.
+        path: Relative to the folder of the incremental one.
     """
 
     id: str
@@ -78,12 +78,12 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @final
 class RunManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a checkpoint has of a run beside its tables.
+    """The part of a run that is not in its tables.
 
     Attributes:
         world_size: Trainers of the run.
-        batches: Batches of all trainers that are behind it: the position in the data.
-        settings: What the job was told.
+        batches: Batches that all trainers together have done: the data position.
+        settings: The settings of the job.
         dense: Parameters, buffers and optimizer state, by torch's names.
     """
 
@@ -103,7 +103,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         created: Seconds since 1970.
         generation: Of the run; 0 outside.
         step: Steps of the run that are in it.
-        base: What it adds to; None for a full one.
+        base: The checkpoint it is based on; None for a full one.
         servers: The parameter servers that held the rows.
         bucket_shards: For each bucket the index of its server.
         tables: All tables.
@@ -115,7 +115,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created: float
     generation: int
     step: int
-    base: Base | None
+    base: BaseCheckpoint | None
     servers: list[str]
     bucket_shards: list[int]
     tables: list[TableFiles]
@@ -141,13 +141,13 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def spec_dict(spec: table_pb2.TableSpec) -> dict[str, Any]:
-    """Return a specification as it stands in a manifest."""
+    """Return a specification as JSON for a manifest."""
     found: dict[str, Any] = MessageToDict(spec)
     return found
 
 
 def seal(folder: Path, manifest: msgspec.Struct) -> None:
-    """Write the manifest, then what says that all is there; data files are on disk before."""
+    """Write the manifest, then `COMPLETE`; all data files must be on disk."""
     text = json.dumps(msgspec.to_builtins(manifest), indent=1).encode()
     _write(folder / MANIFEST, text)
     _write(folder / COMPLETE, _seal(text))
@@ -168,8 +168,8 @@ def read_sealed(folder: Path, kind: type[M], version: int) -> M:
 
     Args:
         folder: The folder.
-        kind: What its manifest is; it has a field `format`.
-        version: The one that is understood.
+        kind: Type of the manifest, with a field `format`.
+        version: The supported one.
 
     Raises:
         CheckpointCorrupt: It is not complete, damaged, or of another version.
@@ -187,7 +187,7 @@ def read_sealed(folder: Path, kind: type[M], version: int) -> M:
 
 
 def verify(folder: Path, manifest: Manifest) -> None:
-    """Return if every data file is as it was written.
+    """Raise unless every data file is as it was written.
 
     Raises:
         CheckpointCorrupt: One is missing or damaged; the message names it.
@@ -204,7 +204,7 @@ def verify(folder: Path, manifest: Manifest) -> None:
 
 
 def verify_file(folder: Path, file: DataFile) -> None:
-    """Return if a data file is as it was written.
+    """Raise unless a data file is as it was written.
 
     Raises:
         CheckpointCorrupt: It is missing or damaged.
@@ -224,10 +224,10 @@ def verify_file(folder: Path, file: DataFile) -> None:
 
 
 def chain_of(folder: Path) -> list[tuple[Path, Manifest]]:
-    """Return a checkpoint with all that it adds to, the full one first; all verified.
+    """Return a checkpoint after those it is based on, the full one first; all verified.
 
     Raises:
-        CheckpointCorrupt: One of them is missing, damaged or another one.
+        CheckpointCorrupt: One of them is missing, damaged or not the expected one.
     """
     chain: list[tuple[Path, Manifest]] = []
     wanted: str | None = None
@@ -257,7 +257,7 @@ def corrupt(path: Path, why: str) -> CheckpointCorrupt:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
+    """Make the entries of a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""The whole model of a checkpoint as one file, for those who know nothing of gradmesh.
+"""The whole model of a checkpoint as one safetensors file, to be read without gradmesh.
 
 Parameters and buffers keep torch's names. A table of fixed rows is one matrix, as the weight of an
 embedding layer; a hash table is its ids and its rows, sorted by id.
@@ -22,7 +22,7 @@ from gradmesh.sdk.table.recipe import initializer_of, table_seed
 from gradmesh.sdk.table.spec import wide_dtype
 
 MODEL = "model."
-"""What the names of parameters and buffers begin with in a checkpoint."""
+"""Prefix of the names of parameters and buffers in a checkpoint."""
 
 
 def export_model(folder: Path, file: Path) -> list[str]:
@@ -74,7 +74,7 @@ def model_arrays(chain: Sequence[tuple[Path, Manifest]]) -> dict[str, Array]:
 def _all_rows(
     chain: Sequence[tuple[Path, Manifest]], number: int, spec: table_pb2.TableSpec
 ) -> Array:
-    """Return the rows of a dense table; those that were never used are what their seed says."""
+    """Return the rows of a dense table; unused ones have their initial values."""
     dtype = numpy_dtype(spec.dtype)
     wide = np.empty((spec.rows, spec.dim), wide_dtype(dtype))
     initializer_of(spec.initializer).fill(wide, np.arange(spec.rows), table_seed(spec))
@@ -91,8 +91,8 @@ def _sparse_rows(
     blocks = [block for block in blocks_of(chain, number) if "ids" in block]
     if not blocks:
         return np.empty(0, np.int64), np.empty((0, spec.dim), numpy_dtype(spec.dtype))
-    # Of rows that come again, the last counts.
+    # The last version of a row counts.
     ids = np.concatenate([block["ids"] for block in blocks])[::-1]
     rows = np.concatenate([block["rows"] for block in blocks])[::-1]
-    unique, places = np.unique(ids, return_index=True)
-    return unique, rows[places]
+    unique, positions = np.unique(ids, return_index=True)
+    return unique, rows[positions]

@@ -1,6 +1,6 @@
 """Rows as a Parquet file with the columns `id` and `row`; elements of 16 bits as float32.
 
-Needs pyarrow, which the extra `data` brings.
+Needs pyarrow, from the extra `data`.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.checkpoint.manifest import (
     FORMAT,
-    Base,
+    BaseCheckpoint,
     DataFile,
     Manifest,
     RunManifest,
@@ -38,7 +38,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 # Longest time that Ctrl-C waits for threads.
 _INTERRUPT_S = 0.1
 
-# Small enough to be held in memory once a server, big enough that there are few files.
+# Size of a shard file: it fits in memory once for each server, and there are few of them.
 _FILE_BYTES = 64 << 20
 
 T = TypeVar("T")
@@ -50,12 +50,12 @@ DENSE = "dense.safetensors"
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RunArrays:
-    """What a trainer adds to a checkpoint.
+    """The dense part of a run, which a trainer adds to a checkpoint.
 
     Args:
         world_size: Trainers of the run.
-        batches: Batches of all trainers that are behind it.
-        settings: What the job was told.
+        batches: Batches that all trainers together have done.
+        settings: The settings of the job.
         dense: Parameters, buffers and optimizer state.
     """
 
@@ -83,11 +83,11 @@ def save(
     """Write a checkpoint; the folder appears when it is complete.
 
     Args:
-        servers: Who holds the rows.
+        servers: The servers that hold the rows.
         specs: The tables.
         path: The folder; must not exist, or be empty.
-        base: A checkpoint to add to; None for a full one.
-        progress: Told of rows done and rows in all.
+        base: The checkpoint to base it on; None for a full one.
+        progress: Called with rows done and rows in all.
         timeout_s: Deadline of the whole.
         call_s: Longest time of one call, and of the wait for a common step.
 
@@ -111,11 +111,11 @@ def save(
 
 
 def read_base(base: Path, specs: Sequence[table_pb2.TableSpec]) -> Manifest:
-    """Return the manifest of a checkpoint to add to.
+    """Return the manifest of the checkpoint to base another one on.
 
     Raises:
         InvalidRequest: It has other tables.
-        CheckpointCorrupt: It is no complete checkpoint.
+        CheckpointCorrupt: It is not a complete checkpoint.
     """
     former = read_manifest(base.absolute())
     if [table.table for table in former.tables] != list(specs):
@@ -141,8 +141,8 @@ def write(
         snapshot: Frozen; it can be a base afterwards.
         specs: Its tables.
         path: The folder.
-        counter: Told of rows done; has the deadline.
-        former: The manifest of the checkpoint that this one adds to; None for a full one.
+        counter: Counts the rows written, and has the deadline.
+        former: The manifest of the checkpoint that this one is based on; None for a full one.
         base: The folder of that checkpoint.
         run: The rest of the run; None for tables alone.
     """
@@ -150,7 +150,7 @@ def write(
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
-        files = _copy(snapshot, names, partial, counter)
+        files = _write_tables(snapshot, names, partial, counter)
         manifest = Manifest(
             format=FORMAT,
             id=snapshot.name,
@@ -185,14 +185,14 @@ def write_file(folder: Path, path: str, arrays: Mapping[str, Array]) -> DataFile
     return DataFile(path, size, checksum, arrays["ids"].size if "ids" in arrays else 0)
 
 
-def _base(former: Manifest | None, base: Path | None, path: Path) -> Base | None:
+def _base(former: Manifest | None, base: Path | None, path: Path) -> BaseCheckpoint | None:
     if former is None or base is None:
         return None
-    return Base(former.id, os.path.relpath(base.absolute(), path))
+    return BaseCheckpoint(former.id, os.path.relpath(base.absolute(), path))
 
 
 def check_target(path: Path, specs: Sequence[table_pb2.TableSpec]) -> None:
-    """Return if a checkpoint of tables may be written to a folder.
+    """Raise unless a checkpoint of tables can be written to a folder.
 
     Raises:
         InvalidRequest: The folder is in use, or there are no tables.
@@ -203,7 +203,7 @@ def check_target(path: Path, specs: Sequence[table_pb2.TableSpec]) -> None:
         raise InvalidRequest(f"{path} exists; give each checkpoint a folder of its own", path=path)
 
 
-def _copy(
+def _write_tables(
     snapshot: Snapshot, names: Sequence[str], folder: Path, counter: ProgressCounter
 ) -> dict[str, list[DataFile]]:
     for name in names:

@@ -1,4 +1,4 @@
-"""Files in the safetensors format, written and read by hand: in pieces, and with bfloat16.
+"""Files in the safetensors format, written and read piece by piece, with bfloat16.
 
 A file is the length of a JSON header, the header, then the arrays one after the other.
 """
@@ -48,7 +48,7 @@ def header_of(
         entries[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [at, end]}
         at = end
     text = json.dumps(entries, separators=(",", ":")).encode()
-    # Arrays begin at a multiple of eight, as readers that map the file like it.
+    # Arrays begin at a multiple of eight, for readers that map the file.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -70,10 +70,10 @@ def as_bytes(array: Array) -> memoryview:
 
 
 def read_header(path: Path) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
-    """Return type, shape and place in the file of each array.
+    """Return type, shape and offset of each array of a file.
 
     Raises:
-        ValueError: The file is no safetensors file, or too short for what it says.
+        ValueError: Not a safetensors file, or cut off.
     """
     with path.open("rb") as file:
         return _header(file, path.stat().st_size)
@@ -102,10 +102,10 @@ def _entry(item: Any, begin: int, size: int) -> tuple[np.dtype[Any], tuple[int, 
 
 
 def parse_tensors(data: bytes) -> dict[str, Array]:
-    """Return the arrays of a file that is in memory; they own theirs.
+    """Return the arrays of a file that is in memory, in memory of their own.
 
     Raises:
-        ValueError: It is no safetensors file.
+        ValueError: Not a safetensors file.
     """
     return {
         name: np.frombuffer(data, dtype, math.prod(shape), begin).reshape(shape).copy()
@@ -117,7 +117,7 @@ def map_tensors(path: Path) -> dict[str, Array]:
     """Return the arrays of a file, mapped read-only.
 
     Raises:
-        ValueError: The file is no safetensors file.
+        ValueError: Not a safetensors file.
     """
     found: dict[str, Array] = {}
     for name, (dtype, shape, begin) in read_header(path).items():

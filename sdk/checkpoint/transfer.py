@@ -103,8 +103,8 @@ def _sorted(
     raw = np.memmap(scratch, np.uint8, "r", shape=(ids.size, dim * dtype.itemsize))
     most = max(1, _BLOCK_BYTES // (dim * dtype.itemsize))
     for begin in range(0, ids.size, most):
-        places = order[begin : begin + most]
-        yield ids[places], raw[places].view(dtype)
+        positions = order[begin : begin + most]
+        yield ids[positions], raw[positions].view(dtype)
 
 
 def import_rows(

@@ -1,1 +1,1 @@
-"""The cluster as one process sees it: its membership, the coordinator, the parameter servers."""
+"""Membership, the coordinator, the parameter servers, and the client half of a step."""

@@ -1,4 +1,4 @@
-"""The coordinator's verbs as a client calls them."""
+"""The coordinator as a client calls it, at one address or at one of several."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast, final
@@ -26,7 +26,7 @@ class Coordinator:
     """The coordinator behind a channel.
 
     Args:
-        channel: Connection to it; closed by whoever made it.
+        channel: Connection to it; the caller closes it.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -56,15 +56,15 @@ class Coordinator:
         wait_s: float = 0.0,
         known: membership_pb2.RenewLeaseResponse | None = None,
     ) -> membership_pb2.RenewLeaseResponse:
-        """Give a sign of life and hear the news.
+        """Send a heartbeat; return the state that every member must know.
 
         Args:
-            name: Who we are.
-            incarnation: Who we are.
+            name: Name of this process.
+            incarnation: Its incarnation.
             deadline: For the answer.
-            openers: How many contexts each process has open with us, by name and incarnation.
-            wait_s: How long the answer may wait for news.
-            known: What is none.
+            openers: Number of contexts that each process has open here, by name and incarnation.
+            wait_s: How long the coordinator may hold the answer back until the state changes.
+            known: The state that this process has.
         """
         openers = openers or {}
         known = known or membership_pb2.RenewLeaseResponse()
@@ -84,7 +84,7 @@ class Coordinator:
         return cast(membership_pb2.RenewLeaseResponse, self._call("RenewLease", request, deadline))
 
     def leave(self, name: str, incarnation: int, deadline: Deadline) -> None:
-        """Say goodbye."""
+        """End the membership."""
         self._call(
             "Leave", membership_pb2.LeaveRequest(name=name, incarnation=incarnation), deadline
         )
@@ -115,7 +115,7 @@ class Coordinator:
         return response.value
 
     def create_table(self, spec: table_pb2.TableSpec, deadline: Deadline) -> bool:
-        """Enter a table; return False when an equal one was there."""
+        """Add a table to the catalogue; return False if an equal one exists."""
         request = table_pb2.CreateTableRequest(spec=spec)
         response: table_pb2.CreateTableResponse = self._call("CreateTable", request, deadline)
         return response.created
@@ -134,7 +134,7 @@ class Coordinator:
         return list(response.specs)
 
     def get_shard_map(self, deadline: Deadline) -> table_pb2.ShardMap:
-        """Wait for the parameter servers and read where rows are."""
+        """Wait for the parameter servers and return the shard map."""
         response: table_pb2.GetShardMapResponse = self._call(
             "GetShardMap", table_pb2.GetShardMapRequest(), deadline
         )
@@ -143,7 +143,7 @@ class Coordinator:
     def scale_parameter_servers(
         self, count: int, wait_s: float, deadline: Deadline
     ) -> reshard_pb2.Reshard:
-        """Begin to change the number of parameter servers."""
+        """Start to change the number of parameter servers."""
         request = reshard_pb2.ScaleParameterServersRequest(parameter_servers=count, wait_s=wait_s)
         response: reshard_pb2.ScaleParameterServersResponse = self._call(
             "ScaleParameterServers", request, deadline
@@ -151,7 +151,7 @@ class Coordinator:
         return response.reshard
 
     def get_reshard(self, deadline: Deadline) -> reshard_pb2.Reshard:
-        """Read how far the newest reshard is."""
+        """Read the state of the newest reshard."""
         response: reshard_pb2.GetReshardResponse = self._call(
             "GetReshard", reshard_pb2.GetReshardRequest(), deadline
         )
@@ -160,18 +160,18 @@ class Coordinator:
     def report_move(
         self, request: reshard_pb2.ReportMoveRequest, deadline: Deadline
     ) -> reshard_pb2.Reshard:
-        """Tell how far this server is with a reshard, and wait for news."""
+        """Report how far this server is with a reshard, and wait for a change."""
         response: reshard_pb2.ReportMoveResponse = self._call("ReportMove", request, deadline)
         return response.reshard
 
     def take_shard(
         self, request: data_pb2.TakeShardRequest, deadline: Deadline
     ) -> data_pb2.TakeShardResponse:
-        """Wait for a part of a data set."""
+        """Wait for a shard of a data set."""
         return cast(data_pb2.TakeShardResponse, self._call("TakeShard", request, deadline))
 
     def get_data_position(self, dataset: str, deadline: Deadline) -> bytes:
-        """Read how far a data set was read."""
+        """Read the position in a data set."""
         request = data_pb2.GetDataPositionRequest(dataset=dataset)
         response: data_pb2.GetDataPositionResponse = self._call(
             "GetDataPosition", request, deadline
@@ -179,14 +179,14 @@ class Coordinator:
         return response.position
 
     def set_data_position(self, dataset: str, position: bytes, deadline: Deadline) -> None:
-        """Put a data set back to a former position."""
+        """Set a data set back to a former position."""
         request = data_pb2.SetDataPositionRequest(dataset=dataset, position=position)
         self._call("SetDataPosition", request, deadline)
 
     def report_progress(
         self, name: str, incarnation: int, progress: status_pb2.Progress, deadline: Deadline
     ) -> None:
-        """Tell how far this trainer is."""
+        """Report the progress of this trainer."""
         request = status_pb2.ReportProgressRequest(
             name=name, incarnation=incarnation, progress=progress
         )
@@ -195,7 +195,7 @@ class Coordinator:
     def report_result(
         self, generation: int, figures: dict[str, float], deadline: Deadline, job: str = ""
     ) -> None:
-        """Tell what came out of a run, and that its job is done."""
+        """Report the results of a run, and that its job is done."""
         request = status_pb2.ReportResultRequest(generation=generation, figures=figures, job=job)
         self._call("ReportResult", request, deadline)
 
@@ -210,27 +210,27 @@ class Coordinator:
     def report_checkpoint(
         self, name: str, incarnation: int, checkpoint: status_pb2.Checkpoint, deadline: Deadline
     ) -> None:
-        """Tell of a checkpoint that was written, or could not be."""
+        """Report a checkpoint that was written, or the error."""
         request = status_pb2.ReportCheckpointRequest(
             name=name, incarnation=incarnation, checkpoint=checkpoint
         )
         self._call("ReportCheckpoint", request, deadline)
 
     def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
-        """Read everything at a glance."""
+        """Read the status of the whole cluster."""
         request = status_pb2.GetStatusRequest()
         return cast(status_pb2.GetStatusResponse, self._call("GetStatus", request, deadline))
 
 
 T = TypeVar("T")
 
-# Longest that one address is given while there are others.
+# Longest time for one address while there are others.
 _TURN_S = 2.0
 
 
 @final
-class Coordinators:
-    """Asks the address that answered last; when it does not, the others in turn.
+class FailoverCoordinator:
+    """The coordinator at one of several addresses: the one that answered last, else each in turn.
 
     Args:
         channels: One for each address.
@@ -243,11 +243,11 @@ class Coordinators:
 
     @property
     def address(self) -> str:
-        """Where the one is that answered last."""
+        """The address that answered last."""
         return self._coordinators[self._at].address
 
     def get_shard_map(self, deadline: Deadline) -> table_pb2.ShardMap:
-        """Wait for the parameter servers and read where rows are."""
+        """Wait for the parameter servers and return the shard map."""
         return self._ask(Coordinator.get_shard_map, deadline)
 
     def describe_table(self, name: str, deadline: Deadline) -> table_pb2.TableSpec:

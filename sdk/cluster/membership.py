@@ -1,4 +1,4 @@
-"""A trainer's place in its generation, and the values its peers publish there."""
+"""Roles of members, a trainer's rank in its generation, and the values that its ranks publish."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
@@ -16,24 +16,25 @@ ROLES: dict[Role, membership_pb2.Role] = {
     "parameter-server": membership_pb2.ROLE_PARAMETER_SERVER,
     "worker": membership_pb2.ROLE_WORKER,
 }
-"""The wire's number of each."""
+"""The number of each role in the contract."""
 
 _NAMES = {number: name for name, number in ROLES.items()}
 
 
 def role_name(role: membership_pb2.Role) -> str:
-    """Return a role in words; empty for one that nobody has."""
+    """Return the name of a role; empty for an unknown one."""
     return _NAMES.get(role, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A trainer's place.
+    """A trainer's rank in a generation.
 
     Args:
-        generation: Which group of trainers; a new one whenever somebody comes or goes.
+        generation: Number of the set of trainers; a new one forms whenever a trainer joins or
+            leaves.
         rank: From 0.
-        world_size: How many trainers the group has.
+        world_size: Number of trainers in it.
     """
 
     generation: int
@@ -41,18 +42,18 @@ class Membership:
     world_size: int
 
     def mark(self, step: int) -> context_pb2.StepMark:
-        """Return the mark of this trainer's part in a step."""
+        """Return what names this trainer's share of a step in messages."""
         return context_pb2.StepMark(generation=self.generation, step=step, rank=self.rank)
 
 
 @final
 class KeyStore:
-    """Values that the trainers of one generation publish to each other.
+    """Values that the trainers of one generation publish to each other, kept by the coordinator.
 
     Args:
-        coordinator: Keeps them.
-        generation: Whose values.
-        timeout_s: For publishing one.
+        coordinator: The coordinator.
+        generation: The generation.
+        timeout_s: Deadline of publishing a value.
     """
 
     def __init__(self, coordinator: Coordinator, generation: int, timeout_s: float = 30.0) -> None:

@@ -33,11 +33,11 @@ METHODS: dict[str, Method] = {
 """The rpcs of a parameter server by name."""
 
 
-class KnowsShards(Protocol):
-    """Whoever can be asked where rows are: the coordinator, or one of several."""
+class ShardMapSource(Protocol):
+    """What knows the shard map: the coordinator, or one of several addresses of it."""
 
     def get_shard_map(self, deadline: Deadline) -> table_pb2.ShardMap:
-        """Wait for the parameter servers and read where rows are."""
+        """Wait for the parameter servers and return the shard map."""
 
 
 @final
@@ -45,9 +45,9 @@ class ParameterServers:
     """All parameter servers.
 
     Args:
-        coordinator: Knows where they are.
+        coordinator: Knows the shard map.
         connect: Makes a channel from (address, name).
-        max_frame_bytes: Largest message; requests that would exceed it are cut.
+        max_frame_bytes: Largest message; bigger requests are cut.
         owner: This process, which owns what it makes the servers keep.
 
     Attributes:
@@ -57,7 +57,7 @@ class ParameterServers:
 
     def __init__(
         self,
-        coordinator: KnowsShards,
+        coordinator: ShardMapSource,
         connect: Callable[[str, str], Channel],
         *,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
@@ -74,7 +74,7 @@ class ParameterServers:
         self._closed_bytes = 0
         self._closed = False
         self.prepared_step: context_pb2.StepMark | None = None
-        # One fetch at a time: an answer that was overtaken must not replace a newer one.
+        # One fetch at a time: an older answer must not replace a newer one.
         self._fetching = threading.Lock()
 
     @property
@@ -83,28 +83,28 @@ class ParameterServers:
         return self._closed
 
     def future(self, finish: Callable[[], T]) -> Future[T]:
-        """Return a future of something that is under way and that `finish` waits for."""
+        """Return a future of work under way, which `finish` waits for."""
         return Future(WaitedSource(finish, self._resolver))
 
     def begin(self, work: Callable[[], T]) -> Future[T]:
-        """Have a thread do something while this one goes on; return a future of its result.
+        """Run work on another thread; return a future of its result.
 
-        Whoever asks before the thread has come to it does it instead.
+        A thread that asks for the result before the work has begun does it itself.
         """
         future = self.future(work)
         future.done()
         return future
 
     def held_map(self) -> ShardMap | None:
-        """Return the map in use, if one was fetched."""
+        """Return the shard map in use, if one was fetched."""
         return self._map
 
     def shard_map(self, deadline: Deadline) -> ShardMap:
-        """Return the map in use; fetched at first."""
+        """Return the shard map in use; fetch it the first time."""
         return self.held_map() or self.refresh(deadline)
 
     def refresh(self, deadline: Deadline) -> ShardMap:
-        """Fetch the map anew, waiting until all servers are there.
+        """Fetch the shard map again, and wait until all servers are there.
 
         Raises:
             DeadlineExceeded: Servers are missing; the message says how many.
@@ -128,7 +128,7 @@ class ParameterServers:
         return fresh
 
     def dial(self, address: str, name: str) -> Channel:
-        """Return a channel to a server that need not be in the map; the caller closes it."""
+        """Return a channel to a server that may be missing from the map; the caller closes it."""
         return self._connect(address, name)
 
     def channel(self, shards: ShardMap, shard: int) -> Channel:
@@ -158,22 +158,22 @@ class ParameterServers:
         """Call several servers at once; return the responses by shard.
 
         Raises:
-            MeshError: The first failure; calls still under way are given up.
+            MeshError: The first failure; the calls still under way are cancelled.
         """
         calls = [(self.channel(shards, shard), request) for shard, request in requests.items()]
         return dict(zip(requests, call_all(METHODS[name], calls, deadline), strict=True))
 
     def ask_all(self, name: str, request: Body, deadline: Deadline) -> list[Any]:
-        """Ask every server the same, found anew; return the answers in the order of the shards."""
+        """Call every server of a fresh shard map with one request; return the answers by shard."""
         shards = self.refresh(deadline)
         requests = dict.fromkeys(range(len(shards.names)), request)
         return list(self.call_each(shards, name, requests, deadline).values())
 
     def with_map(self, attempt: Callable[[ShardMap], T], deadline: Deadline) -> T:
-        """Do something with the shard map, again with a newer one when servers have moved.
+        """Run `attempt` with the shard map; repeat it with a newer one while servers move.
 
         Args:
-            attempt: Given the map; what it does must be repeatable.
+            attempt: Gets the map; must be repeatable.
             deadline: No attempt begins after it.
         """
         shards = self.shard_map(deadline)
@@ -186,7 +186,7 @@ class ParameterServers:
                 pause_s = next(pauses)
                 if self._closed or deadline.remaining_s() <= pause_s:
                     raise
-                # A server that knows a newer map is there already.
+                # A server with a newer map is ready already.
                 is_newer = int(error.metadata.get("current", 0)) > shards.epoch
             if self.held_map() is shards and not is_newer:
                 time.sleep(pause_s)
@@ -212,7 +212,7 @@ class Calls:
 
     Args:
         method: The rpc.
-        calls: To whom, and the request or what writes it.
+        calls: Each channel, and the request or what writes it.
         deadline: Of each.
     """
 
@@ -234,7 +234,7 @@ class Calls:
         """Yield the responses in order; once.
 
         Raises:
-            MeshError: The first failure; calls still under way are given up.
+            MeshError: The first failure; the calls still under way are cancelled.
         """
         try:
             while self._pending:
@@ -245,12 +245,12 @@ class Calls:
             self.cancel()
 
     def borrowed(self) -> Iterator[Any]:
-        """Yield the responses in order; the arrays of each are valid until the next is asked for.
+        """Yield the responses in order, borrowed: the arrays of each are valid until the next.
 
-        Saves the copy that they otherwise cost on a lane.
+        This saves a copy on a fast lane.
 
         Raises:
-            MeshError: The first failure; calls still under way are given up.
+            MeshError: The first failure; the calls still under way are cancelled.
         """
         try:
             while self._pending:
@@ -260,18 +260,18 @@ class Calls:
             self.cancel()
 
     def only(self) -> PendingCall:
-        """Hand over the only call, to wait for it without more ado."""
+        """Return the only call, which the caller waits for and releases."""
         return self._pending.pop()
 
     def cancel(self) -> None:
-        """Give up what is still under way."""
+        """Cancel the calls still under way."""
         for call in self._pending:
             call.cancel()
         self._pending.clear()
 
 
 def map_of(wire: table_pb2.ShardMap) -> ShardMap:
-    """Return a shard map as it came."""
+    """Return a shard map from its message."""
     return ShardMap(
         wire.epoch,
         [shard.name for shard in wire.shards],
@@ -286,6 +286,6 @@ def call_all(
     """Make the same call on several channels at once; return the responses in order.
 
     Raises:
-        MeshError: The first failure; calls still under way are given up.
+        MeshError: The first failure; the calls still under way are cancelled.
     """
     return list(Calls(method, calls, deadline).responses())

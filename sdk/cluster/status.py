@@ -1,4 +1,4 @@
-"""What a cluster is doing, as an operator asks for it."""
+"""The status of a cluster, for operators."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,9 +27,9 @@ class MemberStatus:
         role: `parameter-server`, `trainer` or `client`.
         address: Where it serves; empty for a client.
         incarnation: Grows with each start of the process.
-        silence_s: Seconds since its last sign of life.
+        silence_s: Seconds since its last heartbeat.
         step: Steps it has done; None for members that do not train.
-        open_contexts: Contexts of distributed autograd that are open on it, whoever opened them.
+        open_contexts: Contexts of distributed autograd that are open on it, of all openers.
     """
 
     name: str
@@ -62,7 +62,7 @@ class WorkerContexts:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
-    """A whole cluster at a glance.
+    """The status of a whole cluster.
 
     Attributes:
         version: What the coordinator runs.
@@ -75,11 +75,11 @@ class ClusterStatus:
         loss: Newest loss of the leading trainer; None before the first step.
         samples_per_s: Of all trainers together.
         bytes_moved: Between trainers, and between trainers and parameter servers.
-        result: Figures of the newest finished run; empty before.
+        result: Results of the newest finished run; empty before.
         lag_steps: Steps between the leading trainer and the slowest.
-        contexts: Open contexts by the worker that opened them, as of the last signs of life.
+        contexts: Open contexts by the worker that opened them, as of the last heartbeats.
         checkpoint: The newest checkpoint of the run, or why there is none; None before the first.
-        warnings: What somebody should look at.
+        warnings: What an operator should look at.
     """
 
     version: str = ""
@@ -103,7 +103,7 @@ def fetch(address: str, security: SecurityConfig, timeout_s: float) -> ClusterSt
     """Ask a coordinator for the status of its cluster.
 
     Raises:
-        MeshError: It could not be asked, or refused.
+        MeshError: It could not be reached, or refused.
     """
     with Dialer(security=security).coordinator(address) as channel:
         request = status_pb2.GetStatusRequest()
@@ -112,9 +112,9 @@ def fetch(address: str, security: SecurityConfig, timeout_s: float) -> ClusterSt
 
 
 def from_message(answer: status_pb2.GetStatusResponse) -> ClusterStatus:
-    """Sum up what the coordinator says."""
+    """Return the status from the coordinator's answer."""
     reports = [m.progress for m in answer.members if m.HasField("progress")]
-    # A trainer that has just been restarted may not have joined the others' generation yet.
+    # A restarted trainer may not have joined the others' generation yet.
     current = [p for p in reports if p.generation == max(r.generation for r in reports)]
     leader = max(current, key=lambda p: p.step, default=None)
     return ClusterStatus(
@@ -138,7 +138,7 @@ def from_message(answer: status_pb2.GetStatusResponse) -> ClusterStatus:
 
 
 def _contexts(members: Iterable[status_pb2.MemberStatus]) -> tuple[WorkerContexts, ...]:
-    """Turn what members have open into what workers have opened."""
+    """Return the contexts by opener, from those that each member holds."""
     found: dict[tuple[str, int], dict[str, int]] = {}
     alive = set()
     for entry in members:

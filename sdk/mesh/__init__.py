@@ -1,1 +1,1 @@
-"""A process's place in the mesh: membership, coordinator, parameter servers."""
+"""The connection to a mesh that users hold: tables, checkpoints, runs and data shards."""

@@ -43,19 +43,19 @@ def connect(
 
     Args:
         coordinator: Address of the coordinator, "host:port".
-        name: Name of this process, unique in the mesh; made up for clients.
-        role: What this process does.
-        address: Where others reach this process; clients serve nothing.
-        incarnation: Greater than that of any former process of the name; the time by default.
-        rank: Place among the workers, if it has one.
-        world_size: How many workers wait for each other at their start; 0 for none.
+        name: Name of this process, unique in the mesh; generated for clients by default.
+        role: Role of this process.
+        address: Where other processes reach this one; empty for clients, which serve nothing.
+        incarnation: Greater than that of any former process of this name; the time by default.
+        rank: Rank among the workers, if it has one.
+        world_size: Number of workers that wait for each other at their start; 0 for none.
         replace: Whether the former holder of the name is known to be gone.
         security: Certificates and token.
-        metrics: Where calls are counted.
-        lane: Way of hot calls: shared memory, TCP, the best of them, or gRPC alone.
-        table_metrics: Where lookups and pushes are counted.
-        max_frame_bytes: Largest message to a server, which must take it; bigger ones are cut.
-        timeout_s: How long to look for the coordinator, and the default of every call.
+        metrics: Counts calls.
+        lane: Lane of hot calls: shared memory, TCP, the best of them, or gRPC alone.
+        table_metrics: Counts lookups and pushes.
+        max_frame_bytes: Largest message to a server, within its limit; bigger ones are cut.
+        timeout_s: Longest time to reach the coordinator, and the default of every call.
         on_lost: Called once if another process takes this one's name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Parts of a data set that the coordinator hands out, so that each is read once an epoch."""
+"""Data shards that the coordinator hands out, so that each is read once an epoch."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, final
@@ -13,7 +13,7 @@ class DataShard(NamedTuple):
     """A range of samples to read.
 
     Attributes:
-        epoch: Which reading of the set, from 0.
+        epoch: Which pass over the set, from 0.
         number: Within the epoch.
         begin: Its first sample.
         end: One after its last.
@@ -32,16 +32,16 @@ class DataShard(NamedTuple):
 class DataShards:
     """The shards of one data set, as one worker takes them; an iterator.
 
-    A shard counts as finished when the next one is asked for. What a worker had in its hands when
-    it died is handed to another: finished shards are never read again in their epoch, but samples
-    of one that was begun are.
+    A shard counts as finished when the next one is requested. The shard of a worker that died goes
+    to another worker: a finished shard is never read again in its epoch, but the samples of an
+    unfinished one are.
 
     Args:
-        mesh: The mesh, whose coordinator hands them out.
+        mesh: The mesh whose coordinator hands them out.
         dataset: Name of the set.
         samples: In the whole set.
         shard_samples: In a shard.
-        epochs: How often the set is read; 0 for without end.
+        epochs: Number of passes over the set; 0 for no limit.
         timeout_s: How long to wait for a shard, while others read the last ones of an epoch; the
             mesh's by default.
     """
@@ -72,16 +72,16 @@ class DataShards:
         return self
 
     def __next__(self) -> DataShard:
-        """Finish the shard in hand and return the next one.
+        """Finish the current shard and return the next one.
 
         Raises:
             StopIteration: All epochs are finished.
-            InvalidRequest: Others cut the set in another way.
-            DeadlineExceeded: Others do not finish.
+            InvalidRequest: Other workers use other shards of the set.
+            DeadlineExceeded: Other workers do not finish.
         """
         request = self._request
         if self._current is not None or not request.sequence:
-            # Otherwise the former request was not answered, and is made again.
+            # Otherwise the former request was not answered; repeat it.
             request.sequence += 1
             request.done[:] = [] if self._current is None else [self._current.number]
             self._current = None
@@ -94,12 +94,12 @@ class DataShards:
 
     @property
     def position(self) -> bytes:
-        """How far all workers together are, for a checkpoint; see `seek`."""
+        """The data position of all workers together, for a checkpoint; see `seek`."""
         deadline = Deadline.after(self._timeout_s)
         return self._coordinator.get_data_position(self._request.dataset, deadline)
 
     def seek(self, position: bytes) -> None:
-        """Put the set back to a position, for all workers; what they have in hand is taken back."""
+        """Set the data position for all workers; their current shards are taken back."""
         self._current = None
         deadline = Deadline.after(self._timeout_s)
         self._coordinator.set_data_position(self._request.dataset, position, deadline)

@@ -110,16 +110,16 @@ class Mesh:
             admission: Which new ids of a hash table get a row; all by default.
             eviction: Which rows of a hash table go first; none by default.
             max_bytes: Memory of a hash table on all servers together; 0 for any.
-            bad_gradients: What to do about NaN and infinite ones; reject by default.
-            hot_bytes: Memory for rows in use on all servers together, the others lie on the
-                servers' disks; 0 keeps all in memory.
-            wire_rows: Precision of rows on their way here, through this handle; what it cannot
-                hold is lost. By default nothing is.
-            wire_grads: Precision of gradients on their way to the servers, as lossy.
+            bad_gradients: The rule for NaN and infinite gradients; reject by default.
+            hot_bytes: Memory for hot rows on all servers together, the others are on the servers'
+                disks; 0 keeps all in memory.
+            wire_rows: Precision of the rows that this handle reads, which are rounded to it; exact
+                by default.
+            wire_grads: Precision of the gradients that it sends; exact by default.
 
         Raises:
             TableConflict: The name belongs to a table with another specification.
-            InvalidRequest: The specification makes no sense.
+            InvalidRequest: An argument is wrong.
         """
         spec = make_spec(
             name,
@@ -180,24 +180,24 @@ class Mesh:
 
     @property
     def generation(self) -> int:
-        """The trainers' current generation, as far as this process has heard."""
+        """The trainers' current generation, as of the last heartbeat."""
         return self._lease.generation
 
     @property
     def checkpoint_request(self) -> int:
-        """Number of the newest request for a checkpoint, as far as this process has heard."""
+        """Number of the newest request for a checkpoint, as of the last heartbeat."""
         return self._lease.checkpoint_request
 
     @property
     def reshard(self) -> int:
-        """Number of the reshard under way, as far as this process has heard; 0 for none."""
+        """Number of the reshard under way, as of the last heartbeat; 0 for none."""
         return self._lease.reshard
 
     def renew(self, deadline: Deadline) -> None:
-        """Give a sign of life, and hear the news now.
+        """Send a heartbeat now, and take over what has changed.
 
         Raises:
-            NameTaken: Another process took our name.
+            NameTaken: Another process took the name of this one.
         """
         self._lease.renew(deadline)
 
@@ -206,7 +206,7 @@ class Mesh:
 
         Args:
             timeout_s: For how long.
-            job: What they train, if it has a name.
+            job: Name of the job, if it has one.
 
         Raises:
             DeadlineExceeded: Trainers are missing; the message says how many.
@@ -214,13 +214,13 @@ class Mesh:
         """
         deadline = Deadline.after(timeout_s)
         try:
-            place = self._join(deadline, job)
+            joined = self._join(deadline, job)
         except NotMember:
-            # The coordinator restarted, and the lease thread has not told it of us yet.
+            # The coordinator restarted, and the lease thread has not registered again yet.
             self._lease.renew(deadline)
-            place = self._join(deadline, job)
-        self._generation = place.generation
-        return Membership(place.generation, place.rank, place.world_size)
+            joined = self._join(deadline, job)
+        self._generation = joined.generation
+        return Membership(joined.generation, joined.rank, joined.world_size)
 
     def _join(self, deadline: Deadline, job: str) -> rendezvous_pb2.JoinRoundResponse:
         return self.coordinator.join_round(
@@ -228,7 +228,7 @@ class Mesh:
         )
 
     def store(self, generation: int) -> KeyStore:
-        """Return the values that the trainers of a generation publish to each other."""
+        """Return the store of values that the trainers of a generation publish to each other."""
         return KeyStore(self.coordinator, generation, self.timeout_s)
 
     def find_run(self, membership: Membership) -> RunState | None:
@@ -290,8 +290,8 @@ class Mesh:
     ) -> Manifest:
         """Write tables with their optimizer state to a folder, while training goes on.
 
-        In a run all servers are copied as they are after the same step. Outside one, each is
-        copied as it is when asked: let nobody push meanwhile.
+        In a run it is a consistent cut: all servers after the same step. Outside one, each server
+        is read as it is when asked, so no process should push meanwhile.
 
         Args:
             path: The folder; it appears when it is complete.
@@ -303,7 +303,7 @@ class Mesh:
         Raises:
             InvalidRequest: The folder is in use.
             CheckpointCorrupt: The base is no complete checkpoint.
-            BaseLost: A server does not know what changed since the base; make a full one.
+            BaseLost: A server does not know what changed since the base; make a full checkpoint.
             SnapshotLost: A server restarted, or a run began; try again.
         """
         specs = self.coordinator.list_tables(self.deadline())
@@ -322,10 +322,10 @@ class Mesh:
     def restore(
         self, path: str | Path, *, progress: Progress | None = None, timeout_s: float = 3600.0
     ) -> Manifest:
-        """Put tables back to a checkpoint, on however many servers there are now.
+        """Put tables back to a checkpoint, on any number of servers.
 
-        Everything is verified first. Then the tables are emptied and filled, and cannot be looked
-        up until all is there; missing ones are created.
+        Everything is verified first. Then the tables are emptied and filled, and closed for lookups
+        until all rows are there; missing tables are created.
 
         Raises:
             CheckpointCorrupt: It is incomplete, damaged or of other tables; nothing is changed.
@@ -411,14 +411,14 @@ class Mesh:
         reset(self.servers, [table.name], self.deadline(timeout_s))
 
     def report(self, progress: status_pb2.Progress) -> None:
-        """Tell the coordinator how far this trainer is."""
+        """Report the progress of this trainer to the coordinator."""
         self.coordinator.report_progress(self.name, self.incarnation, progress, self.deadline())
 
     def report_result(
-        self, membership: Membership, figures: dict[str, float], job: str = ""
+        self, membership: Membership, results: dict[str, float], job: str = ""
     ) -> None:
-        """Tell the coordinator what came out of a run, and that its job is done."""
-        self.coordinator.report_result(membership.generation, figures, self.deadline(), job)
+        """Report the results of a run to the coordinator, and that its job is done."""
+        self.coordinator.report_result(membership.generation, results, self.deadline(), job)
 
     def close(self) -> None:
         """Leave the mesh; may be called twice."""

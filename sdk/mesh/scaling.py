@@ -1,4 +1,4 @@
-"""Changing the number of parameter servers, as a client asks for it."""
+"""Changing the number of parameter servers."""
 
 import time
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest, ReshardAborted
 from gradmesh.sdk.mesh.mesh import Mesh
 
-Watch: TypeAlias = Callable[[reshard_pb2.Reshard], object]
-"""Called with the reshard, several times a second."""
+OnReshard: TypeAlias = Callable[[reshard_pb2.Reshard], object]
+"""Called with the state of the reshard, several times a second."""
 
 _POLL_S = 0.1
 
@@ -19,28 +19,28 @@ def scale(
     parameter_servers: int,
     *,
     wait_s: float = 0.0,
-    watch: Watch = lambda reshard: None,
+    watch: OnReshard = lambda reshard: None,
     timeout_s: float = 3600.0,
 ) -> reshard_pb2.Reshard:
     """Change the number of parameter servers while they serve, and wait until that is done.
 
-    Whoever trains goes on; rows, optimizer state and steps are what they would have been. The
-    reshard does not need this process: it is completed, or given up, whatever happens to it.
+    Training continues; rows, optimizer state and steps are as without the change. The reshard does
+    not need this process: the coordinator completes or aborts it.
 
     Args:
         mesh: The mesh.
-        parameter_servers: How many there shall be.
+        parameter_servers: The number to reach.
         wait_s: Seconds to wait for servers to be added; 0 for the coordinator's own choice.
-        watch: Called with how far it is.
+        watch: Called with the state of the reshard.
         timeout_s: How long to wait for the end.
 
     Returns:
         The reshard, done.
 
     Raises:
-        InvalidRequest: There cannot be so many.
-        ReshardUnderWay: The number is being changed to another.
-        ReshardAborted: It was given up; the message says why. All is as before.
+        InvalidRequest: The number is not possible.
+        ReshardUnderWay: A reshard to another number is under way.
+        ReshardAborted: It was aborted; the message says why. Nothing has changed.
         DeadlineExceeded: It is not over yet.
     """
     if parameter_servers < 1:

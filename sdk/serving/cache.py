@@ -1,4 +1,4 @@
-"""The rows of one table that were asked for last, for a while."""
+"""A cache of the recently read rows of one table."""
 
 import threading
 import time
@@ -12,19 +12,19 @@ from gradmesh.engine.kernels import IdMap
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
 
-# When the cache is full so much of it stays; making room for each row by itself would be slow.
+# Share of a full cache that stays; evicting row by row would be slow.
 _KEPT_SHARE = 0.75
 
 
 @final
 class RowCache:
-    """Rows by id; those used longest ago go first, a quarter at a time.
+    """Rows by id; the least recently used are evicted, a quarter of the cache at a time.
 
     Args:
         capacity: Most rows.
         dim: Elements in a row.
         dtype: Of the elements.
-        max_age_s: Seconds after which a row is not used any more.
+        max_age_s: Seconds after which a row expires.
         clock: Monotonic seconds, replaced in tests.
     """
 
@@ -40,48 +40,48 @@ class RowCache:
         self._max_age_s = max_age_s
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
-        self._places = IdMap(capacity)
+        self._index = IdMap(capacity)
         self._rows = np.empty((capacity, dim), dtype)
         self._fetched_at = np.zeros(capacity)
         self._used = np.zeros(capacity, np.int64)
         self._uses = 0
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._index)
 
     def now(self) -> float:
-        """Return the time that `put` wants: taken before the rows are asked for."""
+        """Return the time for `put`; read it before the rows are looked up."""
         return self._clock()
 
     def take(self, ids: Ids, out: Array) -> NDArray[np.bool_]:
-        """Write the rows of ids that are here and young enough to `out`; return which are not."""
+        """Write the cached rows of ids to `out`; return which ids are missing or expired."""
         with self._lock:
-            places = self._places.find(ids)
+            slots = self._index.find(ids)
             oldest = self._clock() - self._max_age_s
-            found: NDArray[np.bool_] = (places >= 0) & (self._fetched_at[places] >= oldest)
-            here = places[found]
+            found: NDArray[np.bool_] = (slots >= 0) & (self._fetched_at[slots] >= oldest)
+            here = slots[found]
             out[found] = self._rows[here]
             self._uses += 1
             self._used[here] = self._uses
             return ~found
 
     def put(self, ids: Ids, rows: Array, fetched_at: float) -> None:
-        """Keep rows; of more than fit, the first ones."""
+        """Cache rows; if not all fit, the first ones."""
         ids, rows = ids[: self._capacity], rows[: self._capacity]
         with self._lock:
-            if len(self._places) + ids.size > self._capacity:
+            if len(self._index) + ids.size > self._capacity:
                 self._shrink(min(self._capacity - ids.size, int(self._capacity * _KEPT_SHARE)))
-            places = self._places.insert(ids)
-            self._rows[places] = rows
-            self._fetched_at[places] = fetched_at
+            slots = self._index.insert(ids)
+            self._rows[slots] = rows
+            self._fetched_at[slots] = fetched_at
             self._uses += 1
-            self._used[places] = self._uses
+            self._used[slots] = self._uses
 
     def _shrink(self, keep: int) -> None:
-        count = len(self._places)
+        count = len(self._index)
         newest = np.argsort(self._used[:count], kind="stable")[max(0, count - keep) :]
-        ids = self._places.ids()[newest]
+        ids = self._index.ids()[newest]
         for array in (self._rows, self._fetched_at, self._used):
             array[: newest.size] = array[newest]
-        self._places = IdMap(self._capacity)
-        self._places.insert(ids)
+        self._index = IdMap(self._capacity)
+        self._index.insert(ids)

@@ -17,7 +17,7 @@ from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
-from gradmesh.sdk.cluster.coordinator import Coordinators
+from gradmesh.sdk.cluster.coordinator import FailoverCoordinator
 from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving.cache import RowCache
@@ -31,19 +31,19 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 
 
 def is_series(ids: Any) -> bool:
-    """Tell whether ids are a pandas Series."""
+    """Return whether ids are a pandas Series, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(ids, pandas.Series)
 
 
 def is_frame(ids: Any) -> bool:
-    """Tell whether ids are a pandas DataFrame."""
+    """Return whether ids are a pandas DataFrame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(ids, pandas.DataFrame)
 
 
 def like_ids(rows: Array, ids: Any, table: str) -> Any:
-    """Return rows as they are, or for a Series as a DataFrame with its index.
+    """Return rows as they are; for a Series as a DataFrame with its index.
 
     Columns are named "<table>.0", "<table>.1" and so on.
     """
@@ -68,16 +68,16 @@ class TableReader:
 
     Args:
         coordinator: Address of the coordinator, "host:port", or several under which it may be.
-        cache_rows: Rows of each table to keep here, those used last; 0 for none.
-        max_age_s: Seconds after which a kept row is asked for again.
+        cache_rows: Rows of each table to cache, the recently used ones; 0 for no cache.
+        max_age_s: Seconds after which a cached row expires.
         security: Certificates and token.
-        metrics: Where calls are counted.
-        table_metrics: Where lookups are counted.
-        max_frame_bytes: Largest message; bigger lookups are cut by themselves.
+        metrics: Counts calls.
+        table_metrics: Counts lookups.
+        max_frame_bytes: Largest message; bigger lookups are cut.
         timeout_s: Default deadline of a lookup.
 
     Raises:
-        InvalidRequest: There is no address, or the cache makes no sense.
+        InvalidRequest: There is no address, or a number of the cache is wrong.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TableReader:
         self._cache_rows = cache_rows
         self._max_age_s = max_age_s
         dial = Dialer(security=security, metrics=metrics, max_frame_bytes=max_frame_bytes)
-        self._coordinators = Coordinators([dial.coordinator(one) for one in addresses])
+        self._coordinators = FailoverCoordinator([dial.coordinator(one) for one in addresses])
         self._servers = ParameterServers(self._coordinators, dial, max_frame_bytes=max_frame_bytes)
         self._metrics = table_metrics or TableMetrics()
         self._lock = threading.Lock()  # guards all below
@@ -130,14 +130,14 @@ class TableReader:
 
         Raises:
             TableNotFound: There is no such table.
-            IdOutOfRange: An id is no row of the table.
+            IdOutOfRange: An id is not a row of the table.
             Unreachable: Servers could not be reached in time.
         """
         (rows,) = self._read([table], [ids], self._deadline(timeout_s))
         return like_ids(rows, ids, table)
 
     def lookup_many(self, ids: Any, *, timeout_s: float | None = None) -> Any:
-        """Return rows of several tables, asked for in one round.
+        """Return rows of several tables, looked up in one round.
 
         Args:
             ids: For each table, by name, its ids; a mapping or a pandas DataFrame.
@@ -194,9 +194,9 @@ class TableReader:
         self._metrics.add(cache_hits=hits)
         if any(ids.size for ids in wanted):
             fresh = _look_up(tables, wanted, deadline)
-            for place, (cache, _, out) in enumerate(steps):
-                out[missing[place]] = fresh[place]
-                cache.put(wanted[place], fresh[place], asked_at[place])
+            for index, (cache, _, out) in enumerate(steps):
+                out[missing[index]] = fresh[index]
+                cache.put(wanted[index], fresh[index], asked_at[index])
         return [gather(out, inverse) for _, (_, inverse), out in steps]
 
     def _set(self, names: list[str], deadline: Deadline) -> TableSet:

@@ -1,7 +1,7 @@
-"""What happens to gradients that are no finite numbers, a choice of each table.
+"""The rule for gradients that are not finite numbers, chosen for each table.
 
-Client and server both use this: the client before it adds gradients of repeated ids up, the server
-because a client may not be ours.
+Client and server both apply it: the client before it adds up the gradients of repeated ids, the
+server because it does not trust clients.
 """
 
 import math
@@ -28,7 +28,7 @@ class BadGradients:
         settings: For "clip", the limit.
 
     Raises:
-        InvalidRequest: There is no such rule, or its limit is wrong.
+        InvalidRequest: The rule is unknown, or its limit is wrong.
     """
 
     name: str
@@ -67,7 +67,7 @@ class BadGradients:
         return cls(recipe.name or "reject", dict(recipe.settings))
 
     def clean(self, grads: Array, table: str) -> Array:
-        """Return gradients by this rule; the same array if nothing is to do.
+        """Return gradients by this rule; the same array if nothing changes.
 
         Raises:
             InvalidRequest: One is NaN or infinite, and the rule is to reject that.
@@ -89,7 +89,7 @@ def fit_grads(grads: object, shape: tuple[int, ...], table: str, dtype: np.dtype
     """Return gradients of a table in the type of its rows.
 
     Raises:
-        InvalidRequest: Another shape, or no numbers.
+        InvalidRequest: Another shape, or not numbers.
     """
     array = np.asarray(grads)
     if array.shape != shape or array.dtype != dtype:

@@ -1,4 +1,4 @@
-"""What a table is and what all servers hold of it, as an operator asks for it."""
+"""The specification of a table and what the servers hold of it, for operators."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -9,7 +9,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.transport.deadline import Deadline
 
-_FIGURES = (
+_STATS = (
     "rows",
     "bytes",
     "steps",
@@ -33,20 +33,20 @@ class TableReport:
     """A table on all servers.
 
     Attributes:
-        spec: What it is.
-        servers: What each server says, by its name.
+        spec: Its specification.
+        servers: The stats of each server, by name.
     """
 
     spec: dict[str, Any]
     servers: dict[str, dict[str, Any]]
 
-    def total(self, figure: str) -> int:
-        """Return the sum of a figure over all servers."""
-        return sum(int(server[figure]) for server in self.servers.values())
+    def total(self, stat: str) -> int:
+        """Return the sum of a stat over all servers."""
+        return sum(int(server[stat]) for server in self.servers.values())
 
 
-def about(spec: table_pb2.TableSpec) -> dict[str, Any]:
-    """Return a specification in words."""
+def describe_spec(spec: table_pb2.TableSpec) -> dict[str, Any]:
+    """Return a specification as plain values and text."""
     dtype = array_pb2.ElementType.Name(spec.dtype).removeprefix("ELEMENT_TYPE_").lower()
     return {
         "name": spec.name,
@@ -69,7 +69,7 @@ def _recipe(recipe: table_pb2.Recipe) -> str:
 
 
 def inspect_table(servers: ParameterServers, name: str, deadline: Deadline) -> TableReport:
-    """Ask all servers about a table.
+    """Return what all servers hold of a table.
 
     Raises:
         TableNotFound: There is none of that name.
@@ -79,7 +79,7 @@ def inspect_table(servers: ParameterServers, name: str, deadline: Deadline) -> T
     requests = dict.fromkeys(range(len(shards.names)), request)
     replies = servers.call_each(shards, "InspectTable", requests, deadline)
     found = {
-        shards.names[shard]: {figure: getattr(reply, figure) for figure in _FIGURES}
+        shards.names[shard]: {stat: getattr(reply, stat) for stat in _STATS}
         for shard, reply in replies.items()
     }
-    return TableReport(about(replies[0].spec), found)
+    return TableReport(describe_spec(replies[0].spec), found)

@@ -14,14 +14,14 @@ _MAX_STEPS = 2**31
 @final
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Which new ids get a row; the others read as their initial row and take no gradients.
+    """Which new ids get a row; the others read as their initial row and ignore gradients.
 
     Args:
         name: "frequency" or "probability".
         settings: Its number.
 
     Raises:
-        InvalidRequest: There is no such admission, or its number is wrong.
+        InvalidRequest: The admission is unknown, or its number is wrong.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Eviction:
         settings: For "ttl", the steps.
 
     Raises:
-        InvalidRequest: There is no such eviction, or its number is wrong.
+        InvalidRequest: The eviction is unknown, or its number is wrong.
     """
 
     name: str
@@ -76,22 +76,22 @@ class Eviction:
 
     @classmethod
     def lru(cls) -> "Eviction":
-        """Evict the rows whose last use is longest ago."""
+        """Evict the least recently used rows."""
         return cls("lru")
 
     @classmethod
     def lfu(cls) -> "Eviction":
-        """Evict the rows that were used least often."""
+        """Evict the least frequently used rows."""
         return cls("lfu")
 
     @classmethod
     def ttl(cls, steps: int) -> "Eviction":
-        """Let a row expire when it was not used for so many steps of the table."""
+        """Let a row expire after this number of steps of the table without a use."""
         return cls("ttl", {"steps": float(steps)})
 
 
 def lifetime_recipe(source: Admission | Eviction | None) -> table_pb2.Recipe | None:
-    """Return what travels."""
+    """Return an admission or eviction as its message."""
     return source and table_pb2.Recipe(name=source.name, settings=source.settings)
 
 

@@ -1,6 +1,7 @@
-"""Figures of what a process asks of tables, for Prometheus.
+"""Metrics of the lookups and pushes of a process, for Prometheus.
 
-Plain numbers that are shown when somebody looks: a lookup of one row must not pay for counters.
+They are plain numbers until Prometheus collects them: a lookup of one row must not pay for
+counters.
 """
 
 import threading
@@ -11,40 +12,40 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-_FIGURES = {
+_METRICS = {
     "lookups": "Requests for rows",
     "lookup_ids": "Ids asked for, with repetitions",
     "lookup_rows": "Distinct rows that travelled",
     "lookup_bytes": "Bytes of these rows",
     "pushes": "Pushes of gradients outside contexts",
     "pushed_rows": "Distinct rows that pushes changed",
-    "prefetch_hits": "Lookups whose rows had been fetched ahead",
-    "prefetch_misses": "Batches fetched ahead in vain",
-    "prefetched_rows": "Rows fetched ahead that were used",
-    "refreshed_rows": "Those of them that came once more",
+    "prefetch_hits": "Lookups whose rows had been prefetched",
+    "prefetch_misses": "Prefetched batches that were discarded",
+    "prefetched_rows": "Prefetched rows that were used",
+    "refreshed_rows": "Prefetched rows that were refreshed because a step changed them",
     "cache_hits": "Distinct ids answered from a reader's cache",
 }
 
 
 @final
 class TableMetrics(Collector):
-    """Counts lookups, ids, rows, pushes and what came of prefetching.
+    """Counts lookups, ids, rows, pushes and the effect of prefetching.
 
     The share of distinct ids is lookup_rows / lookup_ids; the share of prefetched rows that a step
     in between changed is refreshed_rows / prefetched_rows.
 
     Args:
-        registry: Where the figures are shown; nowhere by default.
+        registry: Where to register; nowhere by default.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._lock = threading.Lock()  # guards _values
-        self._values = dict.fromkeys(_FIGURES, 0)
+        self._values = dict.fromkeys(_METRICS, 0)
         if registry is not None:
             registry.register(self)
 
     def add(self, **amounts: int) -> None:
-        """Add to figures by name."""
+        """Add to metrics by name."""
         with self._lock:
             for name, amount in amounts.items():
                 self._values[name] += amount
@@ -59,16 +60,16 @@ class TableMetrics(Collector):
             values["lookup_bytes"] += size
 
     def count_push(self, rows: int) -> None:
-        """Count one push of gradients of so many distinct rows."""
+        """Count one push and the distinct rows it changed."""
         with self._lock:
             self._values["pushes"] += 1
             self._values["pushed_rows"] += rows
 
     def value(self, name: str) -> int:
-        """Return a figure."""
+        """Return a metric."""
         return self._values[name]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all figures, as Prometheus wants them."""
-        for name, text in _FIGURES.items():
+        """Yield all metrics for Prometheus."""
+        for name, text in _METRICS.items():
             yield CounterMetricFamily(f"gradmesh_table_{name}", text, value=self._values[name])

@@ -1,6 +1,6 @@
-"""Initializers and optimizers of tables, as data that can travel.
+"""Initializers and optimizers of tables as messages.
 
-A client names them, a parameter server makes them real; both sides use this file.
+A client names them, a parameter server builds them; both use this module.
 """
 
 import math
@@ -41,7 +41,7 @@ class Initializer:
         settings: Its numbers.
 
     Raises:
-        InvalidRequest: There is no such initializer, or its numbers are wrong.
+        InvalidRequest: The initializer is unknown, or its numbers are wrong.
     """
 
     name: str
@@ -84,7 +84,7 @@ def table_seed(spec: table_pb2.TableSpec) -> int:
 
 
 def to_recipe(source: Initializer | Optimizer) -> table_pb2.Recipe:
-    """Return what travels of an initializer or of an optimizer without parameters.
+    """Return the recipe of an initializer or of an optimizer without parameters.
 
     Raises:
         InvalidRequest: The optimizer has parameters of its own.
@@ -98,7 +98,7 @@ def to_recipe(source: Initializer | Optimizer) -> table_pb2.Recipe:
     settings: dict[str, float] = {}
     for name, value in source.defaults.items():
         if name == "maximize" and not value:
-            # Tables made before there was the option, and servers without it, have none.
+            # Older tables and servers do not know the option.
             continue
         if isinstance(value, tuple):
             settings |= {f"{name}.{i}": float(part) for i, part in enumerate(value)}
@@ -111,7 +111,7 @@ def initializer_of(recipe: table_pb2.Recipe) -> Initializer:
     """Return the initializer that a recipe names.
 
     Raises:
-        InvalidRequest: There is none.
+        InvalidRequest: It is unknown.
     """
     return Initializer(recipe.name, dict(recipe.settings))
 
@@ -120,7 +120,7 @@ def rule_of(recipe: table_pb2.Recipe) -> tuple[Rule, float]:
     """Return the update rule that a recipe names, and its learning rate.
 
     Raises:
-        InvalidRequest: There is none, or its numbers are wrong.
+        InvalidRequest: It is unknown, or its numbers are wrong.
     """
     settings: dict[str, Any] = dict(recipe.settings)
     lr = settings.pop("lr", math.nan)
@@ -143,8 +143,8 @@ def _options(plain: Rule, settings: dict[str, float]) -> dict[str, Any]:
         if "." not in name:
             options[name] = bool(value) if isinstance(getattr(plain, name, None), bool) else value
     for name in pairs:
-        places = sorted(held for held in settings if held.partition(".")[0] == name)
-        if places != [f"{name}.{i}" for i in range(len(getattr(plain, name, ())))]:
-            raise ValueError(f"it has no option {name!r} of {len(places)} numbers")
-        options[name] = tuple(settings[held] for held in places)
+        keys = sorted(held for held in settings if held.partition(".")[0] == name)
+        if keys != [f"{name}.{i}" for i in range(len(getattr(plain, name, ())))]:
+            raise ValueError(f"it has no option {name!r} of {len(keys)} numbers")
+        options[name] = tuple(settings[held] for held in keys)
     return options

@@ -1,7 +1,7 @@
-"""Which ids go to which server, and where the rows that come back belong. Pure.
+"""Which ids go to which server, and where the rows that come back belong; no I/O.
 
-The distinct rows of a request stand in the order of their servers, so that what a server sends or
-gets is one run of rows for each table: nothing is gathered or scattered, only copied.
+The distinct rows of a request are ordered by server, so that a message holds one run of rows for
+each table: nothing is gathered or scattered, only copied.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from gradmesh.protos import limits
 from gradmesh.protos.sharding import Ids, ShardMap
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 
-# What a message takes beside ids and rows: its fields, and for each table its name and shapes.
+# Bytes of a message beside ids and rows: its fields, and for each table its name and shapes.
 _HEAD_BYTES = 1024
 _TABLE_BYTES = 64 + limits.MAX_NAME_BYTES
 
@@ -60,8 +60,8 @@ class Route(NamedTuple):
 
     Args:
         messages: Servers that hold none of the rows get none.
-        inverse: For each id asked, where its row stands in the matrix of its group, int64 [n].
-        totals: How many rows the matrix of each group has.
+        inverse: For each wanted id the position of its row in the matrix of its group, int64 [n].
+        totals: Number of rows in the matrix of each group.
         distinct: The ids that travel, int64 [m]: all of one matrix, then those of the next.
     """
 
@@ -87,16 +87,16 @@ def route(
     shards: ShardMap,
     max_bytes: int = limits.MAX_FRAME_BYTES,
 ) -> Route:
-    """Route ids; each travels once a table.
+    """Route ids; each is sent once for each table.
 
     Args:
         tables: Whose ids.
         wanted: The ids.
         shards: Who holds which.
-        max_bytes: Largest message; what would exceed it is cut into several.
+        max_bytes: Largest message; bigger ones are cut.
 
     Raises:
-        IdOutOfRange: An id is no row of its table.
+        IdOutOfRange: An id is not a row of its table.
     """
     count = len(shards.names)
     if count == 1 and tables.only is not None:
@@ -140,7 +140,7 @@ def route(
 def _route_one(
     tables: TableSet, bounds: tuple[int, int], wanted: WantedIds, max_bytes: int
 ) -> Route:
-    """Route ids of one table to one server, as most small requests are."""
+    """Route ids of one table to one server, the case of most small requests."""
     wrong, distinct, inverse = route_one(wanted.ids, *bounds)
     if wrong >= 0:
         raise tables.out_of_range(wanted, wrong)
@@ -165,7 +165,7 @@ def _cut(slices: list[TableSlice], row_bytes: list[int], max_bytes: int) -> list
         while at < some.ids.size:
             if left < _TABLE_BYTES + each or len(messages[-1]) == limits.MAX_ARRAYS // 2:
                 messages.append([])
-                # One row at least: what cannot be cut further is for the border to refuse.
+                # At least one row: a row beyond the limit is refused when it is sent.
                 left = max(max_bytes - _HEAD_BYTES, _TABLE_BYTES + each)
             ids = some.ids[at : at + (left - _TABLE_BYTES) // each]
             messages[-1].append(TableSlice(some.table, some.group, some.begin + at, ids))

@@ -1,4 +1,4 @@
-"""Learning-rate schedules of tables, as data that can travel; the engine's closed forms."""
+"""Learning-rate schedules of tables as messages; the engine's closed forms."""
 
 import math
 from collections.abc import Callable
@@ -49,7 +49,7 @@ _KINDS: dict[str, tuple[type[lr_scheduler.LRScheduler], dict[str, str]]] = {
     ),
 }
 _WHOLE = ("total_iters", "T_max", "step_size", "total_steps")
-# Words travel as their place in these.
+# Words are sent as their index in these.
 _WORDS = {
     "anneal_strategy": ("cos", "linear"),
     "mode": ("triangular", "triangular2", "exp_range"),
@@ -57,10 +57,10 @@ _WORDS = {
 
 
 def schedule_recipe(schedule: lr_scheduler.LRScheduler | None) -> table_pb2.Recipe | None:
-    """Return what travels of a schedule; its optimizer may be a recipe.
+    """Return the recipe of a schedule; its optimizer may be one without parameters.
 
     Raises:
-        InvalidRequest: Tables have no such schedule.
+        InvalidRequest: Tables do not support the schedule.
     """
     if schedule is None:
         return None
@@ -86,7 +86,7 @@ def schedule_of(recipe: table_pb2.Recipe) -> Rate:
     """Return the schedule that a recipe names.
 
     Raises:
-        InvalidRequest: There is none, or its numbers are wrong.
+        InvalidRequest: It is unknown, or its numbers are wrong.
     """
     if not recipe.name:
         return lambda base, step: base
@@ -122,7 +122,7 @@ def schedule_of(recipe: table_pb2.Recipe) -> Rate:
 
 
 def _check_numbers_only(schedule: lr_scheduler.LRScheduler) -> None:
-    """Raise InvalidRequest if a schedule does what a table cannot."""
+    """Raise InvalidRequest if a schedule needs what a table does not support."""
     if getattr(schedule, "momentum", None) is not None:
         raise InvalidRequest(
             f"the momentum of a table follows no schedule; make its {type(schedule).__name__} with "
@@ -136,7 +136,7 @@ def _check_numbers_only(schedule: lr_scheduler.LRScheduler) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return what travels of an argument."""
+    """Return an argument as a number."""
     if name in _WORDS:
         return float(_WORDS[name].index(value))
     if isinstance(value, list):
@@ -147,7 +147,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def counts_steps(spec: table_pb2.TableSpec) -> bool:
-    """Tell whether the number of a step changes what it does to rows."""
+    """Return whether the number of a step changes its effect on rows."""
     settings = spec.optimizer.settings
     return bool(
         spec.schedule.name

@@ -36,7 +36,7 @@ def make_spec(
     """Return the specification; the arguments are those of `Mesh.table`.
 
     Raises:
-        InvalidRequest: It makes no sense.
+        InvalidRequest: An argument is wrong.
     """
     numbers = [("dim", dim, 1), ("seed", seed, 0), ("max_bytes", max_bytes, 0)]
     numbers += [("hot_bytes", hot_bytes, 0)]
@@ -77,13 +77,13 @@ def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def row_bytes(dim: int, dtype: np.dtype[Any], rule: Rule) -> int:
-    """Return the memory of a row with its optimizer state."""
+    """Return the memory of a row with its optimizer state; client and server agree on it."""
     state = sum(slot.width for slot in rule.slots(dim)) * wide_dtype(dtype).itemsize
     return dim * dtype.itemsize + state
 
 
 def bucket_rows(max_bytes: int, bytes_a_row: int) -> int:
-    """Return how many rows of one bucket fit into a hash table's limit; 0 if not one."""
+    """Return how many rows of one bucket fit into a hash table's limit."""
     return max_bytes // BUCKETS // (bytes_a_row + INDEX_BYTES_A_ROW)
 
 

@@ -20,7 +20,7 @@ from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.table.push import PushFuture, start_push
 from gradmesh.sdk.table.schedule import counts_steps
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
-from gradmesh.sdk.table.wire import EXACTLY, Wire
+from gradmesh.sdk.table.wire import LOSSLESS, Wire
 from gradmesh.sdk.transport.deadline import Deadline
 
 
@@ -29,8 +29,8 @@ class Table:
     """A handle to a table; made by `Mesh.table`.
 
     Args:
-        spec: What the table is.
-        servers: Who holds its rows.
+        spec: Its specification.
+        servers: The servers that hold its rows.
         next_push: Returns (worker, incarnation, sequence) of the next push.
         timeout_s: Default deadline of a call.
         wire: Precision of rows and gradients on the wire.
@@ -42,7 +42,7 @@ class Table:
         dtype: Type of the rows.
 
     Raises:
-        InvalidRequest: Rows that are not float32 have no other precision on the wire.
+        InvalidRequest: Another precision on the wire for rows that are not float32.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Table:
         servers: ParameterServers,
         next_push: Callable[[], tuple[str, int, int]],
         timeout_s: float,
-        wire: Wire = EXACTLY,
+        wire: Wire = LOSSLESS,
         metrics: TableMetrics | None = None,
     ) -> None:
         self.spec = spec
@@ -64,7 +64,7 @@ class Table:
         self.dtype: np.dtype[Any] = numpy_dtype(spec.dtype)
         self.wire = wire
         self.metrics = metrics or TableMetrics()
-        if wire != EXACTLY and self.dtype != np.float32:
+        if wire != LOSSLESS and self.dtype != np.float32:
             raise InvalidRequest(
                 f"table {spec.name!r} has rows of {self.dtype}; only float32 travels in another "
                 "precision",
@@ -95,20 +95,20 @@ class Table:
             The rows, [*ids.shape, dim].
 
         Raises:
-            IdOutOfRange: An id is no row of the table.
+            IdOutOfRange: An id is not a row of the table.
         """
         return self._start(ids, timeout_s)()
 
     def lookup_async(self, ids: object, *, timeout_s: float | None = None) -> Future[Array]:
-        """Ask for rows as `lookup` does, without waiting for them.
+        """Look rows up as `lookup` does, without waiting for them.
 
         Raises:
-            IdOutOfRange: An id is no row of the table; other errors come with the result.
+            IdOutOfRange: An id is not a row of the table; other errors come with the result.
         """
         return self.servers.future(self._start(ids, timeout_s))
 
     def _start(self, ids: object, timeout_s: float | None) -> Callable[[], Array]:
-        """Send a request for rows; return what waits for them."""
+        """Send a lookup; return the function that waits for its rows."""
         shaped = as_ids(ids, self.name)
         pending = start_lookup(self._alone, _want(shaped), self._deadline(timeout_s))
         if shaped.ndim == 1:
@@ -116,7 +116,7 @@ class Table:
         return lambda: pending.gather().reshape(*shaped.shape, self.dim)
 
     def push(self, ids: object, grads: object, *, timeout_s: float | None = None) -> None:
-        """Send gradients that the servers apply at once, each exactly once.
+        """Send gradients, which the servers apply at once and exactly once.
 
         Args:
             ids: Integers of any shape; repeated ones add up.
@@ -124,8 +124,8 @@ class Table:
             timeout_s: Deadline; the mesh's by default.
 
         Raises:
-            IdOutOfRange: An id is no row of the table.
-            InvalidRequest: Another shape, or a gradient that is no number.
+            IdOutOfRange: An id is not a row of the table.
+            InvalidRequest: Another shape, or a gradient that is not a finite number.
         """
         self._start_push(ids, grads, timeout_s, lasting=True).finish()
 
@@ -135,8 +135,8 @@ class Table:
         """Send gradients as `push` does, without waiting until they are applied.
 
         Raises:
-            IdOutOfRange: An id is no row of the table; other errors come with the result.
-            InvalidRequest: Another shape, or a gradient that is no number.
+            IdOutOfRange: An id is not a row of the table; other errors come with the result.
+            InvalidRequest: Another shape, or a gradient that is not a finite number.
         """
         pending = self._start_push(ids, grads, timeout_s, lasting=False)
         return self.servers.future(pending.finish)
@@ -162,7 +162,7 @@ def _want(shaped: Ids) -> WantedIds:
     return WantedIds(shaped.reshape(-1), _starts(shaped.size))
 
 
-# Most requests are as long as others before them.
+# Most requests have the length of an earlier one.
 @lru_cache(maxsize=256)
 def _starts(size: int) -> NDArray[np.int64]:
     return np.array((0, size), np.int64)

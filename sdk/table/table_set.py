@@ -1,4 +1,4 @@
-"""Tables that are asked together, and the ids that are wanted of them."""
+"""Tables that are looked up together, and the ids that are wanted of them."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WantedIds(NamedTuple):
-    """Ids of several tables, table after table; whether they are rows of them is not known yet.
+    """Ids of several tables, table after table; not checked yet.
 
     Args:
         ids: int64 [n].
@@ -34,15 +34,15 @@ class WantedIds(NamedTuple):
 
 @final
 class TableSet:
-    """Tables of one mesh that one request asks for.
+    """Tables of one mesh that are looked up in one request.
 
     Tables of the same dim and type form a group, whose rows come in one matrix.
 
     Args:
-        tables: At least one; the same table may stand twice.
+        tables: At least one; the same table may come twice.
 
     Raises:
-        InvalidRequest: There is none, or they come from different meshes.
+        InvalidRequest: There is none, or they belong to different meshes.
     """
 
     def __init__(self, tables: Sequence["Table"]) -> None:
@@ -68,7 +68,7 @@ class TableSet:
         self.bounds = np.array(
             [[t.first_id for t in self.tables], [t.last_id for t in self.tables]], np.int64
         )
-        # The bounds of a table that is alone, as plain numbers.
+        # The bounds of a single table, as plain numbers.
         self.only: tuple[int, int] | None = None
         if len(self.tables) == 1:
             self.only = self.tables[0].first_id, self.tables[0].last_id
@@ -93,7 +93,7 @@ def as_ids(ids: object, table: str) -> Ids:
         table: Whose ids, for the message.
 
     Raises:
-        InvalidRequest: They are no integers.
+        InvalidRequest: They are not integers.
         IdOutOfRange: One is beyond int64.
     """
     if type(ids) is np.ndarray and ids.dtype == np.int64 and ids.flags.c_contiguous:
@@ -113,10 +113,10 @@ def as_ids(ids: object, table: str) -> Ids:
 
 
 def _plain(ids: Any) -> Any:
-    """Return pandas' own integers, which numpy takes for objects, as numpy's; else the ids."""
+    """Return integers of pandas' own types as numpy's; else the ids."""
     dtype = getattr(ids, "dtype", None)
     if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "") in ("i", "u"):
-        # Some may be missing: no integers then.
+        # With missing values they are not integers.
         with contextlib.suppress(AttributeError, TypeError, ValueError):
             return ids.to_numpy(np.int64)
     return ids

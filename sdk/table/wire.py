@@ -10,7 +10,7 @@ from gradmesh.protos.precision import EXACT, wire_number
 from gradmesh.protos.wireformat import LENGTH, VARINT, varint
 
 Precision: TypeAlias = Literal["float16", "bfloat16", "int8"]
-"""A type of fewer bytes than float32; what it cannot hold is lost."""
+"""A type of fewer bytes than float32; values are rounded to it."""
 
 
 class Wire(NamedTuple):
@@ -20,20 +20,20 @@ class Wire(NamedTuple):
     grads: array_pb2.ElementType
 
 
-EXACTLY = Wire(EXACT, EXACT)
-"""Nothing is lost."""
+LOSSLESS = Wire(EXACT, EXACT)
+"""Rows and gradients travel in the table's own type."""
 
 
 def wire_of(rows: Precision | None, grads: Precision | None) -> Wire:
     """Return the precision of rows and gradients.
 
     Raises:
-        InvalidRequest: There is no such precision.
+        InvalidRequest: It is unknown.
     """
     return Wire(wire_number(rows), wire_number(grads))
 
 
-# Subsets of the tables that some server was asked for; in practice it is all of them, or a few.
+# Subsets of the tables that servers were asked for; in practice all of them, or a few.
 _MAX_KEPT = 64
 _ASKED = bytes([pb.LookupRequest.DESCRIPTOR.fields_by_name["asked"].number << 3 | LENGTH])
 _SEQUENCE = bytes([pb.PushRequest.DESCRIPTOR.fields_by_name["sequence"].number << 3 | VARINT])
@@ -41,7 +41,10 @@ _SEQUENCE = bytes([pb.PushRequest.DESCRIPTOR.fields_by_name["sequence"].number <
 
 @final
 class RequestHeads:
-    """Requests for a set of tables.
+    """The parts of requests that repeat from call to call, serialized once for a set of tables.
+
+    Protobuf messages that are written one after the other are one message, so the fields that
+    change are appended: a lookup of one row does not pay for building and serializing its request.
 
     Args:
         names: Of the tables.
@@ -86,6 +89,6 @@ class RequestHeads:
 
 
 def asked_field(counts: Sequence[int]) -> bytes:
-    """Return what says how many ids of each table were wanted before repeated ones were removed."""
+    """Return the field with the number of wanted ids of each table, repeated ones included."""
     packed = b"".join(map(varint, counts))
     return b"".join((_ASKED, varint(len(packed)), packed))

@@ -9,7 +9,7 @@ from gradmesh.protos.errors import IdOutOfRange
 from gradmesh.protos.sharding import ShardMap, even_buckets
 from gradmesh.sdk.table.routing import route
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
-from gradmesh.sdk.table.wire import EXACTLY
+from gradmesh.sdk.table.wire import LOSSLESS
 
 SERVERS = object()
 
@@ -18,7 +18,7 @@ def make_set(*dims, rows=1000):
     return TableSet(
         [
             SimpleNamespace(
-                wire=EXACTLY,
+                wire=LOSSLESS,
                 name=f"t{i}",
                 dim=dim,
                 dtype=np.dtype(np.float32),

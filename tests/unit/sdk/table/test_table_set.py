@@ -8,12 +8,12 @@ import pytest
 from gradmesh.engine.autograd import Tensor
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest
 from gradmesh.sdk.table.table_set import TableSet, as_ids
-from gradmesh.sdk.table.wire import EXACTLY
+from gradmesh.sdk.table.wire import LOSSLESS
 
 
 def table(name, dim=4, servers="mesh", dtype=np.float32):
     return SimpleNamespace(
-        wire=EXACTLY,
+        wire=LOSSLESS,
         name=name,
         dim=dim,
         dtype=np.dtype(dtype),
