@@ -82,7 +82,7 @@ check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, t
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q tests/architecture tests/contract tests/unit/cli/test_reference.py
+	$(BIN)/python -m pytest -q tests/architecture tests/contract tests/unit/cli/test_reference.py tests/unit/test_public_api.py
 
 format: $(VENV)/.dev  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gradmesh as gm
+from gradmesh.cli import api_reference
 
 
 def test_every_public_name_loads() -> None:
@@ -79,3 +81,17 @@ def test_every_error_is_public_but_those_of_the_command_line_and_of_servers() ->
         and not error.__module__.startswith(private)
     ]
     assert hidden == []
+
+
+def test_the_page_of_the_public_api_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "api.md"
+
+    assert page.read_text() == api_reference.page(), (
+        "run: python -m gradmesh.cli.api_reference docs/api.md"
+    )
+
+
+def test_every_public_name_has_a_line() -> None:
+    rows = [line for line in api_reference.page().splitlines() if line.startswith("| `")]
+
+    assert [row for row in rows if row.endswith("|  |")] == []
