@@ -1,4 +1,4 @@
-"""What a running backward pass shares with its hooks: the gradient map, callbacks for its end.
+"""BackwardScope: the gradient map and the final callbacks of a running backward pass.
 
 `run_backward` opens a scope of its own. Distributed autograd makes one scope per context, enters it
 on each thread that runs a piece of the pass on this process, and finishes it at the end.

@@ -1,4 +1,4 @@
-"""Making tensors."""
+"""Functions that create tensors."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def ones(
 def empty(
     *shape: Any, dtype: Any = float32, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return a tensor whose values are whatever the memory held."""
+    """Return a tensor with uninitialized values."""
     return Tensor(_placed(np.empty(_shape(shape), as_dtype(dtype)), device), requires_grad)
 
 

@@ -1,8 +1,8 @@
-"""The backward pass.
+"""The backward pass of one process.
 
 Nodes run in the reverse of the order they were recorded in, each once and with its complete
 gradient, so sums have one order on every run. Leaves are finished as soon as their last use is
-known, which is what lets a reducer overlap communication with the rest of the pass.
+known, so that a reducer can overlap communication with the rest of the pass.
 """
 
 from __future__ import annotations

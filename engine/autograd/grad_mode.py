@@ -1,4 +1,4 @@
-"""Whether ops are recorded: a switch per thread, used as context manager or decorator."""
+"""Switches of a thread: whether ops are recorded, and whether they are checked for NaN."""
 
 from __future__ import annotations
 

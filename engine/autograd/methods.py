@@ -267,7 +267,7 @@ class Methods(Operators):
         return ops.logical_xor(self, other)
 
     def bitwise_not(self) -> Any:
-        """Return the other bits, or the opposite of truth values."""
+        """Return the inverted bits, or the negation of bools."""
         return ops.bitwise_not(self)
 
     def bitwise_and(self, other: Any) -> Any:
@@ -443,7 +443,7 @@ class Methods(Operators):
         return self.to("int64")
 
     def bool(self) -> Any:
-        """Return the tensor as truth values."""
+        """Return the tensor as bool."""
         return self.to("bool")
 
 

@@ -23,8 +23,8 @@ from gradmesh.engine.backend.array import Array, array_module, is_plain
 from gradmesh.engine.backend.dtype import bfloat16
 
 _ROW_MAJOR = 101
-_PLAIN = 111
-_TURNED = 112
+_NOT_TRANSPOSED = 111
+_TRANSPOSED = 112
 # Below this many multiplications a call through ctypes costs more than MKL saves.
 _WORTH_CALL = 1 << 18
 # Below this many multiplications cutting into blocks costs more than threads save.
@@ -150,23 +150,23 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
     if library is None or not is_plain(a) or a.dtype != b.dtype:
         np.matmul(a, b, out=out)
         return
-    a, turn_a, lead_a = _layout(a)
-    b, turn_b, lead_b = _layout(b)
+    a, transpose_a, stride_a = _layout(a)
+    b, transpose_b, stride_b = _layout(b)
     single = out.dtype.char == "f"
     number = ctypes.c_float if single else ctypes.c_double
     function = library.cblas_sgemm if single else library.cblas_dgemm
     function(
         _ROW_MAJOR,
-        turn_a,
-        turn_b,
+        transpose_a,
+        transpose_b,
         out.shape[0],
         out.shape[1],
         a.shape[1],
         number(1),
         ctypes.c_void_p(a.ctypes.data),
-        lead_a,
+        stride_a,
         ctypes.c_void_p(b.ctypes.data),
-        lead_b,
+        stride_b,
         number(0),
         ctypes.c_void_p(out.ctypes.data),
         out.shape[1],
@@ -174,10 +174,10 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
 
 
 def _layout(matrix: Array) -> tuple[Array, int, int]:
-    """Return the matrix as BLAS takes it, whether it is turned, and its leading length."""
+    """Return the matrix as BLAS takes it, whether it is transposed, and its leading dimension."""
     down, across = (step // matrix.itemsize for step in matrix.strides)
     if across == 1 and down >= matrix.shape[1]:
-        return matrix, _PLAIN, down
+        return matrix, _NOT_TRANSPOSED, down
     if down == 1 and across >= matrix.shape[0]:
-        return matrix, _TURNED, across
-    return np.ascontiguousarray(matrix), _PLAIN, matrix.shape[1]
+        return matrix, _TRANSPOSED, across
+    return np.ascontiguousarray(matrix), _NOT_TRANSPOSED, matrix.shape[1]

@@ -54,7 +54,7 @@ class Generator:
         return {"seed": self._seed, "state": self._rng.bit_generator.state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go to a position that `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._seed = state["seed"]
         self._rng.bit_generator.state = state["state"]
 

@@ -159,7 +159,7 @@ def use(
     out: Any,
     expired: Any,
 ) -> Any:
-    """Do as `find` and mark each entry as used; return how many are missing, how many expired.
+    """Find as `find` does, and mark entries as used; return how many are missing and expired.
 
     The positions in ids of expired entries are listed, and their marks are left alone.
     """

@@ -1,4 +1,4 @@
-"""Check, dedupe and sort the ids of many tables by owner, in one pass and without a sort."""
+"""Check, dedupe and sort the ids of many tables by owner, in one pass and without sorting."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def route_ids(
 
 @jit
 def _route_one(ids: Any, first: Any, last: Any, slots: Any, inverse: Any, distinct: Any) -> Any:
-    """Do as `_route` for one table, one owner and one matrix."""
+    """Route as `_route` for one table, one owner and one matrix."""
     mask = np.uint64(slots.shape[0] - 1)
     slots[:] = -1
     found = 0

@@ -125,7 +125,7 @@ def scatter_add(out: Any, index: Any, rows: Any) -> None:
         raise IndexError(f"{len(index)} indices for {len(rows)} rows")
     check_index(index, out.shape[0])
     if not is_plain(rows) and rows.dtype.kind not in "iu":
-        # numba knows no half precision on the CPU; sum in float32 and round once.
+        # numba has no half precision on the CPU: sum in float32 and round once.
         total = out.astype(np.float32)
         _scatter_add(total, index, rows.astype(np.float32))
         out[...] = total

@@ -161,7 +161,7 @@ def amsgrad(
     eps: Any,
     correction2: Any,
 ) -> None:
-    """Do as `adam`, dividing by the root of the largest second mean so far."""
+    """Update as `adam`, dividing by the root of the largest second mean so far."""
     for i in range(index.shape[0]):
         w = weights[index[i]]
         m = first[index[i]]

@@ -124,7 +124,7 @@ class MultiheadAttention(Module):
 
         Raises:
             ShapeError: If shapes do not fit.
-            DtypeError: If a mask is neither of truth values nor of floats.
+            DtypeError: If a mask is neither bool nor float.
             ValueError: If is_causal comes without attn_mask.
         """
         if is_causal and attn_mask is None:
@@ -222,7 +222,7 @@ def _added(name: str, mask: Any, dtype: Any) -> Any:
         xp = array_module(mask.data)
         return Tensor(xp.where(mask.data, -math.inf, 0.0).astype(dtype))
     if not is_float(mask.dtype):
-        raise DtypeError(f"{name} is {mask.dtype}; use truth values or floats")
+        raise DtypeError(f"{name} is {mask.dtype}; use bool or floats")
     return mask.to(dtype=dtype)
 
 

@@ -140,7 +140,7 @@ class Adagrad(Optimizer):
 
 @final
 class RowwiseAdagrad(Optimizer):
-    """Do as Adagrad with one sum per row, which is what big embedding tables can afford.
+    """Apply Adagrad with one sum per row: affordable state for big embedding tables.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

@@ -128,7 +128,7 @@ class Adam(Optimizer):
 
 @final
 class AdamW(Optimizer):
-    """Do as Adam, with weight decay apart from the gradient.
+    """Apply Adam with decoupled weight decay.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.
@@ -219,7 +219,7 @@ class AdamaxRule(Rule):
 
 @final
 class Adamax(Optimizer):
-    """Do as Adam with the infinity norm.
+    """Apply Adam with the infinity norm.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

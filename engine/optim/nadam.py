@@ -1,4 +1,4 @@
-"""NAdam: Adam that looks ahead along its running mean, as Nesterov's momentum does."""
+"""NAdam: Adam with Nesterov momentum."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _product(beta: float, decay: float, step: int) -> float:
 
 @final
 class NAdam(Optimizer):
-    """Do as Adam with Nesterov's momentum.
+    """Apply Adam with Nesterov momentum.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

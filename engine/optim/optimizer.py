@@ -126,7 +126,7 @@ class Optimizer(ABC):
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over state and options that `state_dict` returned.
+        """Load state and options that `state_dict` returned.
 
         Raises:
             ValueError: If the groups do not match; nothing is changed then.

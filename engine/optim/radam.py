@@ -88,7 +88,7 @@ class RAdamRule(Rule):
 
 @final
 class RAdam(Optimizer):
-    """Do as Adam, with first steps that need no warm-up of the learning rate.
+    """Apply Adam with rectified first steps, which need no warm-up of the learning rate.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

@@ -95,7 +95,7 @@ class Rule(ABC):
 
     @property
     def is_steady(self) -> bool:
-        """Return whether `numbers` are the same for every step."""
+        """Return whether `numbers` is the same at every step."""
         return True
 
     def allocate(self, rows: int, dim: int, dtype: Any, xp: Any = np) -> dict[str, Array]:

@@ -150,7 +150,7 @@ def _integer_power(array: Array, x: Any, y: Any, given: Any) -> Array:
     """Return x**y of integers; of a negative power what is left of 1 / x**-y, as torch does."""
     xp = array_module(array)
     if array.dtype == bool_:
-        raise DtypeError("pow: not for truth values; use .int() or .float() first")
+        raise DtypeError("pow: does not take bool; use .int() or .float() first")
     if isinstance(given, int):
         if given < 0:
             raise DtypeError(
@@ -204,7 +204,7 @@ class _Where(Function):
     @staticmethod
     def forward(ctx: Any, condition: Array, a: Any, b: Any) -> Array:
         if condition.dtype != bool_:
-            raise DtypeError(f"where: a condition is of truth values, not {condition.dtype}")
+            raise DtypeError(f"where: a condition is bool, not {condition.dtype}")
         ctx.a, ctx.b = spec(a), spec(b)
         ctx.save_for_backward(condition)
         xp = array_module(condition)
@@ -329,7 +329,7 @@ def _has_zero(b: Any) -> bool:
 
 
 def _aligned(name: str, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two operands in their common dtype, refusing truth values and integers over 0."""
+    """Return two operands in their common dtype, refusing bools and integers divided by 0."""
     a, b = align(name, a, b)
     dtype = a.dtype if hasattr(a, "dtype") else b.dtype
     if dtype == bool_:

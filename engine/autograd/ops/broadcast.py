@@ -34,7 +34,7 @@ def align(name: str, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def align_floats(name: str, a: Any, b: Any) -> tuple[Any, Any]:
-    """Do as `align`, and lift integers to float32 as a division must."""
+    """Align as `align` does, and convert integers to float32 as division requires."""
     if isinstance(a, (int, float)):
         b, a = _with_number(as_float(b), a)
         return a, b
@@ -95,9 +95,9 @@ def broadcast_shape(name: str, first: tuple[int, ...], second: tuple[int, ...]) 
 
 
 def refuse_bools(name: str, *operands: Any) -> None:
-    """Raise DtypeError if an operand is of truth values, whose difference means nothing."""
+    """Raise DtypeError if an operand is bool: differences of bools are undefined."""
     if any(isinstance(x, bool) or getattr(x, "dtype", None) == bool_ for x in operands):
-        raise DtypeError(f"{name}: not for truth values; compare with !=, or use .int() first")
+        raise DtypeError(f"{name}: does not take bool; compare with !=, or use .int() first")
 
 
 def _with_number(array: Array, number: Any) -> tuple[Array, Any]:

@@ -50,7 +50,7 @@ class _Conv2d(Function):
         given = grad.reshape(len(grad), groups, kernel.shape[1], grad.shape[2] * grad.shape[3])
         grad_x = xp.empty(x.shape, dtype=x.dtype) if need_x else None
         sums = xp.zeros(kernel.shape, dtype=wide(x[:0]).dtype) if need_weight else None
-        turned = kernel.transpose(0, 2, 1)
+        transposed = kernel.transpose(0, 2, 1)
         for part in window.chunks(x):
             if need_weight:
                 columns = unfold(x[part], window, groups)
@@ -58,7 +58,7 @@ class _Conv2d(Function):
                 for one, column in zip(given[part], columns, strict=True):
                     sums += matmul(one, column.transpose(0, 2, 1))
             if grad_x is not None:
-                fold(matmul(turned, given[part]), window, grad_x[part])
+                fold(matmul(transposed, given[part]), window, grad_x[part])
         return (
             grad_x,
             None if sums is None else sums.reshape(weight.shape).astype(x.dtype, copy=False),

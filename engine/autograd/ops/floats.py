@@ -1,4 +1,4 @@
-"""What ops do with operands that are not floating point: lift them, or refuse them."""
+"""Float dtypes in ops: conversion, checks, and sums that keep their digits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gradmesh.engine import kernels
 from gradmesh.engine.backend import Array, DtypeError
 from gradmesh.engine.backend.dtype import float32, float64
 
-# numpy's number of float32; those of truth values and integers are lower, of all floats higher.
+# numpy's type number of float32: bool and integers have lower ones, all other floats higher ones.
 _FIRST_FLOAT = float32.num
 # Beyond this many terms numpy's sequential sum loses digits of float32.
 _MANY = 4096
 
 
 def as_float(x: Array) -> Array:
-    """Return integers and truth values as float32, floats as they are."""
+    """Return integers and bools as float32, floats unchanged."""
     return x if x.dtype.num >= _FIRST_FLOAT else x.astype(float32)
 
 
@@ -29,9 +29,9 @@ def check_float(name: str, x: Array) -> None:
 
 
 def check_not_bool(name: str, x: Array) -> None:
-    """Raise DtypeError if an array is of truth values."""
+    """Raise DtypeError if an array is bool."""
     if x.dtype.num == 0:
-        raise DtypeError(f"{name} takes no truth values; use .int() or .float()")
+        raise DtypeError(f"{name} does not take bool; use .int() or .float()")
 
 
 def wide(x: Array) -> Array:

@@ -223,7 +223,7 @@ def split(x: Any, lengths: int | Sequence[int], dim: int = 0) -> Any:
     if sum(lengths) != total or min(lengths, default=0) < 0:
         raise ShapeError(f"split: lengths {list(lengths)} do not add up to {total}")
     if len(lengths) < 2:
-        # The engine hands a node of one output its gradient bare, not in a tuple.
+        # The engine passes a node with one output its gradient, not a tuple.
         return (getitem(x, ...),) if lengths else ()
     return _Split.apply(x, tuple(lengths), axis)
 

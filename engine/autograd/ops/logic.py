@@ -1,4 +1,4 @@
-"""Logic of truth values and of the bits of integers; nothing here has a gradient."""
+"""Logical and bitwise ops; none has a gradient."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _not_bits(name: str, dtype: Any) -> DtypeError:
 
 
 def _constant(operand: Any) -> Any:
-    """Return an operand without its history: truth values carry no gradient."""
+    """Return an operand without its history: bools have no gradient."""
     return operand.detach() if isinstance(operand, tensor_module.Tensor) else operand
 
 
@@ -72,22 +72,22 @@ def _logical(name: str, a: Any, b: Any) -> Any:
 
 
 def bitwise_and(a: Any, b: Any) -> Any:
-    """Return a & b, of bits or of truth values."""
+    """Return a & b, of bits or of bools."""
     return _bitwise("bitwise_and", a, b)
 
 
 def bitwise_or(a: Any, b: Any) -> Any:
-    """Return a | b, of bits or of truth values."""
+    """Return a | b, of bits or of bools."""
     return _bitwise("bitwise_or", a, b)
 
 
 def bitwise_xor(a: Any, b: Any) -> Any:
-    """Return a ^ b, of bits or of truth values."""
+    """Return a ^ b, of bits or of bools."""
     return _bitwise("bitwise_xor", a, b)
 
 
 def bitwise_not(x: Any) -> Any:
-    """Return ~x: the other bits of integers, the opposite of truth values."""
+    """Return ~x: the inverted bits of integers, the negation of bools."""
     return _BitwiseNot.apply(_constant(x))
 
 

@@ -1,4 +1,4 @@
-"""Batch and layer normalisation."""
+"""Batch, layer and group normalisation."""
 
 from __future__ import annotations
 

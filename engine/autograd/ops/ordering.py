@@ -29,7 +29,7 @@ def _order(x: Array, axis: int, descending: bool) -> Array:
         x = x.astype(float32)
     if not descending:
         return xp.argsort(x, axis=axis, kind="stable").astype("int64", copy=False)
-    # Sorted from the back and turned around, so that of equals the first comes first.
+    # Sort the flipped array and flip the result, so that equal elements keep their order.
     back = xp.argsort(xp.flip(x, axis), axis=axis, kind="stable")
     return x.shape[axis] - 1 - xp.flip(back, axis).astype("int64", copy=False)
 

@@ -1,4 +1,4 @@
-"""Reductions along axes."""
+"""Reductions along axes: sums, products, means, variances, extremes, running sums."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _along(name: str, x: Any, dim: int, keepdim: bool) -> Extremes:
     positions = tensor_module.Tensor(arg_extreme(name, x, dim, keepdim))
     if not x.ndim:
         return Extremes(x.clone(), positions)
-    # As tensors, so that backward notices if they are changed.
+    # Positions as a tensor, so that a change of them is detected in backward.
     return Extremes(_AtPositions.apply(x, positions, dim % x.ndim, keepdim), positions)
 
 
@@ -271,8 +271,8 @@ class _Prod(Function):
     def forward(ctx: Any, x: Array, axis: int | None, keepdim: bool) -> Array:
         ctx.axis = axis
         ctx.save_for_backward(x)
-        wide = int64 if x.dtype not in FLOATS else _wide(x.dtype)
-        out = array_module(x).prod(x, axis=axis, dtype=wide, keepdims=keepdim)
+        dtype = int64 if x.dtype not in FLOATS else _product_dtype(x.dtype)
+        out = array_module(x).prod(x, axis=axis, dtype=dtype, keepdims=keepdim)
         return out if x.dtype not in FLOATS else out.astype(x.dtype, copy=False)
 
     @staticmethod
@@ -280,13 +280,13 @@ class _Prod(Function):
         (x,) = ctx.saved_tensors
         xp = array_module(x)
         rows = x.reshape(-1) if ctx.axis is None else xp.moveaxis(x, ctx.axis, -1)
-        others = _others(rows.astype(_wide(x.dtype), copy=False))
+        others = _others(rows.astype(_product_dtype(x.dtype), copy=False))
         out = others * grad.reshape(*rows.shape[:-1], 1)
         out = out.reshape(x.shape) if ctx.axis is None else xp.moveaxis(out, -1, ctx.axis)
         return out.astype(x.dtype, copy=False), None, None
 
 
-def _wide(dtype: Any) -> Any:
+def _product_dtype(dtype: Any) -> Any:
     """Return the dtype to multiply in: halves lose too much, product by product."""
     return float32 if dtype.itemsize < 4 else dtype
 

@@ -76,7 +76,7 @@ def coalesce_rows(ids: Array, rows: Array) -> tuple[Array, Array]:
 
 
 def _scatter_add_sorted(out: Array, positions: Array, rows: Array) -> None:
-    """Do it on a GPU: atomics would add in any order, a stable sort keeps the order."""
+    """Add on a GPU: atomics would add in any order, a stable sort keeps the order."""
     xp = array_module(out)
     if not len(positions):
         return
@@ -115,7 +115,7 @@ def _coalesce_sorted(ids: Array, rows: Array) -> tuple[Any, Any]:
 def bag_pool(
     table: Array, ids: Array, starts: Array, factors: Any, mode: str, padding: int
 ) -> tuple[Array, Any]:
-    """Pool rows by bag where no kernel does; return the result and, for max, where it is from."""
+    """Pool rows by bag where no kernel can; return the result and, for max, the chosen ids."""
     xp = array_module(table)
     lengths = starts[1:] - starts[:-1]
     out = xp.zeros((len(lengths), table.shape[1]), dtype=table.dtype)
@@ -126,7 +126,7 @@ def bag_pool(
         return out, None
     winner = xp.full(out.shape, -1, dtype="int64")
     for position in range(int(lengths.max()) if len(lengths) else 0):
-        # One candidate of every bag at a time; bags that are too short look at their first.
+        # One candidate of every bag at a time; bags that are too short read their first row.
         at = xp.where(position < lengths, starts[:-1] + position, 0)
         valid = (position < lengths) & (ids[at] != padding)
         rows = table[ids[at]]

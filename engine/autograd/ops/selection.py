@@ -138,7 +138,7 @@ class _MaskedFill(Function):
     @staticmethod
     def forward(ctx: Any, x: Array, mask: Array, value: Any) -> Array:
         if mask.dtype != bool_:
-            raise DtypeError(f"masked_fill: a mask is of truth values, not {mask.dtype}")
+            raise DtypeError(f"masked_fill: a mask is bool, not {mask.dtype}")
         if getattr(value, "shape", ()) != ():
             raise ShapeError(
                 f"masked_fill: the value has shape {tuple(value.shape)}, it must be ()"
@@ -194,7 +194,7 @@ def masked_select(x: Any, mask: Any) -> Any:
     The two broadcast.
 
     Raises:
-        DtypeError: If the mask is not of truth values.
+        DtypeError: If the mask is not bool.
         ShapeError: If the shapes do not broadcast.
     """
     if mask.dtype != bool_:

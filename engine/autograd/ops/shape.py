@@ -146,7 +146,7 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
 def copy(x: Any, dtype: Any = None, device: Any = None) -> Any:
     """Return a copy, in another dtype or on another device if given."""
     if dtype is not None and dtype.kind in "iub" and getattr(x, "_requires_grad", False):
-        # Integers and truth values have no gradient.
+        # Integers and bools have no gradient.
         x = x.detach()
     return _Copy.apply(x, dtype, device)
 

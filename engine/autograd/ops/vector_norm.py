@@ -26,7 +26,7 @@ class _Norm(Function):
         out = _norm(wide(x), p, ctx.axes).astype(x.dtype, copy=False)
         if not keepdim:
             out = out.reshape([n for axis, n in enumerate(x.shape) if axis not in ctx.axes])
-        # What is returned, so that a change of it in place is noticed.
+        # Save the returned array, so that a change of it in place is detected.
         ctx.save_for_backward(x, out)
         return out
 

@@ -1,4 +1,4 @@
-"""Learning-rate schedules, under torch's names; `optim.lr_scheduler` is this module."""
+"""Learning-rate schedules, under torch's names."""
 
 from gradmesh.engine.optim.lr_scheduler.cyclic import CyclicLR as CyclicLR
 from gradmesh.engine.optim.lr_scheduler.cyclic import OneCycleLR as OneCycleLR

@@ -58,7 +58,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """Return whether epochs count neither way."""
+        """Return whether bad epochs are not counted for now."""
         return self.cooldown_counter > 0
 
     def rate(self, base: float, step: int, group: int) -> float:
@@ -73,7 +73,7 @@ class ReduceLROnPlateau(LRScheduler):
         """Leave a group as it is: only metrics change it."""
 
     def step(self, metrics: SupportsFloat) -> None:  # type: ignore[override]
-        """Count one epoch and its metric; lower the rates if it was one too many without gain."""
+        """Count one epoch and its metric; lower the rates after too many without improvement."""
         current = float(metrics)
         self.last_epoch += 1
         if self._is_better(current):

@@ -1,4 +1,4 @@
-"""The schedules, named as in torch."""
+"""Schedules of a fixed shape: constant, linear, cosine, steps, exponential; and their sequence."""
 
 from __future__ import annotations
 
