@@ -18,7 +18,7 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
         timeout_s: Deadline; the mesh's by default.
 
     Raises:
-        ContextReleased: The context is over.
+        ContextReleased: The context was released.
         StaleGeneration: The trainers' group has moved on.
     """
     ctx.check()
@@ -37,6 +37,6 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
         ctx.mesh.deadline(timeout_s),
         step=ctx.mark,
         holders=ctx.tables.channels,
-        everywhere=ctx.mark is not None or bool(ctx.messages.peers),
+        everywhere=ctx.mark is not None or bool(ctx.messages.known_by),
     )
     ctx.note_applied()

@@ -24,10 +24,10 @@ Mode: TypeAlias = Literal["smart", "fast"]
 
 _MODES = {"smart": pb.PASS_MODE_SMART, "fast": pb.PASS_MODE_FAST}
 
-# Without news for so long, those we wait for are asked whether they are there.
+# After so long without a report the awaited workers are probed.
 _PROBE_EVERY_S = 0.5
 _PROBE_S = 0.5
-# How long those who take part may need to hear that a pass was given up.
+# How long the abort of a pass may take to reach the participants.
 _ABORT_S = 1.0
 
 
@@ -38,7 +38,7 @@ def backward(
     mode: Mode = "smart",
     timeout_s: float | None = None,
 ) -> None:
-    """Run the backward pass of a context, over all processes that took part in its forward.
+    """Run the backward pass of a context over all processes that took part in its forward.
 
     Gradients of each process's parameters are collected in the context there; `.grad` stays
     untouched. Those of looked-up rows go to their servers. Several backwards in one context add up;
@@ -48,12 +48,12 @@ def backward(
         ctx: The context of the forward pass.
         roots: Losses of one element each, computed on this process.
         retain_graph: Keep the graph for another pass.
-        mode: "smart" follows what the roots depend on. "fast" takes it that everything sent in the
+        mode: "smart" follows what the roots depend on. "fast" assumes that everything sent in the
             context is used, and sends zeros where it is not.
         timeout_s: Deadline of the whole pass; the mesh's by default.
 
     Raises:
-        ContextReleased: The context is over.
+        ContextReleased: The context was released.
         GradientError: There are no roots, or one carries no gradient, has more than one element or
             is a leaf.
         WorkerLost: A worker that takes part is gone.
@@ -105,7 +105,7 @@ def _check_roots(roots: Sequence[Tensor]) -> None:
 
 @final
 class _Backward:
-    """One pass, as the worker that begins it sees it.
+    """Run one pass on the worker that begins it.
 
     Args:
         ctx: The context.
@@ -116,30 +116,32 @@ class _Backward:
     def __init__(self, ctx: Context, head: pb.Pass, deadline: Deadline) -> None:
         self._ctx = ctx
         self._deadline = deadline
-        self._part = ctx.part(head, deadline)
+        self._share = ctx.share(head, deadline)
         self._awaited: set[str] = set()
 
     def run(self, roots: Sequence[Tensor]) -> None:
-        part, ctx = self._part, self._ctx
+        share, ctx = self._share, self._ctx
         try:
             plan = self._plan(roots)
             if plan is not None and not plan.sends:
-                part.run_locally(lambda: run_backward(roots, None, part.head.retain_graph, ctx.map))
+                share.run_locally(
+                    lambda: run_backward(roots, None, share.head.retain_graph, ctx.map)
+                )
             else:
-                part.begin(plan, GradientEntry(roots))
-                while not self._is_over():
-                    part.work()
+                share.begin(plan, GradientEntry(roots))
+                while not self._is_done():
+                    share.work()
                     self._wait()
         except BaseException as error:
-            # Who raises here has not been told by anybody: others may not know.
-            raise self._give_up(error) from error.__cause__
-        ctx.tables.note_returned(part.brought)
+            # The error may be known on this worker only.
+            raise self._abort_pass(error) from error.__cause__
+        ctx.tables.note_returned(share.pushed)
 
     def _plan(self, roots: Sequence[Tensor]) -> pb.Plan | None:
         """Return which sends take part; None for all."""
         messages = self._ctx.messages
-        if self._part.head.mode == pb.PASS_MODE_FAST:
-            return None if messages.peers else pb.Plan()
+        if self._share.head.mode == pb.PASS_MODE_FAST:
+            return None if messages.known_by else pb.Plan()
         sends = messages.plan(roots)
         self._awaited = set(sends) - {self._ctx.worker}
         return pb.Plan(
@@ -150,31 +152,31 @@ class _Backward:
         )
 
     def _unfinished(self) -> set[str]:
-        """Return the workers whose parts are not over, as far as we know."""
-        part = self._part
-        awaited = self._awaited | part.engaged
-        for finished in part.finished.values():
+        """Return the workers whose shares are not done, as far as this one knows."""
+        share = self._share
+        awaited = self._awaited | share.engaged
+        for finished in share.finished.values():
             awaited.update(finished.engaged)
-        return awaited - part.finished.keys() - {self._ctx.worker}
+        return awaited - share.finished.keys() - {self._ctx.worker}
 
-    def _is_over(self) -> bool:
-        with self._part.changed:
-            return self._part.over and not self._unfinished()
+    def _is_done(self) -> bool:
+        with self._share.changed:
+            return self._share.done and not self._unfinished()
 
     def _wait(self) -> None:
-        """Wait until there is something to do, or all is done."""
-        part = self._part
-        with part.changed:
-            while not (part.over and not self._unfinished()):
-                if part.error is not None:
-                    raise part.error
-                if part.has_work():
+        """Wait until there is work, or all shares are done."""
+        share = self._share
+        with share.changed:
+            while not (share.done and not self._unfinished()):
+                if share.error is not None:
+                    raise share.error
+                if share.has_work():
                     return
                 if self._deadline.passed:
                     raise DeadlineExceeded(self._late())
-                heard = len(part.finished)
+                reported = len(share.finished)
                 pause_s = min(_PROBE_EVERY_S, self._deadline.remaining_s())
-                if not part.changed.wait(pause_s) and heard == len(part.finished):
+                if not share.changed.wait(pause_s) and reported == len(share.finished):
                     break
             else:
                 return
@@ -182,34 +184,36 @@ class _Backward:
 
     def _late(self) -> str:
         missing = ", ".join(sorted(self._unfinished()))
-        return f"{self._part.name} did not end in time; still under way on {missing or 'nobody'}"
+        return (
+            f"{self._share.name} did not end in time; still under way on {missing or 'no worker'}"
+        )
 
     def _probe(self) -> None:
-        """Ask those we wait for whether they are there.
+        """Probe the workers that are awaited.
 
         Raises:
             WorkerLost: One is gone, or has restarted.
         """
-        request = pb.ProbePassRequest(backward_pass=self._part.stamped_head())
+        request = pb.ProbePassRequest(backward_pass=self._share.stamped_head())
         soon = Deadline.after(min(_PROBE_S, self._deadline.remaining_s()))
         for worker, call in self._call_all("ProbePass", request, self._unfinished(), soon):
             try:
                 answer = call.result()
             except DeadlineExceeded:
-                continue  # busy, perhaps; the pass has a deadline of its own
+                continue  # perhaps busy; the pass has a deadline of its own
             except MeshError as error:
                 raise lost(worker, error) from error
             self._check_incarnation(worker, answer.incarnation)
             self._awaited.update(answer.engaged)
-            self._part.hear(answer.finished)
+            self._share.add_finished(answer.finished)
 
     def _check_incarnation(self, worker: str, incarnation: int) -> None:
-        if self._part.head.mode == pb.PASS_MODE_FAST:
+        if self._share.head.mode == pb.PASS_MODE_FAST:
             return
         known: worker_pb2.WorkerId = self._ctx.messages.worker(worker)
         if known.incarnation != incarnation:
             raise WorkerLost(
-                f"{worker} has restarted in the middle of {self._part.name}", worker=worker
+                f"{worker} has restarted in the middle of {self._share.name}", worker=worker
             )
 
     def _call_all(
@@ -218,38 +222,38 @@ class _Backward:
         calls = []
         for worker in sorted(workers):
             try:
-                channel = self._ctx.peers.channel(worker, deadline)
+                channel = self._ctx.agent.channel(worker, deadline)
                 calls.append((worker, channel.start(METHODS[name], request, deadline)))
             except MeshError as error:
                 if name == "ProbePass":
                     raise lost(worker, error) from error
         return calls
 
-    def _give_up(self, error: BaseException) -> BaseException:
-        """Tell everybody that the pass is over; return what its caller is to see."""
-        part = self._part
-        if isinstance(error, BackwardAborted) and part.error is not None:
-            error = part.error  # what made it end
-        known = self._awaited | part.engaged
-        for finished in part.finished.values():
+    def _abort_pass(self, error: BaseException) -> BaseException:
+        """Abort the pass on all participants; return the error for its caller."""
+        share = self._share
+        if isinstance(error, BackwardAborted) and share.error is not None:
+            error = share.error  # the cause
+        known = self._awaited | share.engaged
+        for finished in share.finished.values():
             known.update({finished.worker, *finished.engaged})
-        waiting = part.give_up(error)
-        part.clean_up()
-        self._ctx.failed.append(part.head.number)
+        waiting = share.abort(error)
+        share.roll_back()
+        self._ctx.failed.append(share.head.number)
         named = error.metadata.get("worker") if isinstance(error, WorkerLost) else None
-        waiting += self._abort(known - {self._ctx.worker, named or ""}, error)
+        waiting += self._abort_workers(known - {self._ctx.worker, named or ""}, error)
         if isinstance(error, DeadlineExceeded) and waiting:
             return GradientMissing(
-                f"{part.name}: no gradient came for {'; '.join(waiting)}: in mode 'fast' "
+                f"{share.name}: no gradient came for {'; '.join(waiting)}: in mode 'fast' "
                 "everything sent in the context must be used; use mode='smart'",
                 waiting=len(waiting),
             )
         return error
 
-    def _abort(self, workers: set[str], error: BaseException) -> list[str]:
-        """Let workers drop the pass; return what they were waiting for."""
+    def _abort_workers(self, workers: set[str], error: BaseException) -> list[str]:
+        """Abort the pass on workers; return what they were waiting for."""
         request = pb.AbortPassRequest(
-            backward_pass=self._part.stamped_head(),
+            backward_pass=self._share.stamped_head(),
             failure=to_failure(self._ctx.worker, error),
         )
         waiting: list[str] = []
@@ -257,7 +261,7 @@ class _Backward:
             try:
                 waiting += call.result().waiting
             except MeshError:
-                continue  # gone as well, or hears of it with the next pass
+                continue  # lost as well, or the next pass ends this one there
         return waiting
 
 

@@ -1,44 +1,22 @@
-"""The calls of a backward share that have no answer yet."""
+"""The calls of a backward share that have no reply yet."""
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 from gradmesh.protos.errors import MeshError
 from gradmesh.protos.method import Body, Method
 from gradmesh.sdk.autograd.codec import lost
-from gradmesh.sdk.transport.channel import Channel, PendingCall
+from gradmesh.sdk.transport.channel import PendingCall
 from gradmesh.sdk.transport.deadline import Deadline
 
 if TYPE_CHECKING:
     from gradmesh.sdk.autograd.context import Context
 
 
-class Peers(Protocol):
-    """How a process reaches the others; its RPC agent."""
-
-    @property
-    def name(self) -> str:
-        """Name of this process."""
-
-    @property
-    def incarnation(self) -> int:
-        """Incarnation of this process."""
-
-    def channel(self, worker: str, deadline: Deadline) -> Channel:
-        """Return the connection to a worker.
-
-        Raises:
-            WorkerNotFound: There is no such worker.
-        """
-
-    def suspect(self, worker: str) -> None:
-        """Ask anew where a worker is before the next message: it did not answer."""
-
-
 @final
 class PassCalls:
-    """Calls under way to other workers and to servers of tables.
+    """Track the calls under way to other workers and to parameter servers.
 
     Args:
         ctx: The context, which knows how workers are reached.
@@ -57,9 +35,9 @@ class PassCalls:
         Raises:
             WorkerLost: It cannot be reached.
         """
-        peers = self._ctx.peers
+        agent = self._ctx.agent
         try:
-            channel = peers.channel(worker, self._deadline)
+            channel = agent.channel(worker, self._deadline)
             call = channel.start(method, request, self._deadline)
         except MeshError as error:
             raise lost(worker, error) from error
@@ -67,15 +45,15 @@ class PassCalls:
             self._calls.append((worker, call))
 
     def add(self, call: PendingCall) -> None:
-        """Look after a call to a server."""
+        """Track a call to a parameter server."""
         with self._lock:
             self._calls.append((None, call))
 
     def collect(self, take: Callable[[Any], None]) -> MeshError | None:
-        """Wait for all answers; return the first failure, if there was one.
+        """Wait for all replies; return the first failure, if there was one.
 
         Args:
-            take: Given what each worker answered; called by this thread.
+            take: Called on this thread with each worker's reply.
         """
         failure: MeshError | None = None
         while self._calls:
@@ -85,20 +63,20 @@ class PassCalls:
                 if worker is not None:
                     take(answer)
             except MeshError as error:
-                failure = failure or (error if worker is None else self._explain(worker, error))
+                failure = failure or (error if worker is None else self._lost(worker, error))
             finally:
                 with self._lock:
                     self._calls.pop(0)
         return failure
 
-    def _explain(self, worker: str, error: MeshError) -> MeshError:
+    def _lost(self, worker: str, error: MeshError) -> MeshError:
         found = lost(worker, error)
         if found is not error:
-            self._ctx.peers.suspect(worker)
+            self._ctx.agent.suspect(worker)
         return found
 
     def cancel(self) -> None:
-        """Wake a thread that waits for answers nobody needs any more."""
+        """Cancel the calls: their replies are not needed any more."""
         with self._lock:
             calls = list(self._calls)
         for _, call in calls:

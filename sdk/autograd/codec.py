@@ -29,7 +29,7 @@ _NONE = pb.Gradient()
 
 
 def pack_gradients(grads: Sequence[Any]) -> tuple[list[pb.Gradient], list[Array]]:
-    """Return the descriptions of gradients and their arrays; None stays nothing."""
+    """Return the descriptions of gradients and their arrays; None takes no array."""
     described: list[pb.Gradient] = []
     arrays: list[Array] = []
     for grad in grads:
@@ -49,7 +49,7 @@ def pack_gradients(grads: Sequence[Any]) -> tuple[list[pb.Gradient], list[Array]
 
 
 def own_arrays(arrays: Sequence[Array], borrowed: bool) -> Iterator[Array]:
-    """Yield arrays that arrived, in memory of the receiver's own.
+    """Yield received arrays in memory that the receiver owns.
 
     Args:
         arrays: What arrived.
@@ -87,7 +87,7 @@ def _unpack(gradient: pb.Gradient, arrays: Iterator[Array]) -> Any:
 
 
 def to_failure(worker: str, error: BaseException) -> pb.Failure:
-    """Return what the others get to know of an error.
+    """Return an error as the other workers receive it.
 
     Args:
         worker: Where it was raised.
@@ -121,7 +121,7 @@ def from_failure(failure: pb.Failure, what: str) -> MeshError:
 
 
 def lost(worker: str, error: MeshError) -> MeshError:
-    """Return what it means for a pass that a worker could not be told something."""
+    """Return the error of a pass whose message did not reach a worker."""
     if isinstance(error, Unreachable | WorkerNotFound | SendNotFound):
         found = WorkerLost(
             f"{worker} is gone, or has restarted: {error.message}; go on in a new context",

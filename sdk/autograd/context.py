@@ -22,13 +22,13 @@ from gradmesh.protos.errors import (
     MeshError,
 )
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.autograd.calls import Peers
 from gradmesh.sdk.autograd.current import bound
 from gradmesh.sdk.autograd.messages import ContextMessages
 from gradmesh.sdk.autograd.share import BackwardShare
 from gradmesh.sdk.autograd.tables import ContextLookups, LookupRecord
 from gradmesh.sdk.cluster.servers import METHODS, call_all
 from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.table.lookup import FetchedRows
 from gradmesh.sdk.transport.deadline import Deadline
 
@@ -48,8 +48,8 @@ class Context:
     Args:
         id_: Its id.
         mesh: The mesh it spans; None where tables cannot be reached.
-        peers: How other workers are reached; None where they cannot be.
-        mark: The place in a synchronous run; None applies on its own.
+        agent: Reaches other workers; None where they cannot be reached.
+        mark: The step of a synchronous run; None applies on its own.
 
     Attributes:
         map: Gradients of this process's leaves.
@@ -61,15 +61,15 @@ class Context:
         self,
         id_: context_pb2.ContextId,
         mesh: Mesh | None,
-        peers: Peers | None,
+        agent: Agent | None,
         mark: context_pb2.StepMark | None,
     ) -> None:
         self.id = id_
         self.mark = mark
         self._mesh = mesh
-        self._peers = peers
-        self.worker = id_.worker if peers is None else peers.name
-        incarnation = id_.incarnation if peers is None else peers.incarnation
+        self._agent = agent
+        self.worker = id_.worker if agent is None else agent.name
+        incarnation = id_.incarnation if agent is None else agent.incarnation
         self.map: dict[Any, Any] = {}
         self.messages = ContextMessages(self, self.worker, incarnation)
         self.tables = ContextLookups(self, self.worker)
@@ -80,7 +80,7 @@ class Context:
         self.passes = 0
         self.failed: list[int] = []
         self._lock = threading.Lock()  # guards _parts and `released`
-        self._parts: dict[str, BackwardShare] = {}
+        self._shares: dict[str, BackwardShare] = {}
 
     @property
     def key(self) -> ContextKey:
@@ -109,15 +109,15 @@ class Context:
         return self._mesh
 
     @property
-    def peers(self) -> Peers:
-        """How other workers are reached.
+    def agent(self) -> Agent:
+        """The agent that reaches other workers.
 
         Raises:
-            InvalidRequest: They cannot be.
+            InvalidRequest: This process has none.
         """
-        if self._peers is None:
+        if self._agent is None:
             raise InvalidRequest(f"{self}: this process has no agent, so it reaches no workers")
-        return self._peers
+        return self._agent
 
     @property
     def lookups(self) -> list[LookupRecord]:
@@ -125,7 +125,7 @@ class Context:
         return self.tables.made
 
     def reserve(self, count: int) -> int:
-        """Take numbers for so many messages of a lookup; return the first."""
+        """Reserve numbers for the messages of a lookup; return the first."""
         return self.tables.reserve(count)
 
     def record(self, fetched: FetchedRows) -> list[Tensor]:
@@ -133,11 +133,11 @@ class Context:
         return self.tables.record(fetched)
 
     def when_applied(self, begin: Callable[[], None]) -> None:
-        """Have something begun as soon as the context is applied; it must not wait."""
+        """Call a function as soon as the context is applied; it must not block."""
         self._after.append(begin)
 
     def note_applied(self) -> None:
-        """Take notice that the servers have the context's step."""
+        """Mark the context as applied: the servers have its step."""
         self.applied = True
         after, self._after = self._after, []
         for begin in after:
@@ -148,7 +148,7 @@ class Context:
         return bound(self)
 
     def check(self) -> None:
-        """Return if the context is open.
+        """Raise if the context is not open.
 
         Raises:
             ContextReleased: It was left or applied.
@@ -161,64 +161,64 @@ class Context:
         """Return the gradients of this process's leaves, array by leaf."""
         return dict(self.map)
 
-    def part(self, head: pb.Pass, deadline: Deadline) -> BackwardShare:
-        """Return this process's part of a pass, made on first use.
+    def share(self, head: pb.Pass, deadline: Deadline) -> BackwardShare:
+        """Return this process's share of a pass, made on first use.
 
-        A newer pass of the same worker ends its older ones here.
+        A newer pass of the same worker aborts its older ones here.
 
         Raises:
-            ContextReleased: The context is over.
+            ContextReleased: The context was released.
             BackwardAborted: The pass is older than the newest of its worker.
         """
         initiator = head.initiator.name
         with self._lock:
             if self.released:
                 raise ContextReleased(f"{self} was released; open a new one", context=self.name)
-            held = self._parts.get(initiator)
+            held = self._shares.get(initiator)
             if held is not None and held.head.number == head.number:
                 return held
             if held is not None and held.head.number > head.number:
-                raise BackwardAborted(f"{held.name} has followed", worker=self.worker)
-            fresh = self._parts[initiator] = BackwardShare(self, head, deadline)
+                raise BackwardAborted(f"{held.name} has replaced it", worker=self.worker)
+            fresh = self._shares[initiator] = BackwardShare(self, head, deadline)
         if held is not None and (not held.settled or held.head.number in head.failed):
-            held.give_up(BackwardAborted(f"{fresh.name} has followed", worker=self.worker))
+            held.abort(BackwardAborted(f"{fresh.name} has replaced it", worker=self.worker))
         return fresh
 
-    def find_part(self, head: pb.Pass) -> BackwardShare | None:
-        """Return this process's part of a pass, if it has one."""
+    def find_share(self, head: pb.Pass) -> BackwardShare | None:
+        """Return this process's share of a pass, if it has one."""
         with self._lock:
-            held = self._parts.get(head.initiator.name)
+            held = self._shares.get(head.initiator.name)
         return held if held is not None and held.head.number == head.number else None
 
     def active_passes(self) -> int:
         """Return how many backward passes are under way here."""
         with self._lock:
-            return sum(not part.settled and part.error is None for part in self._parts.values())
+            return sum(not share.settled and share.error is None for share in self._shares.values())
 
     def close(self) -> set[str]:
         """End the context on this process; return the workers that know it. May be called twice."""
         with self._lock:
             self.released = True
-            parts, self._parts = self._parts, {}
-        for part in parts.values():
-            if not part.settled:
-                part.give_up(ContextReleased(f"{self} was released", context=self.name))
+            shares, self._shares = self._shares, {}
+        for share in shares.values():
+            if not share.settled:
+                share.abort(ContextReleased(f"{self} was released", context=self.name))
         self.tables.clear()
         return self.messages.clear() - {self.worker}
 
     def release_tables(self, shared: bool) -> None:
-        """Let the servers forget the context.
+        """Release the context on the servers.
 
-        Servers that cannot be reached forget it by themselves, in time.
+        A server that cannot be reached releases it when the lease has run out.
 
         Args:
             shared: Whether other workers may have looked rows up in it.
         """
         tables = self.tables
         if self._mesh is None or (self.applied and tables.whole):
-            return  # the servers forgot it when they applied it
+            return  # the servers released it when they applied it
         if sys.is_finalizing():
-            return  # gRPC's threads are gone: no answer would come
+            return  # gRPC's threads are gone: no reply would come
         try:
             if shared or not tables.whole:
                 # A lookup failed, or others made some; any server may keep something.
@@ -227,7 +227,7 @@ class Context:
                 return
             request = owner_pb2.ReleaseContextRequest(context=self.id)
             calls = [(channel, request) for channel in tables.channels.values()]
-            # Waited for: gRPC cancels a call that nobody holds.
+            # Waited for, because gRPC cancels a call that is not referenced.
             call_all(METHODS["ReleaseContext"], calls, Deadline.after(_RELEASE_S))
         except MeshError as error:
             _log.info("context not released", extra={"context": str(self), "error": error.message})

@@ -28,9 +28,9 @@ def current_context() -> "Context | None":
 
 @final
 class bound:  # noqa: N801
-    """Work in a context, or in none, inside a block; what was before is restored.
+    """Work in a context, or in none, inside a block; restore the previous one at its end.
 
-    A class, since every call enters it several times and a generator takes thrice as long.
+    A class, because every call enters it several times and a generator takes three times as long.
 
     Args:
         ctx: The context.
@@ -49,10 +49,9 @@ class bound:  # noqa: N801
 
 
 def carry(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that works in the context of whoever calls `carry` now.
+    """Return a function that runs in the context of the thread that calls `carry`.
 
-    A thread begins without a context. Give a pool or a thread `carry(function)` instead of the
-    function, and it takes part.
+    A new thread has no context. Give a pool or a thread `carry(function)` instead of the function.
 
     Args:
         function: What the other thread is to run.
@@ -68,7 +67,7 @@ def carry(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class _Thread(threading.local):
-    part: "BackwardShare | None" = None
+    share: "BackwardShare | None" = None
 
 
 _thread = _Thread()
@@ -76,26 +75,26 @@ _thread = _Thread()
 
 @final
 class running_share:  # noqa: N801
-    """Let tensors from elsewhere give their gradients to a part, on this thread, inside a block.
+    """Send the gradients of received tensors through a share, on this thread, inside a block.
 
     Args:
-        part: The part.
+        share: The share.
     """
 
-    __slots__ = ("_before", "_part")
+    __slots__ = ("_before", "_share")
 
-    def __init__(self, part: "BackwardShare") -> None:
-        self._part = part
+    def __init__(self, share: "BackwardShare") -> None:
+        self._share = share
 
     def __enter__(self) -> None:
-        self._before, _thread.part = _thread.part, self._part
+        self._before, _thread.share = _thread.share, self._share
 
     def __exit__(self, *exc: object) -> None:
-        _thread.part = self._before
+        _thread.share = self._before
 
 
 def active_share(ctx: "Context", what: str) -> "BackwardShare":
-    """Return the part that runs on this thread.
+    """Return the share that runs on this thread.
 
     Args:
         ctx: The context it must belong to.
@@ -104,15 +103,15 @@ def active_share(ctx: "Context", what: str) -> "BackwardShare":
     Raises:
         GradientError: None runs, or one of another context.
     """
-    part = _thread.part
-    if part is None:
+    share = _thread.share
+    if share is None:
         raise GradientError(
             f"the gradients of {what} leave this process: run gm.autograd.backward(ctx, [loss]) "
             f"with their context, {ctx}, instead of loss.backward()"
         )
-    if part.ctx is not ctx:
+    if share.ctx is not ctx:
         raise GradientError(
-            f"{what} belong to {ctx}, but the backward runs in {part.ctx}; keep the tensors of a "
+            f"{what} belong to {ctx}, but the backward runs in {share.ctx}; keep the tensors of a "
             "context inside of it"
         )
-    return part
+    return share

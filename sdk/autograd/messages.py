@@ -35,7 +35,7 @@ Sends: TypeAlias = dict[str, list[int]]
 
 @final
 class Lineage:
-    """The messages of one context that this process has heard of; not for several threads at once.
+    """Hold the known messages of one context and what they were made from; not thread-safe.
 
     Args:
         worker: Name of this process.
@@ -54,7 +54,7 @@ class Lineage:
         return len(self._made_from)
 
     def worker(self, name: str) -> worker_pb2.WorkerId:
-        """Return a worker that messages were heard from."""
+        """Return a worker by name; messages of it are known."""
         return self._workers[name]
 
     def note(
@@ -67,7 +67,7 @@ class Lineage:
         """Add a message of this process.
 
         Args:
-            into: Gets what travels with it.
+            into: Filled with what travels with it.
             count: Our own count of the message.
             made_from: The messages that its tensors were made from.
             receiver: Who gets it.
@@ -104,11 +104,11 @@ class Lineage:
         into.messages.extend(records)
 
     def learn(self, lineage: autograd_pb2.Lineage, sender: str) -> None:
-        """Take in what came with a message.
+        """Add what came with a message.
 
         Raises:
-            InvalidFrame: It makes no sense.
-            WorkerLost: It speaks of a worker that has restarted since the context began.
+            InvalidFrame: It is malformed.
+            WorkerLost: It names a worker that has restarted since the context began.
         """
         names = self._learn_workers(lineage.workers)
         if not names or names[0] != sender:
@@ -171,7 +171,7 @@ class Lineage:
 
 @final
 class SendRecord:
-    """A message that left this process.
+    """Record a message that this process sent.
 
     Args:
         count: Our own count.
@@ -187,14 +187,14 @@ class SendRecord:
         self.entry = entry
 
     def describe(self, worker: str) -> str:
-        """Name the message for people."""
+        """Describe the message, for errors."""
         shapes = ", ".join(str(shape) for shape, _ in self.entry.tensors)
         return f"message {self.count} from {worker} to {self.receiver}, tensors of shape {shapes}"
 
 
 @final
 class RecvRecord:
-    """A message that came here; the origin of its tensors.
+    """Record a received message; the origin of its tensors.
 
     Args:
         ctx: The context.
@@ -219,13 +219,13 @@ class RecvRecord:
         return self.sender, self.count
 
     def give_back(self, grads: list[Any]) -> None:
-        """Send the gradients to where the tensors came from."""
+        """Send the gradients to the worker that sent the tensors."""
         active_share(self.ctx, f"tensors from {self.sender}").send_back(self, grads)
 
 
 @final
 class ContextMessages:
-    """Sends and receives of one context on this process.
+    """Hold the send and receive records of one context on this process.
 
     Args:
         ctx: The context.
@@ -234,7 +234,7 @@ class ContextMessages:
     """
 
     def __init__(self, ctx: "Context", worker: str, incarnation: int) -> None:
-        # A cycle would keep its arrays until the collector comes.
+        # A reference cycle would keep its arrays until the garbage collector runs.
         self._owner = weakref.ref(ctx)
         self._worker = worker
         self._lock = threading.Lock()  # guards all below
@@ -244,7 +244,7 @@ class ContextMessages:
         self._since = sys.maxsize
         self.sent: dict[int, SendRecord] = {}
         self.received: list[ReceiveNode] = []
-        self.peers: set[str] = set()
+        self.known_by: set[str] = set()
 
     @property
     def _ctx(self) -> "Context":
@@ -261,7 +261,7 @@ class ContextMessages:
         """
         note = autograd_pb2.AutogradNote(context=self._ctx.id, mark=self._ctx.mark)
         with self._lock:
-            self.peers.add(receiver)
+            self.known_by.add(receiver)
             if not tensors:
                 return note
             self._count = note.message = self._count + 1
@@ -273,9 +273,9 @@ class ContextMessages:
     def receive(
         self, note: autograd_pb2.AutogradNote, tensors: Sequence[Tensor], sender: str
     ) -> None:
-        """Record a message that arrived; wire its tensors to where they came from."""
+        """Record a received message; link its tensors to their origin."""
         with self._lock:
-            self.peers.add(sender)
+            self.known_by.add(sender)
             if not note.message:
                 return
             self._lineage.learn(note.lineage, sender)
@@ -306,12 +306,12 @@ class ContextMessages:
             return self._lineage.sends_behind(self._behind(roots))
 
     def worker(self, name: str) -> Any:
-        """Return a worker that messages with gradients were heard from, or ourselves."""
+        """Return this worker, or one that messages with gradients came from."""
         with self._lock:
             return self._lineage.worker(name)
 
     def find(self, count: int) -> SendRecord:
-        """Return a message of ours.
+        """Return the record of a message that this process sent.
 
         Raises:
             SendNotFound: There is none.
@@ -332,9 +332,9 @@ class ContextMessages:
             return list(self.sent.values())
 
     def clear(self) -> set[str]:
-        """Forget everything; return who else knows the context."""
+        """Drop all records; return the workers that know the context."""
         with self._lock:
             self.sent.clear()
             self.received.clear()
-            peers, self.peers = self.peers, set()
-            return peers
+            workers, self.known_by = self.known_by, set()
+            return workers

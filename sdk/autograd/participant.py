@@ -23,7 +23,7 @@ _SERVICE = autograd_pb2.DESCRIPTOR.services_by_name["AutogradService"]
 
 @final
 class ContextRecorder:
-    """Notes what calls send and receive, so that a backward finds its way back.
+    """Record what calls send and receive, so that a backward pass can follow it.
 
     Args:
         contexts: The contexts of this process.
@@ -35,10 +35,10 @@ class ContextRecorder:
     def outgoing(
         self, tensors: Sequence[Tensor], worker: str, *, forced: bool
     ) -> AutogradNote | None:
-        """Note a message that is about to be sent.
+        """Record a message that is about to be sent.
 
         Raises:
-            ContextReleased: The context of this thread is over.
+            ContextReleased: The context of this thread was released.
         """
         ctx = current_context()
         if ctx is None:
@@ -50,28 +50,28 @@ class ContextRecorder:
         return ctx.messages.send(wanted, worker)
 
     def incoming(self, note: AutogradNote, tensors: Sequence[Tensor], worker: str) -> None:
-        """Note a message that arrived, and wire its tensors to where they came from.
+        """Record a received message, and link its tensors to their origin.
 
         Raises:
-            ContextReleased: The context is over.
+            ContextReleased: The context was released.
         """
-        self._contexts.adopt(note.context).messages.receive(note, tensors, worker)
+        self._contexts.get_or_create(note.context).messages.receive(note, tensors, worker)
 
     def handling(self, note: AutogradNote) -> AbstractContextManager[object]:
-        """Work in the context of a request; it begins to exist here with the first one.
+        """Work in the context of a request; the first request creates it here.
 
         Raises:
-            ContextReleased: The context is over.
+            ContextReleased: The context was released.
         """
         mark = note.mark if note.HasField("mark") else None
-        return bound(self._contexts.adopt(note.context, mark))
+        return bound(self._contexts.get_or_create(note.context, mark))
 
     def backward(self, root: Tensor, context: ContextId | None, retain_graph: bool) -> None:
         """Run a backward pass from a tensor that this process holds."""
         if context is None:
             root.backward(retain_graph=retain_graph)
         else:
-            backward(self._contexts.adopt(context), [root], retain_graph)
+            backward(self._contexts.get_or_create(context), [root], retain_graph)
 
     def counters(self) -> Mapping[str, int]:
         """Return how many contexts are open and how many passes run."""
@@ -105,7 +105,7 @@ class AutogradParticipant:
 
     def close(self) -> None:
         """Release the contexts that are open; may be called twice."""
-        if self._contexts.peers is self._agent:
+        if self._contexts.agent is self._agent:
             install(NullRecorder())
             self._contexts.detach()
         self._servicer.close()

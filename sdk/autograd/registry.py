@@ -8,40 +8,40 @@ from typing import Any, final
 
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest
-from gradmesh.sdk.autograd.calls import Peers
 from gradmesh.sdk.autograd.context import Context, ContextKey
 from gradmesh.sdk.autograd.current import bound, current_context
 from gradmesh.sdk.autograd.releaser import Releaser
 from gradmesh.sdk.autograd.tombstones import Tombstones, WorkerLru
 from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.rpc.agent import Agent
 
 
 @final
 class ContextRegistry:
-    """Open contexts by id, and tombstones of those that are over."""
+    """Hold the open contexts by id, and tombstones of the released ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards all below
         self._open: dict[ContextKey, Context] = {}
-        self._buried = WorkerLru(Tombstones)
-        self._newest: dict[str, int] = {}
-        self._peers: Peers | None = None
+        self._tombstones = WorkerLru(Tombstones)
+        self._incarnations: dict[str, int] = {}
+        self._agent: Agent | None = None
         self._mesh: Mesh | None = None
         self._releaser: Releaser | None = None
 
-    def attach(self, peers: Peers, mesh: Mesh) -> None:
-        """Let contexts reach other workers from now on; called when the process has an agent."""
+    def attach(self, agent: Agent, mesh: Mesh) -> None:
+        """Let contexts reach other workers through an agent from now on."""
         with self._lock:
-            self._peers = peers
+            self._agent = agent
             self._mesh = mesh
-            self._releaser = Releaser(peers)
+            self._releaser = Releaser(agent)
         mesh.watch_contexts(self)
 
     def detach(self, timeout_s: float = 2.0) -> None:
-        """Tell others of what was released, then reach nobody any more."""
+        """Send what was released to the other workers, then stop reaching them."""
         with self._lock:
             releaser, self._releaser = self._releaser, None
-            self._peers = self._mesh = None
+            self._agent = self._mesh = None
             left, self._open = list(self._open.values()), {}
         for ctx in left:
             ctx.close()
@@ -49,9 +49,9 @@ class ContextRegistry:
             releaser.close(timeout_s)
 
     @property
-    def peers(self) -> Peers | None:
-        """How other workers are reached, if they are."""
-        return self._peers
+    def agent(self) -> Agent | None:
+        """The agent that reaches other workers, while there is one."""
+        return self._agent
 
     def open(self, mesh: Mesh | None, mark: context_pb2.StepMark | None) -> Context:
         """Return a new context of this process.
@@ -63,21 +63,21 @@ class ContextRegistry:
             mesh = self._mesh
         if mesh is None:
             raise InvalidRequest("no mesh: pass one to context(mesh), or start an agent first")
-        # A mesh beside that of the agent is another worker, whom nobody can call.
-        peers = self._peers if mesh is self._mesh else None
-        opened = Context(mesh.new_context_id(), mesh, peers, mark)
+        # A mesh beside that of the agent is another member, which cannot be called.
+        agent = self._agent if mesh is self._mesh else None
+        opened = Context(mesh.new_context_id(), mesh, agent, mark)
         with self._lock:
             self._open[opened.key] = opened
         return opened
 
-    def adopt(
+    def get_or_create(
         self, id_: context_pb2.ContextId, mark: context_pb2.StepMark | None = None
     ) -> Context:
-        """Return a context that a message names; it begins to exist here with the first one.
+        """Return the context that a message names; the first message creates it here.
 
         Raises:
-            ContextReleased: It is over.
-            InvalidRequest: It is no id.
+            ContextReleased: It was released.
+            InvalidRequest: The id is not complete.
         """
         key = (id_.worker, id_.incarnation, id_.counter)
         found = self._open.get(key)
@@ -86,22 +86,22 @@ class ContextRegistry:
         if not all(key):
             raise InvalidRequest("the context has no worker, incarnation or counter; set all three")
         with self._lock:
-            tombstones = self._buried.get(id_.worker)
+            tombstones = self._tombstones.get(id_.worker)
             if tombstones is not None and tombstones.has(id_.incarnation, id_.counter):
                 raise _released(id_)
-            fresh = Context(id_, self._mesh, self._peers, mark)
+            fresh = Context(id_, self._mesh, self._agent, mark)
             ctx = self._open.setdefault(key, fresh)
-            former = self._newest.get(id_.worker, 0)
-            self._newest[id_.worker] = max(former, id_.incarnation)
-        if former and former < id_.incarnation:
-            self.drop_worker(id_.worker, former)  # it restarted
+            known = self._incarnations.get(id_.worker, 0)
+            self._incarnations[id_.worker] = max(known, id_.incarnation)
+        if known and known < id_.incarnation:
+            self.drop_worker(id_.worker, known)  # it has restarted
         return ctx
 
     def find(self, id_: context_pb2.ContextId) -> Context:
         """Return an open context.
 
         Raises:
-            ContextReleased: It is over, or was never here.
+            ContextReleased: It was released, or was never here.
         """
         found = self._open.get((id_.worker, id_.incarnation, id_.counter))
         if found is None:
@@ -112,48 +112,48 @@ class ContextRegistry:
         """Return the gradients of this process's leaves in a context, none if it never was here.
 
         Raises:
-            ContextReleased: It is over.
+            ContextReleased: It was released.
         """
         found = self._open.get((id_.worker, id_.incarnation, id_.counter))
         if found is not None:
             return found.map
         with self._lock:
-            tombstones = self._buried.get(id_.worker)
+            tombstones = self._tombstones.get(id_.worker)
             if tombstones is not None and tombstones.has(id_.incarnation, id_.counter):
                 raise _released(id_)
         return {}
 
     def leave(self, ctx: Context) -> None:
-        """End a context of this process, and tell everybody who knows it."""
-        peers = self._end(ctx.id)
-        ctx.release_tables(shared=bool(peers))
-        self._tell(ctx.id, peers)
+        """Release a context of this process here and on every worker that knows it."""
+        workers = self._end(ctx.id)
+        ctx.release_tables(shared=bool(workers))
+        self._send_release(ctx.id, workers)
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """End a context that another process opened, and tell on whoever knows it through us."""
+        """Release a context that another process opened, here and where it came through here."""
         known = (context.worker, context.incarnation, context.counter) in self._open
-        # The opener tells whom it knows; erasing comes first, so this ends.
-        self._tell(context, self._end(context) - {context.worker})
+        # The opener sends to the workers it knows; erasing comes first, so this terminates.
+        self._send_release(context, self._end(context) - {context.worker})
         return known
 
     def _end(self, id_: context_pb2.ContextId) -> set[str]:
         with self._lock:
             ctx = self._open.pop((id_.worker, id_.incarnation, id_.counter), None)
-            self._buried.touch(id_.worker).bury(id_.incarnation, id_.counter)
+            self._tombstones.touch(id_.worker).add(id_.incarnation, id_.counter)
         return ctx.close() if ctx is not None else set()
 
-    def _tell(self, id_: context_pb2.ContextId, workers: Collection[str]) -> None:
+    def _send_release(self, id_: context_pb2.ContextId, workers: Collection[str]) -> None:
         releaser = self._releaser
         if releaser is not None and workers:
             releaser.put(id_, workers)
 
     def openers(self) -> dict[tuple[str, int], int]:
-        """Return how many are open here, by name and incarnation of who opened them."""
+        """Return how many are open here, by the process (name, incarnation) that opened them."""
         with self._lock:
             return Counter(key[:2] for key in self._open)
 
     def drop_worker(self, name: str, incarnation: int) -> int:
-        """End the contexts that a process left which is gone; return how many."""
+        """Release the contexts of a process that is gone; return how many."""
         with self._lock:
             gone = [ctx for key, ctx in self._open.items() if key[:2] == (name, incarnation)]
         for ctx in gone:
@@ -165,7 +165,7 @@ class ContextRegistry:
         return len(self._open)
 
     def counters(self) -> dict[str, int]:
-        """Return figures for `debug_info`."""
+        """Return counters for `debug_info`."""
         with self._lock:
             contexts = list(self._open.values())
         return {
@@ -215,7 +215,7 @@ def find_context(name: str) -> Context:
         name: What `Context.name` gave, perhaps on another worker.
 
     Raises:
-        ContextReleased: It is over, or was never here.
+        ContextReleased: It was released, or was never here.
         InvalidRequest: It is no name of a context.
     """
     worker, *counts = name.rsplit("/", 2)

@@ -1,8 +1,8 @@
-"""Tells other workers, behind the program's back, which contexts are over.
+"""Release contexts on other workers, in the background.
 
-A context that ends costs its thread nothing. What ends within a fiftieth of a second goes to a
-worker in one message. A worker that does not answer is told again, then left to itself: its lease
-on the contexts runs out with the life of whoever opened them.
+Leaving a context costs its thread nothing. Releases within 20 ms go to a worker in one message. A
+worker that does not reply is tried again, and given up in the end: what it keeps is released when
+the lease of the process that opened the contexts has run out.
 """
 
 import logging
@@ -14,13 +14,13 @@ from typing import final
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import MeshError
 from gradmesh.protos.owner.v1 import owner_pb2
-from gradmesh.sdk.autograd.calls import Peers
 from gradmesh.sdk.cluster.servers import METHODS
+from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 
-# Longer would save messages, but what the others keep meanwhile costs their collectors more.
+# A longer wait saves messages, but what the others keep meanwhile costs their collectors more.
 _GATHER_S = 0.02
 _CALL_S = 2.0
 _ATTEMPTS = 20
@@ -31,8 +31,8 @@ _MAX_CONTEXTS = 512
 
 
 @final
-class _Debt:
-    """What one worker is to be told."""
+class _Backlog:
+    """The releases that one worker has not acknowledged."""
 
     def __init__(self) -> None:
         self.contexts: list[context_pb2.ContextId] = []
@@ -42,28 +42,28 @@ class _Debt:
 
 @final
 class Releaser:
-    """One thread that tells; it begins with the first context that is over.
+    """Send releases on one thread, which starts with the first one.
 
     Args:
-        peers: How workers are reached.
+        agent: Reaches the workers.
     """
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
         self._changed = threading.Condition()  # guards all below
-        self._debts: dict[str, _Debt] = {}
+        self._backlogs: dict[str, _Backlog] = {}
         self._thread: threading.Thread | None = None
         self._idle = False
         self._closed = False
         self._closing = threading.Event()
 
     def put(self, context: context_pb2.ContextId, workers: Collection[str]) -> None:
-        """Tell workers, soon, that a context is over."""
+        """Release a context on some workers soon."""
         with self._changed:
             if self._closed:
                 return
             for worker in workers:
-                self._debts.setdefault(worker, _Debt()).contexts.append(context)
+                self._backlogs.setdefault(worker, _Backlog()).contexts.append(context)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="contexts", daemon=True)
                 self._thread.start()
@@ -74,55 +74,57 @@ class Releaser:
         while True:
             with self._changed:
                 self._idle = True
-                while not self._closed and not self._debts:
+                while not self._closed and not self._backlogs:
                     self._changed.wait()
                 self._idle = False
-            # What ends a little later goes along; a thread that ends contexts is not disturbed.
+            # Gather what is released a little later; the thread that leaves contexts is not woken.
             self._closing.wait(_GATHER_S)
             with self._changed:
                 closed, now = self._closed, time.monotonic()
-                due = {w: d for w, d in self._debts.items() if closed or d.due <= now}
+                due = {w: d for w, d in self._backlogs.items() if closed or d.due <= now}
                 for worker in due:
-                    del self._debts[worker]
-            for worker, debt in due.items():
-                self._tell(worker, debt, last=closed)
+                    del self._backlogs[worker]
+            for worker, backlog in due.items():
+                self._send(worker, backlog, last=closed)
             if closed:
                 return
             if not due:
                 self._closing.wait(_FIRST_PAUSE_S)
 
-    def _tell(self, worker: str, debt: _Debt, last: bool) -> None:
-        told = 0
+    def _send(self, worker: str, backlog: _Backlog, last: bool) -> None:
+        sent = 0
         try:
             deadline = Deadline.after(min(_CALL_S, 0.2) if last else _CALL_S)
-            channel = self._peers.channel(worker, deadline)
-            while told < len(debt.contexts):
-                some = debt.contexts[told : told + _MAX_CONTEXTS]
+            channel = self._agent.channel(worker, deadline)
+            while sent < len(backlog.contexts):
+                some = backlog.contexts[sent : sent + _MAX_CONTEXTS]
                 request = owner_pb2.ReleaseContextRequest(context=some[0], others=some[1:])
                 channel.call(METHODS["ReleaseContext"], request, deadline)
-                told += len(some)
+                sent += len(some)
         except MeshError as error:
-            self._failed(worker, debt, told, error, last)
+            self._failed(worker, backlog, sent, error, last)
 
-    def _failed(self, worker: str, debt: _Debt, told: int, error: MeshError, last: bool) -> None:
-        debt.failures += 1
-        del debt.contexts[:told]
-        if last or debt.failures >= _ATTEMPTS:
+    def _failed(
+        self, worker: str, backlog: _Backlog, sent: int, error: MeshError, last: bool
+    ) -> None:
+        backlog.failures += 1
+        del backlog.contexts[:sent]
+        if last or backlog.failures >= _ATTEMPTS:
             _log.info(
                 "contexts not released",
-                extra={"worker": worker, "count": len(debt.contexts), "error": error.message},
+                extra={"worker": worker, "count": len(backlog.contexts), "error": error.message},
             )
             return
-        pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * _FACTOR**debt.failures)
-        debt.due = time.monotonic() + pause_s
+        pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * _FACTOR**backlog.failures)
+        backlog.due = time.monotonic() + pause_s
         with self._changed:
-            newer = self._debts.get(worker)
+            newer = self._backlogs.get(worker)
             if newer is not None:
-                debt.contexts += newer.contexts
-            self._debts[worker] = debt
+                backlog.contexts += newer.contexts
+            self._backlogs[worker] = backlog
 
     def close(self, timeout_s: float) -> None:
-        """Tell once more what is left, then stop; may be called twice."""
+        """Send once more what is left, then stop; may be called twice."""
         with self._changed:
             self._closed = True
             self._closing.set()

@@ -33,11 +33,11 @@ from gradmesh.sdk.transport.server import Call
 
 _log = logging.getLogger(__name__)
 
-# Threads that work for passes others began. They never wait for each other, so a bound is safe.
+# Threads for passes that other workers began. They never wait for each other, so a bound is safe.
 _THREADS = 64
-# Calls through gRPC that may work before they answer.
+# Calls through gRPC that may work before they reply.
 _HOLDING = 4
-# How long the worker that began a pass is told that it failed.
+# How long a report to the worker that began a pass is tried.
 _REPORT_S = 5.0
 
 Step: TypeAlias = Callable[[pb.StepParametersRequest], pb.StepParametersResponse]
@@ -46,7 +46,7 @@ Step: TypeAlias = Callable[[pb.StepParametersRequest], pb.StepParametersResponse
 
 @final
 class AutogradServicer:
-    """Serves this process's parts of the passes that others began.
+    """Serve this process's shares of the passes that other workers began.
 
     Args:
         contexts: The contexts of this process.
@@ -68,7 +68,7 @@ class AutogradServicer:
     def send_gradients(
         self, request: Frame[pb.SendGradientsRequest], call: Call
     ) -> Frame[pb.SendGradientsResponse]:
-        """Take the gradients of a message of ours."""
+        """Accept the gradients of a message that this process sent."""
         message = request.message
         head = message.backward_pass
         ctx = self._contexts.find(head.context)
@@ -82,109 +82,109 @@ class AutogradServicer:
             sent.entry.check(grads)
         except (GradientError, ShapeError) as error:
             raise InvalidRequest(f"{sent.describe(self._worker)}: {error}") from None
-        part = ctx.part(head, Deadline.after(head.remaining_ms / 1000))
+        share = ctx.share(head, Deadline.after(head.remaining_ms / 1000))
         plan = message.plan if message.HasField("plan") else None
-        if part.has_seen(count):
-            return _response(part.former_answer(count))
-        if not part.put(count, grads, plan, message.finished):
+        if share.has_seen(count):
+            return _response(share.earlier_answer(count))
+        if not share.add_gradients(count, grads, plan, message.finished):
             return _response(())
-        # Lanes have a thread a connection; gRPC's few threads must not all wait for others.
+        # A lane has a thread for each connection; gRPC's few threads must not all wait for others.
         if not call.borrowed and not self._holding.acquire(blocking=False):
-            self._threads.submit(contextvars.Context().run, self._work, part)
+            self._threads.submit(contextvars.Context().run, self._work, share)
             return _response(())
         try:
-            return self._answer(part, sent)
+            return self._answer(share, sent)
         finally:
             if not call.borrowed:
                 self._holding.release()
 
-    def _answer(self, part: BackwardShare, sent: SendRecord) -> Frame[pb.SendGradientsResponse]:
-        """Work for a part while its caller waits, who gets what belongs to it."""
+    def _answer(self, share: BackwardShare, sent: SendRecord) -> Frame[pb.SendGradientsResponse]:
+        """Work on a share while its caller waits; the reply takes the caller's gradients."""
         try:
-            returned = part.answer(sent.count, sent.receiver)
+            returned = share.answer(sent.count, sent.receiver)
         except BaseException as error:
-            self._fail(part, error)
+            self._fail(share, error)
             return _response(())
-        return _response(returned, part.take_finished() if part.over else ())
+        return _response(returned, share.take_finished() if share.done else ())
 
-    def _work(self, part: BackwardShare) -> None:
-        if self._try(part) and part.has_news():
-            self._report(part, finished=part.take_finished())
+    def _work(self, share: BackwardShare) -> None:
+        if self._try(share) and share.has_report():
+            self._report(share, finished=share.take_finished())
 
-    def _try(self, part: BackwardShare) -> bool:
-        """Work for a part; return whether it is over, and well."""
+    def _try(self, share: BackwardShare) -> bool:
+        """Work on a share; return whether it is done without an error."""
         try:
-            part.work()
+            share.work()
         except BaseException as error:
-            self._fail(part, error)
+            self._fail(share, error)
             return False
-        return part.over
+        return share.done
 
-    def _fail(self, part: BackwardShare, error: BaseException) -> None:
-        """End a part, and tell whoever began the pass, unless it was them who ended it."""
-        known = isinstance(error, BackwardAborted) and part.error is not None
-        part.give_up(error)
-        part.clean_up()
-        if known and not isinstance(part.error, ContextReleased):
+    def _fail(self, share: BackwardShare, error: BaseException) -> None:
+        """Abort a share, and report to the worker that began the pass unless it sent the abort."""
+        known = isinstance(error, BackwardAborted) and share.error is not None
+        share.abort(error)
+        share.roll_back()
+        if known and not isinstance(share.error, ContextReleased):
             return
-        why = part.error if known and part.error is not None else error
-        _log.warning("part of a backward failed", extra={"part": part.name, "error": str(why)})
-        self._report(part, failure=to_failure(self._worker, why))
+        why = share.error if known and share.error is not None else error
+        _log.warning("share of a backward failed", extra={"share": share.name, "error": str(why)})
+        self._report(share, failure=to_failure(self._worker, why))
 
     def _report(
         self,
-        part: BackwardShare,
+        share: BackwardShare,
         finished: list[pb.FinishedPart] | None = None,
         failure: pb.Failure | None = None,
     ) -> None:
         request = pb.ReportPartsRequest(
-            backward_pass=part.stamped_head(), finished=finished, failure=failure
+            backward_pass=share.stamped_head(), finished=finished, failure=failure
         )
-        deadline = Deadline.after(min(_REPORT_S, max(part.deadline.remaining_s(), 1.0)))
+        deadline = Deadline.after(min(_REPORT_S, max(share.deadline.remaining_s(), 1.0)))
         try:
-            channel = part.ctx.peers.channel(part.head.initiator.name, deadline)
+            channel = share.ctx.agent.channel(share.head.initiator.name, deadline)
             channel.call(METHODS["ReportParts"], request, deadline)
         except ContextReleased:
-            return  # it is over for them, too
+            return  # the initiator has released it, too
         except MeshError as error:
             _log.warning(
-                "no report of a backward", extra={"part": part.name, "error": error.message}
+                "no report of a backward", extra={"share": share.name, "error": error.message}
             )
 
     def report_parts(self, request: pb.ReportPartsRequest, call: Call) -> pb.ReportPartsResponse:
-        """Hear of parts of a pass that this process began."""
-        part = self._contexts.find(request.backward_pass.context).find_part(request.backward_pass)
-        if part is not None:
-            part.hear(request.finished)
+        """Accept reports on a pass that this process began."""
+        share = self._contexts.find(request.backward_pass.context).find_share(request.backward_pass)
+        if share is not None:
+            share.add_finished(request.finished)
             if request.HasField("failure"):
-                part.fail(from_failure(request.failure, part.name))
+                share.fail(from_failure(request.failure, share.name))
         return pb.ReportPartsResponse()
 
     def abort_pass(self, request: pb.AbortPassRequest, call: Call) -> pb.AbortPassResponse:
-        """Drop a part."""
+        """Abort a share."""
         try:
-            part = self._contexts.find(request.backward_pass.context).find_part(
+            share = self._contexts.find(request.backward_pass.context).find_share(
                 request.backward_pass
             )
         except ContextReleased:
             return pb.AbortPassResponse()
-        if part is None:
+        if share is None:
             return pb.AbortPassResponse()
-        return pb.AbortPassResponse(waiting=part.give_up(from_failure(request.failure, part.name)))
+        return pb.AbortPassResponse(waiting=share.abort(from_failure(request.failure, share.name)))
 
     def probe_pass(self, request: pb.ProbePassRequest, call: Call) -> pb.ProbePassResponse:
-        """Tell how a part is."""
+        """Return the state of a share."""
         try:
             ctx = self._contexts.find(request.backward_pass.context)
         except ContextReleased:
             return pb.ProbePassResponse(incarnation=self._incarnation)
-        part = ctx.find_part(request.backward_pass)
-        if part is None:
+        share = ctx.find_share(request.backward_pass)
+        if share is None:
             return pb.ProbePassResponse(incarnation=self._incarnation)
         return pb.ProbePassResponse(
             incarnation=self._incarnation,
-            finished=part.take_finished() if part.over else (),
-            engaged=sorted(part.engaged),
+            finished=share.take_finished() if share.done else (),
+            engaged=sorted(share.engaged),
         )
 
     def step_parameters(
@@ -194,7 +194,7 @@ class AutogradServicer:
         return self._step(request)
 
     def close(self) -> None:
-        """Begin no more work; may be called twice."""
+        """Start no more work; may be called twice."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -1,9 +1,9 @@
-"""One process's part of a backward pass over several.
+"""One process's share of a distributed backward pass.
 
-Gradients are put in by whoever receives them; one thread at a time works. What a part sends is
-confirmed on arrival, never when it has had its effect: no thread waits for a chain of workers. A
-part that is over says so with its last gradient, or in a report of its own, and whoever gets that
-tells it on, so the worker that began the pass hears of all parts.
+Received gradients are queued by the thread that received them; one thread at a time works on them.
+A receiver replies at once if its share is busy or if it began the pass, so a cycle of workers never
+waits for itself. A share that is done reports so with the last gradient it sends, in a reply, or in
+a report of its own. The receiver forwards the report, so it reaches the worker that began the pass.
 """
 
 import threading
@@ -37,7 +37,7 @@ Returned: TypeAlias = tuple[int, list[Any]]
 
 @final
 class BackwardShare:
-    """What one process does for one pass.
+    """Do what one process does for one pass.
 
     Args:
         ctx: The context.
@@ -45,96 +45,95 @@ class BackwardShare:
         deadline: Of the whole pass.
 
     Attributes:
-        changed: Notified when gradients or news came, or the part is over.
-        error: Why the part was given up; None while it was not.
-        over: Whether nothing is left to do here.
-        engaged: Workers that got gradients from here.
-        brought: Gradients of rows that left: address of the server, and number of the lookup.
-        finished: Parts of others that are over, by worker, as far as this one has heard and has
-            not told on.
+        changed: Notified when gradients or reports arrive, or the share is done.
+        error: Why the share was aborted; None while it was not.
+        done: Whether nothing is left to do here.
+        engaged: Workers that this process sent gradients to.
+        pushed: Gradients of rows that were sent: address of the server, and number of the lookup.
+        finished: Shares of other workers that are done, by worker, reported here and not forwarded.
     """
 
     def __init__(self, ctx: "Context", head: pb.Pass, deadline: Deadline) -> None:
         self.ctx = ctx
         self.head = head
         self.deadline = deadline
-        # Guards all below but _engine, which the worker has. Taken by itself it is quicker.
+        # Guards all below but _engine, which the working thread has. Faster than the condition.
         self._lock = threading.Lock()
         self.changed = threading.Condition(self._lock)
         self.error: BaseException | None = None
-        self.over = False
+        self.done = False
         self.finished: dict[str, pb.FinishedPart] = {}
-        self._told = False
+        self._reported = False
         self._busy = False
-        self._inbox: list[tuple[int, Sequence[Any]]] = []
+        self._arrived: list[tuple[int, Sequence[Any]]] = []
         self._seen: set[int] = set()
         self._plan: pb.Plan | None = None
         self._expected: dict[int, SendRecord] = {}
         self._engine: LocalPass | None = None
         self._under_way = BackwardScope(ctx.map)
-        self._outbox = PassCalls(ctx, deadline)
-        self.brought: list[tuple[str, int]] = []
-        # Who gets gradients in the answer to the call that the working thread serves, and these.
-        self._asking: str | None = None
+        self._calls = PassCalls(ctx, deadline)
+        self.pushed: list[tuple[str, int]] = []
+        # The worker whose call the working thread serves, and the gradients that its reply takes.
+        self._caller: str | None = None
         self._returned: list[Returned] = []
         self._answers: dict[int, list[Returned]] = {}
         self.engaged: set[str] = set()
 
     @property
     def settled(self) -> bool:
-        """Whether the part is over, or has said that it is with its last gradient."""
-        return self.over or self._told
+        """Whether the share is done, or has reported so with its last gradient."""
+        return self.done or self._reported
 
     @property
-    def is_mine(self) -> bool:
+    def is_initiator(self) -> bool:
         """Whether this process began the pass."""
         return self.head.initiator.name == self.ctx.worker
 
     def has_seen(self, count: int) -> bool:
-        """Tell whether the gradients of a message have come before."""
+        """Return whether the gradients of a message have arrived before."""
         with self._lock:
             return count in self._seen
 
-    def put(
+    def add_gradients(
         self,
         count: int,
         grads: Sequence[Any],
         plan: pb.Plan | None = None,
         finished: Iterable[pb.FinishedPart] = (),
     ) -> bool:
-        """Take the gradients of a message of ours; return whether a thread has to `work` now.
+        """Queue the gradients of a sent message; return whether a thread has to `work` now.
 
-        The same again changes nothing.
+        A repetition changes nothing.
 
         Raises:
-            BackwardAborted: The pass was given up.
+            BackwardAborted: The pass was aborted.
         """
         with self._lock:
             if self.error is not None:
                 raise self._aborted()
-            for part in finished:
-                self.finished[part.worker] = part
+            for share in finished:
+                self.finished[share.worker] = share
             if plan is not None and self._plan is None:
                 self._plan = plan
             if count not in self._seen:
                 self._seen.add(count)
-                self._inbox.append((count, grads))
+                self._arrived.append((count, grads))
             self.changed.notify_all()
             known = self._plan is not None or self.head.mode == pb.PASS_MODE_FAST
-            if self.is_mine or self._busy or not known or not self._inbox:
+            if self.is_initiator or self._busy or not known or not self._arrived:
                 return False
             self._busy = True
             return True
 
     def begin(self, plan: pb.Plan | None, roots: GradientEntry | None = None) -> LocalPass:
-        """Find out what there is to do here; the second time nothing happens.
+        """Find the local work of the pass; a second call changes nothing.
 
         Args:
             plan: Which sends take part; None for all.
             roots: Where the pass begins, on the worker that begins it.
 
         Raises:
-            SendNotFound: The plan speaks of a message that was never sent.
+            SendNotFound: The plan names a message that was never sent.
         """
         if self._engine is not None:
             return self._engine
@@ -156,28 +155,28 @@ class BackwardShare:
             self._engine.feed(roots, seeds)
         return self._engine
 
-    def answer(self, count: int, asking: str) -> list[Returned]:
-        """Do what can be done now for a call; return what belongs to the caller.
+    def answer(self, count: int, caller: str) -> list[Returned]:
+        """Work while a call waits; return the gradients that its reply takes.
 
         Args:
-            count: The message whose gradients the call has brought.
-            asking: Name of the caller.
+            count: The message whose gradients the call carried.
+            caller: Name of the caller.
 
         Raises:
-            BaseException: Whatever went wrong, here or with a message to another worker.
+            BaseException: What failed, here or with a message to another worker.
         """
-        self._asking, self._returned = asking, []
+        self._caller, self._returned = caller, []
         try:
             self.work()
         finally:
-            self._asking = None
+            self._caller = None
         with self._lock:
             self._answers[count] = self._returned
             self.changed.notify_all()
         return self._returned
 
-    def former_answer(self, count: int) -> list[Returned]:
-        """Return what was answered to a call that is repeated, once it is known."""
+    def earlier_answer(self, count: int) -> list[Returned]:
+        """Return the answer to a repeated call, once it is known."""
         with self._lock:
             known = lambda: count in self._answers or not self._busy  # noqa: E731
             self.changed.wait_for(known, self.deadline.remaining_s())
@@ -187,42 +186,42 @@ class BackwardShare:
         """Do what can be done now; called by one thread at a time.
 
         Raises:
-            BaseException: Whatever went wrong, here or with a message to another worker.
+            BaseException: What failed, here or with a message to another worker.
         """
         engine = self.begin(self._plan)
         while True:
             with self._lock:
                 if self.error is not None:
                     raise self._aborted()
-                inbox, self._inbox = self._inbox, []
+                inbox, self._arrived = self._arrived, []
             for count, grads in inbox:
                 if count in self._expected:
                     engine.feed(self._expected[count].entry, grads)
             with bound(self.ctx), running_share(self), self._under_way:
                 engine.run()
             self._collect()
-            if engine.left == 0 and not self.over:
+            if engine.left == 0 and not self.done:
                 self._end(engine)
             with self._lock:
                 if self.error is not None:
                     raise self._aborted()
-                if self.over or not self._inbox:
+                if self.done or not self._arrived:
                     self._busy = False
                     return
 
     def _end(self, engine: LocalPass) -> None:
-        """Do what waits for the end of the part."""
+        """Finish the share: run what waits for its end."""
         with bound(self.ctx):
             self._under_way.finish()
         with self._lock:
             if self.error is not None:
                 raise self._aborted()
-            self.over = True
+            self.done = True
             self.changed.notify_all()
         engine.forget()
 
     def run_locally(self, run: Callable[[], None]) -> None:
-        """Run a pass that no other worker's gradients enter, by the engine's quickest way."""
+        """Run a pass that no other worker's gradients enter, by the engine's fastest path."""
         held = dict(self.ctx.map)
         try:
             with bound(self.ctx), running_share(self):
@@ -233,10 +232,10 @@ class BackwardShare:
             self.ctx.map.update(held)
             raise
         with self._lock:
-            self.over = True
+            self.done = True
 
     def send_back(self, message: "RecvRecord", grads: list[Any]) -> None:
-        """Send the gradients of a message to the worker it came from, without waiting."""
+        """Send the gradients of a message to its sender, without waiting."""
         if self.error is not None:
             raise self._aborted()
         fast = self.head.mode == pb.PASS_MODE_FAST
@@ -246,7 +245,7 @@ class BackwardShare:
         if message.sender == self.ctx.worker:
             self._put_here(message.count, grads)
             return
-        if message.sender == self._asking:
+        if message.sender == self._caller:
             self.engaged.add(message.sender)
             self._returned.append((message.count, grads))
             return
@@ -261,59 +260,59 @@ class BackwardShare:
         self.engaged.add(message.sender)
         if self._is_last():
             request.finished.extend(self.take_finished())
-        self._outbox.send(message.sender, METHODS["SendGradients"], Frame(request, arrays))
+        self._calls.send(message.sender, METHODS["SendGradients"], Frame(request, arrays))
 
     def _put_here(self, count: int, grads: Sequence[Any]) -> None:
         with self._lock:
             if count not in self._seen:
                 self._seen.add(count)
-                self._inbox.append((count, grads))
+                self._arrived.append((count, grads))
 
     def _is_last(self) -> bool:
-        """Tell whether the gradient that leaves now is all that was left to do here."""
+        """Return whether the gradient that is sent now was all that was left to do here."""
         engine = self._engine
         quiet = engine is not None and engine.left == 0 and not self._under_way.has_callbacks
-        return quiet and not self.is_mine
+        return quiet and not self.is_initiator
 
     def take_finished(self) -> list[pb.FinishedPart]:
-        """Return what is to be told on: parts of others that are over, and this one, once."""
+        """Return the shares to report: those reported here, and this one, once it is done."""
         with self._lock:
             found, self.finished = list(self.finished.values()), {}
-            if not self._told:
-                self._told = True
+            if not self._reported:
+                self._reported = True
                 engaged = self.engaged if self.head.mode == pb.PASS_MODE_FAST else ()
                 found.append(pb.FinishedPart(worker=self.ctx.worker, engaged=sorted(engaged)))
             return found
 
-    def has_news(self) -> bool:
-        """Tell whether this part is over and something of it, or of others, was not told on."""
+    def has_report(self) -> bool:
+        """Return whether this share is done and it, or another, was not reported yet."""
         with self._lock:
-            return self.over and (not self._told or bool(self.finished))
+            return self.done and (not self._reported or bool(self.finished))
 
-    def add_call(self, call: PendingCall, brought: tuple[str, int]) -> None:
-        """Look after a call to a table's server.
+    def add_call(self, call: PendingCall, pushed: tuple[str, int]) -> None:
+        """Track a call to a parameter server.
 
         Args:
-            call: It brings gradients of rows.
-            brought: Address of the server, and number of the lookup.
+            call: It carries gradients of rows.
+            pushed: Address of the server, and number of the lookup.
         """
-        self._outbox.add(call)
-        self.brought.append(brought)
+        self._calls.add(call)
+        self.pushed.append(pushed)
 
     def _collect(self) -> None:
-        """Wait until what was sent has been answered.
+        """Wait for the replies to what was sent.
 
         Raises:
-            MeshError: Some worker could not be told; the first failure.
+            MeshError: A worker could not be reached; the first failure.
         """
-        failure = self._outbox.collect(self._take)
+        failure = self._calls.collect(self._take)
         if self.error is not None:
             raise self._aborted()
         if failure is not None:
             raise failure
 
     def _take(self, answer: Frame[pb.SendGradientsResponse]) -> None:
-        """Take in what came with an answer."""
+        """Process the gradients and reports in a reply."""
         response = answer.message
         if response.returned:
             own = iter(answer.arrays)
@@ -322,41 +321,41 @@ class BackwardShare:
                 self.ctx.messages.find(returned.message).entry.check(grads)
                 self._put_here(returned.message, grads)
         if response.finished:
-            self.hear(response.finished)
+            self.add_finished(response.finished)
 
-    def hear(self, finished: Iterable[pb.FinishedPart]) -> None:
-        """Take note of parts that are over."""
+    def add_finished(self, finished: Iterable[pb.FinishedPart]) -> None:
+        """Store reports of shares that are done."""
         with self._lock:
-            for part in finished:
-                self.finished[part.worker] = part
+            for share in finished:
+                self.finished[share.worker] = share
             self.changed.notify_all()
 
     def has_work(self) -> bool:
-        """Tell whether gradients wait; asked by a thread that holds `changed`."""
-        return bool(self._inbox)
+        """Return whether gradients are queued; `changed` is held."""
+        return bool(self._arrived)
 
     def fail(self, error: BaseException) -> None:
-        """Wake the worker that began the pass: another part failed."""
+        """Wake the worker that began the pass: another share failed."""
         with self._lock:
             if self.error is None:
                 self.error = error
-                self._outbox.cancel()
+                self._calls.cancel()
             self.changed.notify_all()
 
-    def give_up(self, error: BaseException) -> list[str]:
-        """End the part and take back what it added; return what it was waiting for."""
+    def abort(self, error: BaseException) -> list[str]:
+        """Abort the share and undo what it accumulated; return what it was waiting for."""
         with self._lock:
             if self.error is not None:
                 return []
             self.error = error
-            self._outbox.cancel()
+            self._calls.cancel()
             waiting = [
                 sent.describe(self.ctx.worker)
                 for count, sent in self._expected.items()
                 if count not in self._seen
             ]
-            self._inbox.clear()
-            # A thread that works takes back what it added by itself.
+            self._arrived.clear()
+            # A working thread undoes what it accumulated by itself.
             undo = self._engine if not self._busy else None
             self.changed.notify_all()
         if undo is not None:
@@ -364,8 +363,8 @@ class BackwardShare:
             undo.forget()
         return waiting
 
-    def clean_up(self) -> None:
-        """Take back what a part that was given up has added, by the thread that worked for it."""
+    def roll_back(self) -> None:
+        """Undo what an aborted share accumulated; called by the thread that worked on it."""
         with self._lock:
             self._busy = False
         if self._engine is not None:
@@ -374,11 +373,11 @@ class BackwardShare:
 
     def _aborted(self) -> BackwardAborted:
         why = self.error.message if isinstance(self.error, MeshError) else str(self.error)
-        return BackwardAborted(f"{self.name} was given up: {why}", worker=self.ctx.worker)
+        return BackwardAborted(f"{self.name} was aborted: {why}", worker=self.ctx.worker)
 
     @property
     def name(self) -> str:
-        """Name the pass for people."""
+        """Name of the pass, for messages."""
         head = self.head
         return f"backward {head.number} of {head.initiator.name} in {self.ctx}"
 

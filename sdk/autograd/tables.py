@@ -1,4 +1,4 @@
-"""The lookups of a context: rows of tables are tensors from elsewhere like any other."""
+"""The lookups of a context: rows of tables are received tensors like any other."""
 
 import functools
 import hashlib
@@ -41,7 +41,7 @@ class LookupRecord:
 
     def give_back(self, grads: list[Any]) -> None:
         """Send the gradients of the rows to their servers, as soon as they are complete."""
-        part = active_share(self.ctx, "rows of tables")
+        share = active_share(self.ctx, "rows of tables")
         if all(grad is None for grad in grads):
             return
         # Tables of one lookup are answered together, also those that the roots left out.
@@ -50,7 +50,7 @@ class LookupRecord:
             for rows, grad in zip(self.fetched.rows, grads, strict=True)
         ]
         servers, wire = self.ctx.mesh.servers, self.fetched.wire.grads
-        number = pass_number(self.ctx, part)
+        number = pass_number(self.ctx, share)
         fault.point("before-push", step_of(self.ctx))
         for message in self.fetched.route.messages:
             request = pb.BackwardRequest(
@@ -66,8 +66,8 @@ class LookupRecord:
                 for array in pack(filled[some.group][some.span], wire)
             ]
             channel = servers.channel(self.fetched.shards, message.shard)
-            call = channel.start(METHODS["Backward"], Frame(request, arrays), part.deadline)
-            part.add_call(call, (channel.address, request.lookup))
+            call = channel.start(METHODS["Backward"], Frame(request, arrays), share.deadline)
+            share.add_call(call, (channel.address, request.lookup))
 
 
 @final
@@ -80,10 +80,10 @@ class ContextLookups:
     """
 
     def __init__(self, ctx: "Context", worker: str) -> None:
-        # A cycle would keep its arrays until the collector comes.
+        # A reference cycle would keep its arrays until the garbage collector runs.
         self._owner = weakref.ref(ctx)
         self._lock = threading.Lock()  # guards all below
-        # Several workers may look rows up in one context; servers tell them apart by number.
+        # Several workers may look up rows in one context; servers distinguish them by number.
         self._base = 0 if worker == ctx.id.worker else salt(worker)
         self._next = 0
         self._begun = self._answered = 0
@@ -98,7 +98,7 @@ class ContextLookups:
         return ctx
 
     def reserve(self, count: int) -> int:
-        """Take numbers for so many messages of a lookup; return the first."""
+        """Reserve numbers for the messages of a lookup; return the first."""
         with self._lock:
             first = self._base + self._next + 1
             self._next += max(count, 1)
@@ -119,10 +119,10 @@ class ContextLookups:
                 self.channels[channel.address] = channel
         return tensors
 
-    def note_returned(self, brought: Iterable[tuple[str, int]]) -> None:
-        """Take note of what a pass has brought that ended well: address and number of lookups."""
+    def note_returned(self, pushed: Iterable[tuple[str, int]]) -> None:
+        """Store what a successful pass has pushed: address and number of each lookup."""
         with self._lock:
-            for address, number in brought:
+            for address, number in pushed:
                 self._returned.setdefault(address, set()).add(number)
 
     def returned(self, address: str) -> int:
@@ -131,7 +131,7 @@ class ContextLookups:
             return len(self._returned.get(address, ()))
 
     def add_all_servers(self) -> None:
-        """Count every server as one that may keep something for the context."""
+        """Assume that every server keeps something for the context."""
         servers = self._ctx.mesh.servers
         shards = servers.held_map()
         if shards is None:
@@ -147,7 +147,7 @@ class ContextLookups:
         return self._begun == self._answered
 
     def clear(self) -> None:
-        """Let the rows go."""
+        """Drop the rows."""
         with self._lock:
             self.made.clear()
 
@@ -164,7 +164,7 @@ def salt(worker: str) -> int:
     return (int.from_bytes(digest, "little") >> 1 | 1) << 32
 
 
-def pass_number(ctx: "Context", part: "BackwardShare") -> int:
+def pass_number(ctx: "Context", share: "BackwardShare") -> int:
     """Return the number of a pass as servers count it."""
-    initiator = part.head.initiator.name
-    return part.head.number + (0 if initiator == ctx.id.worker else salt(initiator))
+    initiator = share.head.initiator.name
+    return share.head.number + (0 if initiator == ctx.id.worker else salt(initiator))

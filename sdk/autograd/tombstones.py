@@ -1,4 +1,4 @@
-"""What is left of contexts that are over, so that late messages cannot bring them back."""
+"""Tombstones of released contexts, so that late messages cannot recreate them."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -8,14 +8,14 @@ V = TypeVar("V")
 
 _TOMBSTONES = 4096
 MAX_WORKERS = 4096
-"""Workers remembered; short-lived clients come and go under ever new names."""
+"""Workers remembered: short-lived clients may use a new name each time."""
 
 
 @final
 class Tombstones:
-    """The contexts of one worker that are over, in bounded memory.
+    """Hold the released contexts of one worker, in bounded memory.
 
-    Kept one by one down to a floor; everything at or below the floor is over.
+    Counters above a floor are kept one by one; every context at or below the floor was released.
     """
 
     def __init__(self) -> None:
@@ -23,8 +23,8 @@ class Tombstones:
         self._floor = 0
         self._counters: set[int] = set()
 
-    def bury(self, incarnation: int, counter: int) -> None:
-        """Remember that a context is over."""
+    def add(self, incarnation: int, counter: int) -> None:
+        """Remember that a context was released."""
         if incarnation > self._incarnation:
             self._incarnation, self._floor, self._counters = incarnation, 0, set()
         if incarnation < self._incarnation or counter <= self._floor:
@@ -34,16 +34,16 @@ class Tombstones:
             self._floor = sorted(self._counters)[_TOMBSTONES // 2]
             self._counters = {c for c in self._counters if c > self._floor}
 
-    def marks(self) -> tuple[int, int, list[int]]:
+    def dump(self) -> tuple[int, int, list[int]]:
         """Return incarnation, floor and single counters, for `load`."""
         return self._incarnation, self._floor, sorted(self._counters)
 
     def load(self, incarnation: int, floor: int, counters: Sequence[int]) -> None:
-        """Remember what `marks` returned."""
+        """Restore what `dump` returned."""
         self._incarnation, self._floor, self._counters = incarnation, floor, set(counters)
 
     def has(self, incarnation: int, counter: int) -> bool:
-        """Tell whether a context is over."""
+        """Return whether a context was released."""
         if incarnation != self._incarnation:
             return incarnation < self._incarnation
         return counter <= self._floor or counter in self._counters
@@ -51,10 +51,10 @@ class Tombstones:
 
 @final
 class WorkerLru(Generic[V]):
-    """What is remembered of each worker; the one silent for longest is forgotten first.
+    """Map workers to their state; the least recently used worker is dropped first.
 
     Args:
-        make: Makes the memory of a worker that is new.
+        make: Makes the state of a new worker.
         max_workers: How many are remembered.
     """
 
@@ -64,11 +64,11 @@ class WorkerLru(Generic[V]):
         self._by_worker: OrderedDict[str, V] = OrderedDict()
 
     def get(self, worker: str) -> V | None:
-        """Return what is remembered of a worker."""
+        """Return the state of a worker, if there is one."""
         return self._by_worker.get(worker)
 
     def touch(self, worker: str) -> V:
-        """Return what is remembered of a worker, made if need be, as the newest."""
+        """Return the state of a worker, made if needed, and mark it as used last."""
         if worker not in self._by_worker:
             self._by_worker[worker] = self._make()
             if len(self._by_worker) > self._max_workers:
@@ -77,7 +77,7 @@ class WorkerLru(Generic[V]):
         return self._by_worker[worker]
 
     def items(self) -> list[tuple[str, V]]:
-        """Return all workers and what is remembered of them, the newest last."""
+        """Return all workers and their states, the one used last at the end."""
         return list(self._by_worker.items())
 
     def __len__(self) -> int:

@@ -230,13 +230,13 @@ class Contexts:
     def mark_applied(self, worker: str, incarnation: int, counter: int) -> None:
         """Take notice of a context that was applied before this process began."""
         with self._lock:
-            self._applied.touch(worker).bury(incarnation, counter)
+            self._applied.touch(worker).add(incarnation, counter)
             self._bury(worker, incarnation, counter)
 
     def applied_marks(self) -> list[Marks]:
         """Return which contexts were applied, for a snapshot."""
         with self._lock:
-            return [(worker, *found.marks()) for worker, found in self._applied.items()]
+            return [(worker, *found.dump()) for worker, found in self._applied.items()]
 
     def load_applied(self, marks: Sequence[Marks]) -> None:
         """Remember what `applied_marks` returned."""
@@ -257,7 +257,7 @@ class Contexts:
             if _key(id_) not in self._open and self._was_applied(id_):
                 return Context()
             self._check(id_)
-            self._applied.touch(id_.worker).bury(id_.incarnation, id_.counter)
+            self._applied.touch(id_.worker).add(id_.incarnation, id_.counter)
             self._bury(id_.worker, id_.incarnation, id_.counter)
             return self._open.pop(_key(id_), Context())
 
@@ -362,7 +362,7 @@ class Contexts:
         return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
 
     def _bury(self, worker: str, incarnation: int, counter: int) -> None:
-        self._buried.touch(worker).bury(incarnation, counter)
+        self._buried.touch(worker).add(incarnation, counter)
 
 
 def _not_found(id_: context_pb2.ContextId, number: int) -> LookupNotFound:

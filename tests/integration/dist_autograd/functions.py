@@ -176,7 +176,7 @@ def graph_here() -> dict[str, Any]:
             for count, sent in ctx.messages.sent.items()
         },
         "recvs": len(ctx.messages.received),
-        "peers": sorted(ctx.messages.peers - {f"worker{rank}"}),
+        "peers": sorted(ctx.messages.known_by - {f"worker{rank}"}),
     }
 
 

@@ -124,7 +124,7 @@ def test_rpc_complex_args(world, kind):
         (sent,) = ctx.messages.sent.values()
 
         assert list(sent.entry.targets) == tensors[::2]
-        assert ctx.messages.peers == {"worker1"}
+        assert ctx.messages.known_by == {"worker1"}
         gm.autograd.backward(ctx, [result.sum()])
         assert set(gm.autograd.get_gradients(ctx)) == set(tensors[::2])
 
@@ -154,7 +154,7 @@ def test_worker_ids_recorded(world):
         for rank in (1, 2):
             inside(f"worker{rank}", f.add, x, x)
 
-        assert ctx.messages.peers == {"worker1", "worker2"}
+        assert ctx.messages.known_by == {"worker1", "worker2"}
 
 
 def test_error_in_context(world):

@@ -19,9 +19,9 @@ def context_id(counter=1, worker="w", incarnation=3):
 def test_a_context_begins_with_the_first_message_and_stays_the_same():
     contexts = ContextRegistry()
 
-    first = contexts.adopt(context_id())
+    first = contexts.get_or_create(context_id())
 
-    assert contexts.adopt(context_id()) is first
+    assert contexts.get_or_create(context_id()) is first
     assert contexts.find(context_id()) is first
     assert first.key == ("w", 3, 1)
     assert first.name == "w/3/1"
@@ -30,12 +30,12 @@ def test_a_context_begins_with_the_first_message_and_stays_the_same():
 
 def test_a_released_context_is_never_revived():
     contexts = ContextRegistry()
-    contexts.adopt(context_id())
+    contexts.get_or_create(context_id())
 
     released = [contexts.release(context_id()), contexts.release(context_id())]
 
     assert released == [True, False]
-    for late in (contexts.adopt, contexts.find):
+    for late in (contexts.get_or_create, contexts.find):
         with pytest.raises(ContextReleased, match="w/3/1"):
             late(context_id())
     assert contexts.open_count() == 0
@@ -46,28 +46,28 @@ def test_a_release_that_comes_before_the_first_message_counts():
     contexts.release(context_id())
 
     with pytest.raises(ContextReleased):
-        contexts.adopt(context_id())
+        contexts.get_or_create(context_id())
 
 
 def test_a_restarted_worker_leaves_nothing_of_its_former_self():
     contexts = ContextRegistry()
     for counter in (1, 2):
-        contexts.adopt(context_id(counter))
-    other = contexts.adopt(context_id(1, worker="x"))
+        contexts.get_or_create(context_id(counter))
+    other = contexts.get_or_create(context_id(1, worker="x"))
 
-    newer = contexts.adopt(context_id(1, incarnation=4))
+    newer = contexts.get_or_create(context_id(1, incarnation=4))
 
     assert contexts.open_count() == 2
     assert {newer, other} == {contexts.find(newer.id), contexts.find(other.id)}
     with pytest.raises(ContextReleased):
-        contexts.adopt(context_id(2))
+        contexts.get_or_create(context_id(2))
 
 
 def test_a_worker_that_is_gone_takes_its_contexts_along():
     contexts = ContextRegistry()
-    contexts.adopt(context_id(1))
-    contexts.adopt(context_id(2))
-    contexts.adopt(context_id(1, worker="x"))
+    contexts.get_or_create(context_id(1))
+    contexts.get_or_create(context_id(2))
+    contexts.get_or_create(context_id(1, worker="x"))
 
     assert contexts.openers() == {("w", 3): 2, ("x", 3): 1}
     assert contexts.drop_worker("w", 3) == 2
@@ -77,14 +77,14 @@ def test_a_worker_that_is_gone_takes_its_contexts_along():
 @pytest.mark.parametrize("wrong", [{"counter": 0}, {"worker": ""}, {"incarnation": 0}])
 def test_what_is_no_id_is_refused(wrong):
     with pytest.raises(InvalidRequest):
-        ContextRegistry().adopt(context_id(**wrong))
+        ContextRegistry().get_or_create(context_id(**wrong))
 
 
 def test_tombstones_are_bounded_and_keep_the_newest(monkeypatch):
     monkeypatch.setattr(tombstones, "_TOMBSTONES", 16)
     dead = Tombstones()
     for counter in range(1, 200):
-        dead.bury(5, counter)
+        dead.add(5, counter)
 
     assert all(dead.has(5, counter) for counter in range(1, 200))
     assert not dead.has(5, 200)
@@ -94,7 +94,7 @@ def test_tombstones_are_bounded_and_keep_the_newest(monkeypatch):
 
 
 def test_a_context_is_found_by_its_name():
-    ctx = CONTEXTS.adopt(context_id(77, worker="a/b"))
+    ctx = CONTEXTS.get_or_create(context_id(77, worker="a/b"))
 
     assert find_context(ctx.name) is ctx
     CONTEXTS.release(ctx.id)
@@ -106,7 +106,7 @@ def test_a_context_is_found_by_its_name():
 
 
 def test_a_thread_has_no_context_unless_one_is_carried_there():
-    ctx = ContextRegistry().adopt(context_id())
+    ctx = ContextRegistry().get_or_create(context_id())
     seen = []
 
     def look():
