@@ -64,10 +64,10 @@ def train(
     job.output, which is the file's name without its ending if not set. With --on kubernetes the
     file, your modules and small data beside it travel in a ConfigMap; the model stays there.
     """
-    if on == "docker":
+    if on not in ("local", "kubernetes"):
         raise click.BadParameter(
-            "a job in containers is `gradmesh up --on docker --exit-when-done --config JOB.toml`, "
-            "or docker compose; see docs/deploy.md",
+            f"a job on {on} is `gradmesh up --on {on} --exit-when-done --config JOB.toml`; "
+            "see docs/deploy.md",
             param_hint="--on",
         )
     begun = time.monotonic()

@@ -82,8 +82,8 @@ def test_cluster_that_ends_by_itself_gives_its_own_code(spec: Make, supervise: S
 class Still(Launcher):
     """A cluster that stands still; None is none."""
 
-    def __init__(self, *states: ProcessState, gone: bool = False) -> None:
-        self._states, self._gone = states, gone
+    def __init__(self, *states: ProcessState, gone: bool = False, failure: str = "") -> None:
+        self._states, self._gone, self._failure = states, gone, failure
 
     def status(self) -> ClusterView:
         if self._gone:
@@ -92,7 +92,7 @@ class Still(Launcher):
             ProcessView(name=f"trainer-{rank}", role="trainer", state=state)
             for rank, state in enumerate(self._states)
         ]
-        return ClusterView(address="127.0.0.1:1", processes=views)
+        return ClusterView(address="127.0.0.1:1", processes=views, failure=self._failure)
 
     def up(self, request: ClusterRequest) -> str:
         raise NotImplementedError
@@ -122,6 +122,7 @@ class Still(Launcher):
         (Still("done", "done"), True, 0),
         (Still("running", "failed"), False, 4),
         (Still(gone=True), False, 4),
+        (Still("running", failure="the trainers were given up"), False, 4),
     ],
 )
 def test_the_wait_ends_with_the_work_or_its_failure(
