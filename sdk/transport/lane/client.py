@@ -18,7 +18,13 @@ from gradmesh.sdk.process.network import LaneChoice, SecurityConfig, split
 from gradmesh.sdk.transport.lane.arena import IdleTrimmer
 from gradmesh.sdk.transport.lane.direct_call import DirectCall
 from gradmesh.sdk.transport.lane.grpc_stream import ClientStream, StreamWatchdog
-from gradmesh.sdk.transport.lane.handshake import HELLO_S, greet, host_identity
+from gradmesh.sdk.transport.lane.handshake import (
+    HELLO_S,
+    KIND_NAMES,
+    WIRE_KINDS,
+    greet,
+    host_identity,
+)
 from gradmesh.sdk.transport.lane.link import InlineLink, Link
 from gradmesh.sdk.transport.security import client_tls
 
@@ -32,8 +38,6 @@ _KINDS: dict[LaneChoice, tuple[str, ...]] = {
     "stream": ("stream",),
     "unary": (),
 }
-_NUMBERS = {"shm": pb.LANE_KIND_SHM, "tcp": pb.LANE_KIND_TCP}
-_NAMES = {number: name for name, number in _NUMBERS.items()}
 
 # Connections of one pool, and so calls at once; more go through gRPC.
 _MAX_LINKS = 8
@@ -166,7 +170,7 @@ class LanePool:
                 why = error.message
                 if not isinstance(error, LaneUnavailable):
                     break
-                self._failed.update(_NUMBERS)
+                self._failed.update(WIRE_KINDS)
             except (OSError, ValueError) as error:
                 why = str(error)
             else:
@@ -178,10 +182,10 @@ class LanePool:
     def _connect_one(self, kinds: list[str], timeout_s: float) -> Link:
         if kinds == ["stream"]:
             return self._open_stream(timeout_s)
-        offered = [_NUMBERS[kind] for kind in kinds if kind in _NUMBERS]
+        offered = [WIRE_KINDS[kind] for kind in kinds if kind in WIRE_KINDS]
         request = pb.OpenLaneRequest(kinds=offered, host=host_identity(), version=VERSION)
         offer = self._negotiate(request, timeout_s)
-        kind = _NAMES.get(offer.kind)
+        kind = KIND_NAMES.get(offer.kind)
         if kind not in kinds:
             raise ValueError(f"{self._worker} offers a lane that was not requested")
         try:

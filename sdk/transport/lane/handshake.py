@@ -17,10 +17,17 @@ from pathlib import Path
 from typing import Any, final
 
 from gradmesh.protos.lane import VERSION
+from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.transport.call import CallerRole
 from gradmesh.sdk.transport.lane.arena import Arena, map_peer
 from gradmesh.sdk.transport.lane.link import SMALL_BYTES, InlineLink, Link, ShmLink
 from gradmesh.sdk.transport.lane.stream import ByteStream, LaneBroken, PlainStream, TlsStream
+
+WIRE_KINDS = {"shm": pb.LANE_KIND_SHM, "tcp": pb.LANE_KIND_TCP}
+"""The lanes that OpenLane negotiates, by the names of settings and metrics."""
+
+KIND_NAMES = {number: name for name, number in WIRE_KINDS.items()}
+"""Their names by their numbers in the contract."""
 
 SECRET_BYTES = 32
 HELLO_S = 5.0
@@ -71,10 +78,10 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
     """
     sock.settimeout(HELLO_S)
     hello = _HELLO.pack(_MAGIC, VERSION, secret)
-    if kind == "tcp":
+    if kind != "shm":
         sock.sendall(hello)
         _check(_WELCOME.unpack(_read(sock, _WELCOME.size)))
-        return InlineLink(stream_of(sock), max_frame_bytes)
+        return InlineLink(stream_of(sock), max_frame_bytes, kind)
     check_user(sock)
     arena = Arena(max_frame_bytes, shared=True)
     try:
@@ -99,7 +106,7 @@ def welcome(
 
     Args:
         sock: The connection.
-        kind: "shm" or "tcp".
+        kind: The lane, one of `WIRE_KINDS`.
         admit: Returns the role for which a secret was made, once; None for a wrong one.
         max_frame_bytes: Largest frame either way.
 
@@ -108,10 +115,10 @@ def welcome(
         ValueError: It cannot be trusted.
     """
     sock.settimeout(HELLO_S)
-    if kind == "tcp":
+    if kind != "shm":
         caller = _admit(_read(sock, _HELLO.size), admit)
         sock.sendall(_WELCOME.pack(_MAGIC, VERSION))
-        return InlineLink(stream_of(sock), max_frame_bytes), caller
+        return InlineLink(stream_of(sock), max_frame_bytes, kind), caller
     check_user(sock)
     hello, fd = _receive_fd(sock, _HELLO.size)
     try:

@@ -66,7 +66,7 @@ class Link(ABC):
     """A connection of a lane; used by one thread at a time, except for `close`.
 
     Args:
-        kind: "shm", "tcp" or "stream", for messages and metrics.
+        kind: The lane, "shm", "tcp" or "stream", for messages and metrics.
         stream: The connection.
         arena: Memory for arrays to be sent.
         inbox: Memory that receives frames, of the size of the largest allowed.
@@ -282,7 +282,7 @@ class InlineLink(Link):
     Args:
         stream: A TCP socket, with or without TLS, or a gRPC stream.
         max_frame_bytes: Largest frame either way.
-        kind: "tcp" or "stream".
+        kind: The lane, "tcp" or "stream".
     """
 
     def __init__(self, stream: ByteStream, max_frame_bytes: int, kind: str = "tcp") -> None:

@@ -20,7 +20,13 @@ from gradmesh.sdk.process.network import SecurityConfig, TransportConfig, split
 from gradmesh.sdk.transport.call import Call, CallerRole, RpcHandler, current_caller
 from gradmesh.sdk.transport.lane.arena import IdleTrimmer
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE, VERSION_METADATA, ServerStream
-from gradmesh.sdk.transport.lane.handshake import HELLO_S, LaneSecrets, host_identity, welcome
+from gradmesh.sdk.transport.lane.handshake import (
+    HELLO_S,
+    KIND_NAMES,
+    LaneSecrets,
+    host_identity,
+    welcome,
+)
 from gradmesh.sdk.transport.lane.link import InlineLink, Link
 from gradmesh.sdk.transport.lane.session import Session
 from gradmesh.sdk.transport.metrics import RpcMetrics
@@ -30,8 +36,6 @@ _log = logging.getLogger(__name__)
 
 OPEN_LANE = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])["OpenLane"]
 """The rpc that negotiates a lane; every server serves it without a servicer."""
-
-_NAMES = {pb.LANE_KIND_SHM: "shm", pb.LANE_KIND_TCP: "tcp"}
 
 LANE_RPCS = frozenset({OPEN_LANE.path, EXCHANGE.path})
 """The rpcs that the server itself serves."""
@@ -84,7 +88,7 @@ class LaneServer:
         kind = self._choose(request)
         with self._lock:
             self._check_capacity()
-            address = self._listen(_NAMES[kind])
+            address = self._listen(KIND_NAMES[kind])
         secret = self._secrets.make(call.caller)
         if secret is None:
             raise LaneUnavailable("too many lanes are being opened at once")
@@ -148,7 +152,7 @@ class LaneServer:
         if request.version != VERSION:
             raise LaneUnavailable(f"lanes of version {VERSION} only", version=VERSION)
         for kind in request.kinds:
-            name = _NAMES.get(kind)
+            name = KIND_NAMES.get(kind)
             same_host = bool(request.host) and request.host == host_identity()
             if name is not None and here in ("auto", name) and (name != "shm" or same_host):
                 return kind
@@ -226,7 +230,7 @@ class LaneServer:
         peer = "unix" if kind == "shm" else str(sock.getpeername()[0])
         try:
             sock.settimeout(HELLO_S)
-            if kind == "tcp":
+            if kind != "shm":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 tls = server_tls(self._security)
