@@ -18,7 +18,9 @@ from gradmesh.benchmarks.processes import serve
 from gradmesh.engine.autograd import Tensor, as_tensor
 from gradmesh.engine.autograd.ops import cat
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.process.process import keep_big_buffers
+from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.trainer.process_group import connect
 
 
@@ -27,7 +29,9 @@ def main(plain: str, address: str, number: str, lane: Any) -> None:
     keep_big_buffers()
     shape = Shape.from_dict(json.loads(plain))
     name = f"trainer-{number}"
-    mesh = gm.connect(address, name=name, role="trainer", address="127.0.0.1:1", lane=lane)
+    mesh = join_mesh(
+        address, name=name, role="trainer", address="127.0.0.1:1", dial=Dialer(lane=lane)
+    )
     step = _step(mesh, shape)
 
     def measure(rounds: int) -> list[float]:
@@ -38,9 +42,9 @@ def main(plain: str, address: str, number: str, lane: Any) -> None:
 
 def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
     """Return a step: it gives its figures, in the order of benchmarks.hybrid's columns."""
-    place = mesh.join_trainers(60.0)
+    place = mesh.connection.join_trainers(60.0)
     group = connect(
-        mesh.store(place.generation),
+        mesh.connection.store(place.generation),
         generation=place.generation,
         rank=place.rank,
         world_size=place.world_size,
@@ -51,7 +55,7 @@ def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
         for i in range(shape.tables)
     ]
     if place.rank == 0:
-        mesh.start_run(place, tables)
+        mesh.connection.start_run(place, [table.name for table in tables])
     group.barrier().wait()
     layer = _layer(tables, shape)
     model = gm.DDP(gm.nn.MLP(shape.sizes), process_group=group, gradient_as_bucket_view=True)
@@ -63,7 +67,7 @@ def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
     def step() -> list[float]:
         nonlocal done
         load, now = loads[done % VARIANTS], time.perf_counter
-        before = mesh.servers.bytes_moved() + group.bytes_moved
+        before = mesh.connection.servers.bytes_moved() + group.bytes_moved
         begun = now()
         with gm.autograd.context(mesh, place.mark(done)) as ctx:
             rows = layer(*wanted[done % VARIANTS])
@@ -78,7 +82,7 @@ def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
         ended = now()
         done += 1
         parts = [looked_up - begun, scored - looked_up, returned - scored, ended - returned]
-        moved = mesh.servers.bytes_moved() + group.bytes_moved
+        moved = mesh.connection.servers.bytes_moved() + group.bytes_moved
         return [*parts, ended - begun, load.samples, moved - before, _most_memory()]
 
     return step

@@ -13,6 +13,7 @@ import gradmesh as gm
 from gradmesh.benchmarks.processes import serve, timed
 from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
+from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.process.process import keep_big_buffers
 from gradmesh.trainer.data import DataConfig
 from gradmesh.trainer.data.stream import begin
@@ -44,7 +45,7 @@ def main(workload: str, sides: list[str]) -> None:
     for text in sides:
         side, coordinated, address, *periodic = text.split("=")
         if coordinated == "1":
-            mesh = gm.connect(
+            mesh = join_mesh(
                 address, name="trainer-0", role="trainer", address="127.0.0.1:1", replace=True
             )
         else:
@@ -111,9 +112,9 @@ class _Step:
         self._mesh = mesh
         self._model = make_model(config, source.fields, embeddings)
         self._optimizer = gm.optim.SGD(self._model.parameters(), lr=0.01)
-        self._place = mesh.join_trainers(30.0) if coordinated else None
+        self._place = mesh.connection.join_trainers(30.0) if coordinated else None
         if self._place is not None:
-            mesh.start_run(self._place, self.tables)
+            mesh.connection.start_run(self._place, [table.name for table in self.tables])
         self.done = 0
 
     def __call__(self, turn: int) -> None:

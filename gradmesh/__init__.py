@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from gradmesh.sdk.table.lifetime import Eviction as Eviction
     from gradmesh.sdk.table.recipe import Initializer as Initializer
     from gradmesh.sdk.table.table import Table as Table
+    from gradmesh.sdk.transport.policy import Limits as Limits
+    from gradmesh.sdk.transport.policy import RetryPolicy as RetryPolicy
+    from gradmesh.sdk.transport.policy import Timeouts as Timeouts
     from gradmesh.trainer import ddp as ddp
     from gradmesh.trainer import process_group as process_group
     from gradmesh.trainer.ddp import DDP as DDP
@@ -67,14 +70,17 @@ __all__ = [
     "Eviction",
     "Future",
     "Initializer",
+    "Limits",
     "LocalCluster",
     "Mesh",
     "RRef",
+    "RetryPolicy",
     "SecurityConfig",
     "SyncBatchNorm",
     "Table",
     "TableReader",
     "Tensor",
+    "Timeouts",
     "arange",
     "autograd",
     "bfloat16",
@@ -145,6 +151,7 @@ _HOMES = {
         "gradmesh.sdk.table.lifetime": "Admission Eviction",
         "gradmesh.sdk.table.recipe": "Initializer",
         "gradmesh.sdk.table.table": "Table",
+        "gradmesh.sdk.transport.policy": "Limits RetryPolicy Timeouts",
         "gradmesh.trainer.ddp": "DDP SyncBatchNorm",
     }.items()
     for name in names.split()

@@ -15,6 +15,9 @@ MAX_ARRAYS = 4096
 MAX_FRAME_BYTES = 256 * 2**20
 """One message, unless a process is configured otherwise."""
 
+FRAME_BYTES_RANGE = (4096, 2**31 - 1)
+"""What a process can be configured to."""
+
 MAX_HEAD_BYTES = 4 * 2**20
 """A message without its arrays; protobuf needs a multiple of it to hold it parsed."""
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, final
 
 from gradmesh.protos.errors import DeadlineExceeded
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.policy import check_timeout
 
 _log = logging.getLogger(__name__)
 
@@ -116,11 +117,14 @@ class Future(Generic[T]):
             return self._error
         if timeout_s is None and self._source is not None:
             self._resolve()
-        else:
-            limit_s = LONGEST_WAIT_S if timeout_s is None else timeout_s
-            self._ask()
-            if not self._await(limit_s):
-                raise DeadlineExceeded(f"no answer within {limit_s:g} s; it is still under way")
+            return self._error
+        return self._error_within(check_timeout(timeout_s, LONGEST_WAIT_S))
+
+    def _error_within(self, limit_s: float) -> BaseException | None:
+        """Wait for the end, `limit_s` at most; return the error, or None."""
+        self._ask()
+        if not self._await(limit_s):
+            raise DeadlineExceeded(f"no answer within {limit_s:g} s; it is still under way")
         return self._error
 
     def _await(self, limit_s: float) -> bool:
@@ -309,11 +313,14 @@ def wait_all(futures: Sequence[Future[Any]], timeout_s: float | None = None) -> 
         DeadlineExceeded: Some are not done in time.
         Exception: What went wrong with the first of them that failed, in order; after all ended.
     """
-    deadline = None if timeout_s is None else Deadline.after(timeout_s)
+    deadline = None if timeout_s is None else Deadline.within(timeout_s, LONGEST_WAIT_S)
     first: BaseException | None = None
     for place, future in enumerate(futures):
         try:
-            error = future.exception(None if deadline is None else deadline.remaining_s())
+            if deadline is None:
+                error = future.exception()
+            else:
+                error = future._error_within(deadline.remaining_s())
         except DeadlineExceeded:
             raise DeadlineExceeded(
                 f"{len(futures) - place} of {len(futures)} calls were not done within {timeout_s} s"

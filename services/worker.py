@@ -6,6 +6,7 @@ from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.node.start import init
 from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.shutdown import close
+from gradmesh.sdk.transport.policy import Limits, Timeouts
 from gradmesh.services.config import WorkerConfig
 
 _log = logging.getLogger(__name__)
@@ -22,12 +23,11 @@ def run(config: WorkerConfig, rpc: RpcConfig, process: ProcessConfig) -> int:
             rank=config.rank,
             listen=config.listen,
             advertise=config.advertise,
-            timeout_s=rpc.timeout_s,
-            join_timeout_s=config.join_timeout_s,
-            threads=config.server_threads,
             replace=config.replace,
             security=process.security,
             transport=process.transport,
+            timeouts=Timeouts(join_s=config.join_timeout_s, call_s=rpc.timeout_s),
+            limits=Limits(threads=config.server_threads),
             registry=running.registry,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )

@@ -6,7 +6,9 @@ import signal
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ import pytest
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
-from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process.network import SecurityConfig, split
 from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.servicer import OwnerServicer
+from gradmesh.sdk.transport.channel import Dialer
+from gradmesh.sdk.transport.policy import Timeouts
 from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
@@ -152,18 +156,18 @@ class ServerNode:
             max_frame_bytes=cluster.max_frame_bytes,
         )
         self.server.start()
-        self.mesh = connect(
+        self.mesh = join_mesh(
             cluster.address,
             name=name,
             role="parameter-server",
             address=self.server.address,
             incarnation=self.incarnation,
             replace=replace,
-            security=cluster.security,
+            dial=Dialer(security=cluster.security),
         )
-        directory.join(self.mesh)
-        self.mover = Mover(self.store, self.mesh)
-        self._loop = Loop(lambda: self.store.fence(self.mesh.generation), 0.05)
+        directory.join(self.mesh.connection)
+        self.mover = Mover(self.store, self.mesh.connection)
+        self._loop = Loop(lambda: self.store.fence(self.mesh.connection.generation), 0.05)
 
     def close(self) -> None:
         self._loop.close()
@@ -214,11 +218,15 @@ class Cluster:
         return [node.store for node in self.servers]
 
     def connect(self, name: str | None = None, **options: Any) -> Mesh:
+        """Join as a client, or in another role; options are those of `join` and of `Dialer`."""
         options.setdefault("security", self.security)
         if options.get("role") == "trainer":
             options.setdefault("address", "127.0.0.1:1")
-        options.setdefault("timeout_s", 10.0)
-        mesh = connect(self.address, name=name, **options)
+        timeout_s = options.pop("timeout_s", 10.0)
+        options.setdefault("timeouts", Timeouts(join_s=timeout_s, call_s=timeout_s))
+        channels = {f.name: options.pop(f.name) for f in fields(Dialer) if f.name in options}
+        name = name or f"client-{uuid.uuid4().hex[:8]}"
+        mesh = join_mesh(self.address, name=name, dial=Dialer(**channels), **options)
         self._meshes.append(mesh)
         return mesh
 

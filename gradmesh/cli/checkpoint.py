@@ -36,10 +36,11 @@ def save(mesh: Mesh, timeout_s: float) -> int:
     It appears in the job's checkpoint_path. For tables alone, without trainers, use
     `gradmesh table checkpoint`.
     """
-    number = mesh.coordinator.request_checkpoint(mesh.deadline())
-    deadline = mesh.deadline(timeout_s)
+    connection = mesh.connection
+    number = connection.coordinator.request_checkpoint(connection.deadline())
+    deadline = connection.deadline(timeout_s)
     while not deadline.passed:
-        status = mesh.coordinator.get_status(mesh.deadline())
+        status = connection.coordinator.get_status(connection.deadline())
         found = status.checkpoint if status.HasField("checkpoint") else None
         if found is not None and found.request >= number:
             if found.error:
@@ -130,7 +131,8 @@ def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
     store, stored = open_checkpoint(folder)
     with contextlib.closing(store), RowBar("restoring") as bar:
         made: Manifest = mesh.restore(store.fetch(stored), progress=bar, timeout_s=timeout_s)
-    count = len(mesh.servers.shard_map(mesh.deadline()).names)
+    connection = mesh.connection
+    count = len(connection.servers.shard_map(connection.deadline()).names)
     click.echo(f"{folder}: {made.rows:,} rows of step {made.step}, on {count} servers")
     return 0
 

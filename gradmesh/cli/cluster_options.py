@@ -131,12 +131,15 @@ def with_mesh(
         ) -> int:
             # Imported here, so that commands without a mesh start quickly.
             from gradmesh.sdk.mesh.connect import connect
+            from gradmesh.sdk.transport.policy import Timeouts
 
             address = address_of(coordinator, launcher)
             if with_processes:
                 parameters["launcher"] = None if coordinator else launcher
             security = sections[SecurityConfig]
-            with connect(address, security=security, timeout_s=min(timeout_s, 30.0)) as mesh:
+            wait_s = min(timeout_s, 30.0)
+            timeouts = Timeouts(join_s=wait_s, call_s=wait_s)
+            with connect(address, security=security, timeouts=timeouts) as mesh:
                 return function(mesh=mesh, timeout_s=timeout_s, **parameters)
 
         command: Command = with_launcher(configured(SecurityConfig)(call))

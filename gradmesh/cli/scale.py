@@ -10,7 +10,7 @@ from gradmesh.launch.launcher import Launcher
 from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import ReshardAborted
 from gradmesh.protos.sharding import BUCKETS
-from gradmesh.sdk.mesh import scaling
+from gradmesh.sdk.cluster import scaling
 from gradmesh.sdk.mesh.mesh import Mesh
 
 _LONG_S = 3600.0
@@ -49,7 +49,8 @@ def parameter_servers(
     by --coordinator, start the new ones yourself; those without buckets end by themselves.
     Ctrl-C leaves the change to be completed, or given up, without this command.
     """
-    before = len(mesh.servers.refresh(mesh.deadline()).names)
+    connection = mesh.connection
+    before = len(connection.servers.refresh(connection.deadline()).names)
     begun = time.monotonic()
     try:
         with RowBar("moving", "buckets") as bar:
@@ -60,7 +61,7 @@ def parameter_servers(
                     launcher.scale("parameter-server", count)
                 bar(reshard.buckets_moved, reshard.buckets)
 
-            done = scaling.scale(mesh, count, wait_s=wait_s, watch=watch, timeout_s=timeout_s)
+            done = scaling.scale(connection, count, wait_s=wait_s, watch=watch, timeout_s=timeout_s)
     except ReshardAborted:
         if launcher is not None:
             launcher.scale("parameter-server", before)

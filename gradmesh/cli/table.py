@@ -38,8 +38,10 @@ def table() -> None:
 @with_mesh(30.0)
 def list_tables(mesh: Mesh, timeout_s: float, as_json: bool) -> int:
     """List all tables."""
-    specs = mesh.coordinator.list_tables(mesh.deadline())
-    found = [inspect_table(mesh.servers, spec.name, mesh.deadline()) for spec in specs]
+    connection = mesh.connection
+    servers, deadline = connection.servers, connection.deadline
+    specs = connection.coordinator.list_tables(deadline())
+    found = [inspect_table(servers, spec.name, deadline()) for spec in specs]
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(report) for report in found], indent=2))
         return 0
@@ -68,7 +70,8 @@ def _line(report: TableReport) -> list[str]:
 @with_mesh(30.0)
 def inspect(mesh: Mesh, timeout_s: float, name: str, as_json: bool) -> int:
     """Show what a table is, and what each server holds of it."""
-    report = inspect_table(mesh.servers, name, mesh.deadline())
+    connection = mesh.connection
+    report = inspect_table(connection.servers, name, connection.deadline())
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=2))
         return 0
@@ -173,9 +176,9 @@ def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
     """Put tables back to the checkpoint in FOLDER; it is verified first."""
     with RowBar("restoring") as bar:
         made = mesh.restore(folder, progress=bar, timeout_s=timeout_s)
-    click.echo(
-        f"{folder}: {_sum(made)}, on {len(mesh.servers.shard_map(mesh.deadline()).names)} servers"
-    )
+    connection = mesh.connection
+    count = len(connection.servers.shard_map(connection.deadline()).names)
+    click.echo(f"{folder}: {_sum(made)}, on {count} servers")
     return 0
 
 

@@ -16,9 +16,11 @@ from gradmesh.launch.logs import readable
 from gradmesh.launch.plan import SERVER_ROLE, ClusterPlan, reachable_address
 from gradmesh.launch.state import StateFolder
 from gradmesh.launch.supervisor import Outcome, RestartPolicy, Supervisor
+from gradmesh.sdk.transport.policy import check_timeout
 
 _log = logging.getLogger(__name__)
 
+_START_S = 60.0
 _DRAIN_S = 10.0
 _SCALE_POLL_S = 0.2
 
@@ -45,7 +47,7 @@ class LocalCluster:
         until_done: Whether the cluster ends by itself when all trainers are done.
         on_line: Called with process name and line of its log, from many threads.
         policy: When to restart.
-        start_timeout_s: Longest wait for the coordinator to serve.
+        start_timeout_s: Longest wait for the coordinator to serve; a minute by default.
 
     Raises:
         ValueError: A count is out of range.
@@ -64,7 +66,7 @@ class LocalCluster:
         until_done: bool = False,
         on_line: Callable[[str, str], None] = lambda name, line: None,
         policy: RestartPolicy | None = None,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float | None = None,
     ) -> None:
         self._plan = ClusterPlan(
             parameter_servers=parameter_servers,
@@ -78,7 +80,7 @@ class LocalCluster:
         self._until_done = until_done
         self._on_line = on_line
         self._policy = policy
-        self._start_timeout_s = start_timeout_s
+        self._start_timeout_s = check_timeout(start_timeout_s, _START_S, "start_timeout_s")
         self._folder: StateFolder | None = None
         self._supervisor: Supervisor | None = None
         self._scaler: Scaler | None = None
@@ -144,7 +146,8 @@ class LocalCluster:
 
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
         """Wait until all processes have ended; None when the timeout came first."""
-        return None if self._supervisor is None else self._supervisor.wait(timeout_s)
+        limit_s = None if timeout_s is None else check_timeout(timeout_s, 0)
+        return None if self._supervisor is None else self._supervisor.wait(limit_s)
 
     def stop(self) -> Outcome | None:
         """End all processes in order, trainers first; may be called twice.

@@ -32,9 +32,9 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
         )
 
     prepare_step(
-        ctx.mesh.servers,
+        ctx.mesh.connection.servers,
         request_for,
-        ctx.mesh.deadline(timeout_s),
+        ctx.mesh.connection.deadline(timeout_s),
         step=ctx.mark,
         holders=ctx.tables.channels,
         everywhere=ctx.mark is not None or bool(ctx.messages.known_by),

@@ -67,7 +67,7 @@ def backward(
         raise ValueError(f"no mode {mode!r}; there are smart and fast")
     ctx.check()
     _check_roots(roots)
-    deadline = ctx.mesh.deadline(timeout_s)
+    deadline = ctx.mesh.connection.deadline(timeout_s)
     if not ctx.turn.acquire(timeout=deadline.remaining_s()):
         raise DeadlineExceeded(f"{ctx}: another backward of this context did not end in time")
     try:

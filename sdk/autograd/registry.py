@@ -35,7 +35,7 @@ class ContextRegistry:
             self._agent = agent
             self._mesh = mesh
             self._releaser = Releaser(agent)
-        mesh.watch_contexts(self)
+        mesh.connection.watch_contexts(self)
 
     def detach(self, timeout_s: float = 2.0) -> None:
         """Send what was released to the other workers, then stop reaching them."""
@@ -65,7 +65,7 @@ class ContextRegistry:
             raise InvalidRequest("no mesh: pass one to context(mesh), or start an agent first")
         # A mesh beside that of the agent is another member, which cannot be called.
         agent = self._agent if mesh is self._mesh else None
-        opened = Context(mesh.new_context_id(), mesh, agent, mark)
+        opened = Context(mesh.connection.new_context_id(), mesh, agent, mark)
         with self._lock:
             self._open[opened.key] = opened
         return opened

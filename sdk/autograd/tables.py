@@ -49,7 +49,7 @@ class LookupRecord:
             np.zeros_like(rows) if grad is None else grad
             for rows, grad in zip(self.fetched.rows, grads, strict=True)
         ]
-        servers, wire = self.ctx.mesh.servers, self.fetched.wire.grads
+        servers, wire = self.ctx.mesh.connection.servers, self.fetched.wire.grads
         number = pass_number(self.ctx, share)
         fault.point("before-push", step_of(self.ctx))
         for message in self.fetched.route.messages:
@@ -110,7 +110,7 @@ class ContextLookups:
         recorded = LookupRecord(self._ctx, fetched)
         tensors = [Tensor(rows) for rows in fetched.rows]
         receive(tensors, recorded)
-        servers = self._ctx.mesh.servers
+        servers = self._ctx.mesh.connection.servers
         with self._lock:
             self._answered += 1
             self.made.append(recorded)
@@ -132,7 +132,7 @@ class ContextLookups:
 
     def add_all_servers(self) -> None:
         """Assume that every server keeps something for the context."""
-        servers = self._ctx.mesh.servers
+        servers = self._ctx.mesh.connection.servers
         shards = servers.held_map()
         if shards is None:
             return

@@ -22,7 +22,7 @@ from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.future import Future, FutureResolver, WaitedSource
 from gradmesh.sdk.transport.channel import Channel, PendingCall, RequestWriter
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.pending_call import RetryPolicy
+from gradmesh.sdk.transport.policy import RetryPolicy
 
 T = TypeVar("T")
 

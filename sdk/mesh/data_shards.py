@@ -6,6 +6,7 @@ from typing import NamedTuple, final
 from gradmesh.protos.coordinator.v1 import data_pb2
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.policy import check_timeout
 
 
 @final
@@ -56,11 +57,11 @@ class DataShards:
         epochs: int = 1,
         timeout_s: float | None = None,
     ) -> None:
-        self._coordinator = mesh.coordinator
-        self._timeout_s = mesh.timeout_s if timeout_s is None else timeout_s
+        self._coordinator = mesh.connection.coordinator
+        self._timeout_s = check_timeout(timeout_s, mesh.connection.timeouts.call_s)
         self._request = data_pb2.TakeShardRequest(
             name=mesh.name,
-            incarnation=mesh.incarnation,
+            incarnation=mesh.connection.incarnation,
             dataset=dataset,
             samples=samples,
             shard_samples=shard_samples,

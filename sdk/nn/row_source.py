@@ -74,7 +74,9 @@ class RowSource:
             return False
         # The caller may put the next ids into the same memory before these are read.
         wanted = WantedIds(wanted.ids.copy(), wanted.starts)
-        prefetch = Prefetch(self._tables, wanted, ctx.mesh.new_context_id(), self._gather)
+        prefetch = Prefetch(
+            self._tables, wanted, ctx.mesh.connection.new_context_id(), self._gather
+        )
         prefetch.start(ctx.mark, self._deadline())
         self._prefetched.append(prefetch)
         following = _after(ctx.mark)
@@ -106,7 +108,7 @@ class RowSource:
 
     def _context(self) -> Context | None:
         ctx = current_context()
-        if ctx is not None and ctx.mesh.servers is not self._tables.servers:
+        if ctx is not None and ctx.mesh.connection.servers is not self._tables.servers:
             raise InvalidRequest(f"{ctx} spans another mesh than table {self._tables.names[0]!r}")
         return ctx
 

@@ -86,8 +86,8 @@ class RpcConfig(Section):
     )
     timeout_s: float = setting(
         60.0,
-        "Deadline of calls that this process makes and that set none, in seconds; 0 for no limit.",
-        minimum=0,
+        "Deadline of calls that this process makes and that set none, in seconds.",
+        minimum=0.001,
         maximum=2592000,
     )
 

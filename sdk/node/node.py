@@ -14,7 +14,7 @@ from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.participant import AutogradParticipant
 from gradmesh.sdk.autograd.registry import CONTEXTS
 from gradmesh.sdk.cluster.membership import Role
-from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn import remote_module
 from gradmesh.sdk.node.config import MemberConfig
@@ -30,6 +30,7 @@ from gradmesh.sdk.rpc.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.policy import Timeouts
 from gradmesh.sdk.transport.server import Server
 
 # What every node serves by name registers itself.
@@ -80,13 +81,16 @@ class Node:
         self._config, self._role = config, role
         self._process, self._registry = process, registry
         self._threads = threads
-        self._metrics = RpcMetrics("client", registry)
-        dial = Dialer(security=process.security, lane=process.transport.lane, metrics=self._metrics)
+        self._dial = Dialer(
+            security=process.security,
+            lane=process.transport.lane,
+            metrics=RpcMetrics("client", registry),
+        )
         self.agent = Agent(
             config.name,
             time.time_ns(),
             functions,
-            dial,
+            self._dial,
             rank=rank,
             timeout_s=timeout_s,
             threads=threads,
@@ -184,7 +188,8 @@ class Node:
             Unauthenticated: The token is missing or wrong.
         """
         config = self._config
-        self._mesh = mesh = connect(
+        join_s = config.join_timeout_s if timeout_s is None else timeout_s
+        self._mesh = mesh = join_mesh(
             config.coordinator,
             name=config.name,
             role=self._role,
@@ -193,15 +198,13 @@ class Node:
             rank=self.agent.info.rank,
             world_size=world_size,
             replace=config.replace,
-            security=self._process.security,
-            metrics=self._metrics,
-            lane=self._process.transport.lane,
+            dial=self._dial,
+            timeouts=Timeouts(join_s=join_s, call_s=join_s),
             table_metrics=table_metrics,
-            timeout_s=config.join_timeout_s if timeout_s is None else timeout_s,
             on_lost=on_lost,
         )
-        mesh.watch_contexts(self.agent.rrefs.owners)
-        self.agent.join(mesh.coordinator)
+        mesh.connection.watch_contexts(self.agent.rrefs.owners)
+        self.agent.join(mesh.connection.coordinator)
         if self._participant is not None:
             self._participant.join(mesh)
         return mesh

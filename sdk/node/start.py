@@ -16,10 +16,8 @@ from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig
 from gradmesh.sdk.process.process import ProcessConfig, freeze_objects
 from gradmesh.sdk.rpc.agent import Agent
-from gradmesh.sdk.rpc.registry import REGISTRY, Registry
-from gradmesh.sdk.rpc.servicer import ContextHolder
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.pending_call import RetryPolicy
+from gradmesh.sdk.transport.policy import Limits, RetryPolicy, Timeouts
 
 _log = logging.getLogger(__name__)
 
@@ -34,44 +32,39 @@ def init(
     world_size: int | None = None,
     listen: str = "127.0.0.1:0",
     advertise: str | None = None,
-    timeout_s: float = 60.0,
-    join_timeout_s: float = 60.0,
-    threads: int = 16,
-    strict_refs: bool = False,
     replace: bool = False,
+    strict_refs: bool = False,
     security: SecurityConfig | None = None,
     transport: TransportConfig | None = None,
-    contexts: ContextHolder | None = None,
+    timeouts: Timeouts | None = None,
+    limits: Limits | None = None,
     registry: CollectorRegistry | None = None,
-    functions: Registry = REGISTRY,
     on_lost: OnLost = lambda: None,
     install: bool = True,
 ) -> Node:
     """Make this process a worker: it can call others, and be called.
 
-    With `world_size`, so many workers begin together: this returns when all are there. Without, the
-    worker comes and goes by itself.
+    With `world_size`, this many workers start together: `init` returns when all have joined.
+    Without it, the worker joins and leaves on its own.
 
     Args:
-        name: Of this worker, unique in the mesh.
+        name: Name of this worker, unique in the mesh.
         coordinator: Address of the coordinator, "host:port".
-        rank: Place of this worker, by which others may call it; needed with `world_size`.
-        world_size: How many workers begin, and end, together.
+        rank: Rank of this worker, by which others may call it; needed with `world_size`.
+        world_size: Number of workers that start, and shut down, together.
         listen: Address to serve on; port 0 takes a free one.
-        advertise: Address that others reach it at, if it is not the one it listens on.
-        timeout_s: Of calls that set none; 0 for no limit.
-        join_timeout_s: How long to look for the coordinator and wait for the others.
-        threads: Calls of others that run at once; more stand in line, unless somebody waits.
-        strict_refs: Whether references left at a graceful shutdown are an error.
+        advertise: Address at which others reach this worker, if it is not the one it listens on.
         replace: Whether a former process of the name is known to be gone.
+        strict_refs: Whether references left at a graceful shutdown are an error.
         security: Certificates and token.
-        transport: Which lanes are used and offered.
-        contexts: What is kept for contexts of distributed autograd; by default those that calls
-            are recorded in.
-        registry: Where figures are shown.
-        functions: What others may call; by default all that `@gm.rpc.register` registered.
+        transport: Lanes to use and to offer.
+        timeouts: How long to look for the coordinator and wait for the others, and deadlines of
+            calls that set none.
+        limits: Calls of others that run at once, and the size of messages.
+        registry: Where metrics are exported; None for nowhere.
         on_lost: Called once if another process takes this one's name.
-        install: Whether `gm.rpc_sync` and its like use this worker; a process has one such.
+        install: Whether `gm.rpc_sync` and the other functions of `gm.rpc` use this worker; a
+            process has one that they use.
 
     Raises:
         RpcNotRunning: The process is a worker already.
@@ -80,15 +73,15 @@ def init(
         DeadlineExceeded: Some of the others did not come; the message says who.
         Unreachable: No coordinator answered in time.
     """
-    _check(name, rank, world_size, threads)
-    deadline = Deadline.after(join_timeout_s)
+    _check(name, rank, world_size)
+    timeouts, limits = timeouts or Timeouts(), limits or Limits()
+    deadline = Deadline.after(timeouts.join_s)
     config = MemberConfig(
         name=name,
         listen=listen,
         advertise=advertise,
         coordinator=coordinator,
         replace=replace,
-        join_timeout_s=join_timeout_s,
     )
     for problem in config.problems():
         raise InvalidRequest(f"{problem.key} {problem.text}")
@@ -100,18 +93,15 @@ def init(
         "worker",
         process,
         registry,
-        threads=threads,
-        timeout_s=timeout_s,
-        functions=functions,
+        threads=limits.threads,
+        timeout_s=timeouts.call_s,
         rank=rank,
         is_current=install,
     )
     agent = node.agent
     agent.strict_refs = strict_refs
     try:
-        # A bad default is better refused now.
-        agent.caller.deadline(-2 if timeout_s in (None, -1) else timeout_s)
-        server = node.serve(contexts=contexts)
+        server = node.serve(max_frame_bytes=limits.max_frame_bytes)
         left_s = max(deadline.remaining_s(), 0.1)
         node.join(server, world_size=world_size or 0, timeout_s=left_s, on_lost=on_lost)
         agent.world = _await_world(agent, rank, world_size, deadline)
@@ -125,10 +115,8 @@ def init(
     return node
 
 
-def _check(name: str, rank: int | None, world_size: int | None, threads: int) -> None:
+def _check(name: str, rank: int | None, world_size: int | None) -> None:
     check_name("worker", name)
-    if threads < 1:
-        raise InvalidRequest(f"a worker needs at least 1 thread, not {threads}")
     if rank is not None and (not isinstance(rank, int) or rank < 0):
         raise InvalidRequest(f"a rank is a whole number from 0 on, not {rank!r}")
     if world_size is not None and (world_size < 1 or rank is None or rank >= world_size):

@@ -10,8 +10,7 @@ from gradmesh.sdk.rpc.current import collect, current_agent
 from gradmesh.sdk.rpc.directory import To
 from gradmesh.sdk.rpc.ids import WorkerInfo
 from gradmesh.sdk.rpc.rref.rref import RRef
-from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.pending_call import RetryPolicy
+from gradmesh.sdk.transport.policy import RetryPolicy, Timeouts
 
 
 def rpc_sync(
@@ -28,7 +27,7 @@ def rpc_sync(
         function: The function, or the name it is registered under there.
         args: Positional arguments: anything typed, see docs/rpc.md.
         kwargs: Named arguments.
-        timeout_s: Deadline in seconds; the default of rpc if None or -1, none if 0.
+        timeout_s: Deadline in seconds; the default of rpc if None, `math.inf` for none.
 
     Raises:
         WorkerNotFound: There is no such worker.
@@ -80,7 +79,7 @@ def remote(
         function: The function or class, or the name it is registered under there.
         args: Positional arguments.
         kwargs: Named arguments.
-        timeout_s: Deadline in seconds of the creation; the default of rpc if None or -1, none if 0.
+        timeout_s: Deadline of the creation in seconds; as in `rpc_sync`.
 
     Raises:
         WorkerNotFound: There is no such worker.
@@ -107,18 +106,18 @@ def get_worker_infos() -> list[WorkerInfo]:
     return agent.directory.infos(agent.caller.deadline(None))
 
 
-def wait_for_workers(*names: str, timeout_s: float = 60.0) -> list[WorkerInfo]:
+def wait_for_workers(*names: str, timeout_s: float | None = None) -> list[WorkerInfo]:
     """Wait until workers have joined; return who they are.
 
     Args:
         names: Of the workers.
-        timeout_s: How long.
+        timeout_s: How long; the default of rpc if None.
 
     Raises:
         WorkerNotFound: One did not come in time.
     """
     agent = current_agent()
-    deadline = Deadline.after(timeout_s)
+    deadline = agent.caller.deadline(timeout_s)
     pauses = RetryPolicy(max_s=0.3).pauses()
     while True:
         agent.directory.refresh(agent.caller.deadline(None))
@@ -131,14 +130,13 @@ def wait_for_workers(*names: str, timeout_s: float = 60.0) -> list[WorkerInfo]:
 
 
 def set_timeout(timeout_s: float) -> None:
-    """Set the deadline of later calls that set none; 0 for no limit.
+    """Set the deadline of later calls that set none, in seconds; `math.inf` for none.
 
     Raises:
-        InvalidRequest: It is no number of seconds.
+        InvalidRequest: It is not a number above 0.
     """
     caller = current_agent().caller
-    caller.deadline(timeout_s if timeout_s != -1 else -2)
-    caller.timeout_s = timeout_s
+    caller.timeout_s = Timeouts(call_s=timeout_s).call_s
 
 
 def get_timeout() -> float:

@@ -33,9 +33,6 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 T = TypeVar("T")
 
-NO_LIMIT_S = 30 * 86400.0
-"""What a timeout of 0 means."""
-
 
 @final
 class RpcCaller:
@@ -72,17 +69,8 @@ class RpcCaller:
         self._harvest = ConnectionReaper()
 
     def deadline(self, timeout_s: float | None) -> Deadline:
-        """Return the deadline of a call that begins now.
-
-        Args:
-            timeout_s: Seconds; None or -1 for the default, 0 for no limit.
-        """
-        if timeout_s is None or timeout_s == -1:
-            timeout_s = self.timeout_s  # checked when it was set
-            return Deadline.after(timeout_s or NO_LIMIT_S)
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or timeout_s < 0:
-            raise InvalidRequest(f"a timeout is a number of seconds, 0 or more, not {timeout_s!r}")
-        return Deadline.after(timeout_s or NO_LIMIT_S)
+        """Return the deadline of a call that begins now."""
+        return Deadline.within(timeout_s, self.timeout_s)
 
     def find(self, to: To, timeout_s: float | None = None) -> WorkerInfo:
         """Return a worker by name, rank or what is known of it.

@@ -13,8 +13,11 @@ _log = logging.getLogger(__name__)
 # How long the last answers may take to leave.
 _LAST_S = 5.0
 
+# How long a graceful shutdown waits for the others.
+_GRACE_S = 600.0
 
-def shutdown(graceful: bool = True, timeout_s: float = 600.0) -> None:
+
+def shutdown(graceful: bool = True, timeout_s: float | None = None) -> None:
     """End this process's part in rpc.
 
     Gracefully, it still serves until all that began together with it are here too and no call is
@@ -23,7 +26,7 @@ def shutdown(graceful: bool = True, timeout_s: float = 600.0) -> None:
 
     Args:
         graceful: Whether to wait for the others.
-        timeout_s: How long.
+        timeout_s: How long; ten minutes by default.
 
     Raises:
         RpcNotRunning: It takes no part.
@@ -34,9 +37,9 @@ def shutdown(graceful: bool = True, timeout_s: float = 600.0) -> None:
     close(current_agent(), graceful, timeout_s)
 
 
-def close(agent: Agent, graceful: bool = True, timeout_s: float = 600.0) -> None:
+def close(agent: Agent, graceful: bool = True, timeout_s: float | None = None) -> None:
     """End a certain agent's part; as `shutdown`."""
-    deadline = Deadline.after(timeout_s)
+    deadline = Deadline.within(timeout_s, _GRACE_S)
     try:
         if graceful:
             _await_quiet(agent, deadline)

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self, final
 
 import numpy as np
+from prometheus_client import CollectorRegistry
 
 from gradmesh.base_error import GradmeshError
 from gradmesh.engine.kernels import gather, unique_inverse
-from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids
@@ -28,6 +28,7 @@ from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.metrics import RpcMetrics
+from gradmesh.sdk.transport.policy import Limits, RetryPolicy, Timeouts
 
 
 def is_series(ids: Any) -> bool:
@@ -58,6 +59,10 @@ def side_by_side(frames: list[Any]) -> Any:
     return sys.modules["pandas"].concat(frames, axis=1)
 
 
+# A reader serves requests of its own: it gives up sooner than a trainer.
+_LOOKUP_S = 10.0
+
+
 class ReadOnly(PermissionError, GradmeshError):
     """A reader was asked to change rows; connect with `gm.connect` to do that."""
 
@@ -71,10 +76,10 @@ class TableReader:
         cache_rows: Rows of each table to cache, the recently used ones; 0 for no cache.
         max_age_s: Seconds after which a cached row expires.
         security: Certificates and token.
-        metrics: Counts calls.
-        table_metrics: Counts lookups.
-        max_frame_bytes: Largest message; bigger lookups are cut.
-        timeout_s: Default deadline of a lookup.
+        timeouts: Deadlines of calls that set none; lookups have ten seconds by default.
+        retry: Pauses between attempts of a call.
+        limits: Size of messages.
+        registry: Where metrics of calls and lookups are exported; None for nowhere.
 
     Raises:
         InvalidRequest: There is no address, or a number of the cache is wrong.
@@ -87,10 +92,10 @@ class TableReader:
         cache_rows: int = 0,
         max_age_s: float = 1.0,
         security: SecurityConfig | None = None,
-        metrics: RpcMetrics | None = None,
-        table_metrics: TableMetrics | None = None,
-        max_frame_bytes: int = limits.MAX_FRAME_BYTES,
-        timeout_s: float = 10.0,
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+        limits: Limits | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
         addresses = [coordinator] if isinstance(coordinator, str) else list(coordinator)
         if not addresses:
@@ -99,14 +104,19 @@ class TableReader:
             raise InvalidRequest(
                 f"a cache of {cache_rows} rows for {max_age_s} s; use 0 rows for no cache"
             )
-        metrics = metrics or RpcMetrics("client")
-        self.timeout_s = timeout_s
+        self.timeout_s = (timeouts or Timeouts(call_s=_LOOKUP_S)).call_s
         self._cache_rows = cache_rows
         self._max_age_s = max_age_s
-        dial = Dialer(security=security, metrics=metrics, max_frame_bytes=max_frame_bytes)
+        max_frame_bytes = (limits or Limits()).max_frame_bytes
+        dial = Dialer(
+            security=security,
+            metrics=RpcMetrics("client", registry),
+            max_frame_bytes=max_frame_bytes,
+            retry=retry,
+        )
         self._coordinators = FailoverCoordinator([dial.coordinator(one) for one in addresses])
         self._servers = ParameterServers(self._coordinators, dial, max_frame_bytes=max_frame_bytes)
-        self._metrics = table_metrics or TableMetrics()
+        self._metrics = TableMetrics(registry)
         self._lock = threading.Lock()  # guards all below
         self._tables: dict[str, Table] = {}
         self._sets: dict[tuple[str, ...], TableSet] = {}
@@ -224,7 +234,7 @@ class TableReader:
             return self._caches[table.name]
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
-        return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)
+        return Deadline.within(timeout_s, self.timeout_s)
 
     def close(self) -> None:
         """Close all connections; may be called twice."""

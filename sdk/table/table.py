@@ -151,7 +151,7 @@ class Table:
         return start_push(self._alone, wanted, flat, self._next_push, deadline, lasting=lasting)
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
-        return Deadline.after(self.timeout_s if timeout_s is None else timeout_s)
+        return Deadline.within(timeout_s, self.timeout_s)
 
     def __repr__(self) -> str:
         rows = self.spec.rows or "any"

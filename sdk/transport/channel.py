@@ -25,7 +25,7 @@ from gradmesh.sdk.transport.lane.server import OPEN_LANE
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.pending_call import PendingCall as PendingCall
 from gradmesh.sdk.transport.pending_call import RequestWriter as RequestWriter
-from gradmesh.sdk.transport.pending_call import RetryPolicy
+from gradmesh.sdk.transport.policy import RetryPolicy
 from gradmesh.sdk.transport.security import call_metadata, channel_credentials
 
 
@@ -191,16 +191,24 @@ class Dialer:
         metrics: Where calls are counted.
         lane: The lane of hot calls.
         max_frame_bytes: Largest message either way.
+        retry: Pauses between attempts.
     """
 
     security: SecurityConfig | None = None
     metrics: RpcMetrics = field(default_factory=lambda: RpcMetrics("client"))
     lane: LaneChoice = "auto"
     max_frame_bytes: int = limits.MAX_FRAME_BYTES
+    retry: RetryPolicy | None = None
 
     def coordinator(self, address: str) -> Channel:
         """Return a channel to a coordinator, which restarts at its address: calls wait for it."""
-        return Channel(address, "coordinator", security=self.security, metrics=self.metrics)
+        return Channel(
+            address,
+            "coordinator",
+            security=self.security,
+            retry=self.retry,
+            metrics=self.metrics,
+        )
 
     def __call__(self, address: str, name: str) -> Channel:
         """Return a channel to a worker."""
@@ -208,6 +216,7 @@ class Dialer:
             address,
             name,
             security=self.security,
+            retry=self.retry,
             metrics=self.metrics,
             patience_s=_PATIENCE_S,
             max_frame_bytes=self.max_frame_bytes,

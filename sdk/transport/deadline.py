@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
+from gradmesh.sdk.transport.policy import FOREVER_S, check_timeout
+
 # What a server reserves of its time for the response to travel: a share, and a maximum.
 _SHARE, _MAX_RESERVE_S = 0.5, 1.0
 
@@ -21,8 +23,17 @@ class Deadline(NamedTuple):
 
     @classmethod
     def after(cls, seconds: float, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Return the point `seconds` from now."""
-        return cls(clock() + seconds, clock)
+        """Return the point `seconds` from now; with `math.inf` one that no call outlives."""
+        return cls(clock() + (seconds if seconds < FOREVER_S else FOREVER_S), clock)
+
+    @classmethod
+    def within(cls, timeout_s: float | None, default_s: float) -> Self:
+        """Return the deadline of a call that begins now, from a public `timeout_s`.
+
+        Raises:
+            InvalidRequest: It is not a number above 0.
+        """
+        return cls.after(check_timeout(timeout_s, default_s))
 
     def remaining_s(self) -> float:
         """Return the seconds left, never below zero."""

@@ -1,11 +1,9 @@
 """A call under way: first on a lane if there is one, then through gRPC, repeated until answered."""
 
-import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import grpc
@@ -27,30 +25,6 @@ from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.link import Link, Received
 from gradmesh.sdk.transport.lane.stream import LaneBroken, SocketStream
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """Exponential back-off between attempts.
-
-    Args:
-        first_s: Pause after the first failure.
-        factor: Growth from pause to pause.
-        max_s: Longest pause.
-        jitter: Share of a pause that is random, so that many clients do not return at once.
-    """
-
-    first_s: float = 0.05
-    factor: float = 2.0
-    max_s: float = 1.0
-    jitter: float = 0.3
-
-    def pauses(self) -> Iterator[float]:
-        """Yield one pause after another, without end."""
-        pause = self.first_s
-        while True:
-            yield pause * (1 - self.jitter * random.random())
-            pause = min(self.max_s, pause * self.factor)
 
 
 def may_repeat(method: Method, error: MeshError) -> bool:

@@ -12,7 +12,7 @@ from gradmesh.protos.errors import (
     Unreachable,
 )
 from gradmesh.protos.sharding import ShardMap
-from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.cluster.connection import Connection
 from gradmesh.sdk.transport.deadline import Deadline
 
 # Longest a call waits for the coordinator in here; then its caller is told to ask again, so that
@@ -22,15 +22,15 @@ _ASK_S = 2.0
 
 @final
 class Directory:
-    """Asks the coordinator; `join` gives it the mesh once the server has an address."""
+    """Asks the coordinator; `join` gives it the connection once the server has an address."""
 
     def __init__(self) -> None:
-        self._mesh: Mesh | None = None
+        self._connection: Connection | None = None
         self._lock = threading.Lock()  # one refresh at a time, however many calls want it
 
-    def join(self, mesh: Mesh) -> None:
+    def join(self, connection: Connection) -> None:
         """Begin to answer."""
-        self._mesh = mesh
+        self._connection = connection
 
     def describe(self, name: str, deadline: Deadline) -> table_pb2.TableSpec:
         """Return a table's specification.
@@ -78,14 +78,14 @@ class Directory:
             InvalidRequest: They have not.
             ShardNotReady: The coordinator does not answer.
         """
-        mesh = self._joined()
-        if generation <= mesh.generation:
+        connection = self._joined()
+        if generation <= connection.generation:
             return
         try:
-            mesh.renew(_soon(deadline))
+            connection.renew(_soon(deadline))
         except (DeadlineExceeded, NotMember, Unreachable) as error:
             raise _silent(error.message) from error
-        newest = mesh.generation
+        newest = connection.generation
         if generation > newest:
             raise InvalidRequest(
                 f"a run of generation {generation}, though the trainers' newest is {newest}; join "
@@ -94,10 +94,10 @@ class Directory:
                 newest=newest,
             )
 
-    def _joined(self) -> Mesh:
-        if self._mesh is None:
+    def _joined(self) -> Connection:
+        if self._connection is None:
             raise ShardNotReady("this server has not joined the mesh yet; ask again")
-        return self._mesh
+        return self._connection
 
 
 def _soon(deadline: Deadline) -> Deadline:

@@ -76,21 +76,21 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             contexts=SharedContexts(store.contexts, CONTEXTS),
             max_frame_bytes=config.max_frame_bytes,
         )
-        mesh = node.join(
+        connection = node.join(
             server,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
-        )
+        ).connection
         # Before anybody is served: what the former process was part of is over.
-        store.fence(mesh.generation)
-        mesh.watch_contexts(store.contexts)
-        mesh.watch_contexts(store.copies.snapshots)
-        directory.join(mesh)
-        mover = Mover(store, mesh)
+        store.fence(connection.generation)
+        connection.watch_contexts(store.contexts)
+        connection.watch_contexts(store.copies.snapshots)
+        directory.join(connection)
+        mover = Mover(store, connection)
         life.on_drain("mover", mover.close)
         running.is_ready = True
         _log.info("serving", extra={"address": server.address})
         while life.wait(_FENCE_EVERY_S) is None:
-            store.fence(mesh.generation)
+            store.fence(connection.generation)
             store.contexts.release_idle(_CONTEXT_IDLE_S)
             store.copies.snapshots.release_idle(_SNAPSHOT_IDLE_S)
             if mover.is_emptied(_LINGER_S) and not store.copies.snapshots.count:

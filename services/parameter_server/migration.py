@@ -12,8 +12,8 @@ from typing import final
 from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import MeshError, ReshardAborted
 from gradmesh.protos.sharding import ShardMap
+from gradmesh.sdk.cluster.connection import Connection
 from gradmesh.sdk.cluster.servers import map_of
-from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.services.parameter_server.gate import Kind
@@ -42,7 +42,7 @@ class Move:
 
     Args:
         store: Of the server.
-        mesh: Of the server.
+        connection: Of the server.
         state: The reshard.
         tell: Called now and then while rows are copied; raises if that is in vain.
 
@@ -54,16 +54,16 @@ class Move:
     def __init__(
         self,
         store: Store,
-        mesh: Mesh,
+        connection: Connection,
         state: reshard_pb2.Reshard,
         tell: Callable[[], object],
     ) -> None:
         self._store = store
-        self._mesh = mesh
+        self._connection = connection
         self._tell = tell
         self.number = state.number
         self.report = reshard_pb2.ReportMoveRequest(
-            name=mesh.name, incarnation=mesh.incarnation, reshard=state.number
+            name=connection.name, incarnation=connection.incarnation, reshard=state.number
         )
         self._then = map_of(state.map)
         self._now: ShardMap | None = None
@@ -96,12 +96,12 @@ class Move:
     @property
     def _holds(self) -> bool:
         """Whether this server is in the current map."""
-        return self._now is not None and self._mesh.name in self._now.names
+        return self._now is not None and self._connection.name in self._now.names
 
     def _copy(self) -> None:
         """Send all rows to where they will be, then those that changed meanwhile."""
-        name = self._mesh.name
-        self._now = now = self._mesh.servers.refresh(self._mesh.deadline())
+        name = self._connection.name
+        self._now = now = self._connection.servers.refresh(self._connection.deadline())
         if now.epoch + 1 != self._then.epoch:
             raise ReshardAborted(
                 f"shard map {now.epoch} is current, {self._then.epoch} was planned; scale again"
@@ -125,7 +125,7 @@ class Move:
         self.report.done = COPYING
 
     def _dial(self, address: str, name: str) -> Channel:
-        return self._mesh.servers.dial(address, name)
+        return self._connection.servers.dial(address, name)
 
     def _copy_all(self, handover: Handover) -> None:
         for table in self._store.tables():
@@ -195,7 +195,7 @@ class Move:
 
     def _adopt(self, state: reshard_pb2.Reshard) -> None:
         """Take the tables of the new map, and let everybody in again."""
-        shards = self._mesh.servers.refresh(self._mesh.deadline())
+        shards = self._connection.servers.refresh(self._connection.deadline())
         self._store.resharding.adopt(shards.epoch, alone=len(shards.names) == 1)
         self.report.done = ADOPTING
         self.close()
@@ -233,12 +233,12 @@ class Mover:
 
     Args:
         store: Of the server.
-        mesh: Of the server.
+        connection: Of the server.
     """
 
-    def __init__(self, store: Store, mesh: Mesh) -> None:
+    def __init__(self, store: Store, connection: Connection) -> None:
         self._store = store
-        self._mesh = mesh
+        self._connection = connection
         self._emptied_at: float | None = None
         self._was_emptied_at: float | None = None  # before the reshard that is under way
         self._move: Move | None = None
@@ -254,7 +254,7 @@ class Mover:
 
     def _run(self) -> None:
         while not self._closed.wait(_LOOK_S):
-            if not self._mesh.reshard and not self._store.resharding.is_staging:
+            if not self._connection.reshard and not self._store.resharding.is_staging:
                 continue
             try:
                 self._take_part()
@@ -277,7 +277,7 @@ class Mover:
                     return
                 continue
             if self._move is None or self._move.number != state.number:
-                self._move = Move(self._store, self._mesh, state, self._tell)
+                self._move = Move(self._store, self._connection, state, self._tell)
                 self._was_emptied_at, self._emptied_at = self._emptied_at, None
             state = self._do(self._move, state)
 
@@ -311,8 +311,10 @@ class Mover:
         if self._store.resharding.number == state.number:
             # A server that leaves is in neither map once the new one is known here.
             return True
-        held = self._mesh.servers.held_map() or self._mesh.servers.refresh(self._mesh.deadline())
-        return self._mesh.name in {*held.names, *(shard.name for shard in state.map.shards)}
+        held = self._connection.servers.held_map() or self._connection.servers.refresh(
+            self._connection.deadline()
+        )
+        return self._connection.name in {*held.names, *(shard.name for shard in state.map.shards)}
 
     def _settle(self) -> None:
         """End a reshard that the coordinator speaks of no more.
@@ -325,8 +327,8 @@ class Mover:
         if self._move is not None:
             self._emptied_at = self._was_emptied_at
         if resharding.is_leaving:
-            shards = self._mesh.servers.refresh(self._mesh.deadline())
-            has_place = self._mesh.name in shards.names
+            shards = self._connection.servers.refresh(self._connection.deadline())
+            has_place = self._connection.name in shards.names
             if not has_place and resharding.end_without_place(shards.epoch, len(shards.names)):
                 self._emptied_at = time.monotonic()
         resharding.drop()
@@ -336,19 +338,19 @@ class Mover:
 
     def _end(self) -> None:
         self._move = None
-        held = self._mesh.servers.held_map()
-        is_emptied = held is not None and self._mesh.name not in held.names
+        held = self._connection.servers.held_map()
+        is_emptied = held is not None and self._connection.name not in held.names
         self._emptied_at = time.monotonic() if is_emptied else None
 
     def _asking(self) -> reshard_pb2.ReportMoveRequest:
         return reshard_pb2.ReportMoveRequest(
-            name=self._mesh.name, incarnation=self._mesh.incarnation
+            name=self._connection.name, incarnation=self._connection.incarnation
         )
 
     def _report(self, report: reshard_pb2.ReportMoveRequest, version: int) -> reshard_pb2.Reshard:
         report.version = version
         self._told_at = time.monotonic()
-        state = self._mesh.coordinator.report_move(report, self._mesh.deadline(_CALL_S))
+        state = self._connection.coordinator.report_move(report, self._connection.deadline(_CALL_S))
         if state.version == version and time.monotonic() - self._told_at < _PAUSE_S:
             # Too many wait there already.
             self._closed.wait(_PAUSE_S)

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from gradmesh.sdk.mesh.connect import connect as join
+from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.trainer.errors import CollectiveTimeout, HandshakeRefused, PeerLost
 from gradmesh.trainer.process_group import connect
 
@@ -20,12 +20,14 @@ def say(**words):
 
 def main():
     address, name, backend, timeout_s, replaces = sys.argv[1:]
-    mesh = join(address, name=name, role="trainer", address="127.0.0.1:1", replace=replaces == "1")
+    mesh = join_mesh(
+        address, name=name, role="trainer", address="127.0.0.1:1", replace=replaces == "1"
+    )
     while True:
-        place = mesh.join_trainers(30)
+        place = mesh.connection.join_trainers(30)
         try:
             with connect(
-                mesh.store(place.generation),
+                mesh.connection.store(place.generation),
                 generation=place.generation,
                 rank=place.rank,
                 world_size=place.world_size,

@@ -56,7 +56,7 @@ def status_of(cluster: LocalCluster) -> ClusterStatus:
 
 
 def read_tables(address: str) -> dict[str, bytes]:
-    with connect(address, timeout_s=20.0) as mesh:
+    with connect(address) as mesh:
         return {
             f"feature-{i}": mesh.open_table(f"feature-{i}").lookup(np.arange(rows)).tobytes()
             for i, rows in enumerate(ClickSpec().rows)

@@ -7,8 +7,8 @@ import pytest
 
 from gradmesh.launch.local import LocalCluster
 from gradmesh.protos.errors import ReshardAborted
+from gradmesh.sdk.cluster.scaling import scale
 from gradmesh.sdk.mesh.connect import connect
-from gradmesh.sdk.mesh.scaling import scale
 from tests.faults.scenario import (
     SERVER_POINTS,
     TRAINER_POINTS,
@@ -52,14 +52,14 @@ class Change:
 
     def __call__(self, cluster: LocalCluster) -> None:
         before = _servers(cluster)
-        with connect(cluster.address, timeout_s=60.0) as mesh:
+        with connect(cluster.address) as mesh:
             # Only then more, or they would be among the first.
-            mesh.servers.refresh(mesh.deadline())
+            mesh.connection.servers.refresh(mesh.connection.deadline())
             cluster.folder.want_servers(max(before, self.count))
             wait_for("servers", lambda: len(_members(cluster)) == max(before, self.count))
             wait_for("the first steps", lambda: status_of(cluster).step >= 5)
             try:
-                self.step = scale(mesh, self.count, timeout_s=120.0).step
+                self.step = scale(mesh.connection, self.count, timeout_s=120.0).step
             except ReshardAborted as error:
                 self.error = error.message
             else:

@@ -10,7 +10,7 @@ from gradmesh.protos.method import methods_of
 from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.pending_call import RetryPolicy
+from gradmesh.sdk.transport.policy import RetryPolicy
 
 _ALL = METHODS | methods_of(coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"])
 

@@ -24,7 +24,7 @@ class OneServer:
             initializer=Initializer.constant(1.0),
         )
         self.store = cluster.stores[0]
-        self.epoch = self.mesh.servers.shard_map(self.mesh.deadline()).epoch
+        self.epoch = self.mesh.connection.servers.shard_map(self.mesh.connection.deadline()).epoch
         self.table.lookup([0])
         self._address = cluster.servers[0].server.address
         self._raw = raw
@@ -33,7 +33,7 @@ class OneServer:
         return self._raw(self._address, rpc, request, timeout_s)
 
     def state(self):
-        shard = self.store.table("user", self.mesh.deadline())
+        shard = self.store.table("user", self.mesh.connection.deadline())
         rows = self.table.lookup(np.arange(10)).tolist()
         state = [{n: a.tolist() for n, a in state.items()} for _, _, state in shard.blocks()]
         return rows, state, shard.row_count, shard.steps

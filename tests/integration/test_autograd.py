@@ -24,7 +24,7 @@ def make_table(mesh, name="user", rows=20, dim=3, **options):
 
 
 def counters(cluster, mesh, name="user"):
-    return [store.table(name, mesh.deadline()).steps for store in cluster.stores]
+    return [store.table(name, mesh.connection.deadline()).steps for store in cluster.stores]
 
 
 def open_contexts(cluster):

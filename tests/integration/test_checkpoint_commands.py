@@ -116,20 +116,20 @@ def test_save_without_trainers_says_so(run):
 
 def test_save_waits_for_the_trainers_answer(cluster, run, eventually):
     trainer = cluster.connect("trainer-0", role="trainer")
-    trainer.join_trainers(10)
-    number = trainer.coordinator.request_checkpoint(trainer.deadline())
-    eventually(lambda: trainer.checkpoint_request == number)
+    trainer.connection.join_trainers(10)
+    number = trainer.connection.coordinator.request_checkpoint(trainer.connection.deadline())
+    eventually(lambda: trainer.connection.checkpoint_request == number)
     told = status_pb2.Checkpoint(path="here", step=7, request=number + 1)
-    trainer.coordinator.report_checkpoint(
-        trainer.name, trainer.incarnation, told, trainer.deadline()
+    trainer.connection.coordinator.report_checkpoint(
+        trainer.name, trainer.connection.incarnation, told, trainer.connection.deadline()
     )
 
-    again = trainer.coordinator.request_checkpoint(trainer.deadline())
+    again = trainer.connection.coordinator.request_checkpoint(trainer.connection.deadline())
     failed = status_pb2.Checkpoint(error="the disk is full", request=again)
-    trainer.coordinator.report_checkpoint(
-        trainer.name, trainer.incarnation, failed, trainer.deadline()
+    trainer.connection.coordinator.report_checkpoint(
+        trainer.name, trainer.connection.incarnation, failed, trainer.connection.deadline()
     )
-    status = trainer.coordinator.get_status(trainer.deadline())
+    status = trainer.connection.coordinator.get_status(trainer.connection.deadline())
 
     assert again == number + 2
     assert "the newest checkpoint failed: the disk is full" in status.warnings

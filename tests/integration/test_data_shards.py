@@ -31,7 +31,7 @@ def test_what_a_lost_worker_had_is_read_by_another(make_cluster):
     lost, other = cluster.connect("lost"), cluster.connect("other")
     begun = next(shards(lost, epochs=1))
 
-    lost._lease._closed.set()  # falls silent, as if killed
+    lost.connection._lease._closed.set()  # falls silent, as if killed
     found = [shard.number for shard in shards(other, epochs=1)]
 
     assert begun.number == 0

@@ -22,10 +22,11 @@ from gradmesh.protos.errors import (
     Unreachable,
 )
 from gradmesh.sdk import autograd
-from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.connect import connect, join_mesh
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.table.recipe import Initializer
+from gradmesh.sdk.transport.policy import Timeouts
 
 
 def members(cluster):
@@ -60,14 +61,16 @@ def test_a_name_belongs_to_one_live_process(cluster):
         cluster.connect("worker", timeout_s=2.0)
 
     assert "worker" in members(cluster)
-    first.coordinator.renew_lease("worker", first.incarnation, first.deadline())
+    first.connection.coordinator.renew_lease(
+        "worker", first.connection.incarnation, first.connection.deadline()
+    )
 
 
 def test_a_name_is_free_again_when_its_lease_has_run_out(make_cluster):
     cluster = make_cluster(lease_s=0.5)
     mesh = cluster.connect()
     gone = membership_pb2.Member(name="w", role=membership_pb2.ROLE_CLIENT, incarnation=1)
-    mesh.coordinator.register(gone, False, mesh.deadline())
+    mesh.connection.coordinator.register(gone, False, mesh.connection.deadline())
 
     begun = time.monotonic()
     cluster.connect("w", timeout_s=5.0)
@@ -99,7 +102,7 @@ def test_the_process_whose_name_is_taken_hears_of_it(cluster):
 )
 def test_a_process_that_does_not_say_who_it_is_is_refused(cluster, options, message):
     with pytest.raises(InvalidRequest, match=message):
-        connect(cluster.address, **options)
+        join_mesh(cluster.address, **{"name": "someone", **options})
 
     assert members(cluster) == {"ps-0", "ps-1"}
 
@@ -129,7 +132,7 @@ def test_without_the_right_token_nobody_joins(make_cluster, tmp_path):
 
 def test_a_coordinator_that_is_not_there_is_named():
     with pytest.raises(Unreachable, match=r"coordinator at 127\.0\.0\.1:1, Register"):
-        connect("127.0.0.1:1", timeout_s=2.0)
+        connect("127.0.0.1:1", timeouts=Timeouts(join_s=2.0))
 
 
 def test_missing_servers_are_counted(make_cluster):
@@ -171,7 +174,7 @@ def test_a_server_that_moved_is_found_again(cluster):
     table = make_table(mesh)
     layer = RemoteEmbedding(table)
     table.push(np.arange(40), np.ones((40, 2), np.float32))
-    held = cluster.servers[0].store.table("user", mesh.deadline()).row_count
+    held = cluster.servers[0].store.table("user", mesh.connection.deadline()).row_count
 
     cluster.restart_server(1)
     rows = table.lookup(np.arange(40))
@@ -197,16 +200,16 @@ def test_gradients_for_a_server_that_restarted_are_not_lost_silently(cluster):
         with pytest.raises(Unreachable, match="ps-1"):
             autograd.apply(ctx)
 
-    assert cluster.servers[1].store.table("user", mesh.deadline()).steps == 0
+    assert cluster.servers[1].store.table("user", mesh.connection.deadline()).steps == 0
 
 
 def test_members_live_through_a_restart_of_the_coordinator(make_cluster, tmp_path, eventually):
     cluster = make_cluster(trainers=1, lease_s=30.0, state_dir=tmp_path)
     trainer = cluster.connect("trainer-0", role="trainer")
     table = make_table(trainer)
-    place = trainer.join_trainers(10)
-    trainer.start_run(place, [table])
-    epoch = trainer.servers.shard_map(trainer.deadline()).epoch
+    place = trainer.connection.join_trainers(10)
+    trainer.connection.start_run(place, [table.name])
+    epoch = trainer.connection.servers.shard_map(trainer.connection.deadline()).epoch
     layer = RemoteEmbedding(table)
 
     def step(number):
@@ -221,19 +224,23 @@ def test_members_live_through_a_restart_of_the_coordinator(make_cluster, tmp_pat
     eventually(lambda: members(cluster) == {"ps-0", "ps-1", "trainer-0"})
     step(2)
 
-    assert trainer.generation == place.generation == cluster.coordinator.machine.rounds.current
-    assert trainer.servers.refresh(trainer.deadline()).epoch == epoch
+    assert (
+        trainer.connection.generation
+        == place.generation
+        == cluster.coordinator.machine.rounds.current
+    )
+    assert trainer.connection.servers.refresh(trainer.connection.deadline()).epoch == epoch
     assert (trainer.open_table("user").lookup(np.arange(40)) == -2).all()
 
 
 def test_a_trainer_joins_a_coordinator_that_has_just_restarted(make_cluster, tmp_path):
     cluster = make_cluster(trainers=1, lease_s=30.0, state_dir=tmp_path)
     trainer = cluster.connect("trainer-0", role="trainer")
-    first = trainer.join_trainers(10)
+    first = trainer.connection.join_trainers(10)
     cluster.stop_coordinator()
     cluster.start_coordinator()
 
-    second = trainer.join_trainers(10)
+    second = trainer.connection.join_trainers(10)
 
     assert second.generation == first.generation + 1
 
@@ -244,12 +251,12 @@ def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
     cluster = make_cluster(trainers=2, lease_s=0.6, state_dir=tmp_path)
     stays, dies = (cluster.connect(f"trainer-{i}", role="trainer") for i in range(2))
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda mesh: mesh.join_trainers(10), (stays, dies)))
+        list(pool.map(lambda mesh: mesh.connection.join_trainers(10), (stays, dies)))
     cluster.stop_coordinator()
     dies.close()
 
     cluster.start_coordinator()
-    eventually(lambda: stays.generation == 2)
+    eventually(lambda: stays.connection.generation == 2)
 
     assert not cluster.coordinator.machine.rounds.formed
 
@@ -264,7 +271,7 @@ def test_a_lease_thread_warns_and_goes_on(cluster, caplog, eventually):
     eventually(lambda: "worker" in members(cluster))
 
     assert "registering again" in caplog.text
-    assert mesh.coordinator.list_tables(mesh.deadline()) == []
+    assert mesh.connection.coordinator.list_tables(mesh.connection.deadline()) == []
 
 
 def test_closing_ends_calls_under_way(make_cluster, eventually):
@@ -273,7 +280,7 @@ def test_closing_ends_calls_under_way(make_cluster, eventually):
     make_table(mesh).lookup([1])
 
     with ThreadPoolExecutor(2) as pool:
-        joining = pool.submit(mesh.join_trainers, 30.0)
+        joining = pool.submit(mesh.connection.join_trainers, 30.0)
         eventually(lambda: "trainer-0" in cluster.coordinator.machine.rounds.joined)
         begun = time.monotonic()
         mesh.close()
@@ -302,14 +309,14 @@ def test_closing_without_a_coordinator_is_quick(make_cluster, eventually, monkey
     cluster = make_cluster(lease_s=0.6)
     mesh = cluster.connect("worker")
     cluster.stop_coordinator()
-    eventually(lambda: not mesh._lease._answered)
-    leave, allowed_s = mesh.coordinator.leave, []
+    eventually(lambda: not mesh.connection._lease._answered)
+    leave, allowed_s = mesh.connection.coordinator.leave, []
 
     def leave_timed(name, incarnation, deadline):
         allowed_s.append(deadline.remaining_s())
         leave(name, incarnation, deadline)
 
-    monkeypatch.setattr(mesh.coordinator, "leave", leave_timed)
+    monkeypatch.setattr(mesh.connection.coordinator, "leave", leave_timed)
     mesh.close()
     cluster.start_coordinator()
 
@@ -341,9 +348,9 @@ def test_bytes_moved_survive_a_server_that_moved(cluster):
     mesh = cluster.connect()
     table = make_table(mesh)
     table.lookup(np.arange(40))
-    before = mesh.servers.bytes_moved()
+    before = mesh.connection.servers.bytes_moved()
 
     cluster.restart_server(1)
     table.lookup(np.arange(40))
 
-    assert mesh.servers.bytes_moved() > before > 0
+    assert mesh.connection.servers.bytes_moved() > before > 0

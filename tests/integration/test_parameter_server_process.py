@@ -15,7 +15,7 @@ import pytest
 from gradmesh.engine import optim
 from gradmesh.protos.errors import MeshError
 from gradmesh.sdk import autograd
-from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.connect import connect, join_mesh
 from gradmesh.sdk.nn import RemoteEmbedding
 
 GRADMESH = (sys.executable, "-m", "gradmesh")
@@ -40,12 +40,12 @@ def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> 
         address = file.read_text().strip()
         server = stack.enter_context(started("parameter-server", "--coordinator", address))
         mesh = stack.enter_context(
-            connect(address, name="trainer-0", role="trainer", address="127.0.0.1:1")
+            join_mesh(address, name="trainer-0", role="trainer", address="127.0.0.1:1")
         )
         pool = stack.enter_context(ThreadPoolExecutor(2))
         table = mesh.table("user", rows=10, dim=2, optimizer=optim.SGD(lr=1.0))
-        place = mesh.join_trainers(20)
-        mesh.start_run(place, [table])
+        place = mesh.connection.join_trainers(20)
+        mesh.connection.start_run(place, [table.name])
 
         def wait_for_a_step() -> None:
             with autograd.context(mesh, place.mark(1)):
@@ -53,7 +53,7 @@ def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> 
 
         waiting = [
             pool.submit(wait_for_a_step),
-            pool.submit(mesh.store(place.generation).get, "nothing", 30.0),
+            pool.submit(mesh.connection.store(place.generation).get, "nothing", 30.0),
         ]
         eventually(lambda: all(job.running() for job in waiting))
         took_s = []
@@ -84,7 +84,7 @@ def test_kill_keeps_what_was_pushed_and_a_damaged_log_is_named(tmp_path: Path, e
             *("--coordinator", address, "--state-dir", str(log), "--replace"),
         )
         first = stack.enter_context(started(*server))
-        mesh = stack.enter_context(connect(address, timeout_s=60.0))
+        mesh = stack.enter_context(connect(address))
         table = mesh.table("user", rows=10, dim=2, optimizer=optim.SGD(lr=1.0))
         table.push([3], np.ones((1, 2), np.float32))
         before = table.lookup(np.arange(10))

@@ -158,7 +158,7 @@ def test_each_rule_holds_for_pushes_and_for_contexts(server, rule, way, bad):
         bad_gradients=rules.get(rule, BadGradients.reject()),
     )
     table.lookup([1])
-    shard = server.store.table("ruled", server.mesh.deadline())
+    shard = server.store.table("ruled", server.mesh.connection.deadline())
     ((_, _, state),) = shard.blocks()
     grads = np.array([[bad, 1]], np.float32)
 

@@ -38,8 +38,8 @@ def train(cluster):
     mesh = cluster.connect("trainer-0", role="trainer", timeout_s=20.0)
     table = mesh.table("user", rows=30, dim=2, optimizer=optim.Adagrad(lr=0.5), seed=1)
     layer = RemoteEmbedding(table)
-    place = mesh.join_trainers(10)
-    mesh.start_run(place, [table])
+    place = mesh.connection.join_trainers(10)
+    mesh.connection.start_run(place, [table.name])
     ids = np.random.default_rng(0).integers(0, 30, (6, 8))
     for step in range(3):
         with autograd.context(mesh, place.mark(step)) as ctx:
@@ -52,9 +52,9 @@ def train(cluster):
     with autograd.context(mesh) as ctx:
         autograd.backward(ctx, [layer(ids[5]).sum()])
     table.push(ids[5], np.ones((8, 2), np.float32))
-    mesh.store(place.generation).set("key", b"value")
-    mesh.report_result(place, {"auc": 0.5})
-    steps = [store.table("user", mesh.deadline()).steps for store in cluster.stores]
+    mesh.connection.store(place.generation).set("key", b"value")
+    mesh.connection.report_result(place, {"auc": 0.5})
+    steps = [store.table("user", mesh.connection.deadline()).steps for store in cluster.stores]
     return table.lookup(np.arange(30)), steps, place.generation
 
 

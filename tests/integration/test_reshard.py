@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gradmesh.sdk import autograd
-from gradmesh.sdk.mesh.scaling import scale
+from gradmesh.sdk.cluster.scaling import scale
 from gradmesh.sdk.nn import RemoteEmbedding
 from tests.integration.resharded import IDS, ROWS, Trainer, grow
 
@@ -33,12 +33,12 @@ def pool():
 def run(cluster, pool, change=None, staleness=None):
     """Train with two trainers while something changes; return all rows."""
     trainers = [Trainer(cluster, f"trainer-{i}") for i in range(2)]
-    joins = [pool.submit(trainer.mesh.join_trainers, 10) for trainer in trainers]
+    joins = [pool.submit(trainer.mesh.connection.join_trainers, 10) for trainer in trainers]
     for trainer, joined in zip(trainers, joins, strict=True):
         trainer.place = joined.result(15)
     trainers.sort(key=lambda trainer: trainer.place.rank)
     names = [table.name for table in trainers[0].tables]
-    trainers[0].mesh.start_run(trainers[0].place, names, staleness=staleness)
+    trainers[0].mesh.connection.start_run(trainers[0].place, names, staleness=staleness)
     arrived, changed = threading.Event(), threading.Event()
     if change is None:
         changed.set()
@@ -70,7 +70,7 @@ def test_training_goes_on_with_the_same_bits(make_cluster, pool, before, after):
         for number in range(before, after):
             cluster.add_server(f"ps-{number}")
         with cluster.connect() as mesh:
-            scale(mesh, after, timeout_s=30.0)
+            scale(mesh.connection, after, timeout_s=30.0)
 
     found = run(cluster, pool, change)
 
@@ -86,7 +86,7 @@ def test_a_run_with_staleness_goes_on(make_cluster, pool):
     def change():
         grow(cluster, "ps-2")
         with cluster.connect() as mesh:
-            scale(mesh, 3, timeout_s=30.0)
+            scale(mesh.connection, 3, timeout_s=30.0)
 
     run(cluster, pool, change, staleness=4)
 
@@ -100,8 +100,8 @@ def test_rows_fetched_ahead_are_looked_up_anew(make_cluster, pool):
 
     def train(cluster, change=lambda: None):
         trainer = Trainer(cluster, "trainer-0")
-        trainer.place = trainer.mesh.join_trainers(10)
-        trainer.mesh.start_run(trainer.place, trainer.tables)
+        trainer.place = trainer.mesh.connection.join_trainers(10)
+        trainer.mesh.connection.start_run(trainer.place, [table.name for table in trainer.tables])
         layer = RemoteEmbedding(trainer.tables[0], prefetch_depth=2)
         for step in range(30):
             if step == 10:
@@ -121,6 +121,6 @@ def test_rows_fetched_ahead_are_looked_up_anew(make_cluster, pool):
     def change():
         grow(cluster, "ps-2")
         with cluster.connect() as mesh:
-            scale(mesh, 3, timeout_s=30.0)
+            scale(mesh.connection, 3, timeout_s=30.0)
 
     assert train(cluster, change) == expected

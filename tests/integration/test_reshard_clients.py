@@ -21,7 +21,7 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk import autograd
 from gradmesh.sdk.checkpoint.snapshot import Snapshot
-from gradmesh.sdk.mesh.scaling import scale
+from gradmesh.sdk.cluster.scaling import scale
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.serving.reader import TableReader
 from tests.integration.resharded import IDS, ROWS, Trainer, grow, ones_table
@@ -72,7 +72,7 @@ def test_pushes_count_once_and_lookups_go_on(make_cluster, pool):
         busy = [Busy(pool, push), Busy(pool, look)]
         grow(cluster, "ps-1", "ps-2", "ps-3")
         for count in (4, 2, 3, 1):
-            scale(mesh, count, timeout_s=30.0)
+            scale(mesh.connection, count, timeout_s=30.0)
         pushes, looks = [one.stop() for one in busy]
 
     assert looks > 0
@@ -83,7 +83,7 @@ def test_a_push_by_an_old_map_is_known_or_was_never_applied(make_cluster, raw):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     mesh = cluster.connect(timeout_s=30.0)
     ones_table(mesh).lookup(IDS)
-    epoch = mesh.servers.shard_map(mesh.deadline()).epoch
+    epoch = mesh.connection.servers.shard_map(mesh.connection.deadline()).epoch
 
     def push(sequence):
         message = parameter_server_pb2.PushRequest(
@@ -94,7 +94,7 @@ def test_a_push_by_an_old_map_is_known_or_was_never_applied(make_cluster, raw):
 
     first = push(1)
     grow(cluster, "ps-1")
-    scale(mesh, 2, timeout_s=30.0)
+    scale(mesh.connection, 2, timeout_s=30.0)
 
     assert (first, push(1)) == (True, False)
     with pytest.raises(StaleShardMap):
@@ -120,7 +120,7 @@ def test_a_server_that_leaves_late_changes_no_row(make_cluster, pool, again):
         return report(request, version)
 
     leaving.mover._report = report_late
-    scaled = pool.submit(scale, mesh, 1, timeout_s=30.0)
+    scaled = pool.submit(scale, mesh.connection, 1, timeout_s=30.0)
     assert sent.wait(20)
     # Nothing is let in there any more, and the map is still the old one.
     pushed = pool.submit(table.push, IDS, np.full((ROWS, 2), -1.0, np.float32))
@@ -130,16 +130,18 @@ def test_a_server_that_leaves_late_changes_no_row(make_cluster, pool, again):
     is_pushed.set()
     scaled.result(30)
     if again:
-        mesh.coordinator.scale_parameter_servers(2, 30.0, mesh.deadline())
+        mesh.connection.coordinator.scale_parameter_servers(2, 30.0, mesh.connection.deadline())
     else:
-        leaving.mesh.servers.refresh(leaving.mesh.deadline())
+        leaving.mesh.connection.servers.refresh(leaving.mesh.connection.deadline())
     is_over.set()
     pushed.result(30)
     if again:
-        scale(mesh, 2, timeout_s=30.0)
+        scale(mesh.connection, 2, timeout_s=30.0)
 
     assert (table.lookup(IDS) == 1).all()
-    assert len(mesh.servers.refresh(mesh.deadline()).names) == (2 if again else 1)
+    assert len(mesh.connection.servers.refresh(mesh.connection.deadline()).names) == (
+        2 if again else 1
+    )
 
 
 def test_contexts_outside_a_run_go_on(make_cluster, pool):
@@ -157,8 +159,8 @@ def test_contexts_outside_a_run_go_on(make_cluster, pool):
     with cluster.connect() as other:
         busy = Busy(pool, step)
         grow(cluster, "ps-2")
-        scale(other, 3, timeout_s=30.0)
-        scale(other, 1, timeout_s=30.0)
+        scale(other.connection, 3, timeout_s=30.0)
+        scale(other.connection, 1, timeout_s=30.0)
         steps = busy.stop()
 
     assert (table.lookup(IDS) == -(steps + 1)).all()
@@ -173,7 +175,7 @@ def test_a_context_that_takes_too_long_has_to_begin_again(make_cluster):
         loss = layer(IDS).sum()
         grow(cluster, "ps-1")
         with cluster.connect() as other:
-            scale(other, 2, timeout_s=30.0)
+            scale(other.connection, 2, timeout_s=30.0)
         with pytest.raises(LookupNotFound):
             autograd.backward(ctx, [loss])
 
@@ -187,15 +189,15 @@ def test_a_checkpoint_begun_before_is_of_before(make_cluster):
     push = np.full((ROWS, 2), -1.0, np.float32)
     table.push(IDS, push)
     options = {"freeze_s": 5.0, "call_s": 5.0}
-    with Snapshot.take(mesh.servers, ["counts"], **options) as snapshot:
+    with Snapshot.take(mesh.connection.servers, ["counts"], **options) as snapshot:
         grow(cluster, "ps-2")
         with cluster.connect() as other:
-            scale(other, 3, timeout_s=30.0)
+            scale(other.connection, 3, timeout_s=30.0)
         table.push(IDS, push)
         blocks = [
             block
             for shard in range(2)
-            for block in snapshot.pages(shard, "counts", mesh.deadline())
+            for block in snapshot.pages(shard, "counts", mesh.connection.deadline())
         ]
 
     ids = np.concatenate([block["ids"] for block in blocks])
@@ -210,12 +212,12 @@ def test_a_checkpoint_armed_before_is_refused_after(make_cluster):
     mesh = cluster.connect()
     ones_table(mesh).lookup(IDS)
     options = {"freeze_s": 5.0, "call_s": 5.0}
-    with Snapshot.request(mesh.servers, ["counts"], 5, **options) as snapshot:
+    with Snapshot.request(mesh.connection.servers, ["counts"], 5, **options) as snapshot:
         grow(cluster, "ps-2")
         with cluster.connect() as other:
-            scale(other, 3, timeout_s=30.0)
+            scale(other.connection, 3, timeout_s=30.0)
         with pytest.raises(SnapshotLost, match="rows have moved"):
-            snapshot.wait(mesh.deadline())
+            snapshot.wait(mesh.connection.deadline())
 
 
 def test_what_does_not_fit_is_given_up(make_cluster):
@@ -226,7 +228,7 @@ def test_what_does_not_fit_is_given_up(make_cluster):
     before = table.lookup(IDS)
 
     with pytest.raises(ReshardAborted, match="raise max_store_bytes"):
-        scale(mesh, 1, timeout_s=30.0)
+        scale(mesh.connection, 1, timeout_s=30.0)
 
     assert cluster.coordinator.machine.shards.map.epoch == 1
     assert (table.lookup(IDS) == before).all()
@@ -242,7 +244,7 @@ def test_hash_rows_that_do_not_fit_are_given_up(make_cluster):
     table.lookup(many)
 
     with pytest.raises(ReshardAborted, match="raise max_store_bytes"):
-        scale(mesh, 1, timeout_s=30.0)
+        scale(mesh.connection, 1, timeout_s=30.0)
 
     assert cluster.coordinator.machine.shards.map.epoch == 1
     assert table.lookup(many).shape == (45_000, 8)
@@ -253,7 +255,7 @@ def test_servers_that_do_not_come_are_not_waited_for_forever(make_cluster):
     mesh = cluster.connect()
 
     with pytest.raises(ReshardAborted, match=r"fewer than 2 .* within 0.3 s; start the others"):
-        scale(mesh, 2, wait_s=0.3)
+        scale(mesh.connection, 2, wait_s=0.3)
 
     assert cluster.coordinator.machine.shards.map.epoch == 1
 
@@ -261,23 +263,23 @@ def test_servers_that_do_not_come_are_not_waited_for_forever(make_cluster):
 def test_another_number_meanwhile_is_refused(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     mesh = cluster.connect()
-    mesh.coordinator.scale_parameter_servers(3, 30.0, mesh.deadline())
+    mesh.connection.coordinator.scale_parameter_servers(3, 30.0, mesh.connection.deadline())
 
     with pytest.raises(ReshardUnderWay, match="to 3 already, not to 2"):
-        scale(mesh, 2)
+        scale(mesh.connection, 2)
     with pytest.raises(InvalidRequest):
-        scale(mesh, 0)
+        scale(mesh.connection, 0)
 
     grow(cluster, "ps-1", "ps-2")
-    assert scale(mesh, 3, timeout_s=30.0).number == 1
+    assert scale(mesh.connection, 3, timeout_s=30.0).number == 1
 
 
 def test_a_table_that_is_reset_while_it_moves_ends_the_reshard(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1, trainers=1)
     trainer = Trainer(cluster, "trainer-0")
-    trainer.place = trainer.mesh.join_trainers(10)
+    trainer.place = trainer.mesh.connection.join_trainers(10)
     (store,) = cluster.stores
-    trainer.mesh.start_run(trainer.place, trainer.tables)
+    trainer.mesh.connection.start_run(trainer.place, [table.name for table in trainer.tables])
     trainer.train(range(3), lambda step: None)
     held = threading.Event()
     outflow = store.shelf["dense"].changes.outflow
@@ -291,7 +293,7 @@ def test_a_table_that_is_reset_while_it_moves_ends_the_reshard(make_cluster):
     outflow.take_changed = reset_first
     grow(cluster, "ps-1")
     with pytest.raises(ReshardAborted, match="was reset or restored while its rows moved"):
-        scale(trainer.mesh, 2, timeout_s=30.0)
+        scale(trainer.mesh.connection, 2, timeout_s=30.0)
     assert held.is_set()
 
 
@@ -320,11 +322,11 @@ def test_a_coordinator_that_restarts_goes_on(make_cluster, tmp_path, phase):
     reshards._enter = stop_here
     grow(cluster, "ps-2")
     with cluster.connect(timeout_s=30.0) as mesh:
-        mesh.coordinator.scale_parameter_servers(3, 30.0, mesh.deadline())
+        mesh.connection.coordinator.scale_parameter_servers(3, 30.0, mesh.connection.deadline())
         assert stopping.wait(20)
         cluster.stop_coordinator()
         cluster.start_coordinator()
-        done = scale(mesh, 3, timeout_s=30.0)
+        done = scale(mesh.connection, 3, timeout_s=30.0)
 
     assert len(cluster.coordinator.machine.shards.map.shards) == 3
     assert done.phase == reshard_pb2.RESHARD_PHASE_DONE

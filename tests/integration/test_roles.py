@@ -39,9 +39,9 @@ def test_a_trainer_trains_and_a_client_pushes(cluster, roles):
     client = cluster.connect("visitor", security=roles["client"])
     layer = RemoteEmbedding(table_of(client))
 
-    place = trainer.join_trainers(10)
+    place = trainer.connection.join_trainers(10)
     table = table_of(trainer)
-    trainer.start_run(place, [table])
+    trainer.connection.start_run(place, [table.name])
     layer = RemoteEmbedding(table)
     with autograd.context(trainer, place.mark(0)) as ctx:
         autograd.backward(ctx, [layer(np.arange(40)).sum()])
@@ -61,7 +61,9 @@ def test_a_reader_reads_and_changes_nothing(cluster, roles):
         rows = reader.lookup("user", np.arange(10))
         # Of ids that nobody has used; the reader's look makes none of them.
         fresh = reader.lookup("user", np.arange(100, 150))
-        held = [store.table("user", client.deadline()).row_count for store in cluster.stores]
+        held = [
+            store.table("user", client.connection.deadline()).row_count for store in cluster.stores
+        ]
 
     assert (rows == expected).all()
     assert (fresh == table.lookup(np.arange(100, 150))).all()
@@ -94,10 +96,14 @@ def test_nobody_speaks_for_a_member_of_another_role(cluster, roles):
     server = cluster.servers[0]
 
     with pytest.raises(Forbidden, match="speak for one"):
-        client.coordinator.leave("ps-0", server.incarnation, client.deadline())
+        client.connection.coordinator.leave(
+            "ps-0", server.incarnation, client.connection.deadline()
+        )
     with pytest.raises(Forbidden, match="speak for one"):
-        client.coordinator.renew_lease("ps-0", server.incarnation, client.deadline())
+        client.connection.coordinator.renew_lease(
+            "ps-0", server.incarnation, client.connection.deadline()
+        )
     with pytest.raises(Forbidden, match="may not call RequestCheckpoint"):
-        client.coordinator.request_checkpoint(client.deadline())
+        client.connection.coordinator.request_checkpoint(client.connection.deadline())
 
     assert cluster.coordinator.machine.members.has("ps-0")

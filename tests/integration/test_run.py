@@ -39,10 +39,10 @@ class Trainer:
         self.place = None
 
     def join(self):
-        self.place = self.mesh.join_trainers(10)
+        self.place = self.mesh.connection.join_trainers(10)
 
     def start_run(self):
-        self.mesh.start_run(self.place, [self.table])
+        self.mesh.connection.start_run(self.place, [self.table.name])
 
     def step(self, number, ids=tuple(range(20))):
         with autograd.context(self.mesh, self.place.mark(number)) as ctx:
@@ -139,7 +139,7 @@ def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, po
         waiting.result(timeout=10)
 
     assert time.monotonic() - begun < 10
-    eventually(lambda: fast.mesh.generation == 2)
+    eventually(lambda: fast.mesh.connection.generation == 2)
     for node in cluster.servers:
         node.store.fence(2)  # lets go of what waits at a server that has not heard of it yet
     assert (fast.table.lookup(np.arange(20)) == 1).all()
@@ -152,19 +152,19 @@ def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool
     silent = membership_pb2.Member(
         name="trainer-1", role=membership_pb2.ROLE_TRAINER, address="127.0.0.1:1", incarnation=1
     )
-    coordinator = live.mesh.coordinator
+    coordinator = live.mesh.connection.coordinator
     joining = pool.submit(live.join)
-    coordinator.register(silent, False, live.mesh.deadline())
-    coordinator.join_round("trainer-1", 1, 0, live.mesh.deadline())
+    coordinator.register(silent, False, live.mesh.connection.deadline())
+    coordinator.join_round("trainer-1", 1, 0, live.mesh.connection.deadline())
     joining.result(timeout=10)
     live.start_run()
-    coordinator.renew_lease("trainer-1", 1, live.mesh.deadline())
+    coordinator.renew_lease("trainer-1", 1, live.mesh.connection.deadline())
 
     with pytest.raises(StaleGeneration):
         live.step(1)
 
     # A lane tells the server's news before the next heartbeat does.
-    eventually(lambda: live.mesh.generation == 2)
+    eventually(lambda: live.mesh.connection.generation == 2)
     for node in cluster.servers:
         node.store.fence(2)
 
@@ -203,8 +203,8 @@ def test_the_next_generation_goes_on_where_all_servers_are(make_cluster, pool):
     returned = Trainer(cluster, "trainer-1")
     for joined in [pool.submit(trainer.join) for trainer in (first, returned)]:
         joined.result(timeout=15)
-    state = first.mesh.find_run(first.place)
-    begun = first.mesh.start_run(first.place, ["user"], state=state)
+    state = first.mesh.connection.find_run(first.place)
+    begun = first.mesh.connection.start_run(first.place, ["user"], state=state)
     rows = first.table.lookup(np.arange(20))
     step_together(pool, [first, returned], 2)
 
@@ -220,18 +220,18 @@ def test_a_step_is_dropped_unless_all_servers_have_prepared_it(make_cluster):
     trainer.join()
     trainer.start_run()
     trainer.step(0)
-    shards = trainer.mesh.servers.held_map()
-    channels = [trainer.mesh.servers.channel(shards, i) for i in range(2)]
+    shards = trainer.mesh.connection.servers.held_map()
+    channels = [trainer.mesh.connection.servers.channel(shards, i) for i in range(2)]
     with autograd.context(trainer.mesh, trainer.place.mark(1)) as ctx:
         autograd.backward(ctx, [trainer.layer(np.arange(20)).sum()])
         # One server hears of it, the other one does not.
         request = parameter_server_pb2.ApplyRequest(context=ctx.id, mark=ctx.mark)
-        channels[0].call(METHODS["Apply"], request, trainer.mesh.deadline())
+        channels[0].call(METHODS["Apply"], request, trainer.mesh.connection.deadline())
     prepared = [s.steps.run.prepared_steps for s in cluster.stores]
 
     trainer.join()
-    state = trainer.mesh.find_run(trainer.place)
-    trainer.mesh.start_run(trainer.place, ["user"], state=state)
+    state = trainer.mesh.connection.find_run(trainer.place)
+    trainer.mesh.connection.start_run(trainer.place, ["user"], state=state)
     rows = trainer.table.lookup(np.arange(20))
     trainer.step(1)
 
@@ -247,7 +247,7 @@ def test_with_staleness_a_rank_may_be_ahead_so_far_and_no_further(make_cluster, 
     for joined in [pool.submit(trainer.join) for trainer in trainers]:
         joined.result(timeout=15)
     fast, slow = sorted(trainers, key=lambda trainer: trainer.place.rank)
-    fast.mesh.start_run(fast.place, ["user"], staleness=2)
+    fast.mesh.connection.start_run(fast.place, ["user"], staleness=2)
 
     for step in range(3):
         fast.step(step)
@@ -302,7 +302,7 @@ def test_a_server_that_restarts_ends_the_generation(make_cluster, eventually):
     trainer.step(0)
 
     cluster.restart_server(1)
-    eventually(lambda: trainer.mesh.generation == 2)
+    eventually(lambda: trainer.mesh.connection.generation == 2)
     with pytest.raises(StaleGeneration):
         trainer.step(1)
     trainer.join()
@@ -333,7 +333,7 @@ def test_a_trainer_too_many_waits_and_disturbs_nobody(make_cluster, pool, eventu
 def test_keys_reach_the_other_trainers_of_a_generation_only(make_cluster, pool):
     cluster = make_cluster(trainers=2)
     first, second = make_trainers(cluster, pool)
-    one, other = (t.mesh.store(t.place.generation) for t in (first, second))
+    one, other = (t.mesh.connection.store(t.place.generation) for t in (first, second))
 
     waiting = pool.submit(other.get, "address", 10)
     one.set("address", b"here")
@@ -359,12 +359,14 @@ def test_more_waiting_trainers_than_threads_leave_room_for_others(make_cluster, 
 
     def wait_for_the_others(mesh):
         with pytest.raises((NotMember, Unreachable)):
-            mesh.join_trainers(60)
+            mesh.connection.join_trainers(60)
 
     with ThreadPoolExecutor(24) as many:
         jobs = [many.submit(wait_for_the_others, meshes[i % 4]) for i in range(24)]
         eventually(lambda: cluster.coordinator.servicer._waiters >= 8)  # half of the threads
-        watcher.coordinator.get_status(watcher.deadline(4.0))  # they wait for 5 s at a time
+        watcher.connection.coordinator.get_status(
+            watcher.connection.deadline(4.0)
+        )  # they wait for 5 s at a time
         for mesh in meshes:
             mesh.close()
         for job in jobs:

@@ -15,6 +15,7 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.sdk.serving import ReadOnly, TableReader
 from gradmesh.sdk.table.recipe import Initializer
+from gradmesh.sdk.transport.policy import Timeouts
 
 NOWHERE = "127.0.0.1:1"
 
@@ -96,7 +97,7 @@ def test_an_old_row_is_asked_for_again(cluster, tables, eventually):
 
 
 def test_a_reader_outlives_the_coordinator_and_follows_servers(cluster, tables):
-    with TableReader(cluster.address, timeout_s=20) as reader:
+    with TableReader(cluster.address, timeouts=Timeouts(call_s=20)) as reader:
         ids = np.arange(100)
         before = reader.lookup("user", ids)
         cluster.stop_coordinator()
@@ -104,14 +105,14 @@ def test_a_reader_outlives_the_coordinator_and_follows_servers(cluster, tables):
         cluster.start_coordinator()
         # Tables live in the coordinator's state, which this one has lost.
         for table in tables.values():
-            cluster.connect().coordinator.create_table(table.spec, table._deadline(10))
+            cluster.connect().connection.coordinator.create_table(table.spec, table._deadline(10))
         cluster.restart_server(0)
 
         np.testing.assert_array_equal(reader.lookup("user", ids), before)
 
 
 def test_any_of_several_addresses_will_do(cluster, tables):
-    with TableReader([NOWHERE, cluster.address], timeout_s=20) as reader:
+    with TableReader([NOWHERE, cluster.address], timeouts=Timeouts(call_s=20)) as reader:
         rows = reader.lookup("user", [1])
 
         assert cluster.address in repr(reader)
@@ -121,7 +122,7 @@ def test_any_of_several_addresses_will_do(cluster, tables):
 @pytest.mark.parametrize("addresses", [NOWHERE, [NOWHERE, "127.0.0.1:2"]])
 def test_a_coordinator_that_is_nowhere_is_given_up(addresses):
     with (
-        TableReader(addresses, timeout_s=0.5) as reader,
+        TableReader(addresses, timeouts=Timeouts(call_s=0.5)) as reader,
         pytest.raises((Unreachable, DeadlineExceeded)),
     ):
         reader.lookup("user", [1])

@@ -137,7 +137,7 @@ def test_a_specification_that_makes_no_sense_is_refused(cluster, wrong, what):
     with pytest.raises(InvalidRequest, match=what):
         mesh.table(spec.pop("name"), **spec)
 
-    assert mesh.coordinator.list_tables(mesh.deadline()) == []
+    assert mesh.connection.coordinator.list_tables(mesh.connection.deadline()) == []
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,10 @@ def test_wrong_gradients_change_no_server(cluster, grads, message):
         table.push([0, 9], grads)
 
     np.testing.assert_array_equal(table.lookup(np.arange(10)), before)
-    assert [store.table("user", mesh.deadline()).steps for store in cluster.stores] == [0, 0]
+    assert [store.table("user", mesh.connection.deadline()).steps for store in cluster.stores] == [
+        0,
+        0,
+    ]
 
 
 def test_rows_do_not_depend_on_the_number_of_servers(make_cluster):

@@ -114,7 +114,7 @@ def test_a_push_finds_a_server_that_moved_and_counts_once(cluster):
 
     # The server that moved began anew; the other one has both pushes, each once.
     rows = table.lookup(ids)
-    moved = cluster.stores[0].table("user", mesh.deadline()).row_count
+    moved = cluster.stores[0].table("user", mesh.connection.deadline()).row_count
     assert (rows[:, 0] == -1).sum() == moved
     assert (rows[:, 0] == -2).sum() == ROWS - moved
 

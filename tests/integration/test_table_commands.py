@@ -21,7 +21,7 @@ def mesh(make_cluster):
 @pytest.fixture
 def run(mesh, capsys):
     def call(*words):
-        where = ["--coordinator", mesh.coordinator.address]
+        where = ["--coordinator", mesh.connection.coordinator.address]
         code = main(["table", *map(str, words), *where])
         shown = capsys.readouterr()
         return code, shown.out, shown.err
@@ -121,7 +121,7 @@ def test_bad_file_makes_no_table(run, mesh, tmp_path):
 
     assert code == 2
     assert "comes twice" in err
-    specs = mesh.coordinator.list_tables(mesh.deadline())
+    specs = mesh.connection.coordinator.list_tables(mesh.connection.deadline())
     assert "copy" not in [spec.name for spec in specs]
 
 

@@ -158,7 +158,7 @@ def test_full_memory_for_one_table_leaves_the_other_alone(make_cluster, raw, ord
         "big": [np.arange(10_000), np.ones((10_000, 64), np.float32)],
     }
     push = pb.PushRequest(worker="raw", incarnation=1, sequence=1, tables=order)
-    push.shard_epoch = mesh.servers.shard_map(mesh.deadline()).epoch
+    push.shard_epoch = mesh.connection.servers.shard_map(mesh.connection.deadline()).epoch
 
     where = cluster.servers[0].server.address
     look = pb.LookupRequest(shard_epoch=push.shard_epoch, tables=order)

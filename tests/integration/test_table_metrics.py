@@ -49,7 +49,7 @@ def test_every_figure_is_shown_and_documented(tmp_path: Path, eventually) -> Non
         address = file.read_text().strip()
         metrics = ("--metrics-listen", "127.0.0.1:0")
         stack.enter_context(started(log, "parameter-server", "--coordinator", address, *metrics))
-        mesh = stack.enter_context(connect(address, timeout_s=60.0))
+        mesh = stack.enter_context(connect(address))
         table = mesh.table(
             "user",
             dim=2,

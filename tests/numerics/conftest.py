@@ -8,7 +8,7 @@ import pytest
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
-from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.rpc.registry import Registry
 from gradmesh.sdk.rpc.servicer import OwnerServicer
@@ -38,7 +38,7 @@ class Cluster:
             self._start_parameter_server(f"parameter-server-{number}")
 
     def connect(self, name: str, role: str) -> Mesh:
-        mesh = connect(self.address, name=name, role=role, address="127.0.0.1:1", timeout_s=20)
+        mesh = join_mesh(self.address, name=name, role=role, address="127.0.0.1:1")
         self._undo.callback(mesh.close)
         return mesh
 
@@ -62,11 +62,9 @@ class Cluster:
                 owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]: owner,
             }
         )
-        mesh = connect(
-            self.address, name=name, role="parameter-server", address=address, timeout_s=20
-        )
+        mesh = join_mesh(self.address, name=name, role="parameter-server", address=address)
         self._undo.callback(mesh.close)
-        directory.join(mesh)
+        directory.join(mesh.connection)
 
 
 @pytest.fixture

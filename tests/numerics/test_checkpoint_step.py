@@ -26,9 +26,9 @@ def train(cluster, number, barrier):
     mesh = cluster.connect(f"trainer-{number}", role="trainer")
     table = make_table(mesh)
     layer = RemoteEmbedding([table])
-    place = mesh.join_trainers(10)
+    place = mesh.connection.join_trainers(10)
     if place.rank == 0:
-        mesh.start_run(place, [table])
+        mesh.connection.start_run(place, [table.name])
     barrier.wait()
     for step in range(STEPS):
         ids, weights = batch(step, place.rank)

@@ -9,7 +9,8 @@ import pytest
 from gradmesh.engine.autograd import as_tensor, run_backward
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.engine.optim import SGD
-from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.connect import connect, join_mesh
+from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.trainer.data import DataConfig
 from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.model import create_tables, make_model
@@ -47,15 +48,14 @@ def together(cluster, spec, trainers, lane="auto"):
     source = spec.source()
 
     def train(number):
-        mesh = connect(
+        mesh = join_mesh(
             cluster.address,
             name=f"trainer-{number}",
             role="trainer",
             address="127.0.0.1:1",
-            lane=lane,
-            timeout_s=20,
+            dial=Dialer(lane=lane),
         )
-        place = mesh.join_trainers(20)
+        place = mesh.connection.join_trainers(20)
         with mesh, TrainingRun(mesh, place, spec, source, Endpoint()) as run:
             losses = [run.take_step(step) for step in range(STEPS)]
             run.finish()
@@ -64,7 +64,7 @@ def together(cluster, spec, trainers, lane="auto"):
 
     with ThreadPoolExecutor(trainers) as pool:
         results = sorted(pool.map(train, range(trainers), timeout=50))
-    with connect(cluster.address, timeout_s=20) as mesh:
+    with connect(cluster.address) as mesh:
         rows = [table.tobytes() for table in read_tables(mesh, spec, source)]
     return [losses for _, losses, _ in results], results[0][2], rows
 
@@ -96,7 +96,7 @@ def alone(initial, spec, trainers):
 
 
 def initial_rows(cluster, spec):
-    with connect(cluster.address, timeout_s=20) as mesh:
+    with connect(cluster.address) as mesh:
         return read_tables(mesh, spec, spec.source())
 
 

@@ -55,9 +55,9 @@ def train(cluster, name, barrier, depth, max_frame_bytes=1 << 20):
     )
     tables = make_tables(mesh)
     layer = RemoteEmbeddingBag(tables, mode="sum", prefetch_depth=depth)
-    place = mesh.join_trainers(10)
+    place = mesh.connection.join_trainers(10)
     if place.rank == 0:
-        mesh.start_run(place, tables)
+        mesh.connection.start_run(place, [table.name for table in tables])
     barrier.wait()
     losses, asked = [], set()
     for step in range(STEPS):
@@ -287,7 +287,7 @@ def test_a_server_that_restarted_is_asked_anew(cluster):
         autograd.apply(ctx)
 
     assert mesh.table_metrics.value("prefetch_hits") == 0
-    moved = cluster.stores[0].table("cold", mesh.deadline())
+    moved = cluster.stores[0].table("cold", mesh.connection.deadline())
     assert moved.steps == 1
 
 
@@ -304,8 +304,8 @@ def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluste
         mesh = make_cluster(trainers=1).connect("trainer-0", role="trainer")
         table = mesh.table("ids", dim=4, optimizer=optim.SGD(lr=0.1), **options)
         layer = RemoteEmbedding(table, prefetch_depth=depth)
-        place = mesh.join_trainers(10)
-        mesh.start_run(place, [table])
+        place = mesh.connection.join_trainers(10)
+        mesh.connection.start_run(place, [table.name])
         rng = np.random.default_rng(0)
         # Some ids come in every batch, most in one or two.
         hot, cold = np.arange(200), rng.integers(-(2**62), 2**62, 9000)
@@ -355,7 +355,7 @@ def test_a_job_that_prefetches_ends_with_the_same_figures(make_cluster, depth):
 
         def train_rank(name):
             mesh = cluster.connect(name, role="trainer")
-            place = mesh.join_trainers(10)
+            place = mesh.connection.join_trainers(10)
             with mesh, TrainingRun(mesh, place, spec, source, Endpoint()) as run:
                 figures = run.train(lambda: False)
                 parameters = [p.data.tobytes() for p in run.model.parameters()]

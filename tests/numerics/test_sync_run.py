@@ -87,9 +87,9 @@ def train(cluster, rank_name, barrier, delays):
     mesh = cluster.connect(rank_name, role="trainer")
     tables = make_tables(mesh)
     layer = RemoteEmbedding(tables)
-    place = mesh.join_trainers(10)
+    place = mesh.connection.join_trainers(10)
     if place.rank == 0:
-        mesh.start_run(place, tables)
+        mesh.connection.start_run(place, [table.name for table in tables])
     barrier.wait()
     pause = threading.Event()
     for step in range(STEPS):

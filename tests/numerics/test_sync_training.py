@@ -61,7 +61,7 @@ def train_distributed(cluster, trainers):
     meshes = [cluster.connect(f"trainer-{rank}", "trainer") for rank in range(trainers)]
 
     def train(mesh):
-        place = mesh.join_trainers(20)
+        place = mesh.connection.join_trainers(20)
         with mesh, TrainingRun(mesh, place, JOB_SPEC, source, Endpoint()) as run:
             losses = [run.take_step(step) for step in range(CONFIG.steps)]
             return place.rank, losses, parameters_of(run.model), run.finish()

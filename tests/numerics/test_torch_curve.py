@@ -98,7 +98,7 @@ def test_loss_curve_is_torchs(make_cluster):
     mesh = cluster.connect("trainer-0", role="trainer")
     tables = create_tables(mesh, JOB_SPEC, source.fields, STEPS)
     twin = Twin([t.lookup(np.arange(n)) for t, n in zip(tables, ROWS, strict=True)])
-    place = mesh.join_trainers(20)
+    place = mesh.connection.join_trainers(20)
 
     with TrainingRun(mesh, place, JOB_SPEC, source, Endpoint()) as run:
         ours = {n: torch.tensor(p.data) for n, p in run.model.named_parameters()}

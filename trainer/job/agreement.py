@@ -12,9 +12,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from gradmesh.sdk.cluster.connection import Connection
 from gradmesh.sdk.cluster.membership import Membership
 from gradmesh.sdk.cluster.steps import RunState
-from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.trainer.job.dense import DenseState
 from gradmesh.trainer.process_group import ProcessGroup
 
@@ -40,7 +40,7 @@ class Agreement:
 
 
 def agree(
-    mesh: Mesh,
+    connection: Connection,
     membership: Membership,
     group: ProcessGroup,
     tables: list[str],
@@ -51,7 +51,7 @@ def agree(
     """Agree on where to resume, and begin there on all servers; collective.
 
     Args:
-        mesh: The mesh.
+        connection: To the mesh.
         membership: This trainer's rank and generation.
         group: All ranks.
         tables: Names of the run's tables.
@@ -69,7 +69,7 @@ def agree(
     group.all_gather(list(all_held), own).wait()
     decision = np.zeros(4, np.int64)
     if group.rank == 0:
-        decided, held = _decide(mesh, membership, tables, all_held, held, restore, staleness)
+        decided, held = _decide(connection, membership, tables, all_held, held, restore, staleness)
         decision[:] = decided
     group.broadcast(decision, 0).wait()
     origin, steps, source, batches = decision.tolist()
@@ -80,7 +80,7 @@ def agree(
 
 
 def _decide(
-    mesh: Mesh,
+    connection: Connection,
     membership: Membership,
     tables: list[str],
     all_held: NDArray[np.int64],
@@ -93,11 +93,11 @@ def _decide(
     Returns:
         Its origin, its steps, the rank to copy from and the batches before it; the dense part.
     """
-    found = mesh.find_run(membership)
+    found = connection.find_run(membership)
     if found is not None:
         sources = np.flatnonzero(_has(all_held, found.origin, found.steps))
         if sources.size:
-            begun = mesh.start_run(membership, tables, state=found, staleness=staleness)
+            begun = connection.start_run(membership, tables, state=found, staleness=staleness)
             source = int(sources[0])
             _, behind, _, batches, more = all_held[source].tolist()
             _log.info("resuming", extra={"step": begun.steps, "from_rank": source})
@@ -107,10 +107,10 @@ def _decide(
         _log.warning("the step that servers and trainers share is lost", extra={"run": str(found)})
     restored = restore()
     if restored is None:
-        begun = mesh.start_run(membership, tables, staleness=staleness)
+        begun = connection.start_run(membership, tables, staleness=staleness)
         return (begun.origin, begun.steps, -1, 0), None
     state = RunState(0, restored.steps)
-    begun = mesh.start_run(membership, tables, state=state, staleness=staleness)
+    begun = connection.start_run(membership, tables, state=state, staleness=staleness)
     restored = replace(restored, origin=begun.origin)
     return (begun.origin, begun.steps, 0, restored.batches), restored
 

@@ -61,12 +61,13 @@ class Checkpoints:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mesh = mesh
+        self._connection = connection = mesh.connection
         self._config = config
         self._settings = settings
         self._clock = clock
         self._last_at = clock()
         self._pause_until = clock()
-        self._answered = mesh.checkpoint_request
+        self._answered = connection.checkpoint_request
         self._steps = config.steps
         where = config.checkpoint_path
         self._place = None if where is None else open_store(where)
@@ -117,7 +118,7 @@ class Checkpoints:
             _log.warning("no checkpoint", extra={"step": step + 1, "error": error.message})
 
     def _refuse_requests(self) -> None:
-        request = self._mesh.checkpoint_request
+        request = self._connection.checkpoint_request
         if request > self._answered:
             self._answered = request
             why = "the job has no checkpoint_path; set it"
@@ -131,19 +132,19 @@ class Checkpoints:
                 config.checkpoint_every_s > 0
                 and self._clock() - self._last_at >= config.checkpoint_every_s
             )
-            or self._mesh.checkpoint_request > self._answered
+            or self._connection.checkpoint_request > self._answered
             or steps == self._steps
         )
 
     def _arm(self, step: int, kept: StoredCheckpoint | None) -> Snapshot:
         return Snapshot.request(
-            self._mesh.servers,
+            self._connection.servers,
             [spec.name for spec in self._specs],
             step,
             base="" if kept is None else kept.manifest.id,
             # The other trainers wait meanwhile.
             freeze_s=min(_ARM_S, self._config.collective_timeout_s / 4),
-            call_s=self._mesh.timeout_s,
+            call_s=self._connection.timeouts.call_s,
         )
 
     def after_step(self, state: Callable[[], DenseState], world_size: int) -> None:
@@ -205,7 +206,7 @@ class Checkpoints:
         is_last: bool,
     ) -> None:
         """Write a checkpoint in a thread."""
-        request = self._answered = self._mesh.checkpoint_request
+        request = self._answered = self._connection.checkpoint_request
         self._begun_at = self._clock()
         run = RunArrays(world_size, held.batches, self._settings, held.arrays)
         self._thread = threading.Thread(
@@ -284,10 +285,11 @@ class Checkpoints:
     ) -> tuple[Path, Manifest, str] | None:
         """Write the last checkpoint from the rows as they are: no step changes them any more."""
         patience = Deadline.after(min(_LAST_S, deadline.remaining_s()))
-        names, call_s = [spec.name for spec in self._specs], self._mesh.timeout_s
+        names = [spec.name for spec in self._specs]
+        servers, call_s = self._connection.servers, self._connection.timeouts.call_s
         while not patience.passed:
             try:
-                snapshot = Snapshot.take(self._mesh.servers, names, freeze_s=call_s, call_s=call_s)
+                snapshot = Snapshot.take(servers, names, freeze_s=call_s, call_s=call_s)
                 if snapshot.step != step:
                     snapshot.close()
                     return None  # another job trains
@@ -298,10 +300,10 @@ class Checkpoints:
         return None
 
     def _report(self, checkpoint: status_pb2.Checkpoint) -> None:
-        mesh = self._mesh
+        connection = self._connection
         try:
-            mesh.coordinator.report_checkpoint(
-                mesh.name, mesh.incarnation, checkpoint, mesh.deadline(_REPORT_S)
+            connection.coordinator.report_checkpoint(
+                connection.name, connection.incarnation, checkpoint, connection.deadline(_REPORT_S)
             )
         except MeshError as error:
             _log.warning("checkpoint not reported", extra={"error": error.message})

@@ -155,7 +155,7 @@ class Job:
             left_s = deadline - time.monotonic()
             try:
                 wait_s = min(_JOIN_CALL_S, max(left_s, 0.1))
-                return self._mesh.join_trainers(wait_s, self._spec.job.id or "")
+                return self._mesh.connection.join_trainers(wait_s, self._spec.job.id or "")
             except JobDone as done:
                 _log.info("nothing left to do", extra={"reason": done.message})
                 return None

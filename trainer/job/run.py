@@ -95,7 +95,7 @@ class TrainingRun:
         samples = source.epoch_samples() if config.epochs else None
         self.total_steps = steps_of(config, samples, membership.world_size)
         self._group = connect(
-            mesh.store(membership.generation),
+            mesh.connection.store(membership.generation),
             generation=membership.generation,
             rank=membership.rank,
             world_size=membership.world_size,
@@ -120,7 +120,9 @@ class TrainingRun:
 
             # None, not 0: a run without staleness is synchronous.
             staleness = config.staleness or None
-            agreed, held = agree(mesh, membership, self._group, names, held, restore, staleness)
+            agreed, held = agree(
+                mesh.connection, membership, self._group, names, held, restore, staleness
+            )
             self._origin, self.steps = agreed.run.origin, agreed.run.steps
             self._first_step, self._first_batch = agreed.run.steps, agreed.batches
             self._checkpoints = checkpoints if membership.rank == 0 else None
@@ -139,7 +141,7 @@ class TrainingRun:
             self._metrics_log = MetricsLog(folder, config.tensorboard, self.steps)
             undo.pop_all()
         self._throughput = Throughput(config.batch_size * membership.world_size, self.steps)
-        self._bytes_before = mesh.servers.bytes_moved()
+        self._bytes_before = mesh.connection.servers.bytes_moved()
         self._asked = self.steps
 
     def _take_over(self, agreed: Agreement, held: DenseState | None) -> Mapping[str, Any] | None:
@@ -291,11 +293,8 @@ class TrainingRun:
         )
         values = {"loss": progress.loss, "samples_per_s": progress.samples_per_s}
         self._metrics_log.add("train", done, {**values, "learning_rate": rate})
-        mesh = self._mesh
         try:
-            mesh.coordinator.report_progress(
-                mesh.name, mesh.incarnation, progress, mesh.deadline(_REPORT_S)
-            )
+            self._mesh.connection.report_progress(progress, _REPORT_S)
         except MeshError as error:
             _log.warning("progress not reported", extra={"error": error.message})
 
@@ -324,7 +323,7 @@ class TrainingRun:
         self._complete_checkpoint()
         if self._membership.rank == 0:
             self._write_output(figures)
-            self._mesh.report_result(self._membership, figures, config.id or "")
+            self._mesh.connection.report_result(self._membership, figures, config.id or "")
         # No rank leaves before the result is reported: without rank 0 another must evaluate again.
         self._group.barrier().wait()
         fault.point("finished", self.steps)
@@ -345,7 +344,7 @@ class TrainingRun:
     def _evaluate(self, split: Split) -> dict[str, float]:
         """Evaluate the model as it is now; collective."""
         # Commit the last step first, so that every server has applied it.
-        self._mesh.commit_step()
+        self._mesh.connection.commit_step()
         self._group.barrier().wait()
         config = self._config
         with self._source.blocks(split, config.batch_size) as blocks:
@@ -371,7 +370,8 @@ class TrainingRun:
         _log.info("written", extra={"folder": str(folder)})
 
     def _bytes_moved(self) -> int:
-        return self._mesh.servers.bytes_moved() - self._bytes_before + self._group.bytes_moved
+        tables = self._mesh.connection.servers.bytes_moved() - self._bytes_before
+        return tables + self._group.bytes_moved
 
     def __enter__(self) -> Self:
         return self

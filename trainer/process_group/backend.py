@@ -3,6 +3,7 @@
 from typing import Literal, TypeAlias
 
 from gradmesh.sdk.transport.lane.handshake import host_identity
+from gradmesh.sdk.transport.policy import check_timeout
 from gradmesh.trainer.process_group.local import LocalProcessGroup
 from gradmesh.trainer.process_group.mpi import MpiProcessGroup
 from gradmesh.trainer.process_group.nccl import NcclProcessGroup
@@ -15,6 +16,9 @@ from gradmesh.trainer.process_group.tcp import TcpProcessGroup
 Backend: TypeAlias = Literal["auto", "local", "shm", "tcp", "mpi", "nccl"]
 """Transport between the ranks of a process group; auto is shm on one host, tcp between hosts."""
 
+# torch's default for gloo.
+_TIMEOUT_S = 1800.0
+
 
 def connect(
     store: Store,
@@ -22,9 +26,9 @@ def connect(
     generation: int,
     rank: int,
     world_size: int,
-    timeout_s: float,
     backend: Backend = "auto",
     endpoint: Endpoint | None = None,
+    timeout_s: float | None = None,
 ) -> ProcessGroup:
     """Connect to the other ranks of the generation and return the group.
 
@@ -33,17 +37,19 @@ def connect(
         generation: The generation of the group.
         rank: This process's rank.
         world_size: Number of ranks.
-        timeout_s: Longest time to connect, and for one collective later.
         backend: The transport; the same on all ranks.
         endpoint: Where to listen for ranks of other hosts; loopback if None.
+        timeout_s: Longest time to connect, and for one collective later; half an hour by default.
 
     Raises:
-        ValueError: The backend does not support this number of ranks.
+        ValueError: The backend does not support this number of ranks, or the timeout is not a
+            number above 0.
         CollectiveTimeout: A rank did not connect in time.
         PeerLost: A rank cannot be reached.
         HandshakeRefused: A rank is in another generation.
         BackendMissing: A dependency of the backend is not installed.
     """
+    timeout_s = check_timeout(timeout_s, _TIMEOUT_S)
     if backend == "local" and world_size > 1:
         raise ValueError(f"the local backend has one rank, not {world_size}; use auto")
     if backend == "local" or (backend == "auto" and world_size == 1):

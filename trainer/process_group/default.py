@@ -21,10 +21,10 @@ def init_process_group(
     *,
     rank: int,
     world_size: int,
-    timeout_s: float,
     generation: int = 1,
     backend: Backend = "auto",
     endpoint: Endpoint | None = None,
+    timeout_s: float | None = None,
 ) -> ProcessGroup:
     """Connect to the other ranks and make the group the default of this process.
 
@@ -32,10 +32,10 @@ def init_process_group(
         store: See `connect`; a new one for each call.
         rank: See `connect`.
         world_size: See `connect`.
-        timeout_s: See `connect`.
         generation: See `connect`.
         backend: See `connect`.
         endpoint: See `connect`.
+        timeout_s: See `connect`.
 
     Raises:
         ValueError: There is a default group already; it stays.

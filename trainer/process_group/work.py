@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, final
 
+from gradmesh.sdk.transport.policy import check_timeout
+
 
 class Work(ABC):
     """A collective under way. Its arrays belong to the group until it is done."""
@@ -94,7 +96,8 @@ class PendingWork(Work):
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until the work has finished; see Work.wait."""
         if not self._ended:
-            self._runner.wait_for(self, timeout_s)
+            limit_s = None if timeout_s is None else check_timeout(timeout_s, 0)
+            self._runner.wait_for(self, limit_s)
         if self._error is not None:
             # Several works may share one error: each raise starts its own traceback.
             raise self._error.with_traceback(None)

@@ -18,7 +18,7 @@ from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.rpc.ids import GlobalId, WorkerId, fork_proto
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.pending_call import RetryPolicy
+from gradmesh.sdk.transport.policy import RetryPolicy
 
 _log = logging.getLogger(__name__)
 

@@ -213,7 +213,7 @@ class RRef(Generic[T]):
         """Return a copy of the value; on its owner, the value itself. Waits until it is made.
 
         Args:
-            timeout_s: How long; the default of rpc if left out, 0 for no limit.
+            timeout_s: How long; the default of rpc if None, `math.inf` for no limit.
 
         Raises:
             RefNotFound: It was deleted, its creation failed, or its owner is gone.
@@ -222,7 +222,7 @@ class RRef(Generic[T]):
         """
         if self._kept is not None:
             self._check_open()
-            return cast(T, self._kept.outcome.result(timeout_s or None))
+            return cast(T, self._kept.outcome.result(timeout_s))
         self._home.await_creation(self._usable(), timeout_s)
         return cast(T, self._home.fetch(self._usable(), timeout_s).result())
 

@@ -18,7 +18,7 @@ from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2
 from gradmesh.sdk.autograd.registry import ContextRegistry
 from gradmesh.sdk.autograd.servicer import AutogradServicer
-from gradmesh.sdk.mesh.connect import connect
+from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.optim.step import StepHandler
 from gradmesh.sdk.process.network import join, split
 from gradmesh.sdk.rpc.agent import Agent
@@ -209,10 +209,10 @@ def mesh() -> Iterator[tuple[str, str]]:
         listen="127.0.0.1:0",
     )
     server.start()
-    member = connect(
+    member = join_mesh(
         coordinator.address, name="ps-0", role="parameter-server", address=server.address
     )
-    directory.join(member)
+    directory.join(member.connection)
     yield coordinator.address, server.address
     member.close()
     server.drain(1)

@@ -11,7 +11,7 @@ from gradmesh.protos.frame import Frame
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.pending_call import RetryPolicy, may_repeat
+from gradmesh.sdk.transport.policy import RetryPolicy, may_repeat
 
 METHODS = methods_of(owner_pb2.DESCRIPTOR.services_by_name["OwnerService"])
 

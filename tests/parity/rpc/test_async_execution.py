@@ -123,7 +123,7 @@ def test_answers_that_wait_hold_no_thread(eventually: Any) -> None:
 def test_calls_of_an_object_that_is_being_made_hold_no_thread(
     make_agent: Callable[..., Agent], as_agent: Any
 ) -> None:
-    make_agent("busy", threads=2, transport=TransportConfig(lane="unary"))
+    make_agent("busy", limits=gm.Limits(threads=2), transport=TransportConfig(lane="unary"))
     with as_agent(make_agent("asker", transport=TransportConfig(lane="unary"))):
         rref = gm.remote("busy", slow_point, (0.5,))
         caller = current_agent().caller

@@ -44,7 +44,12 @@ def test_static_world(make_agent: Callable[..., Agent], as_agent: Any, own_mesh:
 def test_a_world_that_does_not_come_together(own_mesh: str) -> None:
     with pytest.raises(errors.DeadlineExceeded, match="in vain for the workers of rank 1, 2"):
         gm.rpc.init(
-            "lonely", coordinator=own_mesh, rank=0, world_size=3, join_timeout_s=2, install=False
+            "lonely",
+            coordinator=own_mesh,
+            rank=0,
+            world_size=3,
+            timeouts=gm.Timeouts(join_s=2),
+            install=False,
         )
 
 
@@ -146,4 +151,4 @@ def test_workers_with_a_token(
         assert gm.rpc_sync("guarded", add, (1, 1)) == 2
         assert gm.remote("guarded", add, (1, 1)).to_here() == 2
     with pytest.raises(errors.Unauthenticated):
-        gm.rpc.init("stranger", coordinator=address, install=False, join_timeout_s=5)
+        gm.rpc.init("stranger", coordinator=address, install=False, timeouts=gm.Timeouts(join_s=5))

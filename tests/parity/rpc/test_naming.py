@@ -1,5 +1,6 @@
 """Names, ranks, options: who is there and how a process becomes a worker."""
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,8 @@ from gradmesh.protos import errors
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.agent import Agent
 from gradmesh.sdk.rpc.shutdown import close
+
+HURRY = gm.Timeouts(join_s=3)
 
 
 def test_worker_id() -> None:
@@ -50,9 +53,9 @@ def test_duplicate_name(address: str, make_agent: Callable[..., Agent]) -> None:
     make_agent("twin")
 
     with pytest.raises(errors.NameTaken, match="'twin' is held by the process at"):
-        gm.rpc.init("twin", coordinator=address, install=False, join_timeout_s=3)
+        gm.rpc.init("twin", coordinator=address, install=False, timeouts=HURRY)
     with pytest.raises(errors.NameTaken):
-        gm.rpc.init("worker-0", coordinator=address, install=False, join_timeout_s=3)
+        gm.rpc.init("worker-0", coordinator=address, install=False, timeouts=HURRY)
 
 
 def test_duplicate_rank(address: str) -> None:
@@ -75,11 +78,13 @@ def test_init_again_after_shutdown(make_agent: Callable[..., Agent], as_agent: A
         close(agent)
 
 
-@pytest.mark.parametrize("timeout", [timedelta(seconds=1), "1", -3, True], ids=str)
+@pytest.mark.parametrize("timeout", [timedelta(seconds=1), "1", -3, 0, math.nan, True], ids=str)
 def test_wrong_types(address: str, timeout: Any) -> None:
-    with pytest.raises(errors.InvalidRequest, match="a timeout is a number of seconds"):
-        gm.rpc.init("typed", coordinator=address, timeout_s=timeout, install=False)
-    with pytest.raises(errors.InvalidRequest):
+    with pytest.raises(errors.InvalidRequest, match="call_s must be a number of seconds above 0"):
+        gm.rpc.init(
+            "typed", coordinator=address, timeouts=gm.Timeouts(call_s=timeout), install=False
+        )
+    with pytest.raises(errors.InvalidRequest, match="timeout_s must be a number of seconds"):
         gm.rpc_sync("worker-0", echo, (1,), timeout_s=timeout)
     with pytest.raises(errors.InvalidRequest):
         gm.rpc.set_timeout(timeout)
@@ -92,7 +97,7 @@ def test_ranks_that_make_no_sense(address: str, options: dict[str, int]) -> None
 
 
 def test_set_and_get_num_worker_threads(make_agent: Callable[..., Agent], as_agent: Any) -> None:
-    agent = make_agent("narrow", threads=2)
+    agent = make_agent("narrow", limits=gm.Limits(threads=2))
     with as_agent(agent):
         futures = [gm.rpc_async("narrow", sleep, (0.01,)) for _ in range(20)]
 
@@ -100,10 +105,10 @@ def test_set_and_get_num_worker_threads(make_agent: Callable[..., Agent], as_age
 
 
 def test_set_default_timeout(make_agent: Callable[..., Agent], as_agent: Any) -> None:
-    with as_agent(make_agent("quick", timeout_s=3.5)):
+    with as_agent(make_agent("quick", timeouts=gm.Timeouts(call_s=3.5))):
         assert gm.rpc.get_timeout() == 3.5
-        gm.rpc.set_timeout(0)
-        assert gm.rpc.get_timeout() == 0
+        gm.rpc.set_timeout(math.inf)
+        assert gm.rpc.get_timeout() == math.inf
 
 
 def test_pg_init_no_rpc_init(driver: Agent) -> None:

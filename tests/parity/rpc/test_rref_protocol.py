@@ -106,7 +106,7 @@ def test_a_dead_users_references_are_collected(
     owner.collector.collect()
 
     crash(user)
-    user.mesh._lease.close()
+    user.mesh.connection._lease.close()
 
     eventually(lambda: owner.debug_info()["num_owner_rrefs"] == 0, 30)
 
@@ -125,7 +125,7 @@ def test_a_restarted_users_references_are_collected(
     owner.collector.collect()
     crash(user)
     again = make_agent("comes-back", replace=True)
-    user.mesh._lease.lost = True
+    user.mesh.connection._lease.lost = True
 
     eventually(lambda: owner.debug_info()["num_owner_rrefs"] == 0, 30)
     with as_agent(again):

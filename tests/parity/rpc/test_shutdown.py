@@ -1,5 +1,6 @@
 """The end: graceful with stragglers, with a deadline, at once, by a kill."""
 
+import math
 import subprocess
 import sys
 import threading
@@ -187,9 +188,11 @@ def test_a_worker_that_dies_fails_its_calls_soon(
     doomed: subprocess.Popen[bytes], name: str
 ) -> None:
     assert gm.rpc_sync(name, whoami) == name
-    running = gm.rpc_async(name, sleep, (60.0,), timeout_s=0)
-    deferred = gm.rpc_async(name, never, timeout_s=0)
-    with_callback = gm.rpc_async(name, never, timeout_s=0).then(lambda done: done.exception())
+    running = gm.rpc_async(name, sleep, (60.0,), timeout_s=math.inf)
+    deferred = gm.rpc_async(name, never, timeout_s=math.inf)
+    with_callback = gm.rpc_async(name, never, timeout_s=math.inf).then(
+        lambda done: done.exception()
+    )
     rref = gm.remote(name, add, (1, 1))
     assert rref.to_here() == 2
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import math
 import time
 import weakref
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def test_default_timeout_used() -> None:
     with pytest.raises(TimeoutError, match="no answer in time"):
         gm.rpc_sync("worker-0", sleep, (LONG,))
     assert running.wait() == 0.6
-    gm.rpc.set_timeout(0)
+    gm.rpc.set_timeout(math.inf)
     assert gm.rpc_sync("worker-0", sleep, (0.3,)) == 0.3
 
 
@@ -44,9 +45,9 @@ def test_rpc_timeouts() -> None:
         gm.rpc_async("worker-0", sleep, (LONG,), timeout_s=SHORT).wait()
     gm.rpc.set_timeout(SHORT)
     assert gm.rpc_sync("worker-0", sleep, (0.3,), timeout_s=20) == 0.3
-    assert gm.rpc_sync("worker-0", sleep, (0.3,), timeout_s=0) == 0.3
+    assert gm.rpc_sync("worker-0", sleep, (0.3,), timeout_s=math.inf) == 0.3
     with pytest.raises(errors.DeadlineExceeded):
-        gm.rpc_sync("worker-0", sleep, (LONG,), timeout_s=-1)
+        gm.rpc_sync("worker-0", sleep, (LONG,), timeout_s=None)
 
 
 def test_rpc_timeouts_of_answers_that_come_later() -> None:

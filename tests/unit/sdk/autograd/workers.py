@@ -47,7 +47,7 @@ class Worker:
         self.server.start()
         self._channels: dict[str, Channel] = {}
         counter = itertools.count(1)
-        self.mesh: Any = SimpleNamespace(
+        connection = SimpleNamespace(
             deadline=lambda s=None: Deadline.after(20.0 if s is None else s),
             new_context_id=lambda: context_pb2.ContextId(
                 worker=name, incarnation=self.incarnation, counter=next(counter)
@@ -55,6 +55,7 @@ class Worker:
             servers=SimpleNamespace(held_map=lambda: None),
             watch_contexts=lambda contexts: None,
         )
+        self.mesh: Any = SimpleNamespace(connection=connection)
         self.contexts.attach(self, self.mesh)
 
     def channel(self, worker: str, deadline: Deadline) -> Channel:

@@ -64,6 +64,6 @@ def test_a_generation_that_the_trainers_never_had_is_refused(cluster):
     mesh = cluster.connect()
     directory.join(mesh)
 
-    directory.check_generation(mesh.generation, soon())
+    directory.check_generation(mesh.connection.generation, soon())
     with pytest.raises(InvalidRequest, match="the trainers' newest is"):
-        directory.check_generation(mesh.generation + 2**40, soon())
+        directory.check_generation(mesh.connection.generation + 2**40, soon())

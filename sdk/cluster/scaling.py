@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from gradmesh.protos.coordinator.v1 import reshard_pb2
 from gradmesh.protos.errors import DeadlineExceeded, InvalidRequest, ReshardAborted
-from gradmesh.sdk.mesh.mesh import Mesh
+from gradmesh.sdk.cluster.connection import Connection
 
 OnReshard: TypeAlias = Callable[[reshard_pb2.Reshard], object]
 """Called with the state of the reshard, several times a second."""
@@ -15,7 +15,7 @@ _POLL_S = 0.1
 
 
 def scale(
-    mesh: Mesh,
+    connection: Connection,
     parameter_servers: int,
     *,
     wait_s: float = 0.0,
@@ -28,7 +28,7 @@ def scale(
     not need this process: the coordinator completes or aborts it.
 
     Args:
-        mesh: The mesh.
+        connection: To the mesh.
         parameter_servers: The number to reach.
         wait_s: Seconds to wait for servers to be added; 0 for the coordinator's own choice.
         watch: Called with the state of the reshard.
@@ -48,8 +48,9 @@ def scale(
             f"{parameter_servers} parameter servers cannot hold the tables; there is one at least",
             parameter_servers=parameter_servers,
         )
-    deadline = mesh.deadline(timeout_s)
-    state = mesh.coordinator.scale_parameter_servers(parameter_servers, wait_s, mesh.deadline())
+    deadline = connection.deadline(timeout_s)
+    coordinator = connection.coordinator
+    state = coordinator.scale_parameter_servers(parameter_servers, wait_s, connection.deadline())
     number = state.number
     while True:
         watch(state)
@@ -65,4 +66,4 @@ def scale(
                 "reshard goes on"
             )
         time.sleep(_POLL_S)
-        state = mesh.coordinator.get_reshard(mesh.deadline())
+        state = coordinator.get_reshard(connection.deadline())
