@@ -18,7 +18,7 @@ MAX_SHARDS = 1 << 20
 
 
 @final
-class Cut(NamedTuple):
+class DataSetSpec(NamedTuple):
     """How a data set is cut.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @final
 @dataclass(slots=True)
 class _DataSet:
-    cut: Cut
+    cut: DataSetSpec
     epoch: int = 0
     done: set[int] = field(default_factory=set)
     held: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _DataSet:
     def is_over(self) -> bool:
         return bool(self.cut.epochs) and self.epoch >= self.cut.epochs
 
-    def remember(self, hands: bool) -> bytes:
+    def dump(self, hands: bool) -> bytes:
         bits = bytearray(-(-self.cut.shards // 8))
         for shard in self.done:
             bits[shard // 8] |= 1 << shard % 8
@@ -98,7 +98,7 @@ class DataSets:
         self._sets: dict[str, _DataSet] = {}
 
     def take(
-        self, name: str, cut: Cut, worker: tuple[str, int], sequence: int, done: list[int]
+        self, name: str, cut: DataSetSpec, worker: tuple[str, int], sequence: int, done: list[int]
     ) -> Range | None:
         """Take notice of finished shards and hand out the next one; None when all is read.
 
@@ -128,7 +128,7 @@ class DataSets:
         held.answers[worker[0]] = worker[1], sequence, answer
         return answer
 
-    def _find(self, name: str, cut: Cut) -> _DataSet:
+    def _find(self, name: str, cut: DataSetSpec) -> _DataSet:
         check_name("data set", name)
         if cut.samples < 1 or cut.shard_samples < 1 or cut.shards > MAX_SHARDS:
             raise InvalidRequest(
@@ -175,16 +175,16 @@ class DataSets:
         """Return who has a shard in hand."""
         return {name for held in self._sets.values() for name, _ in held.held.values()}
 
-    def remember(self, name: str) -> bytes:
+    def dump(self, name: str) -> bytes:
         """Return all that is known of a data set; empty if nobody has read it."""
-        return self._sets[name].remember(hands=True) if name in self._sets else b""
+        return self._sets[name].dump(hands=True) if name in self._sets else b""
 
     def position(self, name: str) -> bytes:
         """Return the epoch and the finished shards of a data set; empty if nobody has read it."""
-        return self._sets[name].remember(hands=False) if name in self._sets else b""
+        return self._sets[name].dump(hands=False) if name in self._sets else b""
 
     def restore(self, name: str, position: bytes) -> None:
-        """Put a data set back to what `position` or `remember` returned.
+        """Put a data set back to what `position` or `dump` returned.
 
         Raises:
             InvalidRequest: It is no position.
@@ -192,7 +192,7 @@ class DataSets:
         check_name("data set", name)
         try:
             memory = msgspec.msgpack.decode(position, type=_Memory)
-            cut = Cut(*memory.cut)
+            cut = DataSetSpec(*memory.cut)
             if min(cut) < 0 or not cut.samples or not cut.shard_samples:
                 raise ValueError("it is cut into nothing")
             if cut.shards > MAX_SHARDS or len(memory.done) != -(-cut.shards // 8):

@@ -93,7 +93,7 @@ class Journal:
         # Incarnations are 64 bits without a sign, more than SQLite's numbers hold.
         self._db.execute("REPLACE INTO members VALUES (?, ?, ?)", (name, blob, str(gone)))
 
-    def forget_member(self, name: str) -> None:
+    def remove_member(self, name: str) -> None:
         """Forget a name."""
         self._db.execute("DELETE FROM members WHERE name = ?", (name,))
 

@@ -20,11 +20,11 @@ from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch, 
 from gradmesh.protos.limits import check_name
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.catalogue import Catalogue
-from gradmesh.services.coordinator.data_sets import Cut, DataSets
+from gradmesh.services.coordinator.data_sets import DataSets, DataSetSpec
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
-from gradmesh.services.coordinator.rendezvous import Rounds
-from gradmesh.services.coordinator.reports import Board, FinishedJobs
+from gradmesh.services.coordinator.rendezvous import Rendezvous
+from gradmesh.services.coordinator.reports import FinishedJobs, Reports
 from gradmesh.services.coordinator.scaling import Scaling
 
 _log = logging.getLogger(__name__)
@@ -59,15 +59,17 @@ class Machine:
         self._awaits_former = True
         self._awaited_until: float | None = None
         self.members = Members(lease_s, journal)
-        self.rounds = Rounds(trainers, self._round, minimum=min_trainers, window_s=join_window_s)
+        self.rendezvous = Rendezvous(
+            trainers, self._round, minimum=min_trainers, window_s=join_window_s
+        )
         self.scaling = Scaling(journal, parameter_servers)
         self.shards = self.scaling.shards
         self.catalogue = Catalogue(journal.tables())
         self.jobs = FinishedJobs(journal.fact("jobs"))
-        self.board = Board(self.jobs.newest)
+        self.reports = Reports(self.jobs.newest)
         if known := journal.fact("result"):
             result = status_pb2.ReportResultRequest.FromString(known)
-            self.board.finish(result.generation, dict(result.figures))
+            self.reports.finish(result.generation, dict(result.figures))
         self.data_sets = DataSets()
         for name, position in journal.data_sets():
             self.data_sets.restore(name, position)
@@ -85,14 +87,14 @@ class Machine:
             )
         member = request.member
         former = self.members.register(member, request.replace, now)
-        joined = self.rounds.joined.get(member.name, member.incarnation)
+        joined = self.rendezvous.joined.get(member.name, member.incarnation)
         if former is not None or joined != member.incarnation:
             _log.warning("member restarted", extra={"worker": member.name})
             self._on_gone(member.name)
         self.scaling.welcome(member)
         self._refresh_shards(now)
         return membership_pb2.RegisterResponse(
-            lease_s=self.members.lease_s, generation=self.rounds.current
+            lease_s=self.members.lease_s, generation=self.rendezvous.current
         )
 
     def renew(
@@ -104,9 +106,11 @@ class Machine:
         contexts = {(w.name, w.incarnation): n for w, n in zip(openers, counts, strict=False)}
         if members.renew(request.name, request.incarnation, now, contexts):
             self._refresh_shards(now)  # a former coordinator knew it
-        return self.news(request)
+        return self.updates(request)
 
-    def news(self, request: membership_pb2.RenewLeaseRequest) -> membership_pb2.RenewLeaseResponse:
+    def updates(
+        self, request: membership_pb2.RenewLeaseRequest
+    ) -> membership_pb2.RenewLeaseResponse:
         """Tell a member the news, and which workers that opened contexts with it are gone.
 
         Raises:
@@ -116,9 +120,9 @@ class Machine:
         members.check(request.name, request.incarnation)
         return membership_pb2.RenewLeaseResponse(
             lease_s=self.members.lease_s,
-            generation=self.rounds.current,
+            generation=self.rendezvous.current,
             shard_epoch=self.shards.map.epoch,
-            checkpoint_request=self.board.requests,
+            checkpoint_request=self.reports.requests,
             reshard=self.scaling.number,
             gone=[
                 one for one in request.context_openers if members.is_gone(one.name, one.incarnation)
@@ -140,20 +144,20 @@ class Machine:
             Whether anything changed.
         """
         gone = [member.name for member in self.members.expire(now)]
-        gone += self._never_came_back(now)
+        gone += self._not_returned(now)
         for name in gone:
             _log.warning("member lost", extra={"worker": name, "silent_s": self.members.lease_s})
             self._on_gone(name)
         if gone:
             self._refresh_shards(now)
-        formed = self.rounds.settle(now)
+        formed = self.rendezvous.form_after_window(now)
         if formed:
-            self._keep_round()
+            self._save_generation()
             self._log_formed()
         given_up = self.scaling.expire(now)
         return bool(gone) or formed or given_up
 
-    def _never_came_back(self, now: float) -> list[str]:
+    def _not_returned(self, now: float) -> list[str]:
         """Return whom a former coordinator knew and who did not register here, once."""
         if not self._awaits_former:
             return []
@@ -162,22 +166,22 @@ class Machine:
         if now < self._awaited_until:
             return []
         self._awaits_former = False
-        known = {*self.rounds.joined, *self.rounds.awaited, *self.data_sets.workers()}
+        known = {*self.rendezvous.joined, *self.rendezvous.awaited, *self.data_sets.workers()}
         known |= self.scaling.participants()
         return sorted(name for name in known if not self.members.has(name))
 
     def _on_gone(self, name: str) -> None:
-        self.board.forget(name)
+        self.reports.forget(name)
         for dataset in self.data_sets.drop(name):
-            self._keep_data_set(dataset)
+            self._save_data_set(dataset)
         self.scaling.drop(name)
-        if self.rounds.drop(name):
-            _log.warning("generation over", extra={"lost": name, "next": self.rounds.current})
-        self._keep_round()
+        if self.rendezvous.drop(name):
+            _log.warning("generation over", extra={"lost": name, "next": self.rendezvous.current})
+        self._save_generation()
 
-    def _keep_round(self) -> None:
+    def _save_generation(self) -> None:
         """Have the journal know the current generation and its trainers."""
-        if (fact := self.rounds.remember()) != self._round:
+        if (fact := self.rendezvous.dump()) != self._round:
             self._journal.set_fact("round", fact)
             self._round = fact
 
@@ -192,8 +196,8 @@ class Machine:
             if self.shards.map.epoch > 1:
                 # A server that came back holds other rows than the run has seen. With the first
                 # map there was no run yet.
-                self.rounds.close()
-                self._keep_round()
+                self.rendezvous.close()
+                self._save_generation()
         if now is not None:
             self.scaling.plan(self._servers(), now)
 
@@ -217,21 +221,23 @@ class Machine:
         if member.role != membership_pb2.ROLE_TRAINER:
             raise NotMember(f"{request.name!r} is no trainer", name=request.name)
         self.jobs.check(request.job)
-        formed = self.rounds.join(request.name, request.incarnation, request.after_generation, now)
-        self._keep_round()
+        formed = self.rendezvous.join(
+            request.name, request.incarnation, request.after_generation, now
+        )
+        self._save_generation()
         if formed:
             self._log_formed()
         return formed
 
     def _log_formed(self) -> None:
-        extra = {"generation": self.rounds.current, "trainers": self.rounds.size}
+        extra = {"generation": self.rendezvous.current, "trainers": self.rendezvous.size}
         _log.info("generation formed", extra=extra)
 
-    def place(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
+    def rank_of(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         """Return the place of a trainer that joined."""
-        generation, rank = self.rounds.place(request.name, request.incarnation)
+        generation, rank = self.rendezvous.rank_of(request.name, request.incarnation)
         return rendezvous_pb2.JoinRoundResponse(
-            generation=generation, rank=rank, world_size=self.rounds.size
+            generation=generation, rank=rank, world_size=self.rendezvous.size
         )
 
     def put(self, request: rendezvous_pb2.PutKeyRequest) -> None:
@@ -243,7 +249,7 @@ class Machine:
                 f"{limits.MAX_VALUE_BYTES} are allowed",
                 key=request.key,
             )
-        self.rounds.put(request.generation, request.key, request.value)
+        self.rendezvous.put(request.generation, request.key, request.value)
 
     def create_table(self, spec: table_pb2.TableSpec) -> bool:
         """Enter a table; return False when an equal one was there."""
@@ -261,7 +267,7 @@ class Machine:
     def take_shard(self, request: data_pb2.TakeShardRequest) -> data_pb2.TakeShardResponse:
         """Hand out a part of a data set."""
         self.members.check(request.name, request.incarnation)
-        cut = Cut(request.samples, request.shard_samples, request.epochs)
+        cut = DataSetSpec(request.samples, request.shard_samples, request.epochs)
         worker = (request.name, request.incarnation)
         try:
             found = self.data_sets.take(
@@ -269,57 +275,57 @@ class Machine:
             )
         finally:
             # What was finished is finished, whether there is more to do or not.
-            self._keep_data_set(request.dataset)
+            self._save_data_set(request.dataset)
         if found is None:
             return data_pb2.TakeShardResponse(is_over=True)
         return data_pb2.TakeShardResponse(
             epoch=found.epoch, shard=found.shard, begin=found.begin, end=found.end
         )
 
-    def _keep_data_set(self, name: str) -> None:
-        if known := self.data_sets.remember(name):
+    def _save_data_set(self, name: str) -> None:
+        if known := self.data_sets.dump(name):
             self._journal.set_data_set(name, known)
 
     def set_data_position(self, request: data_pb2.SetDataPositionRequest) -> None:
         """Put a data set back to a former position."""
         self.data_sets.restore(request.dataset, request.position)
-        self._keep_data_set(request.dataset)
+        self._save_data_set(request.dataset)
 
     def report(self, request: status_pb2.ReportProgressRequest) -> None:
         """Keep a trainer's progress."""
         self.members.check(request.name, request.incarnation)
-        self.board.report(request.name, request.progress)
+        self.reports.report(request.name, request.progress)
 
     def finish(self, request: status_pb2.ReportResultRequest) -> None:
         """Keep the outcome of a run, and that its job is done."""
-        self.rounds.check(request.generation)
+        self.rendezvous.check(request.generation)
         figures = dict(request.figures)
         if request.job:
             self.jobs.finish(request.job, figures)
-            self._journal.set_fact("jobs", self.jobs.remember())
+            self._journal.set_fact("jobs", self.jobs.dump())
         self._journal.set_fact("result", request.SerializeToString(deterministic=True))
-        self.board.finish(request.generation, figures)
+        self.reports.finish(request.generation, figures)
 
     def request_checkpoint(self) -> int:
         """Ask the trainers for a checkpoint; return the number of the request."""
-        if not self.rounds.formed:
+        if not self.rendezvous.formed:
             raise NotMember("no trainers have formed a generation: nobody can write a checkpoint")
-        return self.board.request_checkpoint()
+        return self.reports.request_checkpoint()
 
     def report_checkpoint(self, request: status_pb2.ReportCheckpointRequest, now: float) -> None:
         """Keep what a trainer says about a checkpoint."""
         self.members.check(request.name, request.incarnation)
-        self.board.report_checkpoint(request.checkpoint, now)
+        self.reports.report_checkpoint(request.checkpoint, now)
 
     def status(self, now: float) -> status_pb2.GetStatusResponse:
         """Return everything at a glance."""
         response = status_pb2.GetStatusResponse(
-            generation=self.rounds.current if self.rounds.formed else 0,
+            generation=self.rendezvous.current if self.rendezvous.formed else 0,
             shard_epoch=self.shards.map.epoch,
             tables=[spec.name for spec in self.catalogue.all()],
-            result=self.board.result,
-            result_generation=self.board.result_generation,
-            checkpoint=self.board.checkpoint(now),
+            result=self.reports.result,
+            result_generation=self.reports.result_generation,
+            checkpoint=self.reports.checkpoint(now),
             warnings=self._warnings(now),
         )
         for lease in self.members.leases():
@@ -333,7 +339,7 @@ class Machine:
                     continue  # it holds something else there
                 opened = entry.contexts.add(count=count)
                 opened.opener.name, opened.opener.incarnation = name, incarnation
-            progress = self.board.progress(lease.member.name)
+            progress = self.reports.progress(lease.member.name)
             if progress is not None:
                 entry.progress.CopyFrom(progress)
         return response
@@ -350,14 +356,14 @@ class Machine:
             self.shard_map()
         except ShardNotReady as error:
             found.append(error.message)
-        if self.rounds.world_size and not self.rounds.formed:
+        if self.rendezvous.world_size and not self.rendezvous.formed:
             found.append(
-                f"{len(self.rounds.joined)} of {self.rounds.world_size} trainers have joined "
-                f"generation {self.rounds.current}"
+                f"{len(self.rendezvous.joined)} of {self.rendezvous.world_size} trainers have joined "
+                f"generation {self.rendezvous.current}"
             )
         if under_way := self.scaling.describe():
             found.append(under_way)
-        checkpoint = self.board.checkpoint(now)
+        checkpoint = self.reports.checkpoint(now)
         if checkpoint is not None and checkpoint.error:
             found.append(f"the newest checkpoint failed: {checkpoint.error}")
         return found
@@ -368,18 +374,18 @@ class Machine:
         Raises:
             AssertionError: It does not.
         """
-        self.rounds.check_invariants()
+        self.rendezvous.check_invariants()
         self.data_sets.check_invariants()
         leases = {lease.member.name: lease.member for lease in self.members.leases()}
         assert len(leases) == len(self.members.leases())
-        for name, incarnation in self.rounds.joined.items():
+        for name, incarnation in self.rendezvous.joined.items():
             # One that is no member any more is one that a former coordinator knew.
             assert name not in leases or leases[name].incarnation == incarnation
         self.scaling.check_invariants()
         # What others rely on is in the journal before they hear of it.
-        assert self._journal.fact("round") in (b"", self.rounds.remember())
+        assert self._journal.fact("round") in (b"", self.rendezvous.dump())
         assert self._journal.tables() == self.catalogue.all()
         self.members.check_invariants()
-        assert all(held == self.data_sets.remember(n) for n, held in self._journal.data_sets())
-        assert self._journal.fact("jobs") == self.jobs.remember()
-        assert self.board.requests >= 0
+        assert all(held == self.data_sets.dump(n) for n, held in self._journal.data_sets())
+        assert self._journal.fact("jobs") == self.jobs.dump()
+        assert self.reports.requests >= 0

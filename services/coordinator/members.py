@@ -18,7 +18,7 @@ _MAX_GONE = 4096
 
 
 @dataclass(slots=True)
-class Lease:
+class MemberLease:
     """A member and its last sign of life."""
 
     member: pb.Member
@@ -39,7 +39,7 @@ class Members:
     def __init__(self, lease_s: float, journal: Journal) -> None:
         self.lease_s = lease_s
         self._journal = journal
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, MemberLease] = {}
         # Whom a former coordinator knew and who was not heard of since, and until when we wait.
         self._former: dict[str, pb.Member] = {}
         self._former_until: float | None = None
@@ -70,12 +70,12 @@ class Members:
         is_older = member.incarnation < newest or (former and member.incarnation == newest)
         if is_older or (expires_in > 0 and not replace):
             raise _taken(member, former, expires_in)
-        self._leases[member.name] = Lease(member, now)
+        self._leases[member.name] = MemberLease(member, now)
         self._former.pop(member.name, None)
         if former is not None:
-            self._bury(former)
+            self._add_tombstone(former)
         elif held is None:
-            self._keep(member.name)
+            self._save(member.name)
         return former
 
     def _expires_in(self, name: str, now: float) -> float:
@@ -103,7 +103,7 @@ class Members:
         former = self._former.get(name)
         came_back = former is not None and former.incarnation == incarnation
         if came_back:
-            self._leases[name] = Lease(self._former.pop(name), now)
+            self._leases[name] = MemberLease(self._former.pop(name), now)
         held = self._lease(name, incarnation)
         held.seen_at = now
         held.contexts = contexts or {}
@@ -119,21 +119,21 @@ class Members:
             return False  # it was silent for too long, and came back
         return incarnation <= self._gone.get(name, 0)
 
-    def _bury(self, member: pb.Member) -> None:
+    def _add_tombstone(self, member: pb.Member) -> None:
         """Remember that a member is gone, after whoever has its name now is known."""
         newest = max(member.incarnation, self._gone.pop(member.name, 0))
         self._gone[member.name] = newest
-        self._keep(member.name)
+        self._save(member.name)
         if len(self._gone) > _MAX_GONE:
             oldest = next(iter(self._gone))
             del self._gone[oldest]
-            self._keep(oldest)
+            self._save(oldest)
 
-    def _keep(self, name: str) -> None:
+    def _save(self, name: str) -> None:
         """Have the journal know what is known of a name."""
         member = self._member(name)
         if member is None and name not in self._gone:
-            self._journal.forget_member(name)
+            self._journal.remove_member(name)
         else:
             self._journal.set_member(name, member, self._gone.get(name, 0))
 
@@ -152,7 +152,7 @@ class Members:
     def _end(self, member: pb.Member) -> None:
         self._leases.pop(member.name, None)
         self._former.pop(member.name, None)
-        self._bury(member)
+        self._add_tombstone(member)
 
     def expire(self, now: float) -> list[pb.Member]:
         """End the memberships whose lease has run out; return them."""
@@ -191,7 +191,7 @@ class Members:
         former = [member for member in self._former.values() if member.role == role]
         return [*self.of_role(role), *former]
 
-    def leases(self) -> list[Lease]:
+    def leases(self) -> list[MemberLease]:
         """Return all members with their last sign of life, by name."""
         return sorted(self._leases.values(), key=lambda held: natural_key(held.member.name))
 
@@ -211,7 +211,7 @@ class Members:
             assert member is not None
             assert member.incarnation >= self._gone.get(name, 0)
 
-    def _lease(self, name: str, incarnation: int) -> Lease:
+    def _lease(self, name: str, incarnation: int) -> MemberLease:
         held = self._leases.get(name)
         if held is None or held.member.incarnation != incarnation:
             raise NotMember(

@@ -26,12 +26,12 @@ MAX_KEYS = 65536
 
 
 @final
-class Rounds:
+class Rendezvous:
     """The generations of trainers.
 
     Args:
         world_size: How many trainers form a generation, at most.
-        memory: What `remember` returned before a restart of the coordinator; empty at first.
+        memory: What `dump` returned before a restart of the coordinator; empty at first.
         minimum: How many do when nobody else comes; 0 for no fewer than all.
         window_s: For how long nobody else must have come.
     """
@@ -65,7 +65,7 @@ class Rounds:
                 self._awaited = set(self._joined)
                 self._joined = {}
 
-    def remember(self) -> bytes:
+    def dump(self) -> bytes:
         """Return what a restarted coordinator needs: the number, who is in it, who is awaited."""
         awaited = self._awaited if self.formed else self._awaited | self._joined.keys()
         joined = self._joined if self.formed else {}
@@ -135,7 +135,7 @@ class Rounds:
         others = (self._joined.keys() | self._awaited) - {name}
         return len(others) >= self.world_size
 
-    def settle(self, now: float) -> bool:
+    def form_after_window(self, now: float) -> bool:
         """Form a generation of those who have come, if that is enough and nobody else does.
 
         Returns:
@@ -150,7 +150,7 @@ class Rounds:
     def _form(self) -> None:
         self._ranks = {name: i for i, name in enumerate(sorted(self._joined, key=natural_key))}
 
-    def place(self, name: str, incarnation: int) -> tuple[int, int]:
+    def rank_of(self, name: str, incarnation: int) -> tuple[int, int]:
         """Return (generation, rank) of a trainer that joined.
 
         Raises:

@@ -9,7 +9,7 @@ from gradmesh.protos.limits import check_name
 
 
 @final
-class Board:
+class Reports:
     """The newest reports.
 
     Args:
@@ -72,13 +72,13 @@ class FinishedJobs:
     """The names of the newest finished jobs, and what came out of them.
 
     Args:
-        memory: What `remember` returned before a restart of the coordinator; empty at first.
+        memory: What `dump` returned before a restart of the coordinator; empty at first.
     """
 
     def __init__(self, memory: bytes = b"") -> None:
         self._results: dict[str, dict[str, float]] = json.loads(memory) if memory else {}
 
-    def remember(self) -> bytes:
+    def dump(self) -> bytes:
         """Return what a restarted coordinator needs."""
         return json.dumps(self._results).encode() if self._results else b""
 

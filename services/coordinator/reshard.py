@@ -33,7 +33,7 @@ class Reshards:
     """The newest reshard.
 
     Args:
-        memory: What `remember` returned before a restart of the coordinator; empty at first.
+        memory: What `dump` returned before a restart of the coordinator; empty at first.
     """
 
     def __init__(self, memory: bytes = b"") -> None:
@@ -43,11 +43,11 @@ class Reshards:
         # None until time is known, as after a restart of the coordinator.
         self._until: float | None = None
 
-    def remember(self) -> bytes:
+    def dump(self) -> bytes:
         """Return what a restarted coordinator needs; servers report again by themselves."""
         return self.state.SerializeToString(deterministic=True)
 
-    def shown(self) -> reshard_pb2.Reshard:
+    def status(self) -> reshard_pb2.Reshard:
         """Return the reshard with what servers have reported."""
         found = reshard_pb2.Reshard()
         found.CopyFrom(self.state)
@@ -138,15 +138,15 @@ class Reshards:
 
     def check_member(self, member: membership_pb2.Member, current: table_pb2.ShardMap) -> bool:
         """Abort if a server that takes part has restarted; return whether it has."""
-        known = self._parts(current).get(member.name, member.incarnation)
-        return known != member.incarnation and self._lose(member.name, "has restarted")
+        known = self._incarnations(current).get(member.name, member.incarnation)
+        return known != member.incarnation and self._abort_lost(member.name, "has restarted")
 
     def drop(self, name: str, current: table_pb2.ShardMap) -> bool:
         """Abort if a server that takes part is gone; return whether it does."""
         self._reports.pop(name, None)
-        return name in self._parts(current) and self._lose(name, "is gone")
+        return name in self._incarnations(current) and self._abort_lost(name, "is gone")
 
-    def _lose(self, name: str, how: str) -> bool:
+    def _abort_lost(self, name: str, how: str) -> bool:
         return self.abort(f"{name} {how}; scale again")
 
     def abort(self, why: str) -> bool:
@@ -159,9 +159,9 @@ class Reshards:
 
     def participants(self, current: table_pb2.ShardMap) -> set[str]:
         """Return the servers that the reshard cannot do without."""
-        return set(self._parts(current)) if self.may_abort else set()
+        return set(self._incarnations(current)) if self.may_abort else set()
 
-    def _parts(self, current: table_pb2.ShardMap) -> dict[str, int]:
+    def _incarnations(self, current: table_pb2.ShardMap) -> dict[str, int]:
         """Return the incarnations of the servers of both maps; none before there are two."""
         if not self.state.HasField("map"):
             return {}
@@ -184,7 +184,7 @@ class Reshards:
 
     def _advance(self, current: table_pb2.ShardMap, now: float) -> bool:
         phase = self.state.phase
-        if phase == WAITING or self._late(current):
+        if phase == WAITING or self._unfinished(current):
             return False
         if phase == DRAINING and not self._is_one_generation(current):
             return False
@@ -198,7 +198,7 @@ class Reshards:
         enter[phase]()
         return True
 
-    def _late(self, current: table_pb2.ShardMap) -> list[str]:
+    def _unfinished(self, current: table_pb2.ShardMap) -> list[str]:
         """Return the servers that have not done their part of the phase.
 
         Those that come have no steps to bring to an end. Whoever stands in for a server that is
@@ -243,7 +243,7 @@ class Reshards:
                 f"{self._seconds:g} s; start the others and scale again"
             )
         return self.abort(
-            f"{', '.join(self._late(current))} did not come to an end within {self._seconds:g} s; "
+            f"{', '.join(self._unfinished(current))} did not come to an end within {self._seconds:g} s; "
             "scale again"
         )
 

@@ -127,44 +127,44 @@ class Scaling:
         self.reshards.scale(request.parameter_servers, request.wait_s, self.shards.map, now)
         if self.reshards.state.number != before:
             self.reshards.plan(servers, self.shards.map, now)
-            self._keep()
-        return self.reshards.shown()
+            self._save()
+        return self.reshards.status()
 
     def report(self, request: reshard_pb2.ReportMoveRequest, now: float) -> reshard_pb2.Reshard:
         """Take notice of how far a server is."""
         if self.reshards.report(request, self.shards.map, now):
             if self.reshards.state.phase == ADOPTING:
                 self.shards.replace(self.reshards.state.map)
-            self._keep()
-        return self.reshards.shown()
+            self._save()
+        return self.reshards.status()
 
     def welcome(self, member: membership_pb2.Member) -> None:
         """Take notice of a process that has registered."""
         if self.reshards.check_member(member, self.shards.map):
-            self._keep()
+            self._save()
 
     def plan(self, servers: Sequence[membership_pb2.Member], now: float) -> None:
         """Go on if servers were waited for and are there."""
         if self.reshards.plan(servers, self.shards.map, now):
-            self._keep()
+            self._save()
 
     def drop(self, name: str) -> None:
         """Take notice of a process that is gone."""
         if self.reshards.drop(name, self.shards.map):
-            self._keep()
+            self._save()
 
     def expire(self, now: float) -> bool:
         """Give up what takes too long; return whether that was so."""
         given_up = self.reshards.expire(now, self.shards.map)
         if given_up:
-            self._keep()
+            self._save()
         return given_up
 
     def describe(self) -> str:
         """Return what is under way, for whoever looks; empty if nothing is."""
         if not self.number:
             return ""
-        state = self.reshards.shown()
+        state = self.reshards.status()
         return (
             f"parameter servers are being scaled to {state.parameter_servers}: {_phase(state)}, "
             f"{state.buckets_moved} of {state.buckets} buckets moved"
@@ -174,10 +174,10 @@ class Scaling:
         """Return the servers that a reshard under way cannot do without."""
         return self.reshards.participants(self.shards.map)
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         """Have the journal know the reshard, and with it the map that it has made."""
         state = self.reshards.state
-        facts = {"reshard": self.reshards.remember()}
+        facts = {"reshard": self.reshards.dump()}
         if state.phase == ADOPTING:
             facts["shard_map"] = self.shards.map.SerializeToString()
             facts["scaled"] = json.dumps([self._configured, self.shards.count]).encode()
@@ -202,7 +202,7 @@ class Scaling:
         assert len(shards) == len(set(shards))
         assert bool(shards) == bool(self.shards.map.epoch)
         assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
-        assert self._journal.fact("reshard") == self.reshards.remember()
+        assert self._journal.fact("reshard") == self.reshards.dump()
         self.reshards.check_invariants(self.shards.map)
 
 

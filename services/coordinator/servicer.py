@@ -27,7 +27,7 @@ MAX_WAIT_S = 5.0
 """Longest a call waits here before it answers "not yet", so that waiters cannot fill the server."""
 
 # Longest a server waits for news of a reshard; each holds a thread meanwhile.
-_NEWS_S = 0.5
+_UPDATES_S = 0.5
 
 
 @final
@@ -93,11 +93,11 @@ class CoordinatorServicer:
             try:
                 # Half of those who may wait: rounds and keys matter more.
                 while not self._closed and self._listeners <= self._max_waiters // 2:
-                    if until.passed or _has_news(found, request):
+                    if until.passed or _has_updates(found, request):
                         break
                     self._changed.wait(until.remaining_s())
                     # Not a sign of life: nobody has said anything since.
-                    found = self._machine.news(request)
+                    found = self._machine.updates(request)
             finally:
                 self._listeners -= 1
             return found
@@ -127,13 +127,13 @@ class CoordinatorServicer:
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
         # Anew after each change: a trainer that waits for a gap takes it as soon as there is one.
-        before = self._machine.rounds.current
+        before = self._machine.rendezvous.current
         if self._machine.join(request, self._clock()):
-            fault.point("formed", self._machine.rounds.current)
+            fault.point("formed", self._machine.rendezvous.current)
             self._changed.notify_all()
-        elif self._machine.rounds.current != before:
+        elif self._machine.rendezvous.current != before:
             self._changed.notify_all()  # a generation is over
-        return self._machine.place(request)
+        return self._machine.rank_of(request)
 
     def put_key(
         self, request: rendezvous_pb2.PutKeyRequest, call: Call
@@ -150,7 +150,7 @@ class CoordinatorServicer:
         """Wait for a value."""
         with self._changed:
             value = self._wait(
-                lambda: self._machine.rounds.get(request.generation, request.key), call.deadline
+                lambda: self._machine.rendezvous.get(request.generation, request.key), call.deadline
             )
             return rendezvous_pb2.GetKeyResponse(value=value)
 
@@ -198,7 +198,7 @@ class CoordinatorServicer:
     ) -> reshard_pb2.GetReshardResponse:
         """Read how far the newest reshard is."""
         with self._changed:
-            return reshard_pb2.GetReshardResponse(reshard=self._machine.scaling.reshards.shown())
+            return reshard_pb2.GetReshardResponse(reshard=self._machine.scaling.reshards.status())
 
     def report_move(
         self, request: reshard_pb2.ReportMoveRequest, call: Call
@@ -211,14 +211,14 @@ class CoordinatorServicer:
             if found.version != before:
                 fault.point(f"reshard-{_name(found.phase)}", found.number)
                 self._changed.notify_all()
-            until = Deadline.after(min(_NEWS_S, call.deadline.to_answer().remaining_s()))
+            until = Deadline.after(min(_UPDATES_S, call.deadline.to_answer().remaining_s()))
             self._listeners += 1
             try:
                 while not self._closed and self._listeners <= self._max_waiters // 2:
                     if until.passed or found.version != request.version:
                         break
                     self._changed.wait(until.remaining_s())
-                    found = self._machine.scaling.reshards.shown()
+                    found = self._machine.scaling.reshards.status()
             finally:
                 self._listeners -= 1
             return reshard_pb2.ReportMoveResponse(reshard=found)
@@ -311,7 +311,7 @@ class CoordinatorServicer:
             self._waiters -= 1
 
 
-def _has_news(
+def _has_updates(
     found: membership_pb2.RenewLeaseResponse, known: membership_pb2.RenewLeaseRequest
 ) -> bool:
     """Tell whether an answer says anything that the member does not know."""

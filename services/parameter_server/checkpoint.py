@@ -9,7 +9,7 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Contexts
-from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import (
     AnyRecord,
     RestoreBegun,
@@ -100,7 +100,7 @@ class Restores:
 
 
 @final
-class Copies:
+class Checkpointing:
     """The part of a store that snapshots and restores need.
 
     Args:
@@ -109,7 +109,7 @@ class Copies:
         check_epoch: Raises StaleShardMap unless the caller's map is current.
         contexts: Released when rows are replaced.
         log: Where restores are written; None for nowhere.
-        note_changed: Told of a table any row of which may have changed.
+        on_rows_changed: Told of a table any row of which may have changed.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class Copies:
         check_epoch: Callable[[int, Deadline], None],
         contexts: Contexts,
         log: Log | None = None,
-        note_changed: Callable[[str], object] = lambda table: None,
+        on_rows_changed: Callable[[str], object] = lambda table: None,
     ) -> None:
-        self._note_changed = note_changed
+        self._on_rows_changed = on_rows_changed
         self._steps = steps
         self._changed = steps.changed
         self._find = find
@@ -164,15 +164,15 @@ class Copies:
     def begin_restore(self, name: str, tables: Sequence[str], deadline: Deadline) -> None:
         """Empty tables and close them until `end_restore`."""
         held = [self._find(table, deadline) for table in tables]
-        with self._changed, in_turn(self._log):
+        with self._changed, append_lock_of(self._log):
             if self.restores.has(name):
                 return
             self.restores.begin(name, tables)
-            self._note(RestoreBegun(name, list(tables)))
+            self._log_record(RestoreBegun(name, list(tables)))
             self._contexts.release_all()
             for table in held:
                 table.reset()
-                self._note_changed(table.name)
+                self._on_rows_changed(table.name)
 
     def load_rows(
         self, restore: str, name: str, epoch: int, arrays: dict[str, Array], deadline: Deadline
@@ -188,11 +188,11 @@ class Copies:
             with self._changed:
                 self.restores.check_own(restore, name)
         table = self._find(name, deadline) if restore else self._open_table(name, deadline)
-        with in_turn(self._log):
+        with append_lock_of(self._log):
             table.restore(arrays)
-            self._note(RowsLoaded(name, list(arrays)), list(arrays.values()))
+            self._log_record(RowsLoaded(name, list(arrays)), list(arrays.values()))
         # Whoever has read rows ahead of a step gets them anew.
-        self._note_changed(name)
+        self._on_rows_changed(name)
 
     def end_restore(self, name: str, steps: Sequence[int], deadline: Deadline) -> None:
         """Open restored tables again.
@@ -200,13 +200,13 @@ class Copies:
         Raises:
             SnapshotLost: There is no such restore.
         """
-        with self._changed, in_turn(self._log):
+        with self._changed, append_lock_of(self._log):
             opened = self.restores.end(name)
             if opened:
-                self._note(RestoreEnded(name, list(steps)))
+                self._log_record(RestoreEnded(name, list(steps)))
             for table, applied in zip(opened, steps, strict=False):
                 self._find(table, deadline).steps = applied
 
-    def _note(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> None:
+    def _log_record(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> None:
         if self._log is not None:
             self._log.append(record, arrays)

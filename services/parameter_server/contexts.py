@@ -19,12 +19,12 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.autograd.tombstones import Tombstones, WorkerLru
-from gradmesh.services.parameter_server.dedupe import Marks
+from gradmesh.services.parameter_server.dedupe import DedupeEntry
 
 Slots: TypeAlias = NDArray[np.int64]
 
 
-class Part(NamedTuple):
+class TableLookup(NamedTuple):
     """The rows of one table that a lookup read, by the handles that the table gave."""
 
     table: str
@@ -42,24 +42,24 @@ class Gradient(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ahead:
+class PrefetchedLookup:
     """A lookup made ahead of its step, and the count of changes that its rows have seen."""
 
-    parts: list[Part]
+    parts: list[TableLookup]
     count: int
 
 
 @dataclass(slots=True, eq=False)
-class Context:
+class OpenContext:
     """An open context: what was read and what came back, by the caller's number of the lookup."""
 
-    lookups: dict[int, list[Part]] = field(default_factory=dict)
-    ahead: dict[int, Ahead] = field(default_factory=dict)
+    lookups: dict[int, list[TableLookup]] = field(default_factory=dict)
+    prefetched: dict[int, PrefetchedLookup] = field(default_factory=dict)
     returned: dict[int, dict[int, list[Array]]] = field(default_factory=dict)
     """Gradients by lookup, then by backward pass."""
     used_at: float = 0.0
 
-    def returned_parts(self) -> list[Part]:
+    def returned_parts(self) -> list[TableLookup]:
         """Return what was read and has gradients."""
         return [part for number in self.returned for part in self.lookups[number]]
 
@@ -96,11 +96,11 @@ class Contexts:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
-        self._open: dict[tuple[str, int, int], Context] = {}
-        self._buried = WorkerLru(Tombstones)
+        self._open: dict[tuple[str, int, int], OpenContext] = {}
+        self._tombstones = WorkerLru(Tombstones)
         self._applied = WorkerLru(Tombstones)
 
-    def remember(self, id_: context_pb2.ContextId, number: int, parts: list[Part]) -> None:
+    def add_lookup(self, id_: context_pb2.ContextId, number: int, parts: list[TableLookup]) -> None:
         """Keep the rows of a lookup; the same again changes nothing once gradients are here.
 
         Before that the newest counts: a lookup that is routed anew may ask for other rows.
@@ -113,16 +113,18 @@ class Contexts:
             if number not in context.returned:
                 context.lookups[number] = parts
 
-    def remember_ahead(self, id_: context_pb2.ContextId, number: int, ahead: Ahead) -> None:
+    def add_prefetch(
+        self, id_: context_pb2.ContextId, number: int, ahead: PrefetchedLookup
+    ) -> None:
         """Keep the rows of a lookup made ahead of its step; the newest counts.
 
         Raises:
             ContextReleased: The context is over.
         """
         with self._lock:
-            self._find(id_, create=True).ahead[number] = ahead
+            self._find(id_, create=True).prefetched[number] = ahead
 
-    def find_ahead(self, id_: context_pb2.ContextId, number: int) -> Ahead:
+    def find_prefetch(self, id_: context_pb2.ContextId, number: int) -> PrefetchedLookup:
         """Return a lookup made ahead of its step.
 
         Raises:
@@ -131,9 +133,9 @@ class Contexts:
         """
         with self._lock:
             context = self._find(id_, create=False)
-            if number not in context.ahead:
+            if number not in context.prefetched:
                 raise _not_found(id_, number)
-            return context.ahead[number]
+            return context.prefetched[number]
 
     def adopt(
         self,
@@ -141,7 +143,7 @@ class Contexts:
         source_number: int,
         target: context_pb2.ContextId | None,
         number: int,
-    ) -> Ahead:
+    ) -> PrefetchedLookup:
         """Move a lookup made ahead to the context of its step; the same again gives the same.
 
         Args:
@@ -156,17 +158,17 @@ class Contexts:
         """
         with self._lock:
             taken = None if target is None else self._find(target, create=True)
-            if taken is not None and number in taken.ahead:
-                return taken.ahead[number]
+            if taken is not None and number in taken.prefetched:
+                return taken.prefetched[number]
             given = self._find(source, create=False)
-            if source_number not in given.ahead:
+            if source_number not in given.prefetched:
                 raise _not_found(source, source_number)
-            ahead = given.ahead.pop(source_number)
+            ahead = given.prefetched.pop(source_number)
             if taken is not None:
-                taken.ahead[number] = ahead
+                taken.prefetched[number] = ahead
                 taken.lookups[number] = ahead.parts
-            if not given.ahead and not given.lookups:
-                self._bury(*_key(source))
+            if not given.prefetched and not given.lookups:
+                self._add_tombstone(*_key(source))
                 del self._open[_key(source)]
             return ahead
 
@@ -180,7 +182,7 @@ class Contexts:
         with self._lock:
             self._check(id_)
 
-    def parts(self, id_: context_pb2.ContextId, number: int) -> list[Part]:
+    def parts(self, id_: context_pb2.ContextId, number: int) -> list[TableLookup]:
         """Return what a former lookup read.
 
         Raises:
@@ -193,7 +195,7 @@ class Contexts:
                 raise _not_found(id_, number)
             return context.lookups[number]
 
-    def give_back(
+    def add_gradients(
         self, id_: context_pb2.ContextId, number: int, grads: list[Array], pass_number: int = 0
     ) -> None:
         """Keep the gradients of a lookup; the same again, of the same pass, change nothing."""
@@ -219,7 +221,7 @@ class Contexts:
             self._check_id(id_)
             held = self._open.get(_key(id_))
             here = 0 if held is None else len(held.returned)
-            if here < count and not (held is None and self._is_buried(id_)):
+            if here < count and not (held is None and self._has_tombstone(id_)):
                 raise LookupNotFound(
                     f"context {_show(id_)} brought the gradients of {count} lookups here, {here} "
                     "are left: this server restarted; run the step again",
@@ -227,25 +229,25 @@ class Contexts:
                     want=count,
                 )
 
-    def mark_applied(self, worker: str, incarnation: int, counter: int) -> None:
+    def restore_applied(self, worker: str, incarnation: int, counter: int) -> None:
         """Take notice of a context that was applied before this process began."""
         with self._lock:
             self._applied.touch(worker).add(incarnation, counter)
-            self._bury(worker, incarnation, counter)
+            self._add_tombstone(worker, incarnation, counter)
 
-    def applied_marks(self) -> list[Marks]:
+    def dump_applied(self) -> list[DedupeEntry]:
         """Return which contexts were applied, for a snapshot."""
         with self._lock:
             return [(worker, *found.dump()) for worker, found in self._applied.items()]
 
-    def load_applied(self, marks: Sequence[Marks]) -> None:
-        """Remember what `applied_marks` returned."""
+    def load_applied(self, marks: Sequence[DedupeEntry]) -> None:
+        """Remember what `dump_applied` returned."""
         with self._lock:
             for worker, incarnation, floor, counters in marks:
-                for kept in (self._applied, self._buried):
+                for kept in (self._applied, self._tombstones):
                     kept.touch(worker).load(incarnation, floor, counters)
 
-    def take(self, id_: context_pb2.ContextId) -> Context:
+    def take_gradients(self, id_: context_pb2.ContextId) -> OpenContext:
         """Bury a context to apply what was kept for it; empty if nothing was, or if it was applied.
 
         Raises:
@@ -255,11 +257,11 @@ class Contexts:
             self._check_id(id_)
             # An open context was not applied, however old it is.
             if _key(id_) not in self._open and self._was_applied(id_):
-                return Context()
+                return OpenContext()
             self._check(id_)
             self._applied.touch(id_.worker).add(id_.incarnation, id_.counter)
-            self._bury(id_.worker, id_.incarnation, id_.counter)
-            return self._open.pop(_key(id_), Context())
+            self._add_tombstone(id_.worker, id_.incarnation, id_.counter)
+            return self._open.pop(_key(id_), OpenContext())
 
     def release(self, context: context_pb2.ContextId) -> bool:
         """Bury a context; return whether anything was kept for it.
@@ -269,17 +271,17 @@ class Contexts:
         """
         with self._lock:
             self._check_id(context)
-            self._bury(context.worker, context.incarnation, context.counter)
+            self._add_tombstone(context.worker, context.incarnation, context.counter)
             return self._open.pop(_key(context), None) is not None
 
     def release_all(self) -> None:
         """Bury every open context, when a run begins anew."""
         with self._lock:
             for key in self._open:
-                self._bury(*key)
+                self._add_tombstone(*key)
             self._open.clear()
 
-    def forget_all(self) -> None:
+    def drop_all(self) -> None:
         """Forget what every open context has read here; it may look rows up again."""
         with self._lock:
             self._open.clear()
@@ -302,7 +304,7 @@ class Contexts:
             oldest = self._clock() - idle_s
             idle = [key for key, context in self._open.items() if context.used_at < oldest]
             for key in idle:
-                self._bury(*key)
+                self._add_tombstone(*key)
                 del self._open[key]
             return len(idle)
 
@@ -316,7 +318,7 @@ class Contexts:
         with self._lock:
             gone = [key for key in self._open if key[:2] == (name, incarnation)]
             for key in gone:
-                self._bury(*key)
+                self._add_tombstone(*key)
                 del self._open[key]
             return len(gone)
 
@@ -325,21 +327,21 @@ class Contexts:
         with self._lock:
             return len(self._open)
 
-    def _find(self, id_: context_pb2.ContextId, create: bool) -> Context:
+    def _find(self, id_: context_pb2.ContextId, create: bool) -> OpenContext:
         key = _key(id_)
         if key not in self._open:
             self._check(id_)
             if not create:
-                return Context()
-            self._drop_former_selves(id_)
-            self._open[key] = Context()
+                return OpenContext()
+            self._drop_older_incarnations(id_)
+            self._open[key] = OpenContext()
         self._open[key].used_at = self._clock()
         return self._open[key]
 
-    def _drop_former_selves(self, id_: context_pb2.ContextId) -> None:
+    def _drop_older_incarnations(self, id_: context_pb2.ContextId) -> None:
         """Forget what the process of that name left before it restarted."""
         for key in [k for k in self._open if k[0] == id_.worker and k[1] < id_.incarnation]:
-            self._bury(*key)
+            self._add_tombstone(*key)
             del self._open[key]
 
     def _check_id(self, id_: context_pb2.ContextId) -> None:
@@ -348,21 +350,21 @@ class Contexts:
 
     def _check(self, id_: context_pb2.ContextId) -> None:
         self._check_id(id_)
-        if self._is_buried(id_):
+        if self._has_tombstone(id_):
             raise ContextReleased(f"context {_show(id_)} is over; open a new one")
 
     def _was_applied(self, id_: context_pb2.ContextId) -> bool:
         tombstones = self._applied.get(id_.worker)
         return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
 
-    def _is_buried(self, id_: context_pb2.ContextId) -> bool:
+    def _has_tombstone(self, id_: context_pb2.ContextId) -> bool:
         if _key(id_) in self._open:
             return False
-        tombstones = self._buried.get(id_.worker)
+        tombstones = self._tombstones.get(id_.worker)
         return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
 
-    def _bury(self, worker: str, incarnation: int, counter: int) -> None:
-        self._buried.touch(worker).add(incarnation, counter)
+    def _add_tombstone(self, worker: str, incarnation: int, counter: int) -> None:
+        self._tombstones.touch(worker).add(incarnation, counter)
 
 
 def _not_found(id_: context_pb2.ContextId, number: int) -> LookupNotFound:

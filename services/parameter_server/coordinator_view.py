@@ -21,7 +21,7 @@ _ASK_S = 2.0
 
 
 @final
-class Directory:
+class CoordinatorView:
     """Asks the coordinator; `join` gives it the mesh once the server has an address."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from gradmesh.sdk.autograd.tombstones import WorkerLru
 
 _WINDOW = 4096
 
-Marks: TypeAlias = tuple[str, int, int, list[int]]
+DedupeEntry: TypeAlias = tuple[str, int, int, list[int]]
 """What is remembered of a worker: its name and incarnation, the floor, numbers above it."""
 
 
@@ -25,7 +25,7 @@ class _Seen:
 
 
 @final
-class Pushes:
+class DedupeTable:
     """The newest pushes of each worker.
 
     A worker numbers its pushes. Those within the window are remembered one by one; an older one is
@@ -79,7 +79,7 @@ class Pushes:
                 )
             return False
 
-    def remember(self, sender: tuple[str, int, int]) -> None:
+    def record(self, sender: tuple[str, int, int]) -> None:
         """Take notice of a push that took effect before this process began."""
         worker, incarnation, number = sender
         with self._lock:
@@ -91,7 +91,7 @@ class Pushes:
         """Return what lets no push begin while it is held."""
         return self._lock
 
-    def marks(self) -> list[Marks]:
+    def dump(self) -> list[DedupeEntry]:
         """Return all that is remembered, for a snapshot."""
         with self._lock:
             return [
@@ -99,14 +99,14 @@ class Pushes:
                 for worker, seen in self._seen.items()
             ]
 
-    def load(self, marks: Sequence[Marks]) -> None:
+    def load(self, marks: Sequence[DedupeEntry]) -> None:
         """Remember what `marks` returned."""
         with self._lock:
             for worker, incarnation, floor, numbers in marks:
                 seen = self._seen.touch(worker)
                 seen.incarnation, seen.floor, seen.numbers = incarnation, floor, set(numbers)
 
-    def merge(self, marks: Sequence[Marks]) -> None:
+    def merge(self, marks: Sequence[DedupeEntry]) -> None:
         """Remember what `marks` returned on another server, whose rows came here."""
         with self._lock:
             for worker, incarnation, floor, numbers in marks:

@@ -14,7 +14,7 @@ from typing import Self, final
 from gradmesh.protos.errors import DeadlineExceeded, Draining, ShardNotReady, StaleShardMap
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.registry import Shelf
+from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.table import TableShard
 
 
@@ -163,15 +163,18 @@ class Epochs:
     Args:
         name: Name of this server.
         shard_map: Returns the current map; given the epoch that a caller used, if any.
-        shelf: Whose tables must hold what the map says.
+        registry: Whose tables must hold what the map says.
     """
 
     def __init__(
-        self, name: str, shard_map: Callable[[int | None, Deadline], ShardMap], shelf: Shelf
+        self,
+        name: str,
+        shard_map: Callable[[int | None, Deadline], ShardMap],
+        registry: TableRegistry,
     ) -> None:
         self._name = name
         self._shard_map = shard_map
-        self._shelf = shelf
+        self._registry = registry
         # The newest map that gives this server the buckets that it holds.
         self._checked = 0
         # Maps before this one gave it others.
@@ -193,7 +196,7 @@ class Epochs:
         if self._next is not None and current >= self._next:
             raise ShardNotReady(f"{self._name} is adopting shard map {current}; ask again")
         if current != self._checked:
-            self._shelf.check_owned(shards)
+            self._registry.check_owned(shards)
             self._checked = current
         if epoch != current:
             raise self._stale(epoch, current)

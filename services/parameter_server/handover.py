@@ -12,11 +12,11 @@ from gradmesh.protos.sharding import ShardMap, buckets_of
 from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.log.record import MarksStaged, RunState
+from gradmesh.services.parameter_server.log.record import LoggedRun, MarksStaged
 from gradmesh.services.parameter_server.snapshots import joined, slices
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.table.cut import Block
+from gradmesh.services.parameter_server.table.table_snapshot import Block
 
 _CALL_S = 20.0
 _PAGE_BYTES = 1 << 20
@@ -82,7 +82,7 @@ class Handover:
             request = pb.StageRowsRequest(reshard=self._number, table=table, names=list(part))
             self._call(shard, "StageRows", Frame(request, list(part.values())))
 
-    def send_marks(self, store: Store) -> None:
+    def send_marks(self, store: TableStore) -> None:
         """Send what goes with the rows to all that got some.
 
         Raises:
@@ -92,7 +92,7 @@ class Handover:
         for shard in self._targets:
             self._call(shard, "StageMarks", request)
 
-    def _marks(self, store: Store) -> pb.StageMarksRequest:
+    def _marks(self, store: TableStore) -> pb.StageMarksRequest:
         run = store.steps.run
         request = pb.StageMarksRequest(
             reshard=self._number,
@@ -107,7 +107,7 @@ class Handover:
             ),
             tables=[pb.FrozenTable(name=table.name, steps=table.steps) for table in store.tables()],
         )
-        for worker, incarnation, floor, numbers in store.writer.pushes.marks():
+        for worker, incarnation, floor, numbers in store.writer.pushes.dump():
             request.pushes.add(worker=worker, incarnation=incarnation, floor=floor, numbers=numbers)
         return request
 
@@ -130,7 +130,7 @@ def marks_of(request: pb.StageMarksRequest) -> MarksStaged:
     run = request.run
     return MarksStaged(
         request.source,
-        RunState(
+        LoggedRun(
             run.origin,
             run.generation,
             run.world_size,
@@ -144,7 +144,7 @@ def marks_of(request: pb.StageMarksRequest) -> MarksStaged:
 
 
 def whole_tables(
-    store: Store, wanted: NDArray[np.bool_], *, counting: bool
+    store: TableStore, wanted: NDArray[np.bool_], *, counting: bool
 ) -> Iterator[tuple[str, Mapping[str, Array], float]]:
     """Yield the rows of wanted buckets, table by table, and how much of all that is.
 
@@ -154,23 +154,23 @@ def whole_tables(
         counting: Whether those tables are meant in which a lookup changes which rows live.
     """
     tables = [table for table in store.tables() if table.counts_uses == counting]
-    total = sum(table.changes.outflow.pieces for table in tables)
+    total = sum(table.changes.migration.pieces for table in tables)
     done = 0
     for table in tables:
-        outflow = table.changes.outflow
+        migration = table.changes.migration
         for begin, block in pages(table, wanted):
             yield table.name, block, (done + begin) / total
-        done += outflow.pieces
-        yield table.name, outflow.memory(wanted), done / total
+        done += migration.pieces
+        yield table.name, migration.memory(wanted), done / total
 
 
 def pages(table: TableShard, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, Block]]:
     """Yield the rows of wanted buckets, pieces together that are small, and how many were read."""
     held: list[Block] = []
     size = 0
-    outflow = table.changes.outflow
-    for number in range(outflow.pieces):
-        block = outflow.piece(number, wanted)
+    migration = table.changes.migration
+    for number in range(migration.pieces):
+        block = migration.piece(number, wanted)
         if block:
             held.append(block)
             size += sum(array.nbytes for array in block.values())
@@ -178,4 +178,4 @@ def pages(table: TableShard, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, B
             yield number + 1, joined(held)
             held, size = [], 0
     if held:
-        yield outflow.pieces, joined(held)
+        yield migration.pieces, joined(held)

@@ -9,14 +9,14 @@ from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.process import NOT_NEEDED, UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.servicer import SharedContexts
 from gradmesh.services.config import ParameterServerConfig
-from gradmesh.services.parameter_server.coordinator_view import Directory
+from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 from gradmesh.services.parameter_server.log import Log, Mode
 from gradmesh.services.parameter_server.log.recovery import recover
 from gradmesh.services.parameter_server.log.snapshot import LogKeeper
-from gradmesh.services.parameter_server.metrics import TableMetrics
+from gradmesh.services.parameter_server.metrics import TableCollector
 from gradmesh.services.parameter_server.migration import Mover
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 
 _log = logging.getLogger(__name__)
 
@@ -40,15 +40,15 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
     with Process(config.name, process, config, rpc) as running:
         life = running.life
         rpc.import_modules()
-        directory = Directory()
+        view = CoordinatorView()
         log = None
         if config.state_dir is not None and config.durability != "off":
             log = Log(config.state_dir, Mode(config.durability), owner=config.name)
             life.on_drain("log", lambda _: log.close())
-        store = Store(
+        store = TableStore(
             config.name,
-            directory.describe,
-            directory.shard_map,
+            view.describe,
+            view.shard_map,
             max_bytes=config.max_store_bytes,
             max_waiters=config.server_threads // 2,
             ssd_path=config.ssd_path,
@@ -59,7 +59,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             recover(store)
             keeper = LogKeeper(store, config.snapshot_bytes)
             life.on_drain("log keeper", keeper.close)
-        TableMetrics(store, running.registry)
+        TableCollector(store, running.registry)
         node = Node(
             config,
             "parameter-server",
@@ -72,7 +72,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         # First of all: a lookup that waits for a step would keep its thread, and so the process.
         life.on_drain("waits", lambda _: store.close())
         server = node.serve(
-            {_PARAMETER_SERVER: ParameterServerServicer(store, directory.check_generation)},
+            {_PARAMETER_SERVER: ParameterServerServicer(store, view.check_generation)},
             contexts=SharedContexts(store.contexts, CONTEXTS),
             max_frame_bytes=config.max_frame_bytes,
         )
@@ -83,8 +83,8 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         # Before anybody is served: what the former process was part of is over.
         store.fence(mesh.generation)
         mesh.watch_contexts(store.contexts)
-        mesh.watch_contexts(store.copies.snapshots)
-        directory.join(mesh)
+        mesh.watch_contexts(store.checkpointing.snapshots)
+        view.join(mesh)
         mover = Mover(store, mesh)
         life.on_drain("mover", mover.close)
         running.is_ready = True
@@ -92,7 +92,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(mesh.generation)
             store.contexts.release_idle(_CONTEXT_IDLE_S)
-            store.copies.snapshots.release_idle(_SNAPSHOT_IDLE_S)
-            if mover.is_emptied(_LINGER_S) and not store.copies.snapshots.count:
+            store.checkpointing.snapshots.release_idle(_SNAPSHOT_IDLE_S)
+            if mover.is_emptied(_LINGER_S) and not store.checkpointing.snapshots.count:
                 life.stop(NOT_NEEDED, "other servers hold its buckets")
     return life.exit_code

@@ -18,7 +18,7 @@ from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.services.parameter_server.gate import Kind
 from gradmesh.services.parameter_server.handover import Handover, pages, whole_tables
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 
 COPYING = reshard_pb2.RESHARD_PHASE_COPYING
 STOPPING = reshard_pb2.RESHARD_PHASE_STOPPING
@@ -53,7 +53,7 @@ class Move:
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         mesh: Mesh,
         state: reshard_pb2.Reshard,
         tell: Callable[[], object],
@@ -130,7 +130,7 @@ class Move:
     def _copy_all(self, handover: Handover) -> None:
         for table in self._store.tables():
             if not table.counts_uses:
-                table.changes.outflow.follow()
+                table.changes.migration.follow()
         buckets = int(handover.leaving.sum())
         for name, block, share in whole_tables(self._store, handover.held, counting=False):
             handover.send(name, block)
@@ -142,17 +142,17 @@ class Move:
         """Send the rows that changed since they were sent; return how many that were."""
         count = 0
         for table in self._store.tables():
-            outflow = table.changes.outflow
+            migration = table.changes.migration
             if table.counts_uses:
                 continue
-            if not outflow.is_followed:
+            if not migration.is_followed:
                 # Made since: none of its rows has been sent.
-                outflow.follow()
+                migration.follow()
                 for _, block in pages(table, handover.held):
                     handover.send(table.name, block)
-            changed = outflow.take_changed()
+            changed = migration.take_changed()
             for begin in range(0, changed.size, _FEW_ROWS):
-                handover.send(table.name, outflow.rows_of(changed[begin : begin + _FEW_ROWS]))
+                handover.send(table.name, migration.rows_of(changed[begin : begin + _FEW_ROWS]))
             count += changed.size
         return count
 
@@ -202,7 +202,7 @@ class Move:
 
     def close(self) -> None:
         """Let go of what the reshard held; may be called twice."""
-        self._store.steps.go_on()
+        self._store.steps.release()
         self._store.gate.open()
         if self._handover is not None:
             self._handover.close()
@@ -236,7 +236,7 @@ class Mover:
         mesh: Of the server.
     """
 
-    def __init__(self, store: Store, mesh: Mesh) -> None:
+    def __init__(self, store: TableStore, mesh: Mesh) -> None:
         self._store = store
         self._mesh = mesh
         self._emptied_at: float | None = None
@@ -303,7 +303,7 @@ class Mover:
         """Tell whether there is nothing to do; what was begun for another reshard is ended."""
         staged = self._store.resharding.number
         if state.phase in _OVER or staged not in (0, state.number):
-            self._settle()
+            self._end_stale()
         is_adopted = state.phase == _DONE and not staged and self._move is None
         return state.phase in _OVER or is_adopted
 
@@ -314,7 +314,7 @@ class Mover:
         held = self._mesh.servers.held_map() or self._mesh.servers.refresh(self._mesh.deadline())
         return self._mesh.name in {*held.names, *(shard.name for shard in state.map.shards)}
 
-    def _settle(self) -> None:
+    def _end_stale(self) -> None:
         """End a reshard that the coordinator speaks of no more.
 
         It was given up, unless the map has come that has no place for this server: the others do

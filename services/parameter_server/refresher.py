@@ -10,12 +10,12 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.contexts import Contexts, Part, Slots
+from gradmesh.services.parameter_server.contexts import Contexts, Slots, TableLookup
 from gradmesh.services.parameter_server.gate import Epochs, Gate, Kind
-from gradmesh.services.parameter_server.registry import Shelf
+from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.versions import Stamps
+from gradmesh.services.parameter_server.versions import RowVersions
 from gradmesh.services.parameter_server.writer import Writer
 
 
@@ -24,10 +24,10 @@ class Refresher:
     """Knows what changed since a lookup was made ahead.
 
     Args:
-        shelf: The tables.
+        registry: The tables.
         steps: The run.
         contexts: Where lookups are remembered.
-        stamps: When rows changed.
+        versions: When rows changed.
         writer: Reads rows that come and go.
         epochs: The shard map.
         gate: What is let in while buckets change hands.
@@ -35,18 +35,18 @@ class Refresher:
 
     def __init__(
         self,
-        shelf: Shelf,
+        registry: TableRegistry,
         steps: Steps,
         contexts: Contexts,
-        stamps: Stamps,
+        versions: RowVersions,
         writer: Writer,
         epochs: Epochs,
         gate: Gate,
     ) -> None:
-        self._shelf = shelf
+        self._registry = registry
         self._steps = steps
         self._contexts = contexts
-        self._stamps = stamps
+        self._versions = versions
         self._writer = writer
         self._epochs = epochs
         self._gate = gate
@@ -83,11 +83,11 @@ class Refresher:
             self._epochs.recheck(epoch)
             # Before the rows are read: what changes in between comes with the refresh.
             count = self._count_after(since)
-            ahead = self._contexts.find_ahead(source, source_number)
+            ahead = self._contexts.find_prefetch(source, source_number)
             changed = _Changed()
             for part in ahead.parts:
-                table = self._shelf[part.table]
-                changed.add(table, part.slots, self._places(table, part, since or ahead.count))
+                table = self._registry[part.table]
+                changed.add(table, part.slots, self._positions(table, part, since or ahead.count))
             return changed.read(empty), count
 
     def refresh(
@@ -117,9 +117,9 @@ class Refresher:
             empty: Gives memory for rows.
 
         Returns:
-            For each dim and type of rows the places of changed ones, counted through the tables of
-            the lookup, and these rows; nothing if none changed since a peek. And the count of
-            changes that these rows have seen.
+            For each dim and type of rows, the positions of the changed rows, counted through the
+            tables of the lookup, and these rows; nothing if none changed since a peek. And the
+            number of changes that these rows include.
 
         Raises:
             InvalidRequest: There is no such count.
@@ -135,7 +135,7 @@ class Refresher:
             self._epochs.recheck(epoch)
             count = self._count_after(since)
             ahead = self._contexts.adopt(source, source_number, context, number)
-            tables = [self._shelf[part.table] for part in ahead.parts]
+            tables = [self._registry[part.table] for part in ahead.parts]
             for table, part in zip(tables, ahead.parts, strict=True):
                 if not _comes_and_goes(table):
                     self._writer.prepare(table, part.slots)
@@ -148,7 +148,9 @@ class Refresher:
                     rows = self._writer.read(table, part.slots)
                     changed.add(table, part.slots, np.arange(part.slots.size), rows)
                 else:
-                    changed.add(table, part.slots, self._places(table, part, since or ahead.count))
+                    changed.add(
+                        table, part.slots, self._positions(table, part, since or ahead.count)
+                    )
             return changed.read(empty), count
 
     def _count_after(self, since: int) -> int:
@@ -157,16 +159,16 @@ class Refresher:
         Raises:
             InvalidRequest: A count that was never given out is said to lie before it.
         """
-        count = self._stamps.count
+        count = self._versions.count
         if since > count:
             raise InvalidRequest(f"since is {since}, and there were {count} changes so far")
         return count
 
-    def _places(self, table: TableShard, part: Part, since: int) -> Array:
-        """Return the places of rows that changed after a count; no use of rows counts here."""
+    def _positions(self, table: TableShard, part: TableLookup, since: int) -> Array:
+        """Return the positions of rows that changed after a count; no use of rows counts here."""
         if _comes_and_goes(table):
             return np.empty(0, np.int64)
-        return self._stamps.since(since, part.table, part.slots)
+        return self._versions.since(since, part.table, part.slots)
 
 
 class _Some(NamedTuple):
@@ -174,7 +176,7 @@ class _Some(NamedTuple):
 
     table: TableShard
     slots: Slots
-    places: Array
+    positions: Array
     rows: Array | None
 
 
@@ -187,27 +189,27 @@ class _Changed:
         self._sizes: Counter[tuple[int, Any]] = Counter()
 
     def add(
-        self, table: TableShard, slots: Slots, places: Array, rows: Array | None = None
+        self, table: TableShard, slots: Slots, positions: Array, rows: Array | None = None
     ) -> None:
         """Take changed rows of one table.
 
         Args:
             table: The table.
             slots: All rows that were looked up in it.
-            places: Which of them changed.
+            positions: Which of them changed.
             rows: These; None to read them.
         """
         kind = table.dim, table.dtype
-        some = _Some(table, slots[places], places + self._sizes[kind], rows)
+        some = _Some(table, slots[positions], positions + self._sizes[kind], rows)
         self._kinds.setdefault(kind, []).append(some)
         self._sizes[kind] += slots.size
 
     def read(self, empty: ArrayAllocator) -> list[Array]:
-        """Return the places and the rows of each kind."""
+        """Return the positions and the rows of each kind."""
         arrays: list[Array] = []
         for (dim, dtype), every in self._kinds.items():
-            places = np.concatenate([some.places for some in every])
-            rows = empty((places.size, dim), dtype)
+            positions = np.concatenate([some.positions for some in every])
+            rows = empty((positions.size, dim), dtype)
             at = 0
             for some in every:
                 if some.slots.size:
@@ -217,7 +219,7 @@ class _Changed:
                     else:
                         out[:] = some.rows
                     at += some.slots.size
-            arrays += (places, rows)
+            arrays += (positions, rows)
         return arrays
 
 

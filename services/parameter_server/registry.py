@@ -12,14 +12,14 @@ from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import ShardMismatch, ShardNotReady, StaleShardMap
 from gradmesh.protos.sharding import BUCKETS, ShardMap
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import TableMade
 from gradmesh.services.parameter_server.table import Budget, TableShard
 from gradmesh.services.parameter_server.table.index import Handles
 
 
 @final
-class Shelf:
+class TableRegistry:
     """Tables by name; one that is there stays there.
 
     Args:
@@ -110,7 +110,7 @@ class Shelf:
                 epoch=shards.epoch,
             )
         record = TableMade(spec.SerializeToString(deterministic=True), self._owned(shards))
-        with in_turn(self._log):
+        with append_lock_of(self._log):
             made = self.revive(record)
             if self._log is not None:
                 self._log.append(record)

@@ -17,25 +17,25 @@ from gradmesh.protos.errors import InvalidRequest, ReshardAborted, ShardNotReady
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.checkpoint import Copies
+from gradmesh.services.parameter_server.checkpoint import Checkpointing
 from gradmesh.services.parameter_server.contexts import Contexts
 from gradmesh.services.parameter_server.gate import Epochs
-from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import (
     AnyRecord,
+    LoggedRun,
     MarksStaged,
     MoveBegun,
     MoveDropped,
     Resharded,
     RowsStaged,
-    RunState,
     TableStaged,
 )
-from gradmesh.services.parameter_server.registry import Shelf
+from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.staging import Staging, bits, fill
 from gradmesh.services.parameter_server.steps import Steps
-from gradmesh.services.parameter_server.versions import Stamps
+from gradmesh.services.parameter_server.versions import RowVersions
 from gradmesh.services.parameter_server.writer import Writer
 
 _log = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ class Resharding:
     """The part of a store that a reshard needs.
 
     Args:
-        shelf: The tables.
+        registry: The tables.
         steps: The run.
         contexts: What contexts have read.
-        stamps: What changed since when.
+        versions: What changed since when.
         writer: Remembers pushes.
         copies: Snapshots that wait for a step.
         epochs: Told of the map to come.
@@ -61,21 +61,21 @@ class Resharding:
 
     def __init__(
         self,
-        shelf: Shelf,
+        registry: TableRegistry,
         steps: Steps,
         contexts: Contexts,
-        stamps: Stamps,
+        versions: RowVersions,
         writer: Writer,
-        copies: Copies,
+        checkpointing: Checkpointing,
         epochs: Epochs,
         log: Log | None,
     ) -> None:
-        self._shelf = shelf
+        self._registry = registry
         self._steps = steps
         self._contexts = contexts
-        self._stamps = stamps
+        self._versions = versions
         self._writer = writer
-        self._copies = copies
+        self._checkpointing = checkpointing
         self._epochs = epochs
         self._log = log
         # Makes what comes one after the other; taken before all other locks.
@@ -122,22 +122,22 @@ class Resharding:
         Raises:
             ReshardAborted: Tables are being restored; their rows are nobody's yet.
         """
-        if self._copies.restores.under_way():
+        if self._checkpointing.restores.under_way():
             raise ReshardAborted("tables are being restored; scale again when that is over")
         if self.number == number:
             self._epochs.expect(epoch)
             return
         masks = (np.packbits(owned).tobytes(), np.packbits(kept).tobytes())
         begun = MoveBegun(number, *masks, is_new, servers)
-        with self._lock, in_turn(self._log):
-            self._note(begun)
+        with self._lock, append_lock_of(self._log):
+            self._log_record(begun)
             self.start(begun)
         self._epochs.expect(epoch)
 
     def start(self, begun: MoveBegun) -> None:
         """Begin without a record; nobody is served before the map to come is known."""
         self._epochs.expect(0)
-        self.staging = Staging(begun, self._shelf.new_budget(), self._shelf.build)
+        self.staging = Staging(begun, self._registry.new_budget(), self._registry.build)
 
     def _own(self, number: int) -> Staging:
         if number <= self._over:
@@ -163,12 +163,12 @@ class Resharding:
         fault.point("stage-rows", number)
         if "rows" not in arrays and "buckets" not in arrays:
             raise InvalidRequest(f"table {name!r}: {sorted(arrays)} are no rows to stage")
-        spec = self._shelf.spec_of(name, deadline)
-        with self._lock, in_turn(self._log):
+        spec = self._registry.spec_of(name, deadline)
+        with self._lock, append_lock_of(self._log):
             staging = self._own(number)
             fill(staging.table(spec), arrays)
-            self._note_table(staging, spec)
-            self._note(RowsStaged(name, list(arrays)), list(arrays.values()))
+            self._log_table(staging, spec)
+            self._log_record(RowsStaged(name, list(arrays)), list(arrays.values()))
 
     def stage_marks(self, number: int, marks: MarksStaged, deadline: Deadline) -> None:
         """Keep what goes with the rows of a server; when this returns, all is in the log.
@@ -179,22 +179,22 @@ class Resharding:
             StoreFull: A table does not fit.
         """
         self._own(number)
-        specs = [self._shelf.spec_of(name, deadline) for name in marks.steps]
-        with self._lock, in_turn(self._log):
+        specs = [self._registry.spec_of(name, deadline) for name in marks.steps]
+        with self._lock, append_lock_of(self._log):
             staging = self._own(number)
             for spec in specs:
                 staging.table(spec)
-                self._note_table(staging, spec)
-            staging.check_room(self._shelf.all())
+                self._log_table(staging, spec)
+            staging.check_room(self._registry.all())
             staging.marks[marks.source] = marks
-            last = self._note(marks)
+            last = self._log_record(marks)
         self._writer.wait(last)
 
-    def _note_table(self, staging: Staging, spec: table_pb2.TableSpec) -> None:
+    def _log_table(self, staging: Staging, spec: table_pb2.TableSpec) -> None:
         """Write of a table to come, before the first record that needs it."""
-        if spec.name not in staging.noted:
-            staging.noted.add(spec.name)
-            self._note(TableStaged(spec.SerializeToString(deterministic=True)))
+        if spec.name not in staging.logged:
+            staging.logged.add(spec.name)
+            self._log_record(TableStaged(spec.SerializeToString(deterministic=True)))
 
     def keep(self, name: str, arrays: dict[str, Array]) -> None:
         """Copy rows that stay here; without a record, for they are in the log already.
@@ -204,7 +204,7 @@ class Resharding:
         """
         with self._lock:
             if self.staging is not None:
-                fill(self.staging.table(self._shelf[name].spec), arrays)
+                fill(self.staging.table(self._registry[name].spec), arrays)
 
     def check_room(self, *, kept: bool = False) -> None:
         """Return if what comes, and what is here and stays, will fit.
@@ -217,16 +217,16 @@ class Resharding:
         """
         with self._lock:
             if self.staging is not None:
-                self.staging.check_room(self._shelf.all())
+                self.staging.check_room(self._registry.all())
                 self.staging.has_kept = kept
 
     def drop(self) -> None:
         """Give the reshard up: what came is forgotten."""
-        for table in self._shelf.all():
-            table.changes.outflow.stop()
+        for table in self._registry.all():
+            table.changes.migration.stop()
         if self.staging is not None:
-            with self._lock, in_turn(self._log):
-                self._note(MoveDropped(self.number))
+            with self._lock, append_lock_of(self._log):
+                self._log_record(MoveDropped(self.number))
                 self.forget()
 
     def forget(self) -> None:
@@ -268,25 +268,31 @@ class Resharding:
         if self.staging is not None:
             # In this order, as whoever changes rows takes them.
             changed, pushes = self._steps.changed, self._writer.pushes
-            with self._lock, self._shelf.paused(), changed, pushes.paused(), in_turn(self._log):
+            with (
+                self._lock,
+                self._registry.paused(),
+                changed,
+                pushes.paused(),
+                append_lock_of(self._log),
+            ):
                 record = Resharded(self.number)
                 self.finish()
-                self._note(record)
+                self._log_record(record)
                 fault.point("resharded", record.number)
                 self._writer.flush()
                 self._steps.alone = alone
         self._epochs.advance(epoch)
-        _log.info("resharded", extra={"epoch": epoch, "tables": len(self._shelf.all())})
+        _log.info("resharded", extra={"epoch": epoch, "tables": len(self._registry.all())})
 
     def finish(self) -> None:
         """Take the tables to come, without a record."""
         staging = self.staging
         assert staging is not None
         with staging.over_budget():
-            for old in self._shelf.all():
+            for old in self._registry.all():
                 staging.take_over(old)
-                self._stamps.forget(old.name)
-        staging.note_steps()
+                self._versions.forget(old.name)
+        staging.adopt_steps()
         for marks in staging.marks.values():
             self._writer.pushes.merge(marks.pushes)
         if not bits(staging.begun.owned).any():
@@ -294,16 +300,16 @@ class Resharding:
             self._steps.run = Run()
         elif staging.begun.is_new:
             self._steps.run = _newest_run([marks.run for marks in staging.marks.values()])
-        self._contexts.forget_all()
-        self._copies.snapshots.drop_armed()
-        self._shelf.replace(staging.tables, staging.made, staging.budget)
+        self._contexts.drop_all()
+        self._checkpointing.snapshots.drop_armed()
+        self._registry.replace(staging.tables, staging.made, staging.budget)
         self.forget()
 
-    def _note(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> int:
+    def _log_record(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> int:
         return 0 if self._log is None else self._log.append(record, arrays)
 
 
-def _newest_run(held: Sequence[RunState]) -> Run:
+def _newest_run(held: Sequence[LoggedRun]) -> Run:
     """Return the run that other servers hold; one that never began if they hold none in common."""
     if len({(run.origin, run.generation, run.steps) for run in held}) != 1:
         return Run()

@@ -136,7 +136,7 @@ class Run:
         self.applied_steps = min(self.own_steps)
 
 
-def check_sensible(generation: int, world_size: int, origin: int) -> None:
+def check_run(generation: int, world_size: int, origin: int) -> None:
     """Return if a run can be.
 
     Raises:

@@ -14,7 +14,7 @@ from gradmesh.sdk.transport.server import Call
 from gradmesh.services.parameter_server.gate import Kind
 from gradmesh.services.parameter_server.handover import marks_of
 from gradmesh.services.parameter_server.metrics import table_report
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 
 
 @final
@@ -29,7 +29,7 @@ class ParameterServerServicer:
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         check_generation: Callable[[int, Deadline], object] = lambda generation, deadline: None,
     ) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class ParameterServerServicer:
     def inspect_run(self, request: pb.InspectRunRequest, call: Call) -> pb.InspectRunResponse:
         """Tell how far the run is, with older generations shut out."""
         self._check_generation(request.generation, call.deadline)
-        run = self._store.steps.look(request.generation)
+        run = self._store.steps.inspect(request.generation)
         return pb.InspectRunResponse(
             origin=run.origin,
             generation=run.generation,
@@ -82,7 +82,7 @@ class ParameterServerServicer:
             peek=call.caller.only_reads,
             empty=np.empty if wire else call.empty,
         )
-        self._store.note_asked(tables, request.arrays, message.asked)
+        self._store.count_asked(tables, request.arrays, message.asked)
         if wire:
             rows = [array for part in rows for array in pack(part, wire)]
         return Frame(pb.LookupResponse(), rows)
@@ -169,7 +169,7 @@ class ParameterServerServicer:
         step = request.step if request.HasField("step") else None
         if request.shard_epoch:
             self._store.epochs.check(request.shard_epoch, call.deadline)
-        return self._store.copies.begin_snapshot(
+        return self._store.checkpointing.begin_snapshot(
             request.snapshot,
             request.tables,
             step,
@@ -182,7 +182,7 @@ class ParameterServerServicer:
         self, request: pb.ReadSnapshotRequest, call: Call
     ) -> Frame[pb.ReadSnapshotResponse]:
         """Read a part of a frozen table."""
-        page, following = self._store.copies.snapshots.read(
+        page, following = self._store.checkpointing.snapshots.read(
             request.snapshot, request.table, request.cursor, request.max_bytes
         )
         message = pb.ReadSnapshotResponse(next_cursor=following, names=list(page))
@@ -190,13 +190,13 @@ class ParameterServerServicer:
 
     def end_snapshot(self, request: pb.EndSnapshotRequest, call: Call) -> pb.EndSnapshotResponse:
         """Let a snapshot go."""
-        self._store.copies.snapshots.end(request.snapshot, request.stored)
+        self._store.checkpointing.snapshots.end(request.snapshot, request.stored)
         return pb.EndSnapshotResponse()
 
     def begin_restore(self, request: pb.BeginRestoreRequest, call: Call) -> pb.BeginRestoreResponse:
         """Empty tables for a restore."""
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
-            self._store.copies.begin_restore(request.restore, request.tables, call.deadline)
+            self._store.checkpointing.begin_restore(request.restore, request.tables, call.deadline)
         return pb.BeginRestoreResponse()
 
     def load_rows(self, request: Frame[pb.LoadRowsRequest], call: Call) -> pb.LoadRowsResponse:
@@ -206,7 +206,7 @@ class ParameterServerServicer:
         _check_count(len(set(message.names)), len(message.names), "each name once")
         arrays = dict(zip(message.names, request.arrays, strict=True))
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
-            self._store.copies.load_rows(
+            self._store.checkpointing.load_rows(
                 message.restore, message.table, message.shard_epoch, arrays, call.deadline
             )
         return pb.LoadRowsResponse()
@@ -214,7 +214,7 @@ class ParameterServerServicer:
     def end_restore(self, request: pb.EndRestoreRequest, call: Call) -> pb.EndRestoreResponse:
         """Open restored tables."""
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
-            self._store.copies.end_restore(request.restore, request.steps, call.deadline)
+            self._store.checkpointing.end_restore(request.restore, request.steps, call.deadline)
         return pb.EndRestoreResponse()
 
     def stage_rows(self, request: Frame[pb.StageRowsRequest], call: Call) -> pb.StageRowsResponse:

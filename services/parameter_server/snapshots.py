@@ -14,7 +14,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.process import fault
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.table.cut import Block
+from gradmesh.services.parameter_server.table.table_snapshot import Block
 
 Owner: TypeAlias = tuple[str, int]
 """Name and incarnation of the process that asked for a snapshot; no name where it does not say."""

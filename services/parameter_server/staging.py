@@ -32,7 +32,7 @@ class Staging:
         tables: The tables to come, by name.
         made: What they are.
         marks: What goes with the rows, by the server that sent it.
-        noted: Tables whose beginning is in the log.
+        logged: Tables whose beginning is in the log.
         has_kept: Whether rows that stay are in the tables to come already, but for tables that
             count uses.
     """
@@ -49,7 +49,7 @@ class Staging:
         self.tables: dict[str, TableShard] = {}
         self.made: dict[str, TableMade] = {}
         self.marks: dict[str, MarksStaged] = {}
-        self.noted: set[str] = set()
+        self.logged: set[str] = set()
         self.has_kept = False
 
     def table(self, spec: table_pb2.TableSpec) -> TableShard:
@@ -94,20 +94,20 @@ class Staging:
         kept = bits(self.begun.kept)
         if not kept.any():
             return
-        table, outflow = self.table(old.spec), old.changes.outflow
+        table, migration = self.table(old.spec), old.changes.migration
         table.steps = max(table.steps, old.steps)
         if self.has_kept and not old.counts_uses:
             return
-        for number in range(outflow.pieces):
-            self._fill(table, outflow.piece(number, kept))
-        self._fill(table, outflow.memory(kept))
+        for number in range(migration.pieces):
+            self._fill(table, migration.piece(number, kept))
+        self._fill(table, migration.memory(kept))
 
     @staticmethod
     def _fill(table: TableShard, block: dict[str, Array]) -> None:
         if block:
             fill(table, block)
 
-    def note_steps(self) -> None:
+    def adopt_steps(self) -> None:
         """Have the tables to come count as many steps as those that their rows come from."""
         for marks in self.marks.values():
             for name, steps in marks.steps.items():

@@ -66,7 +66,7 @@ class Steps:
         self._contexts = contexts
         self._writer = writer
         self._max_waiters = max_waiters
-        self.reached: Callable[[Run], object] = lambda run: None
+        self.on_step: Callable[[Run], object] = lambda run: None
         self.changed = threading.Condition()
         self.run = Run()
         self.waiters = 0
@@ -104,7 +104,7 @@ class Steps:
             self._closed = True
             self.changed.notify_all()
 
-    def look(self, generation: int) -> Run:
+    def inspect(self, generation: int) -> Run:
         """Return the run after shutting out every generation before the caller's.
 
         Raises:
@@ -155,8 +155,8 @@ class Steps:
         """
         goes_on = begun.origin != begun.generation
         if goes_on:
-            self._settle(begun)
-        self._writer.note(begun, ())
+            self._resume_run(begun)
+        self._writer.log_record(begun, ())
         self.run = Run(
             begun.generation,
             begun.world_size,
@@ -167,7 +167,7 @@ class Steps:
         self._begun = begun.steps
         self.changed.notify_all()
 
-    def _settle(self, begun: RunBegun) -> None:
+    def _resume_run(self, begun: RunBegun) -> None:
         """Bring the rows to the step that all servers have prepared."""
         run, steps = self.run, begun.steps
         if run.origin != begun.origin or not run.applied_steps <= steps <= run.prepared_steps:
@@ -182,7 +182,7 @@ class Steps:
         if steps > run.applied_steps:
             self._commit()
         elif run.prepared is not None:
-            self._writer.note(StepAborted(run.applied_steps), ())
+            self._writer.log_record(StepAborted(run.applied_steps), ())
             run.prepared = None
 
     def wait_to_begin(
@@ -251,7 +251,7 @@ class Steps:
                     worker=self._name,
                 )
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         """Let every step begin; may be called twice."""
         with self.changed:
             self._hold = None
@@ -277,7 +277,7 @@ class Steps:
             try:
                 while True:
                     self.check(mark)
-                    self._learn(mark)
+                    self._commit_if_confirmed(mark)
                     if is_true():
                         return
                     if self._closed:
@@ -306,7 +306,7 @@ class Steps:
                 current=self._fence,
             )
 
-    def _learn(self, mark: context_pb2.StepMark) -> None:
+    def _commit_if_confirmed(self, mark: context_pb2.StepMark) -> None:
         """Apply what is prepared if a mark shows that all servers have prepared it."""
         if mark.step > self.run.applied_steps and self.run.prepared is not None:
             self._commit()
@@ -321,7 +321,7 @@ class Steps:
         """
         with self.changed:
             self.check(mark)
-            self._learn(mark)
+            self._commit_if_confirmed(mark)
             if self._is_held(mark):
                 raise StaleShardMap(
                     f"step {mark.step} begins when buckets have changed hands; fetch the shard map "
@@ -333,7 +333,7 @@ class Steps:
                 return self._contribute_own(context, mark)
             if not self.run.has(mark):
                 self.run.check_ahead(mark)
-                self.run.stage(mark, self._contexts.take(context).gradients())
+                self.run.stage(mark, self._contexts.take_gradients(context).gradients())
                 fault.point("staged", mark.step)
             self._prepare()
             return self.run.prepared_steps
@@ -343,7 +343,7 @@ class Steps:
         if not self.run.has(mark):
             self._writer.apply_context(context, mark)
             self.run.advance(mark.rank, mark.step + 1)
-            self.reached(self.run)
+            self.on_step(self.run)
             self.changed.notify_all()
         return self.run.own_steps[mark.rank]
 
@@ -353,13 +353,13 @@ class Steps:
             record = StepPrepared(self.run.applied_steps, tables, self.alone)
             fault.point("before-prepare", self.run.applied_steps)
             try:
-                self._prepared_number = self._writer.note(record, merged)
+                self._prepared_number = self._writer.log_record(record, merged)
             except BaseException:
                 self.run.prepared = None  # the ranks ask again
                 raise
             fault.point("prepared", self.run.applied_steps)
             if self.alone:
-                self._commit(noted=True)
+                self._commit(logged=True)
             self.changed.notify_all()
 
     def commit(self, mark: context_pb2.StepMark) -> int:
@@ -385,12 +385,12 @@ class Steps:
             self._writer.flush()
             return self.run.applied_steps
 
-    def _commit(self, noted: bool = False) -> None:
+    def _commit(self, logged: bool = False) -> None:
         step, gradients = self.run.applied_steps, self.run.prepared
         assert gradients is not None
         fault.point("before-commit", step)
-        self._writer.commit(step, gradients, noted=noted)
+        self._writer.commit(step, gradients, logged=logged)
         self.run.commit()
         fault.point("committed", step)
-        self.reached(self.run)
+        self.on_step(self.run)
         self.changed.notify_all()

@@ -20,25 +20,30 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.checkpoint import Copies
-from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
+from gradmesh.services.parameter_server.checkpoint import Checkpointing
+from gradmesh.services.parameter_server.contexts import (
+    Contexts,
+    Gradient,
+    PrefetchedLookup,
+    TableLookup,
+)
 from gradmesh.services.parameter_server.gate import Epochs, Gate, Kind, kind_of_lookup
-from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import RunBegun
 from gradmesh.services.parameter_server.refresher import Refresher
-from gradmesh.services.parameter_server.registry import Shelf
+from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.resharding import Resharding
-from gradmesh.services.parameter_server.run import check_sensible
+from gradmesh.services.parameter_server.run import check_run
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.versions import Stamps
+from gradmesh.services.parameter_server.versions import RowVersions
 from gradmesh.services.parameter_server.writer import Writer
 
 _log = logging.getLogger(__name__)
 
 
 @final
-class Store:
+class TableStore:
     """All tables of one server.
 
     Args:
@@ -70,8 +75,8 @@ class Store:
         self.log = log
         self.gate = Gate(name, max_waiters)
         self.contexts = Contexts()
-        self._stamps = Stamps()
-        self.shelf = Shelf(
+        self._versions = RowVersions()
+        self.registry = TableRegistry(
             name,
             describe,
             shard_map,
@@ -80,8 +85,8 @@ class Store:
             max_ssd_bytes=max_ssd_bytes,
             log=log,
         )
-        self.epochs = Epochs(name, shard_map, self.shelf)
-        self.writer = Writer(self.shelf, self.contexts, self._stamps, log)
+        self.epochs = Epochs(name, shard_map, self.registry)
+        self.writer = Writer(self.registry, self.contexts, self._versions, log)
         self.steps = Steps(
             name,
             self.contexts,
@@ -89,19 +94,30 @@ class Store:
             max_waiters=max_waiters,
         )
         self.refresher = Refresher(
-            self.shelf, self.steps, self.contexts, self._stamps, self.writer, self.epochs, self.gate
-        )
-        self.copies = Copies(
-            self.steps, self.shelf.find, self.epochs.check, self.contexts, log, self._stamps.forget
-        )
-        self.steps.reached = self.copies.reach
-        self.resharding = Resharding(
-            self.shelf,
+            self.registry,
             self.steps,
             self.contexts,
-            self._stamps,
+            self._versions,
             self.writer,
-            self.copies,
+            self.epochs,
+            self.gate,
+        )
+        self.checkpointing = Checkpointing(
+            self.steps,
+            self.registry.find,
+            self.epochs.check,
+            self.contexts,
+            log,
+            self._versions.forget,
+        )
+        self.steps.on_step = self.checkpointing.reach
+        self.resharding = Resharding(
+            self.registry,
+            self.steps,
+            self.contexts,
+            self._versions,
+            self.writer,
+            self.checkpointing,
             self.epochs,
             log,
         )
@@ -114,8 +130,8 @@ class Store:
             StoreFull: Its rows do not fit.
             ShardNotReady: It is being restored.
         """
-        self.copies.restores.check_open(name)
-        return self.shelf.find(name, deadline)
+        self.checkpointing.restores.check_open(name)
+        return self.registry.find(name, deadline)
 
     def start_run(
         self,
@@ -147,12 +163,12 @@ class Store:
             RunLost: The run that shall go on is not here, or not at that step.
             InvalidRequest: It began with another number of trainers, or there are none.
         """
-        check_sensible(generation, world_size, origin)
+        check_run(generation, world_size, origin)
         with self.steps.changed:
             if self.steps.has_begun(generation, world_size):
                 return
         with self.gate.passing(Kind.CHANGES, deadline):
-            held = [self.shelf.find(name, deadline) for name in tables]
+            held = [self.registry.find(name, deadline) for name in tables]
             alone = len(self._shard_map(None, deadline).names) == 1
             reset = [] if origin or keep_rows else held
             names = [table.name for table in reset]
@@ -164,16 +180,16 @@ class Store:
         )
 
     def _begin_run(self, begun: RunBegun, reset: Sequence[TableShard], alone: bool) -> None:
-        with self.steps.changed, in_turn(self.log):
+        with self.steps.changed, append_lock_of(self.log):
             if self.steps.has_begun(begun.generation, begun.world_size):
                 return
             self.steps.alone = alone
             self.steps.begin(begun)
             self.contexts.release_all()
-            self.copies.restores.drop(begun.reset)
+            self.checkpointing.restores.drop(begun.reset)
             for table in reset:
                 table.reset()
-                self._stamps.forget(table.name)
+                self._versions.forget(table.name)
 
     def fence(self, generation: int) -> None:
         """Take notice of the trainers' current generation; waits of an older run end."""
@@ -221,14 +237,16 @@ class Store:
         with self.gate.passing(kind_of_lookup(tables, begins=begins, peek=ahead or peek), deadline):
             self.epochs.recheck(epoch)
             # Before the rows are read: what changes in between comes with the refresh.
-            count = self._stamps.watch(names) if ahead else 0
+            count = self._versions.watch(names) if ahead else 0
             parts = [
-                Part(table.name, table.slots_of(wanted), table.steps)
+                TableLookup(table.name, table.slots_of(wanted), table.steps)
                 for table, wanted in zip(tables, ids, strict=True)
             ]
             # A table alone makes all of its rows or none.
             if not ahead and not peek and len(parts) > 1:
-                self.shelf.check_room([(self.shelf[part.table], part.slots) for part in parts])
+                self.registry.check_room(
+                    [(self.registry[part.table], part.slots) for part in parts]
+                )
             # What is read ahead is used when its step comes.
             rows = [
                 self.writer.read(
@@ -240,9 +258,9 @@ class Store:
                 for table, part in zip(tables, parts, strict=True)
             ]
             if ahead and context is not None:
-                self.contexts.remember_ahead(context, number, Ahead(parts, count))
+                self.contexts.add_prefetch(context, number, PrefetchedLookup(parts, count))
             elif context is not None:
-                self.contexts.remember(context, number, parts)
+                self.contexts.add_lookup(context, number, parts)
             return rows
 
     def backward(
@@ -274,11 +292,11 @@ class Store:
                 want=len(parts),
             )
         fitting = [
-            self.shelf[part.table].check_grads(part.slots, rows)
+            self.registry[part.table].check_grads(part.slots, rows)
             for part, rows in zip(parts, grads, strict=True)
         ]
         kept = [rows.copy() for rows in fitting] if borrowed else fitting
-        self.contexts.give_back(context, number, kept, pass_number)
+        self.contexts.add_gradients(context, number, kept, pass_number)
 
     def apply(
         self,
@@ -347,10 +365,10 @@ class Store:
                 gradients.append(Gradient(table.name, slots, table.check_grads(slots, rows)))
             return self.writer.push(sender, gradients)
 
-    def note_asked(self, names: Sequence[str], ids: Sequence[Array], asked: Sequence[int]) -> None:
+    def count_asked(self, names: Sequence[str], ids: Sequence[Array], asked: Sequence[int]) -> None:
         """Count ids that callers wanted, before they removed repeated ones; unsaid, none were."""
         for name, count in zip(names, asked or [some.size for some in ids], strict=False):
-            self.shelf[name].figures.asked += count
+            self.registry[name].stats.asked += count
 
     def lag_steps(self) -> int:
         """Return how many steps of the run have begun here and are not applied yet."""
@@ -359,4 +377,4 @@ class Store:
 
     def tables(self) -> list[TableShard]:
         """Return all tables that this server has made."""
-        return self.shelf.all()
+        return self.registry.all()

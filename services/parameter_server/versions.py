@@ -22,7 +22,7 @@ _MOST = int(np.iinfo(_CELL).max)
 
 
 @final
-class _TableStamps:
+class _TableVersions:
     """The last changes of the rows of one table after a count.
 
     Args:
@@ -33,19 +33,19 @@ class _TableStamps:
     def __init__(self, begin: int, bits: int) -> None:
         self.begin = begin
         self._bits = bits
-        # Pages that were never written take no memory: a small table's stamps stay small.
+        # Pages that were never written take no memory: a small table's versions stay small.
         self._counts = np.zeros(1 << bits, _CELL)
 
     def set(self, slots: Slots, count: int) -> None:
         kernels.mark_changed(self._counts, slots, count - self.begin, self._bits)
 
     def after(self, slots: Slots, count: int) -> NDArray[np.int64]:
-        places, since = np.empty(slots.size, np.int64), count - self.begin
-        return places[: kernels.changed_after(self._counts, slots, since, self._bits, places)]
+        positions, since = np.empty(slots.size, np.int64), count - self.begin
+        return positions[: kernels.changed_after(self._counts, slots, since, self._bits, positions)]
 
 
 @final
-class Stamps:
+class RowVersions:
     """What changed in the tables that are watched, in bounded memory.
 
     Args:
@@ -58,7 +58,7 @@ class Stamps:
         self._most = most
         self._lock = threading.Lock()  # guards all below
         self._count = 0
-        self._stamps: dict[str, _TableStamps] = {}
+        self._versions: dict[str, _TableVersions] = {}
 
     def watch(self, tables: Iterable[str]) -> int:
         """Begin to remember; return the count of now.
@@ -67,8 +67,8 @@ class Stamps:
         """
         with self._lock:
             for table in tables:
-                if table not in self._stamps:
-                    self._stamps[table] = _TableStamps(self._count, self._cell_bits)
+                if table not in self._versions:
+                    self._versions[table] = _TableVersions(self._count, self._cell_bits)
             return self._count
 
     @property
@@ -80,25 +80,25 @@ class Stamps:
         """Take notice that rows of a table have changed; called after the change."""
         with self._lock:
             self._count += 1
-            stamps = self._stamps.get(table)
-            if stamps is None:
+            versions = self._versions.get(table)
+            if versions is None:
                 return
-            if self._count - stamps.begin > self._most:
-                self._stamps[table] = _TableStamps(self._count, self._cell_bits)
+            if self._count - versions.begin > self._most:
+                self._versions[table] = _TableVersions(self._count, self._cell_bits)
             else:
-                stamps.set(slots, self._count)
+                versions.set(slots, self._count)
 
     def forget(self, table: str) -> None:
         """Take notice that any row of a table may have changed; called after the change."""
         with self._lock:
             self._count += 1
-            if table in self._stamps:
-                self._stamps[table] = _TableStamps(self._count, self._cell_bits)
+            if table in self._versions:
+                self._versions[table] = _TableVersions(self._count, self._cell_bits)
 
     def since(self, count: int, table: str, slots: Slots) -> NDArray[np.int64]:
-        """Return which of the slots may have changed after a count, as places among them."""
+        """Return which of the slots may have changed after a count, as positions among them."""
         with self._lock:
-            stamps = self._stamps.get(table)
-            if stamps is None or count < stamps.begin:
+            versions = self._versions.get(table)
+            if versions is None or count < versions.begin:
                 return np.arange(slots.size)
-            return stamps.after(slots, count)
+            return versions.after(slots, count)

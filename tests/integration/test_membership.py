@@ -221,7 +221,7 @@ def test_members_live_through_a_restart_of_the_coordinator(make_cluster, tmp_pat
     eventually(lambda: members(cluster) == {"ps-0", "ps-1", "trainer-0"})
     step(2)
 
-    assert trainer.generation == place.generation == cluster.coordinator.machine.rounds.current
+    assert trainer.generation == place.generation == cluster.coordinator.machine.rendezvous.current
     assert trainer.servers.refresh(trainer.deadline()).epoch == epoch
     assert (trainer.open_table("user").lookup(np.arange(40)) == -2).all()
 
@@ -251,7 +251,7 @@ def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
     cluster.start_coordinator()
     eventually(lambda: stays.generation == 2)
 
-    assert not cluster.coordinator.machine.rounds.formed
+    assert not cluster.coordinator.machine.rendezvous.formed
 
 
 def test_a_lease_thread_warns_and_goes_on(cluster, caplog, eventually):
@@ -274,7 +274,7 @@ def test_closing_ends_calls_under_way(make_cluster, eventually):
 
     with ThreadPoolExecutor(2) as pool:
         joining = pool.submit(mesh.join_trainers, 30.0)
-        eventually(lambda: "trainer-0" in cluster.coordinator.machine.rounds.joined)
+        eventually(lambda: "trainer-0" in cluster.coordinator.machine.rendezvous.joined)
         begun = time.monotonic()
         mesh.close()
         with pytest.raises((NotMember, Unreachable)):

@@ -93,7 +93,7 @@ def test_a_peek_waits_for_earlier_steps_and_begins_none(server):
     peek(server, mark=mark)
 
     assert server.store.steps.stop()[0] == 1
-    server.store.steps.go_on()
+    server.store.steps.release()
     refresh(server, mark=mark)
     assert server.store.steps.stop()[0] == 2
 

@@ -322,7 +322,7 @@ def test_a_trainer_too_many_waits_and_disturbs_nobody(make_cluster, pool, eventu
 
     waiting = pool.submit(spare.join)
     trainer.step(0)
-    undisturbed = not waiting.done() and cluster.coordinator.machine.rounds.current == 1
+    undisturbed = not waiting.done() and cluster.coordinator.machine.rendezvous.current == 1
     trainer.mesh.close()
     waiting.result(timeout=20)
 

@@ -149,9 +149,9 @@ class Log:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._lock = _take(folder, owner)
+        self._folder_lock = _take(folder, owner)
         self.mode = mode
-        self.turn = threading.RLock()  # guards all below but what the flush has
+        self.append_lock = threading.RLock()  # guards all below but what the flush has
         self._segment_bytes = segment_bytes
         self._next = 1
         self._file = -1
@@ -168,9 +168,9 @@ class Log:
         """Number of the next record."""
         return self._next
 
-    def go_on(self, number: int) -> None:
+    def resume_at(self, number: int) -> None:
         """Begin to append after the records that were found."""
-        with self.turn, self._flushed:
+        with self.append_lock, self._flushed:
             self._next, self._durable = number, number - 1
 
     def defer(self, record: StepCommitted) -> None:
@@ -182,7 +182,7 @@ class Log:
 
     def flush(self) -> None:
         """Write the record that was deferred, if there is one."""
-        with self.turn:
+        with self.append_lock:
             deferred, self._deferred = self._deferred, None
             if deferred is not None:
                 self._append(deferred, ())
@@ -258,7 +258,7 @@ class Log:
                     self._flushed.notify_all()
 
     def _flush(self) -> int:
-        with self.turn:
+        with self.append_lock:
             newest = self._next - 1
             if self._file < 0:
                 return newest  # flushed when it was closed
@@ -269,16 +269,16 @@ class Log:
             os.close(file)
         return newest
 
-    def forget_before(self, number: int) -> None:
+    def remove_before(self, number: int) -> None:
         """Remove the files whose records all come before a number."""
-        with self.turn:
+        with self.append_lock:
             found = segments_of(self.folder)
             for (_, path), (following, _) in itertools.pairwise(found):
                 if following <= number:
                     path.unlink()
             self.bytes_since_snapshot = sum(p.stat().st_size for _, p in segments_of(self.folder))
 
-    def begin_anew(self) -> int:
+    def rotate(self) -> int:
         """Let the next record begin a file; return its number. Called in turn."""
         self.flush()
         self._close_file()
@@ -295,14 +295,14 @@ class Log:
 
     def close(self) -> None:
         """Write no more; may be called twice."""
-        with self.turn:
+        with self.append_lock:
             with contextlib.suppress(StoreFull):
                 self.flush()
             self._close_file()
             self._broken = "this server is leaving"
-            if self._lock >= 0:
-                os.close(self._lock)
-                self._lock = -1
+            if self._folder_lock >= 0:
+                os.close(self._folder_lock)
+                self._folder_lock = -1
 
 
 def _take(folder: Path, owner: str) -> int:
@@ -342,9 +342,9 @@ def _write(file: int, parts: Sequence[bytes | memoryview]) -> int:
 
 
 # One for all: it holds nothing.
-_NO_TURN = contextlib.nullcontext()
+_NO_LOCK = contextlib.nullcontext()
 
 
-def in_turn(log: Log | None) -> AbstractContextManager[object]:
+def append_lock_of(log: Log | None) -> AbstractContextManager[object]:
     """Return what holds the log's turn, if there is a log."""
-    return _NO_TURN if log is None else log.turn
+    return _NO_LOCK if log is None else log.append_lock

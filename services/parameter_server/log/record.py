@@ -151,7 +151,7 @@ class RestoreEnded(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
 
 
 @final
-class RunState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoggedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A run.
 
     Attributes:
@@ -213,11 +213,11 @@ class MarksStaged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=T
         source: The server that they came from.
         run: The run that it holds.
         steps: Steps applied to its tables.
-        pushes: Pushes that took effect there: worker, incarnation, floor and numbers.
+        pushes: DedupeTable that took effect there: worker, incarnation, floor and numbers.
     """
 
     source: str
-    run: RunState
+    run: LoggedRun
     steps: dict[str, int]
     pushes: list[tuple[str, int, int, list[int]]]
 

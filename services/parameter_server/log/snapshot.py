@@ -19,16 +19,16 @@ from gradmesh.protos.errors import CheckpointCorrupt, ShardNotReady, StoreFull
 from gradmesh.sdk.checkpoint.manifest import DataFile, read_sealed, seal, sync_folder, verify_file
 from gradmesh.sdk.checkpoint.save import write_file
 from gradmesh.sdk.checkpoint.tensors import map_tensors
-from gradmesh.services.parameter_server.dedupe import Marks
+from gradmesh.services.parameter_server.dedupe import DedupeEntry
 from gradmesh.services.parameter_server.log.log import LogCorrupt
-from gradmesh.services.parameter_server.log.record import RunState, StepPrepared, TableMade
+from gradmesh.services.parameter_server.log.record import LoggedRun, StepPrepared, TableMade
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.snapshots import joined
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.table.cut import Block
+from gradmesh.services.parameter_server.table.table_snapshot import Block
 
 if TYPE_CHECKING:
-    from gradmesh.services.parameter_server.store import Store
+    from gradmesh.services.parameter_server.store import TableStore
 
 _log = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     number: int
-    run: RunState
+    run: LoggedRun
     restores: dict[str, list[str]]
-    pushes: list[Marks]
-    contexts: list[Marks]
+    pushes: list[DedupeEntry]
+    contexts: list[DedupeEntry]
     tables: list[TableState]
 
 
-def take_snapshot(store: "Store") -> bool:
+def take_snapshot(store: "TableStore") -> bool:
     """Write a snapshot and forget the records before it; return False if it is not the moment.
 
     Lookups and changes go on meanwhile.
@@ -85,8 +85,8 @@ def take_snapshot(store: "Store") -> bool:
     assert log is not None
     name = uuid.uuid4().hex
     # In this order, as whoever changes rows takes them.
-    with store.steps.changed, store.writer.pushes.paused(), log.turn:
-        tables = store.shelf.all()
+    with store.steps.changed, store.writer.pushes.paused(), log.append_lock:
+        tables = store.registry.all()
         if store.resharding.is_staging:
             return False  # rows that are not ours yet are in the log alone
         if _path(log.folder, log.next_number).exists():
@@ -98,16 +98,16 @@ def take_snapshot(store: "Store") -> bool:
             return False  # a checkpoint is being read
         for table in tables:
             table.freeze(name, "")
-        number = log.begin_anew()
+        number = log.rotate()
         run = store.steps.run
         if run.prepared is not None:
-            store.writer.note(
+            store.writer.log_record(
                 StepPrepared(run.applied_steps, [g.table for g in run.prepared]), run.prepared
             )
         state = State(
             format=_FORMAT,
             number=number,
-            run=RunState(
+            run=LoggedRun(
                 run.origin,
                 run.generation,
                 run.world_size,
@@ -115,11 +115,12 @@ def take_snapshot(store: "Store") -> bool:
                 run.staleness,
                 list(run.own_steps),
             ),
-            restores=store.copies.restores.under_way(),
-            pushes=store.writer.pushes.marks(),
-            contexts=store.contexts.applied_marks(),
+            restores=store.checkpointing.restores.under_way(),
+            pushes=store.writer.pushes.dump(),
+            contexts=store.contexts.dump_applied(),
             tables=[
-                TableState(store.shelf.made[table.spec.name], table.steps, []) for table in tables
+                TableState(store.registry.made[table.spec.name], table.steps, [])
+                for table in tables
             ],
         )
     path = _path(log.folder, number)
@@ -132,7 +133,7 @@ def take_snapshot(store: "Store") -> bool:
         for table in tables:
             table.changes.thaw(name, stored=False)
         shutil.rmtree(partial, ignore_errors=True)
-    log.forget_before(number)
+    log.remove_before(number)
     for old in _snapshots(log.folder)[:-1]:
         shutil.rmtree(old, ignore_errors=True)
     _log.info("log shortened", extra={"record": number, "tables": len(tables)})
@@ -175,7 +176,7 @@ def _snapshots(folder: Path) -> list[Path]:
     return sorted(p for p in found if not p.name.endswith(_PARTIAL))
 
 
-def load_snapshot(store: "Store", folder: Path) -> int:
+def load_snapshot(store: "TableStore", folder: Path) -> int:
     """Bring an empty store to the newest snapshot; return the first record that is not in it.
 
     Raises:
@@ -206,9 +207,9 @@ def load_snapshot(store: "Store", folder: Path) -> int:
     store.writer.pushes.load(state.pushes)
     store.contexts.load_applied(state.contexts)
     for table in state.tables:
-        _load_table(store.shelf.revive(table.made), table, found[-1])
+        _load_table(store.registry.revive(table.made), table, found[-1])
     for name, tables in state.restores.items():
-        store.copies.restores.begin(name, tables)
+        store.checkpointing.restores.begin(name, tables)
     return state.number
 
 
@@ -224,7 +225,7 @@ def _load_table(shard: TableShard, state: TableState, folder: Path) -> None:
 
 
 if TYPE_CHECKING:
-    from gradmesh.services.parameter_server.store import Store
+    from gradmesh.services.parameter_server.store import TableStore
 
 
 _EVERY_S = 1.0
@@ -239,7 +240,7 @@ class LogKeeper:
         snapshot_bytes: How long the log may get; or as long as the tables are, if that is more.
     """
 
-    def __init__(self, store: "Store", snapshot_bytes: int) -> None:
+    def __init__(self, store: "TableStore", snapshot_bytes: int) -> None:
         self._store = store
         self._snapshot_bytes = snapshot_bytes
         self._closed = threading.Event()

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from gradmesh.engine.kernels import sketch
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.sharding import Ids
-from gradmesh.services.parameter_server.table.index import Place
+from gradmesh.services.parameter_server.table.index import OwnedBuckets
 from gradmesh.services.parameter_server.table.memory import Reserved
 
 # One byte each; an id shares two of them with others.
 _COUNTERS_A_BUCKET = 2048
 
 
-class Admission(ABC):
+class AdmissionPolicy(ABC):
     """Decides about ids that have no row."""
 
     bytes: int = 0
@@ -37,7 +37,7 @@ class Admission(ABC):
 
 
 @final
-class EveryId(Admission):
+class EveryId(AdmissionPolicy):
     """Admits all."""
 
     def reset(self) -> None:
@@ -49,26 +49,26 @@ class EveryId(Admission):
 
 
 @final
-class FrequentIds(Admission):
+class FrequentIds(AdmissionPolicy):
     """Admits an id at its k-th use, or a little earlier: counters are shared, never too low.
 
     Args:
         count: k.
-        place: Whose buckets are here.
+        owned: Whose buckets are here.
     """
 
-    def __init__(self, count: int, place: Place) -> None:
+    def __init__(self, count: int, owned: OwnedBuckets) -> None:
         self._count = count
-        self._place = place
-        self._counters = Reserved((place.count, _COUNTERS_A_BUCKET), np.uint8)
-        self._uses = np.zeros(place.count, np.int64)
+        self._owned = owned
+        self._counters = Reserved((owned.count, _COUNTERS_A_BUCKET), np.uint8)
+        self._uses = np.zeros(owned.count, np.int64)
         self.bytes = self._counters.array.nbytes
 
     def admit(self, ids: Ids, *, counts: bool) -> NDArray[np.bool_]:
         """Return whether each id was seen often enough."""
         seen = np.empty(ids.size, np.bool_)
         sketch.count_uses(
-            ids, self._place.local, self._counters.array, self._uses, self._count, counts, seen
+            ids, self._owned.local, self._counters.array, self._uses, self._count, counts, seen
         )
         return seen
 
@@ -79,7 +79,7 @@ class FrequentIds(Admission):
 
 
 @final
-class DrawnIds(Admission):
+class DrawnIds(AdmissionPolicy):
     """Admits a share of all ids, always the same ones.
 
     Args:
@@ -101,10 +101,10 @@ class DrawnIds(Admission):
         """Nothing was counted."""
 
 
-def make_admission(recipe: table_pb2.Recipe, place: Place, seed: int) -> Admission:
+def make_admission(recipe: table_pb2.Recipe, owned: OwnedBuckets, seed: int) -> AdmissionPolicy:
     """Return the admission that a checked recipe names."""
     if recipe.name == "frequency":
-        return FrequentIds(int(recipe.settings["count"]), place)
+        return FrequentIds(int(recipe.settings["count"]), owned)
     if recipe.name == "probability":
         return DrawnIds(recipe.settings["share"], seed)
     return EveryId()

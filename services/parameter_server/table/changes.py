@@ -19,18 +19,18 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import Ids, buckets_of
-from gradmesh.services.parameter_server.table.cut import Block, Cut, SlotSet
 from gradmesh.services.parameter_server.table.index import Handles, Index, Slots
 from gradmesh.services.parameter_server.table.memory import Account
 from gradmesh.services.parameter_server.table.rows import Rows
-from gradmesh.services.parameter_server.table.scan import Marks, survey_of
+from gradmesh.services.parameter_server.table.scan import Marks, scan_of
+from gradmesh.services.parameter_server.table.table_snapshot import Block, SlotSet, TableSnapshot
 
 # Ids noted one by one before repeated ones are removed.
 _NOTED = 1 << 20
 
 
 @final
-class Outflow:
+class MigrationReader:
     """Reads the rows of a table for other servers.
 
     Args:
@@ -45,7 +45,7 @@ class Outflow:
         self._lock = lock
         self._index = index
         self._rows = rows
-        self._survey = survey_of(index)
+        self._scan = scan_of(index)
         # What changed since it was last asked for; None while nobody asks.
         self._changed: list[Ids] | None = None
         self._count = 0
@@ -56,7 +56,7 @@ class Outflow:
         """Whether changes are noted."""
         return self._changed is not None
 
-    def note(self, ids: Ids) -> None:
+    def record_change(self, ids: Ids) -> None:
         """Take notice of rows that change. Called under the table's lock."""
         if self._changed is None:
             return
@@ -107,7 +107,7 @@ class Outflow:
     @property
     def pieces(self) -> int:
         """How many pieces there are."""
-        return self._survey.pieces
+        return self._scan.pieces
 
     def piece(self, number: int, wanted: NDArray[np.bool_]) -> Block:
         """Return the rows of a piece that are in wanted buckets, with state and marks.
@@ -119,14 +119,14 @@ class Outflow:
             wanted: For each bucket whether its rows are wanted.
         """
         with self._lock:
-            ids, slots, marks = self._survey.piece(number, 0)
+            ids, slots, marks = self._scan.piece(number, 0)
             kept = wanted[buckets_of(ids)]
             return self._read(ids[kept], slots[kept], marks[kept])
 
     def memory(self, wanted: NDArray[np.bool_]) -> Block:
         """Return what is kept for wanted buckets rather than for rows; empty for nothing."""
         with self._lock:
-            found = self._survey.memory()
+            found = self._scan.memory()
         if not found:
             return {}
         kept = wanted[found["buckets"]]
@@ -138,7 +138,7 @@ class Outflow:
         rows = np.empty((ids.size, self._rows.layout.dim), self._rows.layout.dtype)
         self._rows.read(slots, rows)
         block: Block = {"ids": ids.copy(), "rows": rows}
-        if marks is not None and self._survey.forgets:
+        if marks is not None and self._scan.forgets:
             block["marks"] = marks.copy()
         return block | {f"state.{n}": a for n, a in self._rows.state(slots).items()}
 
@@ -160,7 +160,7 @@ class Changes:
         account: Memory for what a cut puts aside.
 
     Attributes:
-        outflow: Rows on their way to other servers.
+        migration: Rows on their way to other servers.
     """
 
     def __init__(
@@ -171,62 +171,62 @@ class Changes:
         self._lock = lock
         self._index = index
         self._rows = rows
-        self._survey = survey_of(index)
-        self.outflow = Outflow(table, lock, index, rows)
-        self._cut: Cut | None = None
+        self._scan = scan_of(index)
+        self.migration = MigrationReader(table, lock, index, rows)
+        self._snapshot: TableSnapshot | None = None
         # Changed since the cut under way, and since the last one that was stored.
-        self._since_cut: SlotSet | None = None
+        self._since_snapshot: SlotSet | None = None
         self._base = ""
         self._since_base: SlotSet | None = None
 
     def before_use(self, handles: Handles) -> None:
         """Rows are about to be looked up, or made."""
-        if self._cut is not None:
-            self._put_aside(lambda cut: cut.before_use(handles))
+        if self._snapshot is not None:
+            self._put_aside(lambda held: held.before_use(handles))
 
     def made(self, slots: Slots) -> None:
         """Rows have begun; nothing was written to them yet."""
         if not slots.size:
             return
-        if self._cut is not None:
-            self._cut.leave_out(slots)
-        self._note(slots)
+        if self._snapshot is not None:
+            self._snapshot.leave_out(slots)
+        self._record_change(slots)
 
     def before_change(self, handles: Handles, slots: Slots) -> None:
         """Rows are about to change."""
-        if self._cut is not None:
-            self._put_aside(lambda cut: cut.before_change(self._index.ids_of(handles), slots))
-        if self.outflow.is_followed:
-            self.outflow.note(self._index.ids_of(handles))
-        self._note(slots)
+        if self._snapshot is not None:
+            self._put_aside(lambda held: held.before_change(self._index.ids_of(handles), slots))
+        if self.migration.is_followed:
+            self.migration.record_change(self._index.ids_of(handles))
+        self._record_change(slots)
 
     def before_sweep(self) -> None:
         """Expired rows are about to go."""
-        if self._cut is not None:
-            self._put_aside(lambda cut: cut.before_drop(self._survey.swept_next()))
+        if self._snapshot is not None:
+            self._put_aside(lambda held: held.before_drop(self._scan.swept_next()))
 
-    def _put_aside(self, change: Callable[[Cut], object]) -> None:
+    def _put_aside(self, change: Callable[[TableSnapshot], object]) -> None:
         """Have the cut keep what is about to change; without memory for it the cut is lost."""
-        assert self._cut is not None
+        assert self._snapshot is not None
         try:
-            change(self._cut)
+            change(self._snapshot)
         except StoreFull as error:
             _log.warning("snapshot lost for want of memory", extra={"error": error.message})
-            self._end_cut()
+            self._end_snapshot()
 
-    def _end_cut(self) -> None:
-        self._cut = self._since_cut = None
+    def _end_snapshot(self) -> None:
+        self._snapshot = self._since_snapshot = None
         self._account.settle(0)
 
     def forget(self) -> None:
         """All rows are about to go: a cut under way is lost, and so is the base."""
-        self.outflow.forget()
-        self._end_cut()
+        self.migration.forget()
+        self._end_snapshot()
         self._since_base = None
         self._base = ""
 
-    def _note(self, slots: Slots) -> None:
-        for changed in (self._since_cut, self._since_base):
+    def _record_change(self, slots: Slots) -> None:
+        for changed in (self._since_snapshot, self._since_base):
             if changed is not None:
                 changed.add(slots)
 
@@ -237,7 +237,7 @@ class Changes:
             ShardNotReady: Another one is under way.
             BaseLost: What changed since the base is not known.
         """
-        if self._cut is not None and self._cut.name != snapshot:
+        if self._snapshot is not None and self._snapshot.name != snapshot:
             raise ShardNotReady(
                 f"table {self._table!r} is being copied by another checkpoint; ask again",
                 table=self._table,
@@ -254,8 +254,10 @@ class Changes:
         """Begin a cut; `check` has passed. Called under the table's lock."""
         scope = self._since_base.copy() if base and self._since_base is not None else None
         limit = self._index.slot_count
-        self._cut = Cut(snapshot, self._survey, self._rows, limit, steps, scope, self._account)
-        self._since_cut = SlotSet(limit)
+        self._snapshot = TableSnapshot(
+            snapshot, self._scan, self._rows, limit, steps, scope, self._account
+        )
+        self._since_snapshot = SlotSet(limit)
 
     def read(self, snapshot: str, piece: int) -> Block | None:
         """Return a piece of the cut, None after the last; each can be read once.
@@ -269,23 +271,23 @@ class Changes:
     def thaw(self, snapshot: str, stored: bool) -> None:
         """End a cut; if it was stored, the next one may be based on it."""
         with self._lock:
-            if self._cut is None or self._cut.name != snapshot:
+            if self._snapshot is None or self._snapshot.name != snapshot:
                 if stored and self._base != snapshot:
                     raise self._lost(snapshot)
                 return
             if stored:
-                self._base, self._since_base = snapshot, self._since_cut
-            self._end_cut()
+                self._base, self._since_base = snapshot, self._since_snapshot
+            self._end_snapshot()
 
     def steps(self, snapshot: str) -> int:
         """Return the steps of a cut."""
         with self._lock:
             return self._own(snapshot).steps
 
-    def _own(self, snapshot: str) -> Cut:
-        if self._cut is None or self._cut.name != snapshot:
+    def _own(self, snapshot: str) -> TableSnapshot:
+        if self._snapshot is None or self._snapshot.name != snapshot:
             raise self._lost(snapshot)
-        return self._cut
+        return self._snapshot
 
     def _lost(self, snapshot: str) -> SnapshotLost:
         return SnapshotLost(
@@ -304,7 +306,7 @@ class Changes:
             StoreFull: The rows do not fit.
         """
         if "buckets" in arrays:
-            self._survey.load_memory(arrays)
+            self._scan.load_memory(arrays)
             return _NO_IDS
         ids = arrays.get("ids", _NO_IDS)
         if has_repeats(ids):
@@ -314,12 +316,12 @@ class Changes:
         handles = self._index.handles_of(ids)
         state = self._checked_state(ids, arrays)
         self.before_use(handles)
-        slots, fresh = self._survey.insert(ids, steps)
+        slots, fresh = self._scan.insert(ids, steps)
         self.made(fresh)
         self.before_change(handles, slots)
         self._rows.write(slots, arrays["rows"], state)
         if "marks" in arrays:
-            self._survey.set_marks(ids, arrays["marks"].astype(np.uint32))
+            self._scan.set_marks(ids, arrays["marks"].astype(np.uint32))
         return slots
 
     def _checked_state(self, ids: Ids, arrays: Block) -> dict[str, Array] | None:

@@ -15,17 +15,17 @@ from gradmesh.engine.kernels import bucket_index as kernel
 from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.table.spec import INDEX_BYTES_A_ROW
-from gradmesh.services.parameter_server.table.admission import Admission
+from gradmesh.services.parameter_server.table.admission import AdmissionPolicy
 from gradmesh.services.parameter_server.table.index import (
     Found,
     Handles,
     Index,
-    Place,
+    OwnedBuckets,
     Slots,
     check_ids,
 )
 from gradmesh.services.parameter_server.table.memory import Account, Reserved
-from gradmesh.services.parameter_server.table.stats import Figures
+from gradmesh.services.parameter_server.table.stats import TableStats
 
 ENTRY_BYTES = 16
 
@@ -62,52 +62,52 @@ class HashIndex(Index):
 
     Args:
         table: Name, for messages.
-        place: Which buckets are here.
+        owned: Which buckets are here.
         row_bytes: Memory of one row with its state.
         capacity: Rows for which address space is reserved.
         limits: Of the table.
         admission: Which ids get a row.
         account: Asked before rows are made.
         fixed_bytes: Memory of the table that does not grow.
-        figures: Where refusals are counted.
+        stats: Where refusals are counted.
         ensure: Makes sure that so many slots can be written, or raises StoreFull.
     """
 
     def __init__(
         self,
         table: str,
-        place: Place,
+        owned: OwnedBuckets,
         *,
         row_bytes: int,
         capacity: int,
         limits: Limits,
-        admission: Admission,
+        admission: AdmissionPolicy,
         account: Account,
         fixed_bytes: int,
-        figures: Figures,
+        stats: TableStats,
         ensure: Callable[[int], None] = lambda slots: None,
     ) -> None:
         self._table = table
-        self._place = place
+        self._owned = owned
         self._row_bytes = row_bytes
         self._limits = limits
         self._admission = admission
         self._account = account
         self._fixed_bytes = fixed_bytes
-        self._figures = figures
+        self._stats = stats
         self._ensure = ensure
         self._max_rows = min(capacity, _MAX_SLOTS)
         if limits.bucket_rows:
-            self._max_rows = min(self._max_rows, limits.bucket_rows * place.count)
-        self._sizes = _size_classes(place.count, self._max_rows)
-        total = int(self._sizes[-1, 1] + self._sizes[-1, 0] * place.count)
+            self._max_rows = min(self._max_rows, limits.bucket_rows * owned.count)
+        self._sizes = _size_classes(owned.count, self._max_rows)
+        total = int(self._sizes[-1, 1] + self._sizes[-1, 0] * owned.count)
         # The search for an id misses the cache once; with small pages it would miss twice.
         big = int(self._sizes[len(_SMALL), 1]) * ENTRY_BYTES
         self._entries = Reserved((total, 2), np.int64, huge_from=big)
         self._free = Reserved((self._max_rows,), np.uint32)
         self._dead = np.empty((_DEAD, 2), np.int64)
-        self._heads = np.empty((place.count, 4), np.int64)
-        self._clocks = np.zeros(place.count, np.int64)
+        self._heads = np.empty((owned.count, 4), np.int64)
+        self._clocks = np.zeros(owned.count, np.int64)
         self._counts = np.zeros(8, np.int64)
         self._swept = 0
         self._least_class = 0
@@ -117,7 +117,7 @@ class HashIndex(Index):
 
     def _start(self) -> None:
         self._heads[:, kernel.CAPACITY] = self._sizes[0, 0]
-        self._heads[:, kernel.BEGIN] = np.arange(self._place.count) * self._sizes[0, 0]
+        self._heads[:, kernel.BEGIN] = np.arange(self._owned.count) * self._sizes[0, 0]
         self._heads[:, kernel.USED] = 0
         self._heads[:, kernel.CLASS] = 0
         self._clocks[:] = 0
@@ -128,10 +128,10 @@ class HashIndex(Index):
     def handles_of(self, ids: Ids) -> Handles:
         """Return the ids themselves."""
         check_ids(ids, self._table)
-        if not self._place.is_everything:
-            foreign = kernel.first_foreign(ids, self._place.local)
+        if not self._owned.is_everything:
+            foreign = kernel.first_foreign(ids, self._owned.local)
             if foreign >= 0:
-                raise self._place.refuse(self._table, int(ids[foreign]))
+                raise self._owned.refuse(self._table, int(ids[foreign]))
         return ids.copy()
 
     def ids_of(self, handles: Handles) -> Ids:
@@ -142,7 +142,7 @@ class HashIndex(Index):
         """Return slots, -1 where there is no row or it has expired."""
         slots = np.empty(handles.size, np.int64)
         kernel.find(
-            handles, self._place.local, self._heads, self._entries.array, self._oldest(step), slots
+            handles, self._owned.local, self._heads, self._entries.array, self._oldest(step), slots
         )
         return slots
 
@@ -168,13 +168,13 @@ class HashIndex(Index):
         slots = np.empty(handles.size, np.int64)
         if self._limits.policy == kernel.KEEP:
             missing = kernel.find(
-                handles, self._place.local, self._heads, self._entries.array, 0, slots
+                handles, self._owned.local, self._heads, self._entries.array, 0, slots
             )
             return slots, int(missing), slots[:0]
         expired = np.empty(handles.size if oldest else 0, np.int64)
         missing, stale = kernel.use(
             handles,
-            self._place.local,
+            self._owned.local,
             self._heads,
             self._entries.array,
             self._limits.policy,
@@ -190,13 +190,13 @@ class HashIndex(Index):
         if not ids.size:
             return ids, ids
         wanted = ids[self._admission.admit(ids, counts=counts)]
-        self._figures.refused += ids.size - wanted.size
+        self._stats.refused += ids.size - wanted.size
         if not wanted.size:
             return wanted, wanted
         self._reserve(wanted.size)
         made = self._insert(wanted, step)
         kept = made >= 0
-        self._figures.admitted += int(kept.sum())
+        self._stats.admitted += int(kept.sum())
         return wanted[kept], made[kept]
 
     def check_room(self, handles: Handles, step: int, others: int) -> int:
@@ -243,7 +243,7 @@ class HashIndex(Index):
             start, why = kernel.insert(
                 ids,
                 start,
-                self._place.local,
+                self._owned.local,
                 self._heads,
                 self._entries.array,
                 self._sizes,
@@ -261,7 +261,7 @@ class HashIndex(Index):
             if why in (kernel.NO_CLASS, kernel.NO_SLOT):
                 # Ids chosen to fall into one bucket: they are refused, the table is not.
                 made[start] = -1
-                self._figures.refused += 1
+                self._stats.refused += 1
                 start += 1
         self._settle()
         return made
@@ -295,8 +295,8 @@ class HashIndex(Index):
         oldest = self._oldest(step)
         if not oldest:
             return
-        for _ in range(min(_SWEEP_BUCKETS, self._place.count)):
-            self._swept = (self._swept + 1) % self._place.count
+        for _ in range(min(_SWEEP_BUCKETS, self._owned.count)):
+            self._swept = (self._swept + 1) % self._owned.count
             kernel.evict(
                 self._swept,
                 0,

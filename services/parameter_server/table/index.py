@@ -21,7 +21,7 @@ from gradmesh.services.parameter_server.table.memory import Reserved
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class OwnedBuckets:
     """The buckets of one shard, numbered.
 
     Args:
@@ -182,24 +182,24 @@ class DenseIndex(Index):
     Args:
         table: Name, for messages.
         rows: Rows of the whole table.
-        place: What of it is here.
+        owned: What of it is here.
     """
 
-    def __init__(self, table: str, rows: int, place: Place) -> None:
+    def __init__(self, table: str, rows: int, owned: OwnedBuckets) -> None:
         self._table = table
         self._rows = rows
-        self._place = place
-        self._words = None if place.is_everything else Reserved((-(-rows // 64), 2), np.uint64)
+        self._owned = owned
+        self._words = None if owned.is_everything else Reserved((-(-rows // 64), 2), np.uint64)
         self._count = rows
         if self._words is not None:
-            self._count = int(rank_bits.mark_owned(self._words.array, rows, place.local))
+            self._count = int(rank_bits.mark_owned(self._words.array, rows, owned.local))
         self._used = Reserved((-(-self._count // 8) + 1,), np.uint8)
 
     @staticmethod
-    def estimate_bytes(rows: int, place: Place) -> int:
+    def estimate_bytes(rows: int, owned: OwnedBuckets) -> int:
         """Return what the index of a shard takes, before it is made."""
-        words = 0 if place.is_everything else -(-rows // 64) * 16
-        return words + -(-rows * place.count // BUCKETS) // 8
+        words = 0 if owned.is_everything else -(-rows // 64) * 16
+        return words + -(-rows * owned.count // BUCKETS) // 8
 
     def handles_of(self, ids: Ids) -> Handles:
         """Return the slots of ids."""
@@ -217,7 +217,7 @@ class DenseIndex(Index):
         slots = np.empty(ids.size, np.int64)
         foreign = rank_bits.ranks(ids, self._words.array, slots)
         if foreign >= 0:
-            raise self._place.refuse(self._table, int(ids[foreign]))
+            raise self._owned.refuse(self._table, int(ids[foreign]))
         return slots
 
     def ids_of(self, handles: Handles) -> Ids:

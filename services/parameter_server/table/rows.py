@@ -56,10 +56,10 @@ class Rows(ABC):
 
     @abstractmethod
     def _arrays(self) -> tuple[Array, dict[str, Array]]:
-        """Return rows and state in which `_place` gives positions."""
+        """Return rows and state in which `_positions` gives positions."""
 
     @abstractmethod
-    def _place(self, slots: Slots) -> Slots:
+    def _positions(self, slots: Slots) -> Slots:
         """Return the position of each slot, -1 for -1; true until the next call."""
 
     @abstractmethod
@@ -99,69 +99,71 @@ class Rows(ABC):
     def read(self, slots: Slots, out: Array, *, whole: bool = False) -> None:
         """Put rows into out; where a slot is -1, out stays. Whole says that there is none such."""
         for part in self._parts(slots.size):
-            places, target = self._place(slots[part]), out[part]
+            positions, target = self._positions(slots[part]), out[part]
             if whole:
-                # Without numpy's own check of places, which would go through a buffer.
-                self._arrays()[0].take(places, 0, target, "clip")
+                # Without numpy's own check of positions, which would go through a buffer.
+                self._arrays()[0].take(positions, 0, target, "clip")
             else:
-                copy_out(self._arrays()[0], places, target)
+                copy_out(self._arrays()[0], positions, target)
 
     def state(self, slots: Slots) -> dict[str, Array]:
         """Return copies of the optimizer state of rows."""
         found = {s.name: np.empty((slots.size, s.width), self.layout.wide) for s in self._slots()}
         for part in self._parts(slots.size):
-            places = self._place(slots[part])
+            positions = self._positions(slots[part])
             for name, array in self._arrays()[1].items():
-                copy_out(array, places, found[name][part])
+                copy_out(array, positions, found[name][part])
         return found
 
     def write(self, slots: Slots, rows: Array, state: dict[str, Array] | None = None) -> None:
         """Set rows, one after the other, and their state: to its beginning if not given."""
         for part in self._parts(slots.size):
-            places = self._place(slots[part])
+            positions = self._positions(slots[part])
             weights, arrays = self._arrays()
-            copy_in(weights, places, np.ascontiguousarray(rows[part]).astype(weights.dtype))
+            copy_in(weights, positions, np.ascontiguousarray(rows[part]).astype(weights.dtype))
             for slot in self._slots():
                 if state is None:
-                    arrays[slot.name][places] = slot.initial
+                    arrays[slot.name][positions] = slot.initial
                 else:
-                    copy_in(arrays[slot.name], places, np.ascontiguousarray(state[slot.name][part]))
+                    copy_in(
+                        arrays[slot.name], positions, np.ascontiguousarray(state[slot.name][part])
+                    )
 
     def update(self, slots: Slots, grads: Array, lr: float, step: int) -> None:
         """Change rows by gradients; no slot twice, none -1."""
         for part in self._parts(slots.size):
-            places = self._place(slots[part])
+            positions = self._positions(slots[part])
             weights, state = self._arrays()
             layout = self.layout
             if weights.dtype != layout.wide:
-                self._update_narrow(weights, state, places, grads[part], lr, step)
+                self._update_narrow(weights, state, positions, grads[part], lr, step)
             elif layout.kernel is None:
-                layout.rule.update_rows(weights, state, places, grads[part], lr, step)
+                layout.rule.update_rows(weights, state, positions, grads[part], lr, step)
             else:
-                # The places are our own and the gradients were checked: no need to look again.
+                # The positions are our own and the gradients were checked: no need to look again.
                 numbers = layout.rule.numbers(weights.dtype.type, lr, step)
                 operands = layout.rule.operands(state)
                 given = -grads[part] if layout.rule.maximize else grads[part]
-                layout.kernel(weights, *operands, places, given, *numbers)
+                layout.kernel(weights, *operands, positions, given, *numbers)
 
     def _update_narrow(
         self,
         weights: Array,
         state: dict[str, Array],
-        places: Slots,
+        positions: Slots,
         grads: Array,
         lr: float,
         step: int,
     ) -> None:
-        rows = np.empty((places.size, self.layout.dim), weights.dtype)
-        copy_out(weights, places, rows)
+        rows = np.empty((positions.size, self.layout.dim), weights.dtype)
+        copy_out(weights, positions, rows)
         wide = rows.astype(self.layout.wide)
-        picked = {name: array[places] for name, array in state.items()}
+        picked = {name: array[positions] for name, array in state.items()}
         given = grads.astype(self.layout.wide)
-        self.layout.rule.update_rows(wide, picked, np.arange(places.size), given, lr, step)
-        copy_in(weights, places, wide.astype(weights.dtype))
+        self.layout.rule.update_rows(wide, picked, np.arange(positions.size), given, lr, step)
+        copy_in(weights, positions, wide.astype(weights.dtype))
         for name, array in picked.items():
-            state[name][places] = array
+            state[name][positions] = array
 
     def _slots(self) -> tuple[Any, ...]:
         return self.layout.slots
@@ -197,7 +199,7 @@ class MemoryRows(Rows):
     def _arrays(self) -> tuple[Array, dict[str, Array]]:
         return self._rows.array, self._views
 
-    def _place(self, slots: Slots) -> Slots:
+    def _positions(self, slots: Slots) -> Slots:
         return slots
 
     def ensure(self, slots: int) -> None:

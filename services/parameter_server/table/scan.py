@@ -1,6 +1,6 @@
 """What a copy of a table must know of its index, beyond finding rows.
 
-A survey is a friend of the index it looks at: it reads its parts, under the table's lock.
+A scan is a friend of the index it looks at: it reads its parts, under the table's lock.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ _BLOCK_ROWS = 4096
 _NONE: list[int] = []
 
 
-class Survey(ABC):
+class IndexScan(ABC):
     """Lists the rows of an index in pieces, and says what an operation puts at risk.
 
     Attributes:
@@ -80,7 +80,7 @@ class Survey(ABC):
 
 
 @final
-class DenseSurvey(Survey):
+class DenseScan(IndexScan):
     """Of a dense table: pieces are runs of slots."""
 
     forgets = False
@@ -134,7 +134,7 @@ class DenseSurvey(Survey):
 
 
 @final
-class HashSurvey(Survey):
+class HashScan(IndexScan):
     """Of a hash table: pieces are buckets."""
 
     def __init__(self, index: HashIndex) -> None:
@@ -144,7 +144,7 @@ class HashSurvey(Survey):
     @property
     def pieces(self) -> int:
         """How many buckets are here."""
-        return self._index._place.count
+        return self._index._owned.count
 
     def piece(self, number: int, oldest: int) -> Listed:
         """Return the rows of a bucket."""
@@ -160,7 +160,7 @@ class HashSurvey(Survey):
         slots, marks = np.empty(handles.size, np.int64), np.empty(handles.size, np.uint32)
         index = self._index
         kernel.find_marks(
-            handles, index._place.local, index._heads, index._entries.array, oldest, slots, marks
+            handles, index._owned.local, index._heads, index._entries.array, oldest, slots, marks
         )
         return slots, marks
 
@@ -172,14 +172,14 @@ class HashSurvey(Survey):
         """Return the buckets of ids."""
         if not self.forgets:
             return _NONE
-        found: list[int] = np.unique(self._index._place.local[buckets_of(handles)]).tolist()
+        found: list[int] = np.unique(self._index._owned.local[buckets_of(handles)]).tolist()
         return found
 
     def swept_next(self) -> list[int]:
         """Return the next few buckets, if rows expire."""
         if not self._index._limits.ttl_steps:
             return _NONE
-        count = self._index._place.count
+        count = self._index._owned.count
         first = self._index._swept + 1
         return [(first + i) % count for i in range(min(_SWEEP_BUCKETS, count))]
 
@@ -193,7 +193,7 @@ class HashSurvey(Survey):
             found["counters"] = index._admission._counters.array.copy()
             found["uses"] = index._admission._uses.copy()
         if found:
-            local = index._place.local
+            local = index._owned.local
             # Local numbers follow the order of the buckets.
             found["buckets"] = np.flatnonzero(local >= 0)
         return found
@@ -201,18 +201,18 @@ class HashSurvey(Survey):
     def load_memory(self, arrays: dict[str, Array]) -> None:
         """Set clocks and counters."""
         index = self._index
-        here = index._place.local[arrays["buckets"]]
-        wanted = {"buckets": here, **self._shelves()}
+        here = index._owned.local[arrays["buckets"]]
+        wanted = {"buckets": here, **self._bucket_arrays()}
         if set(arrays) != set(wanted) or any(
             a.shape != (here.size, *wanted[n].shape[1:]) or a.dtype != wanted[n].dtype
             for n, a in arrays.items()
             if n != "buckets"
         ):
             raise InvalidRequest(f"table {index._table!r}: {sorted(arrays)} do not fit its buckets")
-        for name, shelf in self._shelves().items():
-            shelf[here] = arrays[name]
+        for name, array in self._bucket_arrays().items():
+            array[here] = arrays[name]
 
-    def _shelves(self) -> dict[str, Array]:
+    def _bucket_arrays(self) -> dict[str, Array]:
         index = self._index
         found: dict[str, Array] = {"clocks": index._clocks} if self.forgets else {}
         if isinstance(index._admission, FrequentIds):
@@ -234,12 +234,12 @@ class HashSurvey(Survey):
     def set_marks(self, ids: Ids, marks: Marks) -> None:
         """Set marks."""
         index = self._index
-        kernel.set_marks(ids, index._place.local, index._heads, index._entries.array, marks)
+        kernel.set_marks(ids, index._owned.local, index._heads, index._entries.array, marks)
 
 
-def survey_of(index: Index) -> Survey:
-    """Return the survey of an index."""
+def scan_of(index: Index) -> IndexScan:
+    """Return the scan of an index."""
     if isinstance(index, DenseIndex):
-        return DenseSurvey(index)
+        return DenseScan(index)
     assert isinstance(index, HashIndex)
-    return HashSurvey(index)
+    return HashScan(index)

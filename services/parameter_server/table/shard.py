@@ -16,11 +16,11 @@ from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.recipe import initializer_of, rule_of, table_seed
 from gradmesh.sdk.table.schedule import schedule_of
 from gradmesh.services.parameter_server.table.changes import Changes
-from gradmesh.services.parameter_server.table.factory import Home, is_hash, make_parts
-from gradmesh.services.parameter_server.table.index import Found, Handles, Place, Slots
+from gradmesh.services.parameter_server.table.factory import TableResources, is_hash, make_parts
+from gradmesh.services.parameter_server.table.index import Found, Handles, OwnedBuckets, Slots
 from gradmesh.services.parameter_server.table.memory import Account, Budget
 from gradmesh.services.parameter_server.table.rows import Layout
-from gradmesh.services.parameter_server.table.stats import Figures
+from gradmesh.services.parameter_server.table.stats import TableStats
 
 # Elements drawn at once, so that temporary arrays stay small.
 _CHUNK_ELEMENTS = 1 << 20
@@ -64,7 +64,7 @@ class TableShard:
         # Whether a lookup changes which rows there are, or will be, beyond making its own.
         bounded = spec.HasField("admission") or spec.HasField("eviction") or spec.max_bytes > 0
         self.counts_uses = self.kind == "hash" and bounded
-        self.figures = Figures()
+        self.stats = TableStats()
         self._bad_gradients = BadGradients.of(spec.bad_gradients)
         self._initializer = initializer_of(spec.initializer)
         rule, self._lr = rule_of(spec.optimizer)
@@ -72,14 +72,14 @@ class TableShard:
         self.dtype = numpy_dtype(spec.dtype)
         self._layout = Layout(spec.dim, self.dtype, rule)
         self._seed = table_seed(spec)
-        # Guards rows, index, figures and steps.
+        # Guards rows, index, stats and steps.
         self._lock = threading.Lock()
         budget = budget or Budget(1 << 40)
         account = Account(budget, spec.name)
-        home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
-        place = Place.of(shards, shard)
-        self.buckets = place.count
-        self._index, self._rows = make_parts(spec, self._layout, place, home)
+        resources = TableResources(account, ssd_path, max_ssd_bytes, self.stats, self._seed)
+        owned = OwnedBuckets.of(shards, shard)
+        self.buckets = owned.count
+        self._index, self._rows = make_parts(spec, self._layout, owned, resources)
         aside = Account(budget, spec.name)
         self.changes = Changes(spec.name, self._lock, self._index, self._rows, aside)
 
@@ -156,7 +156,7 @@ class TableShard:
                 missing = int((slots < 0).sum())
             else:
                 slots, missing = self._use(handles, counts=True)
-            self.figures.note_lookup(handles.size, missing)
+            self.stats.count_lookup(handles.size, missing)
             self._rows.read(slots, out, whole=not missing)
             if missing:
                 absent = np.flatnonzero(slots < 0)
@@ -241,7 +241,7 @@ class TableShard:
                 slots, missing = self._index.peek(handles, self.steps), 1
             if missing and slots.size and slots.min() < 0:
                 held = slots >= 0
-                self.figures.dropped += int(slots.size - held.sum())
+                self.stats.dropped += int(slots.size - held.sum())
                 handles, slots, grads = handles[held], slots[held], grads[held]
             self.changes.before_change(handles, slots)
             lr = self._rate(self._lr, self.steps - 1)
@@ -249,10 +249,10 @@ class TableShard:
             self.changes.before_sweep()
             self._index.sweep(self.steps)
 
-    def note_staleness(self, steps: int) -> None:
+    def count_staleness(self, steps: int) -> None:
         """Count how far a gradient is behind that was computed after so many steps."""
         with self._lock:
-            self.figures.note_staleness(max(0, self.steps - steps))
+            self.stats.count_staleness(max(0, self.steps - steps))
 
     def blocks(self) -> Iterator[tuple[Ids, Array, dict[str, Array]]]:
         """Yield (ids, rows, optimizer state) of every row that was ever used, as copies.

@@ -6,7 +6,7 @@ from typing import final
 
 @final
 @dataclass(slots=True)
-class Figures:
+class TableStats:
     """Totals since the table was made; a reset of its rows does not touch them.
 
     Attributes:
@@ -43,13 +43,13 @@ class Figures:
         """Ids that travelled by ids that were asked for before repeated ones were removed."""
         return self.ids / self.asked if self.asked else 1.0
 
-    def note_lookup(self, ids: int, missing: int) -> None:
+    def count_lookup(self, ids: int, missing: int) -> None:
         """Count one lookup."""
         self.lookups += 1
         self.ids += ids
         self.hits += ids - missing
 
-    def note_staleness(self, steps: int) -> None:
+    def count_staleness(self, steps: int) -> None:
         """Count the steps that one gradient is behind."""
         self.gradients += 1
         self.staleness += steps

@@ -1,8 +1,9 @@
 """Rows on disk with a hot set in memory.
 
-A slab file holds every row, mapped into memory; rows in use are copied into a fixed number of
-places, chosen by the clock, and written back when they leave. Only the index grows with the table.
-The file is scratch: it has no name and is gone with the process.
+A slab file, mapped into memory, holds every row. Rows in use are copied into a fixed number of
+positions in memory. The clock algorithm chooses which rows leave; they are written back to the
+file. Only the index grows with the table. The file is scratch: it has no name and ends with the
+process.
 """
 
 import mmap
@@ -94,8 +95,8 @@ class TieredRows(Rows):
         max_file_bytes: int,
     ) -> None:
         self.layout = layout
-        places = min(hot_bytes // (layout.row_bytes + _PLACE_BYTES), max(2, capacity))
-        if places < 2 or not directory.is_dir():
+        positions = min(hot_bytes // (layout.row_bytes + _PLACE_BYTES), max(2, capacity))
+        if positions < 2 or not directory.is_dir():
             raise InvalidRequest(
                 f"a hot set of {hot_bytes} bytes in {str(directory)!r}: it needs a directory and "
                 f"room for two rows of {layout.row_bytes} bytes"
@@ -109,11 +110,11 @@ class TieredRows(Rows):
         names = {"": (layout.dim, layout.dtype)}
         names |= {slot.name: (slot.width, layout.wide) for slot in layout.slots}
         self._cold = {n: _Slab(directory, (capacity, w), d) for n, (w, d) in names.items()}
-        self._hot = {n: Reserved((places, w), d) for n, (w, d) in names.items()}
+        self._hot = {n: Reserved((positions, w), d) for n, (w, d) in names.items()}
         self._where = Reserved((capacity,), np.int32)
-        self._owners = np.full(places, -1, np.int64)
-        self._chance = np.zeros(places, np.uint8)
-        self._pinned = np.zeros(places, np.int64)
+        self._owners = np.full(positions, -1, np.int64)
+        self._chance = np.zeros(positions, np.uint8)
+        self._pinned = np.zeros(positions, np.int64)
         self._hand = np.zeros(1, np.int64)
         self._turn = 0
         self._moved = 0
@@ -136,9 +137,9 @@ class TieredRows(Rows):
         state = {name: held.array for name, held in self._hot.items() if name}
         return self._hot[""].array, state
 
-    def _place(self, slots: Slots) -> Slots:
+    def _positions(self, slots: Slots) -> Slots:
         self._turn += 1
-        places = np.empty(slots.size, np.int64)
+        positions = np.empty(slots.size, np.int64)
         moves = np.empty((slots.size, 3), np.int64)
         count = clock.plan(
             slots,
@@ -148,12 +149,12 @@ class TieredRows(Rows):
             self._pinned,
             self._turn,
             self._hand,
-            places,
+            positions,
             moves,
         )
         if count:
             self._move(moves[:count])
-        return places
+        return positions
 
     def _move(self, moves: Slots) -> None:
         leaving = moves[moves[:, 1] >= 0]
@@ -203,5 +204,5 @@ class TieredRows(Rows):
             slab.close()
 
     def memory_bytes(self, slots: int) -> int:
-        """Return the hot set and the places of so many slots."""
+        """Return the hot set and the positions of so many slots."""
         return self._owners.size * (self.layout.row_bytes + _PLACE_BYTES) + slots * WHERE_BYTES

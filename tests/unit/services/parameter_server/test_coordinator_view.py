@@ -5,7 +5,7 @@ import pytest
 
 from gradmesh.protos.errors import InvalidRequest, ShardNotReady, TableNotFound
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.coordinator_view import Directory
+from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 
 
 def soon(timeout_s=5.0):
@@ -14,11 +14,11 @@ def soon(timeout_s=5.0):
 
 def test_before_it_joined_a_server_asks_for_patience():
     with pytest.raises(ShardNotReady, match="not joined"):
-        Directory().shard_map(1, soon())
+        CoordinatorView().shard_map(1, soon())
 
 
 def test_it_knows_what_the_coordinator_knows(cluster):
-    directory = Directory()
+    directory = CoordinatorView()
     directory.join(cluster.connect())
 
     assert directory.shard_map(None, soon()).names == ["ps-0", "ps-1"]
@@ -28,7 +28,7 @@ def test_it_knows_what_the_coordinator_knows(cluster):
 
 @pytest.mark.parametrize("epoch", [0, 1, 2, 99])
 def test_a_map_that_a_caller_saw_is_fetched(cluster, epoch):
-    directory = Directory()
+    directory = CoordinatorView()
     directory.join(cluster.connect())
     directory.shard_map(None, soon())
 
@@ -38,7 +38,7 @@ def test_a_map_that_a_caller_saw_is_fetched(cluster, epoch):
 
 
 def test_a_silent_coordinator_holds_nobody_up_who_needs_it_not(cluster):
-    directory = Directory()
+    directory = CoordinatorView()
     directory.join(cluster.connect())
     held = directory.shard_map(None, soon())
     cluster.stop_coordinator()
@@ -60,7 +60,7 @@ def test_a_silent_coordinator_holds_nobody_up_who_needs_it_not(cluster):
 
 
 def test_a_generation_that_the_trainers_never_had_is_refused(cluster):
-    directory = Directory()
+    directory = CoordinatorView()
     mesh = cluster.connect()
     directory.join(mesh)
 

@@ -15,7 +15,7 @@ from gradmesh.protos.sharding import Ids
 from gradmesh.services.parameter_server.table.index import Handles, Slots
 from gradmesh.services.parameter_server.table.memory import Account
 from gradmesh.services.parameter_server.table.rows import Rows
-from gradmesh.services.parameter_server.table.scan import Marks, Survey
+from gradmesh.services.parameter_server.table.scan import IndexScan, Marks
 
 Block: TypeAlias = dict[str, Array]
 
@@ -50,12 +50,12 @@ class SlotSet:
 
 
 @final
-class Cut:
+class TableSnapshot:
     """One frozen state; all is called under the table's lock.
 
     Args:
         name: Of the snapshot.
-        survey: Of the table's index.
+        scan: Of the table's index.
         rows: Of the table.
         limit: Slots in use.
         steps: Steps applied to the table.
@@ -66,7 +66,7 @@ class Cut:
     def __init__(
         self,
         name: str,
-        survey: Survey,
+        scan: IndexScan,
         rows: Rows,
         limit: int,
         steps: int,
@@ -77,24 +77,24 @@ class Cut:
         self._account = account
         self._held = 0
         self.steps = steps
-        self._survey = survey
+        self._scan = scan
         self._rows = rows
         self._scope = scope
-        self._oldest = survey.oldest(steps)
+        self._oldest = scan.oldest(steps)
         self._done = SlotSet(limit)
-        self._pieces = survey.pieces
+        self._pieces = scan.pieces
         self._aside: list[Block] = []
-        self._memory = survey.memory()
+        self._memory = scan.memory()
 
     def before_use(self, handles: Handles) -> None:
         """Put aside what using these rows changes: their marks, and what new ones may evict."""
-        if not self._survey.forgets:
+        if not self._scan.forgets:
             return
-        slots, marks = self._survey.find(handles, self._oldest)
+        slots, marks = self._scan.find(handles, self._oldest)
         held = slots >= 0
         self._put_aside(handles[held], slots[held], marks[held])
         if not held.all():
-            self.before_drop(self._survey.pieces_of(handles[~held]))
+            self.before_drop(self._scan.pieces_of(handles[~held]))
 
     def before_change(self, ids: Ids, slots: Slots) -> None:
         """Put rows aside that are about to change; their use was announced before."""
@@ -104,7 +104,7 @@ class Cut:
     def before_drop(self, pieces: list[int]) -> None:
         """Put whole pieces aside, any row of which may go."""
         for piece in pieces:
-            self._put_aside(*self._survey.piece(piece, self._oldest))
+            self._put_aside(*self._scan.piece(piece, self._oldest))
 
     def leave_out(self, slots: Slots) -> None:
         """Take notice of rows that did not exist at the moment of the cut."""
@@ -128,7 +128,7 @@ class Cut:
         self._done.add(slots)
         block: Block = {}
         if self._scope is not None:
-            if self._survey.forgets:
+            if self._scan.forgets:
                 block = {"alive": ids.copy(), "alive_marks": marks.copy()}
             wanted = self._scope.has(slots)
             ids, slots, marks = ids[wanted], slots[wanted], marks[wanted]
@@ -137,7 +137,7 @@ class Cut:
         rows = np.empty((ids.size, self._rows.layout.dim), self._rows.layout.dtype)
         self._rows.read(slots, rows)
         block |= {"ids": ids.copy(), "rows": rows}
-        if self._survey.forgets:
+        if self._scan.forgets:
             block["marks"] = marks.copy()
         return block | {f"state.{n}": a for n, a in self._rows.state(slots).items()}
 
@@ -147,7 +147,7 @@ class Cut:
         Pieces of the table come first, then what was put aside, last what is kept for buckets.
         """
         if piece < self._pieces:
-            return self._take(*self._survey.piece(piece, self._oldest))
+            return self._take(*self._scan.piece(piece, self._oldest))
         if self._aside:
             block = self._aside.pop()
             self._held -= _size(block)
