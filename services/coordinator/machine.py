@@ -1,7 +1,7 @@
 """The coordinator's state and its rules, without network, threads or clock.
 
-Each method is one event; time comes with it. What others will rely on is in the journal before the
-method returns. The servicer holds the lock.
+Each method is one event and carries the time. State that other processes rely on is in the journal
+before the method returns. The servicer holds the lock.
 """
 
 import logging
@@ -32,15 +32,15 @@ _log = logging.getLogger(__name__)
 
 @final
 class Machine:
-    """All that the cluster agrees on.
+    """The state that all processes of the cluster agree on.
 
     Args:
-        parameter_servers: How many hold the tables.
-        trainers: How many form a generation, at most.
-        lease_s: How long a silent member counts as alive.
-        journal: Where facts are kept.
-        min_trainers: How many do when no more come; 0 for no fewer than all.
-        join_window_s: For how long no more must have come.
+        parameter_servers: Number of parameter servers that hold the tables.
+        trainers: Most trainers of a generation.
+        lease_s: How long a member counts as alive without a heartbeat.
+        journal: Where facts are stored.
+        min_trainers: Trainers that suffice for a generation when no more join; 0 requires all.
+        join_window_s: Seconds without another join before fewer trainers than all suffice.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Machine:
     ) -> None:
         self._journal = journal
         self._round = journal.fact("round")
-        # Until when trainers that a former coordinator knew may come back; None until it is known.
+        # How long members of the journal may come back; None until an event gives the time.
         self._awaits_former = True
         self._awaited_until: float | None = None
         self.members = Members(lease_s, journal)
@@ -100,21 +100,21 @@ class Machine:
     def renew(
         self, request: membership_pb2.RenewLeaseRequest, now: float
     ) -> membership_pb2.RenewLeaseResponse:
-        """Note a sign of life; tell the news."""
+        """Record a heartbeat; return updates."""
         members, openers = self.members, request.context_openers
         counts = (*request.context_counts, *[1] * len(openers))
         contexts = {(w.name, w.incarnation): n for w, n in zip(openers, counts, strict=False)}
         if members.renew(request.name, request.incarnation, now, contexts):
-            self._refresh_shards(now)  # a former coordinator knew it
+            self._refresh_shards(now)  # a member from before a restart
         return self.updates(request)
 
     def updates(
         self, request: membership_pb2.RenewLeaseRequest
     ) -> membership_pb2.RenewLeaseResponse:
-        """Tell a member the news, and which workers that opened contexts with it are gone.
+        """Return updates for a member, and which openers of its contexts are gone.
 
         Raises:
-            NotMember: It is none any more.
+            NotMember: It is not a member any more.
         """
         members = self.members
         members.check(request.name, request.incarnation)
@@ -130,7 +130,7 @@ class Machine:
         )
 
     def leave(self, name: str, incarnation: int) -> None:
-        """End a membership at the member's own wish."""
+        """End a membership on the member's request."""
         member = self.members.leave(name, incarnation)
         if member is not None:
             _log.info("member left", extra={"worker": name})
@@ -138,7 +138,7 @@ class Machine:
             self._refresh_shards(None)
 
     def expire(self, now: float) -> bool:
-        """End the memberships whose lease ran out, and waits for trainers who do not come.
+        """End memberships whose lease ran out, and waits for trainers that do not join.
 
         Returns:
             Whether anything changed.
@@ -158,7 +158,7 @@ class Machine:
         return bool(gone) or formed or given_up
 
     def _not_returned(self, now: float) -> list[str]:
-        """Return whom a former coordinator knew and who did not register here, once."""
+        """Return, once, the members from before a restart that did not come back."""
         if not self._awaits_former:
             return []
         if self._awaited_until is None:
@@ -171,7 +171,7 @@ class Machine:
         return sorted(name for name in known if not self.members.has(name))
 
     def _on_gone(self, name: str) -> None:
-        self.reports.forget(name)
+        self.reports.drop(name)
         for dataset in self.data_sets.drop(name):
             self._save_data_set(dataset)
         self.scaling.drop(name)
@@ -180,7 +180,7 @@ class Machine:
         self._save_generation()
 
     def _save_generation(self) -> None:
-        """Have the journal know the current generation and its trainers."""
+        """Write the current generation and its trainers to the journal."""
         if (fact := self.rendezvous.dump()) != self._round:
             self._journal.set_fact("round", fact)
             self._round = fact
@@ -189,13 +189,13 @@ class Machine:
         return self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)
 
     def _refresh_shards(self, now: float | None) -> None:
-        # Nobody takes the place of one that may still be there, and only has not been heard yet.
+        # A former server that may still send a heartbeat keeps its shard.
         known = self.members.known_of_role(membership_pb2.ROLE_PARAMETER_SERVER)
         if self.shards.refresh(known):
             self._journal.set_fact("shard_map", self.shards.map.SerializeToString())
             if self.shards.map.epoch > 1:
-                # A server that came back holds other rows than the run has seen. With the first
-                # map there was no run yet.
+                # A restarted server may hold other rows than the run has used. The first map
+                # precedes every run.
                 self.rendezvous.close()
                 self._save_generation()
         if now is not None:
@@ -211,15 +211,15 @@ class Machine:
     def report_move(
         self, request: reshard_pb2.ReportMoveRequest, now: float
     ) -> reshard_pb2.Reshard:
-        """Take notice of how far a server is with a reshard; the trainers' generation goes on."""
+        """Record a server's progress in a reshard; the trainers' generation does not end."""
         self.members.check(request.name, request.incarnation)
         return self.scaling.report(request, now)
 
     def join(self, request: rendezvous_pb2.JoinRoundRequest, now: float = 0.0) -> bool:
-        """Take a trainer into the round; return whether that formed a generation."""
+        """Add a trainer to the open generation; return whether that formed it."""
         member = self.members.check(request.name, request.incarnation)
         if member.role != membership_pb2.ROLE_TRAINER:
-            raise NotMember(f"{request.name!r} is no trainer", name=request.name)
+            raise NotMember(f"{request.name!r} is not a trainer", name=request.name)
         self.jobs.check(request.job)
         formed = self.rendezvous.join(
             request.name, request.incarnation, request.after_generation, now
@@ -234,14 +234,14 @@ class Machine:
         _log.info("generation formed", extra=extra)
 
     def rank_of(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
-        """Return the place of a trainer that joined."""
+        """Return generation, rank and world size of a trainer that joined."""
         generation, rank = self.rendezvous.rank_of(request.name, request.incarnation)
         return rendezvous_pb2.JoinRoundResponse(
             generation=generation, rank=rank, world_size=self.rendezvous.size
         )
 
     def put(self, request: rendezvous_pb2.PutKeyRequest) -> None:
-        """Publish a value to a generation."""
+        """Publish a value to the trainers of a generation."""
         check_name("key", request.key)
         if len(request.value) > limits.MAX_VALUE_BYTES:
             raise InvalidRequest(
@@ -252,7 +252,7 @@ class Machine:
         self.rendezvous.put(request.generation, request.key, request.value)
 
     def create_table(self, spec: table_pb2.TableSpec) -> bool:
-        """Enter a table; return False when an equal one was there."""
+        """Add a table to the catalogue; return False if an equal one exists."""
         created = self.catalogue.is_new(spec)
         if created:
             self._journal.add_table(spec)
@@ -265,16 +265,16 @@ class Machine:
         return self.shards.current(self._servers())
 
     def take_shard(self, request: data_pb2.TakeShardRequest) -> data_pb2.TakeShardResponse:
-        """Hand out a part of a data set."""
+        """Assign a shard of a data set."""
         self.members.check(request.name, request.incarnation)
-        cut = DataSetSpec(request.samples, request.shard_samples, request.epochs)
+        spec = DataSetSpec(request.samples, request.shard_samples, request.epochs)
         worker = (request.name, request.incarnation)
         try:
             found = self.data_sets.take(
-                request.dataset, cut, worker, request.sequence, list(request.done)
+                request.dataset, spec, worker, request.sequence, list(request.done)
             )
         finally:
-            # What was finished is finished, whether there is more to do or not.
+            # Finished shards are stored even if no other shard is free.
             self._save_data_set(request.dataset)
         if found is None:
             return data_pb2.TakeShardResponse(is_over=True)
@@ -287,17 +287,17 @@ class Machine:
             self._journal.set_data_set(name, known)
 
     def set_data_position(self, request: data_pb2.SetDataPositionRequest) -> None:
-        """Put a data set back to a former position."""
+        """Set a data set to a saved position."""
         self.data_sets.restore(request.dataset, request.position)
         self._save_data_set(request.dataset)
 
     def report(self, request: status_pb2.ReportProgressRequest) -> None:
-        """Keep a trainer's progress."""
+        """Store a trainer's progress."""
         self.members.check(request.name, request.incarnation)
         self.reports.report(request.name, request.progress)
 
     def finish(self, request: status_pb2.ReportResultRequest) -> None:
-        """Keep the outcome of a run, and that its job is done."""
+        """Store the result of a run, and that its job is done."""
         self.rendezvous.check(request.generation)
         figures = dict(request.figures)
         if request.job:
@@ -309,16 +309,18 @@ class Machine:
     def request_checkpoint(self) -> int:
         """Ask the trainers for a checkpoint; return the number of the request."""
         if not self.rendezvous.formed:
-            raise NotMember("no trainers have formed a generation: nobody can write a checkpoint")
+            raise NotMember(
+                "no generation is formed that could write a checkpoint; start the trainers"
+            )
         return self.reports.request_checkpoint()
 
     def report_checkpoint(self, request: status_pb2.ReportCheckpointRequest, now: float) -> None:
-        """Keep what a trainer says about a checkpoint."""
+        """Store a trainer's report about a checkpoint."""
         self.members.check(request.name, request.incarnation)
         self.reports.report_checkpoint(request.checkpoint, now)
 
     def status(self, now: float) -> status_pb2.GetStatusResponse:
-        """Return everything at a glance."""
+        """Return the status of the whole cluster."""
         response = status_pb2.GetStatusResponse(
             generation=self.rendezvous.current if self.rendezvous.formed else 0,
             shard_epoch=self.shards.map.epoch,
@@ -336,7 +338,7 @@ class Machine:
             )
             for (name, incarnation), count in sorted(lease.contexts.items()):
                 if not count:
-                    continue  # it holds something else there
+                    continue  # the opener holds something else, such as a snapshot
                 opened = entry.contexts.add(count=count)
                 opened.opener.name, opened.opener.incarnation = name, incarnation
             progress = self.reports.progress(lease.member.name)
@@ -345,7 +347,7 @@ class Machine:
         return response
 
     def _warnings(self, now: float) -> list[str]:
-        """Return what somebody should look at."""
+        """Return what an operator should check."""
         found = [
             f"{lease.member.name} was silent for {now - lease.seen_at:.0f} of "
             f"{self.members.lease_s:g} s"
@@ -358,8 +360,8 @@ class Machine:
             found.append(error.message)
         if self.rendezvous.world_size and not self.rendezvous.formed:
             found.append(
-                f"{len(self.rendezvous.joined)} of {self.rendezvous.world_size} trainers have joined "
-                f"generation {self.rendezvous.current}"
+                f"{len(self.rendezvous.joined)} of {self.rendezvous.world_size} trainers have "
+                f"joined generation {self.rendezvous.current}"
             )
         if under_way := self.scaling.describe():
             found.append(under_way)
@@ -369,20 +371,20 @@ class Machine:
         return found
 
     def check(self) -> None:
-        """Return if all that is promised in docs/coordinator.md holds; for tests, after each event.
+        """Check the invariants of docs/coordinator.md; for tests, after each event.
 
         Raises:
-            AssertionError: It does not.
+            AssertionError: An invariant is violated.
         """
         self.rendezvous.check_invariants()
         self.data_sets.check_invariants()
         leases = {lease.member.name: lease.member for lease in self.members.leases()}
         assert len(leases) == len(self.members.leases())
         for name, incarnation in self.rendezvous.joined.items():
-            # One that is no member any more is one that a former coordinator knew.
+            # A joined trainer that is not a member was one before the coordinator restarted.
             assert name not in leases or leases[name].incarnation == incarnation
         self.scaling.check_invariants()
-        # What others rely on is in the journal before they hear of it.
+        # State that other processes rely on is in the journal before it is sent.
         assert self._journal.fact("round") in (b"", self.rendezvous.dump())
         assert self._journal.tables() == self.catalogue.all()
         self.members.check_invariants()

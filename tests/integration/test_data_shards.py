@@ -67,7 +67,7 @@ def test_a_position_is_where_reading_goes_on(make_cluster):
 
     assert read == [4, 5, 6, 7, 8, 9]
     assert again == [3, 4, 5, 6, 7, 8, 9]  # the one in hand was not finished
-    with pytest.raises(InvalidRequest, match="no position"):
+    with pytest.raises(InvalidRequest, match="not a position"):
         mine.seek(b"nonsense")
 
 

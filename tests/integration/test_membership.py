@@ -137,7 +137,7 @@ def test_missing_servers_are_counted(make_cluster):
     cluster.add_server("ps-0")
     table = make_table(cluster.connect())
 
-    with pytest.raises(DeadlineExceeded, match="1 of 2 parameter servers are here: ps-0"):
+    with pytest.raises(DeadlineExceeded, match="1 of 2 parameter servers have joined: ps-0"):
         table.lookup([1], timeout_s=2.0)
 
 

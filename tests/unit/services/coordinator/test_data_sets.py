@@ -58,7 +58,7 @@ def test_a_set_is_cut_in_one_way():
     sets = DataSets()
     sets.take("t", CUT, A, 1, [])
 
-    with pytest.raises(InvalidRequest, match="say the same everywhere"):
+    with pytest.raises(InvalidRequest, match="use the same values everywhere"):
         sets.take("t", DataSetSpec(11, 4, 2), B, 1, [])
     for bad in (DataSetSpec(0, 4, 1), DataSetSpec(4, 0, 1), DataSetSpec(1 << 30, 1, 1)):
         with pytest.raises(InvalidRequest):
@@ -67,7 +67,7 @@ def test_a_set_is_cut_in_one_way():
 
 @pytest.mark.parametrize("position", [b"", b"nonsense", b"\x81\xa3cut\x93\x00\x00\x00"])
 def test_what_is_no_position_is_refused(position):
-    with pytest.raises(InvalidRequest, match="no position"):
+    with pytest.raises(InvalidRequest, match="not a position"):
         DataSets().restore("t", position)
 
 

@@ -67,7 +67,7 @@ def test_only_trainers_join(journal, say):
     machine = make(journal)
     machine.register(say.register("client-0"), 0)
 
-    with pytest.raises(NotMember, match="no trainer"):
+    with pytest.raises(NotMember, match="not a trainer"):
         machine.join(say.join("client-0"))
     with pytest.raises(NotMember):
         machine.join(say.join("trainer-9"))

@@ -11,8 +11,8 @@ def test_the_newest_report_counts_until_its_trainer_is_gone():
     board.report("t-0", status_pb2.Progress(step=2))
 
     newest = board.progress("t-0")
-    board.forget("t-0")
-    board.forget("t-0")
+    board.drop("t-0")
+    board.drop("t-0")
 
     assert newest.step == 2
     assert board.progress("t-0") is None

@@ -118,7 +118,7 @@ def test_steps_are_not_held_up_for_long(begin):
     assert not reshards.expire(20.9, current)
     assert reshards.expire(21.1, current)
 
-    assert reshards.state.error == "ps-1 did not come to an end within 20 s; scale again"
+    assert reshards.state.error == "ps-1 did not finish within 20 s; scale again"
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
