@@ -214,7 +214,7 @@ class Rendezvous:
         if not self.formed or generation != self._forming:
             state = "is current" if self.formed else "is forming"
             raise StaleGeneration(
-                f"generation {generation} is over, {self._forming} {state}; join again",
+                f"generation {generation} has ended, {self._forming} {state}; join again",
                 generation=generation,
                 current=self._forming,
             )

@@ -1,6 +1,6 @@
-"""What a server keeps for contexts of distributed autograd: lookups and gradients.
+"""The contexts of distributed autograd on a server: their lookups and pending gradients.
 
-A released context leaves a tombstone, so that a late message cannot bring it back to life.
+A released context leaves a tombstone, so that late messages for it are refused.
 """
 
 import functools
@@ -25,12 +25,12 @@ Slots: TypeAlias = NDArray[np.int64]
 
 
 class TableLookup(NamedTuple):
-    """The rows of one table that a lookup read, by the handles that the table gave."""
+    """The rows of one table that a lookup read, as handles of the table."""
 
     table: str
     slots: Slots
     steps: int = 0
-    """Steps applied to the table when it was read."""
+    """Steps applied to the table when the rows were read."""
 
 
 class Gradient(NamedTuple):
@@ -43,7 +43,7 @@ class Gradient(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefetchedLookup:
-    """A lookup made ahead of its step, and the count of changes that its rows have seen."""
+    """A lookup made ahead of its step, and the number of changes that its rows include."""
 
     parts: list[TableLookup]
     count: int
@@ -51,7 +51,7 @@ class PrefetchedLookup:
 
 @dataclass(slots=True, eq=False)
 class OpenContext:
-    """An open context: what was read and what came back, by the caller's number of the lookup."""
+    """An open context: lookups and their gradients, by the caller's number of the lookup."""
 
     lookups: dict[int, list[TableLookup]] = field(default_factory=dict)
     prefetched: dict[int, PrefetchedLookup] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class OpenContext:
     used_at: float = 0.0
 
     def returned_parts(self) -> list[TableLookup]:
-        """Return what was read and has gradients."""
+        """Return the lookups that have gradients."""
         return [part for number in self.returned for part in self.lookups[number]]
 
     def gradients(self) -> list[Gradient]:
@@ -72,7 +72,7 @@ class OpenContext:
         ]
 
     def drop(self, failed: Collection[int]) -> None:
-        """Forget the gradients of passes that failed."""
+        """Drop the gradients of failed passes."""
         for number in list(self.returned):
             passes = self.returned[number]
             self.returned[number] = {p: grads for p, grads in passes.items() if p not in failed}
@@ -80,7 +80,7 @@ class OpenContext:
                 del self.returned[number]
 
     def _summed(self, number: int) -> list[Array]:
-        """Return a lookup's gradients, those of several passes added in their order."""
+        """Return a lookup's gradients; those of several passes are added in order of the passes."""
         by_pass = [grads for _, grads in sorted(self.returned[number].items())]
         return [functools.reduce(operator.add, parts) for parts in zip(*by_pass, strict=True)]
 
@@ -101,12 +101,13 @@ class Contexts:
         self._applied = WorkerLru(Tombstones)
 
     def add_lookup(self, id_: context_pb2.ContextId, number: int, parts: list[TableLookup]) -> None:
-        """Keep the rows of a lookup; the same again changes nothing once gradients are here.
+        """Store the rows of a lookup.
 
-        Before that the newest counts: a lookup that is routed anew may ask for other rows.
+        A repeated lookup replaces the first one, because it may be routed with another shard map;
+        after the gradients have arrived it changes nothing.
 
         Raises:
-            ContextReleased: The context is over.
+            ContextReleased: The context has ended.
         """
         with self._lock:
             context = self._find(id_, create=True)
@@ -116,20 +117,20 @@ class Contexts:
     def add_prefetch(
         self, id_: context_pb2.ContextId, number: int, ahead: PrefetchedLookup
     ) -> None:
-        """Keep the rows of a lookup made ahead of its step; the newest counts.
+        """Store the rows of a prefetch; a repeated one replaces the first.
 
         Raises:
-            ContextReleased: The context is over.
+            ContextReleased: The context has ended.
         """
         with self._lock:
             self._find(id_, create=True).prefetched[number] = ahead
 
     def find_prefetch(self, id_: context_pb2.ContextId, number: int) -> PrefetchedLookup:
-        """Return a lookup made ahead of its step.
+        """Return a prefetch.
 
         Raises:
-            ContextReleased: The context is over.
-            LookupNotFound: There was no such lookup here.
+            ContextReleased: The context has ended.
+            LookupNotFound: This server has not served that lookup.
         """
         with self._lock:
             context = self._find(id_, create=False)
@@ -144,17 +145,17 @@ class Contexts:
         target: context_pb2.ContextId | None,
         number: int,
     ) -> PrefetchedLookup:
-        """Move a lookup made ahead to the context of its step; the same again gives the same.
+        """Move a prefetch to the context of its step; repeatable.
 
         Args:
-            source: The context it was made in; over when its last lookup is gone.
-            source_number: The caller's number of the lookup in it.
-            target: The context that will send gradients; None lets the lookup go.
-            number: The caller's number of the lookup in that.
+            source: The context of the prefetch; it ends when its last lookup is removed.
+            source_number: The caller's number of the lookup in `source`.
+            target: The context that will send gradients; None drops the lookup.
+            number: The caller's number of the lookup in `target`.
 
         Raises:
-            ContextReleased: One of the contexts is over.
-            LookupNotFound: There was no such lookup here.
+            ContextReleased: One of the contexts has ended.
+            LookupNotFound: This server has not served that lookup.
         """
         with self._lock:
             taken = None if target is None else self._find(target, create=True)
@@ -173,21 +174,21 @@ class Contexts:
             return ahead
 
     def check(self, id_: context_pb2.ContextId) -> None:
-        """Return if the context may still be used.
+        """Raise if a context may not be used.
 
         Raises:
-            ContextReleased: It is over.
-            InvalidRequest: It is no id.
+            ContextReleased: It has ended.
+            InvalidRequest: The id is incomplete.
         """
         with self._lock:
             self._check(id_)
 
     def parts(self, id_: context_pb2.ContextId, number: int) -> list[TableLookup]:
-        """Return what a former lookup read.
+        """Return the rows that an earlier lookup read.
 
         Raises:
-            ContextReleased: The context is over.
-            LookupNotFound: It never made that lookup here.
+            ContextReleased: The context has ended.
+            LookupNotFound: This server has not served that lookup.
         """
         with self._lock:
             context = self._find(id_, create=False)
@@ -198,24 +199,24 @@ class Contexts:
     def add_gradients(
         self, id_: context_pb2.ContextId, number: int, grads: list[Array], pass_number: int = 0
     ) -> None:
-        """Keep the gradients of a lookup; the same again, of the same pass, change nothing."""
+        """Store the gradients of a lookup, once per backward pass."""
         with self._lock:
             context = self._find(id_, create=False)
             if number in context.lookups:
                 context.returned.setdefault(number, {}).setdefault(pass_number, grads)
 
     def drop_passes(self, id_: context_pb2.ContextId, failed: Collection[int]) -> None:
-        """Forget the gradients of backward passes that failed elsewhere."""
+        """Drop the gradients of backward passes that failed on another process."""
         with self._lock:
             held = self._open.get(_key(id_))
             if held is not None:
                 held.drop(failed)
 
     def check_returned(self, id_: context_pb2.ContextId, count: int) -> None:
-        """Return if the gradients of so many lookups are here, or the context was applied.
+        """Check that the gradients of `count` lookups are here, or that the context was applied.
 
         Raises:
-            LookupNotFound: Some are gone: the server restarted since they came.
+            LookupNotFound: Some are lost: the server restarted after they arrived.
         """
         with self._lock:
             self._check_id(id_)
@@ -223,32 +224,32 @@ class Contexts:
             here = 0 if held is None else len(held.returned)
             if here < count and not (held is None and self._has_tombstone(id_)):
                 raise LookupNotFound(
-                    f"context {_show(id_)} brought the gradients of {count} lookups here, {here} "
+                    f"context {_show(id_)} sent the gradients of {count} lookups here, {here} "
                     "are left: this server restarted; run the step again",
                     here=here,
                     want=count,
                 )
 
     def restore_applied(self, worker: str, incarnation: int, counter: int) -> None:
-        """Take notice of a context that was applied before this process began."""
+        """Record a context that was applied before this process started."""
         with self._lock:
             self._applied.touch(worker).add(incarnation, counter)
             self._add_tombstone(worker, incarnation, counter)
 
     def dump_applied(self) -> list[DedupeEntry]:
-        """Return which contexts were applied, for a snapshot."""
+        """Return the ids of applied contexts, for a snapshot."""
         with self._lock:
             return [(worker, *found.dump()) for worker, found in self._applied.items()]
 
     def load_applied(self, marks: Sequence[DedupeEntry]) -> None:
-        """Remember what `dump_applied` returned."""
+        """Restore what `dump_applied` returned."""
         with self._lock:
             for worker, incarnation, floor, counters in marks:
                 for kept in (self._applied, self._tombstones):
                     kept.touch(worker).load(incarnation, floor, counters)
 
     def take_gradients(self, id_: context_pb2.ContextId) -> OpenContext:
-        """Bury a context to apply what was kept for it; empty if nothing was, or if it was applied.
+        """End a context to apply its pending gradients; empty if it has none or was applied.
 
         Raises:
             ContextReleased: It was released without being applied.
@@ -264,10 +265,10 @@ class Contexts:
             return self._open.pop(_key(id_), OpenContext())
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """Bury a context; return whether anything was kept for it.
+        """End a context; return whether it was open.
 
         Raises:
-            InvalidRequest: It is no id.
+            InvalidRequest: The id is incomplete.
         """
         with self._lock:
             self._check_id(context)
@@ -275,30 +276,30 @@ class Contexts:
             return self._open.pop(_key(context), None) is not None
 
     def release_all(self) -> None:
-        """Bury every open context, when a run begins anew."""
+        """End every open context, when a run begins or rows are replaced."""
         with self._lock:
             for key in self._open:
                 self._add_tombstone(*key)
             self._open.clear()
 
     def drop_all(self) -> None:
-        """Forget what every open context has read here; it may look rows up again."""
+        """Drop all open contexts without tombstones; they may look rows up again."""
         with self._lock:
             self._open.clear()
 
     def is_open(self, id_: context_pb2.ContextId) -> bool:
-        """Tell whether a context has looked rows up here."""
+        """Return whether a context has looked rows up here."""
         return _key(id_) in self._open
 
     def expecting(self) -> int:
-        """Return how many contexts have read rows that gradients may come for."""
+        """Return the number of contexts that may still send gradients."""
         with self._lock:
             return sum(1 for context in self._open.values() if context.lookups)
 
     def release_idle(self, idle_s: float) -> int:
-        """Bury the contexts that nobody has used for so long; return how many.
+        """End the contexts unused for `idle_s`; return how many.
 
-        Their worker died, or forgot them.
+        Their worker died, or did not release them.
         """
         with self._lock:
             oldest = self._clock() - idle_s
@@ -309,12 +310,12 @@ class Contexts:
             return len(idle)
 
     def openers(self) -> dict[tuple[str, int], int]:
-        """Return how many are open here, by name and incarnation of who opened them."""
+        """Return the number of open contexts by name and incarnation of their opener."""
         with self._lock:
             return Counter(key[:2] for key in self._open)
 
     def drop_worker(self, name: str, incarnation: int) -> int:
-        """Bury the contexts of a process that is gone; return how many."""
+        """End the contexts of a lost process; return how many."""
         with self._lock:
             gone = [key for key in self._open if key[:2] == (name, incarnation)]
             for key in gone:
@@ -323,7 +324,7 @@ class Contexts:
             return len(gone)
 
     def open_count(self) -> int:
-        """Return how many contexts are open here."""
+        """Return the number of contexts open here."""
         with self._lock:
             return len(self._open)
 
@@ -339,7 +340,7 @@ class Contexts:
         return self._open[key]
 
     def _drop_older_incarnations(self, id_: context_pb2.ContextId) -> None:
-        """Forget what the process of that name left before it restarted."""
+        """End the contexts that older incarnations of the process left."""
         for key in [k for k in self._open if k[0] == id_.worker and k[1] < id_.incarnation]:
             self._add_tombstone(*key)
             del self._open[key]
@@ -351,7 +352,7 @@ class Contexts:
     def _check(self, id_: context_pb2.ContextId) -> None:
         self._check_id(id_)
         if self._has_tombstone(id_):
-            raise ContextReleased(f"context {_show(id_)} is over; open a new one")
+            raise ContextReleased(f"context {_show(id_)} has ended; open a new one")
 
     def _was_applied(self, id_: context_pb2.ContextId) -> bool:
         tombstones = self._applied.get(id_.worker)

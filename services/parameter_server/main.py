@@ -22,21 +22,21 @@ _log = logging.getLogger(__name__)
 
 _PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
 
-# How soon lookups that wait for a lost trainer hear that its generation is over.
+# How often the generation is checked: lookups that wait for a lost trainer end when it does.
 _FENCE_EVERY_S = 0.2
 
-# How long a server without buckets answers late calls before it ends.
+# How long a server without buckets answers late calls before it exits.
 _LINGER_S = 3.0
 
-# A context that nobody used for so long belongs to a worker that is gone.
+# A context unused for longer belongs to a lost worker.
 _CONTEXT_IDLE_S = 3600.0
 
-# A snapshot that nobody read for so long belongs to a client that is gone.
+# A snapshot unread for longer belongs to a lost client.
 _SNAPSHOT_IDLE_S = 60.0
 
 
 def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal stops the process; return the exit code."""
     with Process(config.name, process, config, rpc) as running:
         life = running.life
         rpc.import_modules()
@@ -69,7 +69,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             timeout_s=rpc.timeout_s,
         )
         life.on_drain("node", lambda left_s: node.leave(left_s / 2))
-        # First of all: a lookup that waits for a step would keep its thread, and so the process.
+        # Runs first: a lookup that waits for a step would keep its thread, and so the process.
         life.on_drain("waits", lambda _: store.close())
         server = node.serve(
             {_PARAMETER_SERVER: ParameterServerServicer(store, view.check_generation)},
@@ -80,7 +80,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             server,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
-        # Before anybody is served: what the former process was part of is over.
+        # Before the first call is served: the generation of the former process has ended.
         store.fence(mesh.generation)
         mesh.watch_contexts(store.contexts)
         mesh.watch_contexts(store.checkpointing.snapshots)

@@ -1,4 +1,4 @@
-"""Whatever changes rows: in turn, each with a record in the log."""
+"""All changes of rows: serialised, each with a record in the log."""
 
 from collections.abc import Sequence
 from typing import final
@@ -27,12 +27,12 @@ class Writer:
 
     Args:
         registry: The tables.
-        contexts: Where gradients are until they are applied.
-        versions: Told of changed rows, for lookups made ahead.
-        log: Where changes are written; None for nowhere.
+        contexts: Where gradients are pending until they are applied.
+        versions: Records changed rows, for prefetches.
+        log: Where changes are written; None for none.
 
     Attributes:
-        pushes: Those that took effect.
+        pushes: The dedupe table of pushes.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Writer:
         self.pushes = DedupeTable()
 
     def log_record(self, record: AnyRecord, gradients: Sequence[Gradient]) -> int:
-        """Write a record with the gradients that belong to it; return its number.
+        """Write a record with its gradients; return its number.
 
         Raises:
             StoreFull: The log's disk is full.
@@ -59,19 +59,19 @@ class Writer:
             return self._log.append(record, arrays)
 
     def flush(self) -> None:
-        """Write what was put off."""
+        """Write the deferred record, if there is one."""
         if self._log is not None:
             self._log.flush()
 
     def wait(self, number: int) -> None:
-        """Return when a record counts as written."""
+        """Wait until a record is as durable as the log's mode requires."""
         if self._log is not None:
             self._log.wait(number)
 
     def read(
         self, table: TableShard, slots: Slots, out: Array | None = None, *, peek: bool = False
     ) -> Array:
-        """Read rows; where that changes which rows there are, in turn and with a record."""
+        """Read rows; in tables that count uses, under the append lock and with a record."""
         if self._log is None or peek or not table.counts_uses:
             return table.read(slots, out, peek=peek)
         with self._log.append_lock:
@@ -79,7 +79,7 @@ class Writer:
             return table.read(slots, out)
 
     def prepare(self, table: TableShard, slots: Slots) -> None:
-        """Make rows; where that changes which other rows there are, in turn and with a record.
+        """Make rows; in tables that count uses, under the append lock and with a record.
 
         Raises:
             StoreFull: They do not fit.
@@ -102,9 +102,9 @@ class Writer:
         """Apply a step whose gradients were written when it was prepared.
 
         Args:
-            step: Which one, from 0.
-            gradients: One a table.
-            logged: Whether the record of its preparation says that it is applied.
+            step: Step number, from 0.
+            gradients: One per table.
+            logged: Whether the record of its preparation includes that it is applied.
         """
         with append_lock_of(self._log):
             if self._log is not None and not logged:
@@ -123,9 +123,9 @@ class Writer:
 
         Args:
             context: The context.
-            mark: Whose step it is, in a run without common steps.
+            mark: Rank and step number, in a run with staleness.
         """
-        # One gradient a table: two lookups of a row make one step, as in one process.
+        # One gradient per table: two lookups of a row make one step, as in one process.
         taken = self._contexts.take_gradients(context)
         for part in taken.returned_parts():
             self._registry[part.table].count_staleness(part.steps)
@@ -138,7 +138,7 @@ class Writer:
         return self.change(ContextApplied(key, names, rank, steps), merged)
 
     def push(self, sender: tuple[str, int, int], gradients: Sequence[Gradient]) -> bool:
-        """Apply gradients outside any context, unless that was done before.
+        """Apply gradients outside any context, once.
 
         Raises:
             StoreFull: New rows do not fit; nothing is applied.
@@ -154,7 +154,7 @@ class Writer:
         return applied
 
     def _apply_new(self, sender: tuple[str, int, int], gradients: Sequence[Gradient]) -> int:
-        """Apply gradients whose rows may not exist yet; none of them when memory is short."""
+        """Apply gradients whose rows may not exist yet: all of them, or none if memory is short."""
         with append_lock_of(self._log):
             self._registry.check_room([(self._registry[g.table], g.slots) for g in gradients])
             for gradient in gradients:

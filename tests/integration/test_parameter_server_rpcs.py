@@ -85,7 +85,7 @@ def test_a_run_that_makes_no_sense_does_not_begin(server, run):
 def test_an_older_run_does_not_begin(server):
     server.store.fence(7)
 
-    with pytest.raises(StaleGeneration, match="generation 6 is over, 7 is current; join again"):
+    with pytest.raises(StaleGeneration, match="generation 6 has ended, 7 is current; join again"):
         server.call("StartRun", pb.StartRunRequest(generation=6, world_size=1, tables=["user"]))
 
 

@@ -135,7 +135,7 @@ def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, po
 
     begun = time.monotonic()
     slow.mesh.close()
-    with pytest.raises(StaleGeneration, match="generation 1 is over, 2 is current; join again"):
+    with pytest.raises(StaleGeneration, match="generation 1 has ended, 2 is current; join again"):
         waiting.result(timeout=10)
 
     assert time.monotonic() - begun < 10

@@ -55,7 +55,7 @@ def test_a_trainer_that_begins_anew_ends_the_generation(incarnation, after):
     rendezvous.join("t-0", incarnation, after)
 
     assert (rendezvous.current, rendezvous.formed) == (2, False)
-    with pytest.raises(StaleGeneration, match="generation 1 is over, 2 is forming; join again"):
+    with pytest.raises(StaleGeneration, match="generation 1 has ended, 2 is forming; join again"):
         rendezvous.get(1, "key")
 
 
