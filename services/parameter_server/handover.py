@@ -1,4 +1,4 @@
-"""What one server hands over to another in a reshard: rows, and what goes with them."""
+"""The handover of buckets in a reshard: rows, run state, step counts and dedupe table."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import final
@@ -24,15 +24,15 @@ _PAGE_BYTES = 1 << 20
 
 @final
 class Handover:
-    """The way from this server to those that get buckets of it.
+    """Sends the buckets that leave this server to their new owners.
 
     Args:
-        number: Of the reshard.
+        number: Number of the reshard.
         name: Name of this server.
         now: The current map.
-        then: The map to come.
+        then: The next map.
         dial: Makes a channel from (address, name).
-        keep: Takes table and rows that stay here.
+        keep: Stages rows of a table that stay here.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Handover:
         self._then = then
         self._dial = dial
         self.held: NDArray[np.bool_] = now.owned_by(name)
-        """For each bucket whether it is here now."""
+        """For each bucket, whether it is here now."""
         self.leaving: NDArray[np.bool_] = self.held & ~then.owned_by(name)
-        """For each bucket whether it goes from here to another server."""
+        """For each bucket, whether it migrates from here to another server."""
         self._own = list(then.names).index(name) if name in then.names else -1
         self._targets = sorted(set(then.bucket_shards[self.leaving].tolist()))
         self._channels: dict[int, Channel] = {}
 
     def send(self, table: str, block: Mapping[str, Array]) -> None:
-        """Send rows, or what is kept for buckets, to where they will be; here, too.
+        """Send rows, or state per bucket, to the servers of the next map, this one included.
 
         Raises:
             MeshError: A server refused, or could not be reached.
@@ -83,7 +83,7 @@ class Handover:
             self._call(shard, "StageRows", Frame(request, list(part.values())))
 
     def send_marks(self, store: TableStore) -> None:
-        """Send what goes with the rows to all that got some.
+        """Send run state, step counts and dedupe table to all servers that received rows.
 
         Raises:
             MeshError: A server refused, or could not be reached.
@@ -126,7 +126,7 @@ class Handover:
 
 
 def marks_of(request: pb.StageMarksRequest) -> MarksStaged:
-    """Return what a message brings, as it is kept."""
+    """Return the log record of a message."""
     run = request.run
     return MarksStaged(
         request.source,
@@ -146,12 +146,12 @@ def marks_of(request: pb.StageMarksRequest) -> MarksStaged:
 def whole_tables(
     store: TableStore, wanted: NDArray[np.bool_], *, counting: bool
 ) -> Iterator[tuple[str, Mapping[str, Array], float]]:
-    """Yield the rows of wanted buckets, table by table, and how much of all that is.
+    """Yield the rows of wanted buckets, table by table, with the share that is done.
 
     Args:
-        store: Whose tables.
-        wanted: For each bucket whether its rows are.
-        counting: Whether those tables are meant in which a lookup changes which rows live.
+        store: The store of the tables.
+        wanted: For each bucket, whether its rows are wanted.
+        counting: Whether to read the tables that count uses, or the others.
     """
     tables = [table for table in store.tables() if table.counts_uses == counting]
     total = sum(table.changes.migration.pieces for table in tables)
@@ -165,7 +165,7 @@ def whole_tables(
 
 
 def pages(table: TableShard, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, Block]]:
-    """Yield the rows of wanted buckets, pieces together that are small, and how many were read."""
+    """Yield the rows of wanted buckets, small pieces joined, with the number of pieces read."""
     held: list[Block] = []
     size = 0
     migration = table.changes.migration

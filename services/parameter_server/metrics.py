@@ -1,4 +1,4 @@
-"""TableStats of a server's tables for Prometheus, read from the tables when somebody asks."""
+"""Metrics of a server's tables for Prometheus, read from the tables at each scrape."""
 
 from collections.abc import Callable, Iterable
 from typing import final
@@ -41,11 +41,11 @@ _COUNTERS: dict[str, tuple[str, Callable[[TableShard], float]]] = {
 
 @final
 class TableCollector(Collector):
-    """Shows the tables of a store; costs nothing until somebody looks.
+    """Collects the metrics of a store's tables; costs nothing between scrapes.
 
     Args:
-        store: Whose tables.
-        registry: Where they are shown.
+        store: The store of the tables.
+        registry: Where the collector is registered.
     """
 
     def __init__(self, store: TableStore, registry: CollectorRegistry) -> None:
@@ -53,7 +53,7 @@ class TableCollector(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """Return all stats."""
+        """Return all metrics."""
         tables = self._store.tables()
         for name, (help_, value) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"gradmesh_table_{name}", help_, labels=["table"])

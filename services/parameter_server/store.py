@@ -108,7 +108,7 @@ class TableStore:
             self.epochs.check,
             self.contexts,
             log,
-            self._versions.forget,
+            self._versions.invalidate,
         )
         self.steps.on_step = self.checkpointing.reach
         self.resharding = Resharding(
@@ -189,7 +189,7 @@ class TableStore:
             self.checkpointing.restores.drop(begun.reset)
             for table in reset:
                 table.reset()
-                self._versions.forget(table.name)
+                self._versions.invalidate(table.name)
 
     def fence(self, generation: int) -> None:
         """Fence out the generations before a number; waits of older runs end."""

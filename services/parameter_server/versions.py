@@ -1,8 +1,8 @@
-"""Which rows have changed since when, for lookups that were made ahead of their step.
+"""Which rows have changed since a prefetch read them.
 
-Every change of rows counts up. A table that somebody has looked up ahead remembers the count of
-the last change of its rows; other tables cost nothing. Rows share cells of a table of fixed size,
-by their number: a row may be said to have changed when another one did, never the other way round.
+Every change of rows increments a counter. A table with prefetches stores the count of the last
+change of its rows; other tables cost nothing. Rows share the cells of an array of fixed size, by
+slot. A row may be reported as changed because of another row; a changed row is always reported.
 """
 
 import threading
@@ -16,14 +16,14 @@ from gradmesh.engine.kernels import sketch as kernels
 from gradmesh.services.parameter_server.contexts import Slots
 
 _CELL_BITS = 20
-# Small, for a batch has cells all over a table, and most of a cell's cost is the miss.
+# Small: the cells of a batch are scattered, and most of a cell's cost is the cache miss.
 _CELL = np.uint16
 _MOST = int(np.iinfo(_CELL).max)
 
 
 @final
 class _TableVersions:
-    """The last changes of the rows of one table after a count.
+    """The last changes of the rows of one table, relative to a count.
 
     Args:
         begin: The count.
@@ -46,11 +46,11 @@ class _TableVersions:
 
 @final
 class RowVersions:
-    """What changed in the tables that are watched, in bounded memory.
+    """The changes of watched tables, in bounded memory.
 
     Args:
-        cell_bits: The logarithm of how many rows of a table have a cell of their own.
-        most: How many changes after the first a cell can tell apart; then a table begins anew.
+        cell_bits: The logarithm of the number of cells per table.
+        most: Most changes that a cell can count; then the table's versions restart.
     """
 
     def __init__(self, cell_bits: int = _CELL_BITS, most: int = _MOST) -> None:
@@ -61,9 +61,9 @@ class RowVersions:
         self._versions: dict[str, _TableVersions] = {}
 
     def watch(self, tables: Iterable[str]) -> int:
-        """Begin to remember; return the count of now.
+        """Watch tables; return the current count.
 
-        Rows that are read after this call are up to date unless `since` names them.
+        Rows that are read after this call are current unless `since` names them.
         """
         with self._lock:
             for table in tables:
@@ -73,11 +73,11 @@ class RowVersions:
 
     @property
     def count(self) -> int:
-        """How many changes there were so far."""
+        """Number of changes so far."""
         return self._count
 
     def record(self, table: str, slots: Slots) -> None:
-        """Take notice that rows of a table have changed; called after the change."""
+        """Record changed rows of a table; called after the change."""
         with self._lock:
             self._count += 1
             versions = self._versions.get(table)
@@ -88,15 +88,15 @@ class RowVersions:
             else:
                 versions.set(slots, self._count)
 
-    def forget(self, table: str) -> None:
-        """Take notice that any row of a table may have changed; called after the change."""
+    def invalidate(self, table: str) -> None:
+        """Record that any row of a table may have changed; called after the change."""
         with self._lock:
             self._count += 1
             if table in self._versions:
                 self._versions[table] = _TableVersions(self._count, self._cell_bits)
 
     def since(self, count: int, table: str, slots: Slots) -> NDArray[np.int64]:
-        """Return which of the slots may have changed after a count, as positions among them."""
+        """Return the positions of the slots that may have changed after a count."""
         with self._lock:
             versions = self._versions.get(table)
             if versions is None or count < versions.begin:

@@ -1,4 +1,4 @@
-"""From what a log holds to a store that goes on where the former process ended."""
+"""Recovery: replays the log into a store, which resumes where the former process ended."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @final
 class Replay:
-    """Brings a store to where its log ends; nobody else uses the store meanwhile.
+    """Replays records into a store that no other thread uses.
 
     Args:
         store: The store.
@@ -46,12 +46,12 @@ class Replay:
             records.TableStaged: self._stage_table,
             records.RowsStaged: self._stage_rows,
             records.MarksStaged: self._stage_marks,
-            records.MoveDropped: lambda record, arrays: store.resharding.forget(),
+            records.MoveDropped: lambda record, arrays: store.resharding.discard(),
             records.Resharded: lambda record, arrays: store.resharding.finish(),
         }
 
-    def do(self, record: records.AnyRecord, arrays: Sequence[Array]) -> None:
-        """Do what one record says."""
+    def apply(self, record: records.AnyRecord, arrays: Sequence[Array]) -> None:
+        """Apply one record."""
         self._actions[type(record)](record, arrays)
 
     def _gradients(self, tables: Sequence[str], arrays: Sequence[Array]) -> list[Gradient]:
@@ -133,7 +133,7 @@ class Replay:
 
     def _staging(self) -> Staging:
         staging = self._store.resharding.staging
-        assert staging is not None, "rows of a reshard come after its beginning"
+        assert staging is not None, "staged rows precede MoveBegun"
         return staging
 
 
@@ -144,7 +144,7 @@ _log = logging.getLogger(__name__)
 
 
 def recover(store: "TableStore") -> int:
-    """Bring an empty store to the end of its log; return how many records were done again.
+    """Restore an empty store from its log; return the number of replayed records.
 
     Raises:
         LogCorrupt: The log is damaged before its end, or has a gap.
@@ -153,14 +153,14 @@ def recover(store: "TableStore") -> int:
     assert log is not None
     begun = time.monotonic()
     first = number = load_snapshot(store, log.folder)
-    # A file that begins before the snapshot was about to be removed.
+    # Segments before the snapshot were about to be removed.
     found = [(start, path) for start, path in segments_of(log.folder) if start >= first]
     replay = Replay(store)
-    for place, (start, path) in enumerate(found):
+    for order, (start, path) in enumerate(found):
         if start != number:
             raise LogCorrupt(path, f"records {number} to {start - 1} before it are missing")
-        for held, record, arrays in read_segment(path, start, is_last=place == len(found) - 1):
-            replay.do(record, arrays)
+        for held, record, arrays in read_segment(path, start, is_last=order == len(found) - 1):
+            replay.apply(record, arrays)
             number = held + 1
     log.resume_at(number)
     log.remove_before(first)

@@ -1,6 +1,6 @@
-"""All tables of a server at one record of its log, so that what came before can be forgotten.
+"""Snapshots of all tables at one record of the log, so that the records before it can be removed.
 
-A folder `snapshot-N` holds what the records before N have made: safetensors files, a manifest with
+A folder `snapshot-N` holds the state after the records before N: safetensors files, a manifest with
 their checksums, and `COMPLETE`, written last.
 """
 
@@ -40,12 +40,12 @@ _OF_BUCKETS = ("buckets", "clocks", "counters", "uses")
 
 @final
 class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table.
+    """One table in a snapshot.
 
     Attributes:
-        made: What it is, and which buckets are here.
+        made: Its specification and the buckets of this server.
         steps: Steps applied to it.
-        files: Its rows.
+        files: Files of its rows.
     """
 
     made: TableMade
@@ -54,16 +54,16 @@ class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @final
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a server holds.
+class SnapshotManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest of a snapshot.
 
     Attributes:
         format: Version of this layout.
-        number: Of the first record that is not in it.
+        number: Number of the first record that is not included.
         run: The run.
         restores: Tables of each restore under way.
-        pushes: Which pushes took effect.
-        contexts: Which contexts were applied.
+        pushes: Dedupe table of the pushes.
+        contexts: Ids of the applied contexts.
         tables: All tables.
     """
 
@@ -77,20 +77,20 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def take_snapshot(store: "TableStore") -> bool:
-    """Write a snapshot and forget the records before it; return False if it is not the moment.
+    """Write a snapshot and remove the records before it; return False if it must wait.
 
-    Lookups and changes go on meanwhile.
+    Lookups and changes continue meanwhile.
     """
     log = store.log
     assert log is not None
     name = uuid.uuid4().hex
-    # In this order, as whoever changes rows takes them.
+    # Lock order of all code that changes rows.
     with store.steps.changed, store.writer.pushes.paused(), log.append_lock:
         tables = store.registry.all()
         if store.resharding.is_staging:
-            return False  # rows that are not ours yet are in the log alone
+            return False  # staged rows are only in the log
         if _path(log.folder, log.next_number).exists():
-            return False  # nothing has happened since
+            return False  # no record since the last snapshot
         try:
             for table in tables:
                 table.changes.check(name, "")
@@ -104,7 +104,7 @@ def take_snapshot(store: "TableStore") -> bool:
             store.writer.log_record(
                 StepPrepared(run.applied_steps, [g.table for g in run.prepared]), run.prepared
             )
-        state = State(
+        state = SnapshotManifest(
             format=_FORMAT,
             number=number,
             run=LoggedRun(
@@ -144,14 +144,14 @@ def _path(folder: Path, number: int) -> Path:
     return folder / f"{_PREFIX}{number:020}"
 
 
-def _write(state: State, tables: list[TableShard], name: str, folder: Path) -> None:
+def _write(state: SnapshotManifest, tables: list[TableShard], name: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     written = []
     for number, (table, described) in enumerate(zip(tables, state.tables, strict=True)):
         files = [
-            write_file(folder, f"{number:04}-{place:06}.safetensors", block)
-            for place, block in enumerate(_blocks(table, name))
+            write_file(folder, f"{number:04}-{piece:06}.safetensors", block)
+            for piece, block in enumerate(_blocks(table, name))
         ]
         written.append(TableState(described.made, described.steps, files))
     seal(folder, msgspec.structs.replace(state, tables=written))
@@ -177,7 +177,7 @@ def _snapshots(folder: Path) -> list[Path]:
 
 
 def load_snapshot(store: "TableStore", folder: Path) -> int:
-    """Bring an empty store to the newest snapshot; return the first record that is not in it.
+    """Restore an empty store from the newest snapshot; return the first record after it.
 
     Raises:
         LogCorrupt: A file of it is damaged.
@@ -189,7 +189,7 @@ def load_snapshot(store: "TableStore", folder: Path) -> int:
     if not found:
         return 1
     try:
-        state = read_sealed(found[-1], State, _FORMAT)
+        state = read_sealed(found[-1], SnapshotManifest, _FORMAT)
         for table in state.tables:
             for file in table.files:
                 verify_file(found[-1], file)
@@ -236,8 +236,8 @@ class LogKeeper:
     """A thread that takes a snapshot when the log has grown.
 
     Args:
-        store: Whose log.
-        snapshot_bytes: How long the log may get; or as long as the tables are, if that is more.
+        store: The store of the log.
+        snapshot_bytes: Size of the log that triggers a snapshot; at least the size of the tables.
     """
 
     def __init__(self, store: "TableStore", snapshot_bytes: int) -> None:
@@ -259,7 +259,7 @@ class LogKeeper:
             try:
                 take_snapshot(self._store)
             except Exception as error:
-                # The log is whole without it, only longer.
+                # The log is complete without it, only longer.
                 _log.error("no snapshot", extra={"error": str(error)}, exc_info=True)
 
     def close(self, timeout_s: float = 5.0) -> None:

@@ -1,4 +1,4 @@
-"""Tables as a parameter server keeps them; begin with `TableShard`."""
+"""The tables of a parameter server; read `TableShard` first."""
 
 from gradmesh.services.parameter_server.table.index import Handles as Handles
 from gradmesh.services.parameter_server.table.memory import Budget as Budget

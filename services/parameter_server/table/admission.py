@@ -17,31 +17,31 @@ _COUNTERS_A_BUCKET = 2048
 
 
 class AdmissionPolicy(ABC):
-    """Decides about ids that have no row."""
+    """Decides which ids without a row get one."""
 
     bytes: int = 0
-    """Memory that deciding takes."""
+    """Memory of the policy."""
 
     @abstractmethod
     def admit(self, ids: Ids, *, counts: bool) -> NDArray[np.bool_]:
         """Return for each id whether it gets a row.
 
         Args:
-            ids: Without a row.
-            counts: Whether this is a use that counts.
+            ids: Ids without a row.
+            counts: Whether this use counts.
         """
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget what was counted."""
+        """Clear the counters."""
 
 
 @final
 class EveryId(AdmissionPolicy):
-    """Admits all."""
+    """Admits every id."""
 
     def reset(self) -> None:
-        """Nothing was counted."""
+        """Do nothing: there are no counters."""
 
     def admit(self, ids: Ids, *, counts: bool) -> NDArray[np.bool_]:
         """Return True for all."""
@@ -50,11 +50,11 @@ class EveryId(AdmissionPolicy):
 
 @final
 class FrequentIds(AdmissionPolicy):
-    """Admits an id at its k-th use, or a little earlier: counters are shared, never too low.
+    """Admits an id at its k-th use. Counters are shared and never too low, so it may be earlier.
 
     Args:
         count: k.
-        owned: Whose buckets are here.
+        owned: The buckets of this server.
     """
 
     def __init__(self, count: int, owned: OwnedBuckets) -> None:
@@ -65,12 +65,12 @@ class FrequentIds(AdmissionPolicy):
         self.bytes = self._counters.array.nbytes
 
     def admit(self, ids: Ids, *, counts: bool) -> NDArray[np.bool_]:
-        """Return whether each id was seen often enough."""
-        seen = np.empty(ids.size, np.bool_)
+        """Return for each id whether it was used often enough."""
+        admitted = np.empty(ids.size, np.bool_)
         sketch.count_uses(
-            ids, self._owned.local, self._counters.array, self._uses, self._count, counts, seen
+            ids, self._owned.local, self._counters.array, self._uses, self._count, counts, admitted
         )
-        return seen
+        return admitted
 
     def reset(self) -> None:
         """Set all counters to 0."""
@@ -80,11 +80,11 @@ class FrequentIds(AdmissionPolicy):
 
 @final
 class DrawnIds(AdmissionPolicy):
-    """Admits a share of all ids, always the same ones.
+    """Admits a fixed random share of all ids.
 
     Args:
         share: In (0, 1].
-        seed: Of the draw.
+        seed: Seed of the hash that selects them.
     """
 
     def __init__(self, share: float, seed: int) -> None:
@@ -92,17 +92,17 @@ class DrawnIds(AdmissionPolicy):
         self._seed = np.uint64(seed % 2**64)
 
     def admit(self, ids: Ids, *, counts: bool) -> NDArray[np.bool_]:
-        """Return whether each id was drawn."""
+        """Return for each id whether the hash selects it."""
         drawn = np.empty(ids.size, np.bool_)
         sketch.drawn(ids, self._seed, self._limit, drawn)
         return drawn
 
     def reset(self) -> None:
-        """Nothing was counted."""
+        """Do nothing: there are no counters."""
 
 
 def make_admission(recipe: table_pb2.Recipe, owned: OwnedBuckets, seed: int) -> AdmissionPolicy:
-    """Return the admission that a checked recipe names."""
+    """Return the policy of a checked recipe."""
     if recipe.name == "frequency":
         return FrequentIds(int(recipe.settings["count"]), owned)
     if recipe.name == "probability":

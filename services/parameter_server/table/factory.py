@@ -1,4 +1,4 @@
-"""From a specification to the parts of a shard."""
+"""Makes index and rows of a shard from the specification of its table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,21 +19,21 @@ from gradmesh.services.parameter_server.table.tier import WHERE_BYTES, TieredRow
 
 _POLICIES = {"": kernel.KEEP, "lru": kernel.LRU, "lfu": kernel.LFU, "ttl": kernel.TTL}
 
-# Address space of a hash table without any limit; more rows than that no machine holds.
+# Address space of a hash table without a limit: more rows than fit into any machine.
 _MOST_ROWS = 1 << 32
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TableResources:
-    """What a server offers to a table.
+    """The resources of a server for one table.
 
     Args:
         account: Memory.
         ssd_path: Directory of slab files; None for none.
-        max_ssd_bytes: How big they may get.
-        stats: Where the table counts.
-        seed: Of the table.
+        max_ssd_bytes: Most bytes of them.
+        stats: Counters of the table.
+        seed: Seed of the table.
     """
 
     account: Account
@@ -44,17 +44,17 @@ class TableResources:
 
 
 def is_hash(spec: table_pb2.TableSpec) -> bool:
-    """Tell whether a table makes rows on first use."""
+    """Return whether a table makes rows on first use."""
     return spec.kind == table_pb2.TABLE_KIND_HASH
 
 
 def make_parts(
     spec: table_pb2.TableSpec, layout: Layout, owned: OwnedBuckets, resources: TableResources
 ) -> tuple[Index, Rows]:
-    """Return a table without rows; address space only, for as many as there can ever be.
+    """Return index and rows of an empty table, with address space for its maximal size.
 
     Raises:
-        StoreFull: It does not fit; nothing is held then.
+        StoreFull: It does not fit; nothing is reserved.
     """
     make = _make_hash if is_hash(spec) else _make_dense
     try:
@@ -82,8 +82,8 @@ def _make_dense(
 def _make_hash(
     spec: table_pb2.TableSpec, layout: Layout, owned: OwnedBuckets, resources: TableResources
 ) -> tuple[Index, Rows]:
-    room = resources.max_ssd_bytes if spec.hot_bytes else resources.account.max_bytes
-    capacity = min(room // layout.row_bytes, _MOST_ROWS - 2)
+    space = resources.max_ssd_bytes if spec.hot_bytes else resources.account.max_bytes
+    capacity = min(space // layout.row_bytes, _MOST_ROWS - 2)
     quota = bucket_rows(spec.max_bytes, layout.row_bytes)
     if spec.max_bytes:
         capacity = min(capacity, quota * owned.count)

@@ -1,6 +1,6 @@
-"""What a copy of a table must know of its index, beyond finding rows.
+"""Scans of an index, for snapshots and migration: rows in pieces, eviction marks, bucket state.
 
-A scan is a friend of the index it looks at: it reads its parts, under the table's lock.
+A scan accesses private attributes of its index, under the table's lock.
 """
 
 from abc import ABC, abstractmethod
@@ -25,18 +25,18 @@ _NONE: list[int] = []
 
 
 class IndexScan(ABC):
-    """Lists the rows of an index in pieces, and says what an operation puts at risk.
+    """Lists the rows of an index in pieces, and the pieces that an operation may evict from.
 
     Attributes:
-        forgets: Whether rows can go, and uses are marked.
+        evicts: Whether rows can be evicted or expire, and uses are marked.
     """
 
-    forgets: bool
+    evicts: bool
 
     @property
     @abstractmethod
     def pieces(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
 
     @abstractmethod
     def piece(self, number: int, oldest: int) -> Listed:
@@ -59,16 +59,16 @@ class IndexScan(ABC):
         """Return the pieces that the next sweep may drop rows of."""
 
     @abstractmethod
-    def memory(self) -> dict[str, Array]:
-        """Return copies of what is kept for buckets rather than rows; empty for nothing."""
+    def bucket_state(self) -> dict[str, Array]:
+        """Return copies of the state per bucket; empty if there is none."""
 
     @abstractmethod
-    def load_memory(self, arrays: dict[str, Array]) -> None:
-        """Set what `memory` returned, for buckets that are all here."""
+    def load_bucket_state(self, arrays: dict[str, Array]) -> None:
+        """Set what `bucket_state` returned, for buckets of this server."""
 
     @abstractmethod
     def insert(self, ids: Ids, step: int) -> tuple[Slots, Slots]:
-        """Make rows whatever the admission says; return all slots, and those that are new.
+        """Make rows regardless of admission; return all slots, and those of new rows.
 
         Raises:
             StoreFull: They do not fit.
@@ -81,20 +81,20 @@ class IndexScan(ABC):
 
 @final
 class DenseScan(IndexScan):
-    """Of a dense table: pieces are runs of slots."""
+    """Scan of a dense table: pieces are ranges of slots."""
 
-    forgets = False
+    evicts = False
 
     def __init__(self, index: DenseIndex) -> None:
         self._index = index
 
     @property
     def pieces(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
         return -(-self._index.row_count // _BLOCK_ROWS)
 
     def piece(self, number: int, oldest: int) -> Listed:
-        """Return the rows of a run that were ever used."""
+        """Return the used rows of a range."""
         begin = number * _BLOCK_ROWS
         end = min(begin + _BLOCK_ROWS, self._index.row_count)
         slots = self._index.peek(np.arange(begin, end), 0)
@@ -106,23 +106,23 @@ class DenseScan(IndexScan):
         return self._index.peek(handles, 0), np.zeros(handles.size, np.uint32)
 
     def oldest(self, step: int) -> int:
-        """Nothing expires."""
+        """Return 0: nothing expires."""
         return 0
 
     def pieces_of(self, handles: Handles) -> list[int]:
-        """Nothing is evicted."""
+        """Return none: nothing is evicted."""
         return _NONE
 
     def swept_next(self) -> list[int]:
-        """Nothing is swept."""
+        """Return none: nothing is swept."""
         return _NONE
 
-    def memory(self) -> dict[str, Array]:
-        """There is none."""
+    def bucket_state(self) -> dict[str, Array]:
+        """Return none."""
         return {}
 
-    def load_memory(self, arrays: dict[str, Array]) -> None:
-        """There is none."""
+    def load_bucket_state(self, arrays: dict[str, Array]) -> None:
+        """Do nothing: there is none."""
 
     def insert(self, ids: Ids, step: int) -> tuple[Slots, Slots]:
         """Mark rows as used."""
@@ -130,20 +130,20 @@ class DenseScan(IndexScan):
         return found.slots, found.fresh_slots
 
     def set_marks(self, ids: Ids, marks: Marks) -> None:
-        """There are none."""
+        """Do nothing: there are no marks."""
 
 
 @final
 class HashScan(IndexScan):
-    """Of a hash table: pieces are buckets."""
+    """Scan of a hash table: pieces are buckets."""
 
     def __init__(self, index: HashIndex) -> None:
         self._index = index
-        self.forgets = index._limits.policy != kernel.KEEP
+        self.evicts = index._limits.policy != kernel.KEEP
 
     @property
     def pieces(self) -> int:
-        """How many buckets are here."""
+        """Number of buckets here."""
         return self._index._owned.count
 
     def piece(self, number: int, oldest: int) -> Listed:
@@ -170,7 +170,7 @@ class HashScan(IndexScan):
 
     def pieces_of(self, handles: Handles) -> list[int]:
         """Return the buckets of ids."""
-        if not self.forgets:
+        if not self.evicts:
             return _NONE
         found: list[int] = np.unique(self._index._owned.local[buckets_of(handles)]).tolist()
         return found
@@ -183,11 +183,11 @@ class HashScan(IndexScan):
         first = self._index._swept + 1
         return [(first + i) % count for i in range(min(_SWEEP_BUCKETS, count))]
 
-    def memory(self) -> dict[str, Array]:
-        """Return the clocks of the buckets and what was counted for admission."""
+    def bucket_state(self) -> dict[str, Array]:
+        """Return the clocks of the buckets and the counters of admission."""
         index = self._index
         found: dict[str, Array] = {}
-        if self.forgets:
+        if self.evicts:
             found["clocks"] = index._clocks.copy()
         if isinstance(index._admission, FrequentIds):
             found["counters"] = index._admission._counters.array.copy()
@@ -198,7 +198,7 @@ class HashScan(IndexScan):
             found["buckets"] = np.flatnonzero(local >= 0)
         return found
 
-    def load_memory(self, arrays: dict[str, Array]) -> None:
+    def load_bucket_state(self, arrays: dict[str, Array]) -> None:
         """Set clocks and counters."""
         index = self._index
         here = index._owned.local[arrays["buckets"]]
@@ -214,7 +214,7 @@ class HashScan(IndexScan):
 
     def _bucket_arrays(self) -> dict[str, Array]:
         index = self._index
-        found: dict[str, Array] = {"clocks": index._clocks} if self.forgets else {}
+        found: dict[str, Array] = {"clocks": index._clocks} if self.evicts else {}
         if isinstance(index._admission, FrequentIds):
             found["counters"] = index._admission._counters.array
             found["uses"] = index._admission._uses

@@ -35,7 +35,7 @@ def test_after_a_reset_everything_has_changed():
     versions = RowVersions()
     count = versions.watch(["t"])
 
-    versions.forget("t")
+    versions.invalidate("t")
 
     assert versions.since(count, "t", slots(8, 9)).tolist() == [0, 1]
     assert versions.since(versions.watch(["t"]), "t", slots(8, 9)).tolist() == []

@@ -84,7 +84,7 @@ def contents(store):
             for place, id_ in enumerate(ids.tolist()):
                 rows[id_] = tuple(part[place].tobytes() for part in parts)
         scan = table.changes._scan
-        memory = {n: a.tobytes() for n, a in scan.memory().items()}
+        memory = {n: a.tobytes() for n, a in scan.bucket_state().items()}
         marks = {}
         if table.kind == "hash":
             for piece in range(scan.pieces):

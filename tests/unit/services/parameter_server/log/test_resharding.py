@@ -80,7 +80,7 @@ def test_buckets_go(begin, restart):
     assert only(after, ALL) == only(before, HALF)
     server.open()
     assert contents(server.store) == after
-    with pytest.raises(StaleShardMap, match="lives on another server"):
+    with pytest.raises(StaleShardMap, match="is on another server"):
         server.store.registry["hash"].slots_of(np.arange(60))
 
 
@@ -143,7 +143,7 @@ def test_what_was_given_up_leaves_nothing(begin, restart):
     assert not server.store.resharding.is_staging
     server.open()
     assert contents(server.store) == before
-    with pytest.raises(ReshardAborted, match="reshard 2 is over"):
+    with pytest.raises(ReshardAborted, match="reshard 2 has ended"):
         stage_other_half(server, whole)
 
 
@@ -170,7 +170,7 @@ def test_rows_go_with_the_map_that_was_planned_and_no_other(begin, servers, reop
     if reopened:
         server.open()
 
-    has_gone = server.store.resharding.end_without_place(3, servers)
+    has_gone = server.store.resharding.end_as_leaver(3, servers)
 
     assert has_gone == (servers == 1)
     assert contents(server.store) == ({} if has_gone else before)
@@ -208,7 +208,7 @@ def test_nobody_is_served_while_the_outcome_is_not_known(begin):
 def test_rows_of_others_and_of_no_reshard_are_refused(begin, make):
     server = begin("one")
     block = {"ids": np.arange(3), "rows": np.ones((3, 3), np.float32)}
-    with pytest.raises(ShardNotReady, match="has not heard of reshard 1"):
+    with pytest.raises(ShardNotReady, match="has not begun reshard 1"):
         server.store.resharding.stage_rows(1, "hash", block, make.deadline())
     server.store.resharding.begin(1, ~ALL, ~ALL, is_new=False, epoch=2, servers=2)
     with pytest.raises(StaleShardMap):

@@ -72,7 +72,7 @@ def test_a_reset_brings_initial_rows_back(make_shards):
 def test_an_id_of_another_server_is_refused(make_shards):
     shards = make_shards(2)
 
-    with pytest.raises(StaleShardMap, match="lives on another server"):
+    with pytest.raises(StaleShardMap, match="is on another server"):
         one(shards).slots_of(np.arange(100))
 
 
