@@ -92,7 +92,9 @@ class Restores:
         if restore in self._ended:
             return ()
         if restore not in self._tables:
-            raise SnapshotLost(f"restore {restore} is not known here; begin again", restore=restore)
+            raise SnapshotLost(
+                f"restore {restore} does not exist here; begin again", restore=restore
+            )
         self._ended[restore] = None
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
@@ -198,7 +200,7 @@ class Checkpointing:
         """Open restored tables.
 
         Raises:
-            SnapshotLost: There is no such restore.
+            SnapshotLost: The restore does not exist.
         """
         with self._changed, append_lock_of(self._log):
             opened = self.restores.end(name)

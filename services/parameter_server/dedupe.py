@@ -33,9 +33,9 @@ class DedupeTable:
     """
 
     def __init__(self) -> None:
-        # Guards _seen, and makes check and effect atomic; acquired before the log's append lock.
+        # Guards _entries, and makes check and effect atomic; acquired before the log's append lock.
         self._lock = threading.RLock()
-        self._seen = WorkerLru(_Entry)
+        self._entries = WorkerLru(_Entry)
 
     def once(self, sender: tuple[str, int, int], effect: Callable[[], object]) -> bool:
         """Run `effect` unless this push took effect before; return whether it ran.
@@ -52,7 +52,7 @@ class DedupeTable:
             if self.has(sender):
                 return False
             effect()
-            self._add(self._seen.touch(worker), incarnation, number)
+            self._add(self._entries.touch(worker), incarnation, number)
             return True
 
     def has(self, sender: tuple[str, int, int]) -> bool:
@@ -65,15 +65,15 @@ class DedupeTable:
         if not worker or not incarnation or not number:
             raise InvalidRequest("the push has no worker, incarnation or sequence; set all three")
         with self._lock:
-            seen = self._seen.touch(worker)
-            if incarnation < seen.incarnation or (
-                incarnation == seen.incarnation and number in seen.numbers
+            entry = self._entries.touch(worker)
+            if incarnation < entry.incarnation or (
+                incarnation == entry.incarnation and number in entry.numbers
             ):
                 return True
-            if incarnation == seen.incarnation and number <= seen.floor:
+            if incarnation == entry.incarnation and number <= entry.floor:
                 raise InvalidRequest(
                     f"push {number} of {worker!r} is older than its newest {_WINDOW // 2}; whether "
-                    "it took effect is not known any more",
+                    "it took effect is not recorded any more",
                     worker=worker,
                     sequence=number,
                 )
@@ -83,9 +83,9 @@ class DedupeTable:
         """Record a push that took effect before this process started."""
         worker, incarnation, number = sender
         with self._lock:
-            seen = self._seen.touch(worker)
-            if incarnation >= seen.incarnation:
-                self._add(seen, incarnation, number)
+            entry = self._entries.touch(worker)
+            if incarnation >= entry.incarnation:
+                self._add(entry, incarnation, number)
 
     def paused(self) -> AbstractContextManager[object]:
         """Return a lock that keeps pushes from beginning while it is held."""
@@ -95,34 +95,34 @@ class DedupeTable:
         """Return all entries, for a snapshot."""
         with self._lock:
             return [
-                (worker, seen.incarnation, seen.floor, sorted(seen.numbers))
-                for worker, seen in self._seen.items()
+                (worker, entry.incarnation, entry.floor, sorted(entry.numbers))
+                for worker, entry in self._entries.items()
             ]
 
     def load(self, entries: Sequence[DedupeEntry]) -> None:
         """Restore what `dump` returned."""
         with self._lock:
             for worker, incarnation, floor, numbers in entries:
-                seen = self._seen.touch(worker)
-                seen.incarnation, seen.floor, seen.numbers = incarnation, floor, set(numbers)
+                entry = self._entries.touch(worker)
+                entry.incarnation, entry.floor, entry.numbers = incarnation, floor, set(numbers)
 
     def merge(self, entries: Sequence[DedupeEntry]) -> None:
         """Add what `dump` returned on a server that migrated rows here."""
         with self._lock:
             for worker, incarnation, floor, numbers in entries:
-                seen = self._seen.touch(worker)
-                if incarnation > seen.incarnation:
-                    seen.incarnation, seen.floor, seen.numbers = incarnation, floor, set(numbers)
-                elif incarnation == seen.incarnation:
+                entry = self._entries.touch(worker)
+                if incarnation > entry.incarnation:
+                    entry.incarnation, entry.floor, entry.numbers = incarnation, floor, set(numbers)
+                elif incarnation == entry.incarnation:
                     # Refusing a push that is too old is better than applying it twice.
-                    seen.floor = max(seen.floor, floor)
-                    seen.numbers |= set(numbers)
+                    entry.floor = max(entry.floor, floor)
+                    entry.numbers |= set(numbers)
 
     @staticmethod
-    def _add(seen: _Entry, incarnation: int, number: int) -> None:
-        if incarnation > seen.incarnation:
-            seen.incarnation, seen.floor, seen.numbers = incarnation, 0, set()
-        seen.numbers.add(number)
-        if len(seen.numbers) > _WINDOW:
-            seen.floor = sorted(seen.numbers)[_WINDOW // 2]
-            seen.numbers = {kept for kept in seen.numbers if kept > seen.floor}
+    def _add(entry: _Entry, incarnation: int, number: int) -> None:
+        if incarnation > entry.incarnation:
+            entry.incarnation, entry.floor, entry.numbers = incarnation, 0, set()
+        entry.numbers.add(number)
+        if len(entry.numbers) > _WINDOW:
+            entry.floor = sorted(entry.numbers)[_WINDOW // 2]
+            entry.numbers = {kept for kept in entry.numbers if kept > entry.floor}

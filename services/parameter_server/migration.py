@@ -26,7 +26,7 @@ DRAINING = reshard_pb2.RESHARD_PHASE_DRAINING
 SENDING = reshard_pb2.RESHARD_PHASE_SENDING
 ADOPTING = reshard_pb2.RESHARD_PHASE_ADOPTING
 
-# Rows that change meanwhile are copied again: at most so many rounds, until so few are left.
+# Rows that change meanwhile are copied again: at most `_ROUNDS` times, until `_FEW_ROWS` are left.
 _ROUNDS = 4
 _FEW_ROWS = 4096
 # How long contexts outside a run may take to send their gradients.
