@@ -24,7 +24,7 @@ class DataSetSpec(NamedTuple):
     Attributes:
         samples: Number of samples in the whole set.
         shard_samples: Number of samples in a shard.
-        epochs: How often the set is read; 0 for without end.
+        epochs: How often the set is read; 0 for an endless set.
     """
 
     samples: int
@@ -151,8 +151,8 @@ class DataSets:
         shard = next((s for s in range(held.spec.shards) if s not in taken), None)
         if shard is None:
             raise ShardNotReady(
-                f"data set {name!r}: others still read the last {len(held.held)} shards of epoch "
-                f"{held.epoch}; ask again",
+                f"data set {name!r}: other workers still read the last {len(held.held)} shards of "
+                f"epoch {held.epoch}; ask again",
                 dataset=name,
             )
         held.held[shard] = worker

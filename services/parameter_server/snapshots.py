@@ -75,7 +75,7 @@ class _Reader:
 @final
 @dataclass(slots=True, eq=False)
 class _Session:
-    """One snapshot: armed until its step comes, then frozen."""
+    """One snapshot: armed until its step is applied, then frozen."""
 
     readers: dict[str, _Reader]
     base: str

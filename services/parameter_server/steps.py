@@ -50,7 +50,7 @@ class Steps:
         changed: Guards the run; notified when a step is prepared or applied, or a run ends.
         run: The current run.
         waiters: Number of calls that wait.
-        reached: Called with the run after each step.
+        on_step: Called with the run after each step.
         alone: Whether no other server has to prepare a step.
     """
 
@@ -191,9 +191,11 @@ class Steps:
         ahead: bool = False,
         peek: bool = False,
     ) -> None:
-        """Wait until every earlier step is applied; not for a prefetch (`ahead`).
+        """Wait until a step may begin; a prefetch (`ahead`) does not wait.
 
-        Marks the step as begun, unless the caller only peeks.
+        A step may begin when all earlier steps are applied, or within the staleness of the run.
+
+        The step is then recorded as begun, unless the caller only peeks.
 
         Raises:
             StaleGeneration: The step mark is of another generation.

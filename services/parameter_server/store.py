@@ -151,7 +151,7 @@ class TableStore:
             generation: Generation of the trainers.
             world_size: Number of trainers.
             tables: Tables of the run.
-            deadline: Of the call.
+            deadline: Deadline of the call.
             origin: Generation in which the resumed run began; 0 for a new run, which resets its
                 tables to their initial rows.
             steps: Steps that the run has completed.

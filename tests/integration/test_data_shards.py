@@ -76,5 +76,5 @@ def test_waiting_ends(make_cluster):
     greedy, other = cluster.connect("greedy"), cluster.connect("other")
     next(shards(greedy, samples=5, epochs=1))
 
-    with pytest.raises(DeadlineExceeded, match="others still read the last 1 shards"):
+    with pytest.raises(DeadlineExceeded, match="other workers still read the last 1 shards"):
         next(shards(other, samples=5, epochs=1, timeout_s=2.0))

@@ -17,7 +17,7 @@ import numpy as np
 from gradmesh.protos.frame import Array
 
 MAGIC = 0x4C574D47
-# Magic, checksum of what follows in the header, length of the body, length of the description,
+# Magic, checksum of the rest of the header, length of the body, length of the description,
 # number, checksum of the body.
 _HEADER = struct.Struct("<IIQIQI")
 _CHECKED = struct.Struct("<QIQI")

@@ -64,7 +64,7 @@ class MigrationReader:
         self._count += ids.size
         if self._count > _RECORDED:
             self._changed = [np.unique(np.concatenate(self._changed))]
-            # The next time comes after at least as many ids again.
+            # Deduplicate again after at least as many further ids.
             self._count = min(0, _RECORDED - self._changed[0].size)
 
     def lose_all(self) -> None:

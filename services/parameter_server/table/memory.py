@@ -46,7 +46,7 @@ class Budget:
             self._taken += need
 
     def check(self, table: str, need: int, others: int = 0) -> None:
-        """Check that memory is left for a table, beside what others are about to take.
+        """Check that memory is left for a table and `others`.
 
         Raises:
             StoreFull: Not enough is left.
@@ -94,7 +94,7 @@ class Account:
         self._held += need
 
     def check(self, need: int, others: int) -> None:
-        """Check that memory is left, beside what other tables are about to take.
+        """Check that memory is left for this table and `others`.
 
         Raises:
             StoreFull: Not enough is left.

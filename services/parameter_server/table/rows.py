@@ -180,7 +180,7 @@ class MemoryRows(Rows):
     """Rows in memory: a slot is a position.
 
     Args:
-        layout: Of a row.
+        layout: Layout of a row.
         capacity: Slots for which address space is reserved.
     """
 

@@ -200,7 +200,7 @@ class TableShard:
         return self._bad_gradients.clean(grads, name)
 
     def check_room(self, handles: Handles, others: int) -> int:
-        """Return the memory for missing rows, after a check beside what other tables will take.
+        """Return the memory for missing rows; check that it and `others` fit into the budget.
 
         Raises:
             StoreFull: They do not fit.
