@@ -36,7 +36,9 @@ def test_while_others_read_the_last_shards_the_caller_waits():
     for shard in range(3):
         sets.take("t", CUT, B, shard + 1, [])
 
-    with pytest.raises(ShardNotReady, match="other workers still read the last 3 shards of epoch 0"):
+    with pytest.raises(
+        ShardNotReady, match="other workers still read the last 3 shards of epoch 0"
+    ):
         sets.take("t", CUT, A, 1, [])
     sets.drop("b")
 
