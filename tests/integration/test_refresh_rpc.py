@@ -108,9 +108,9 @@ def test_a_refresh_that_makes_no_sense_changes_nothing(server):
         refresh(server, shard_epoch=server.epoch + 1)
     with pytest.raises(StaleGeneration):
         refresh(server, mark=context_pb2.StepMark(generation=5))
-    with pytest.raises(InvalidRequest, match="takes a context"):
+    with pytest.raises(InvalidRequest, match="needs a context"):
         server.lookup(context=None, ahead=True)
-    with pytest.raises(InvalidRequest, match="takes no context"):
+    with pytest.raises(InvalidRequest, match="leave the context out"):
         peek(server, context=CONTEXT)
     with pytest.raises(LookupNotFound):
         peek(server, ahead_lookup=2)

@@ -290,7 +290,7 @@ def test_a_table_that_is_reset_while_it_moves_ends_the_reshard(make_cluster):
 
     migration.take_changed = reset_first
     grow(cluster, "ps-1")
-    with pytest.raises(ReshardAborted, match="was reset or restored while its rows moved"):
+    with pytest.raises(ReshardAborted, match="was reset or restored while its rows migrated"):
         scale(trainer.mesh, 2, timeout_s=30.0)
     assert held.is_set()
 
