@@ -1,1 +1,1 @@
-"""The long-running processes: coordinator and parameter server."""
+"""The long-running processes: coordinator, parameter server and worker."""

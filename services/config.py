@@ -35,14 +35,14 @@ class CoordinatorConfig(Section):
     )
     min_trainers: int = setting(
         0,
-        "Trainers that train when no more come; others may join and leave meanwhile. 0 for no "
-        "fewer than all.",
+        "Trainers that suffice when no more join; others may join and leave meanwhile. 0 requires "
+        "all.",
         minimum=0,
         maximum=4096,
     )
     join_window_s: float = setting(
         3.0,
-        "Seconds that fewer trainers than all wait for others to come.",
+        "Seconds without another join before fewer trainers than all form a generation.",
         minimum=0,
         maximum=3600,
     )
@@ -54,7 +54,7 @@ class CoordinatorConfig(Section):
     )
 
     def problems_with(self, sections: Sections) -> Iterable[Problem]:
-        """Yield what is wrong between the fields, and what is unsafe about the address."""
+        """Yield the conflicts between fields, and what is unsafe about the address."""
         if self.min_trainers > self.trainers:
             yield Problem("min_trainers", "must not exceed trainers; lower it")
         if SecurityConfig in sections:
@@ -62,7 +62,7 @@ class CoordinatorConfig(Section):
 
 
 Durability: TypeAlias = Literal["off", "os", "fsync"]
-"""What a change must have survived before it is acknowledged."""
+"""How durable a change is when it is acknowledged."""
 
 
 @final
@@ -93,8 +93,8 @@ class ParameterServerConfig(MemberConfig):
     )
     snapshot_bytes: int = setting(
         1 << 30,
-        "Size of the log at which all tables are written out and it begins anew; at least the size "
-        "of the tables.",
+        "Size of the log at which a snapshot of all tables replaces it; at least the size of the "
+        "tables.",
         minimum=1 << 20,
     )
     ssd_path: Path | None = setting(
@@ -113,11 +113,11 @@ class WorkerConfig(MemberConfig):
     section: ClassVar[str] = "worker"
 
     rank: int | None = setting(
-        None, "Place of this worker, by which others may call it.", minimum=0, maximum=1 << 20
+        None, "Rank of this worker, by which others may call it.", minimum=0, maximum=1 << 20
     )
     server_threads: int = setting(
         16,
-        "Calls served at once; more stand in line, unless somebody waits for them.",
+        "Calls served at once; more are queued, unless a caller waits for them.",
         minimum=1,
         maximum=1024,
     )

@@ -1,4 +1,4 @@
-"""The worker process: serves what its modules register, until it is told to stop."""
+"""The worker process: serves the functions that its modules register, until it is stopped."""
 
 import logging
 
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(config: WorkerConfig, rpc: RpcConfig, process: ProcessConfig) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal stops the process; return the exit code."""
     with Process(config.name, process, config, rpc) as running:
         life = running.life
         rpc.import_modules()

@@ -28,10 +28,10 @@ from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
 from gradmesh.services.coordinator.servicer import CoordinatorServicer
-from gradmesh.services.parameter_server.coordinator_view import Directory
+from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 from gradmesh.services.parameter_server.migration import Mover
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 from tests.alone import alone as alone
 from tests.own_threads import OwnThreads, remember_origins
 from tests.skipped import sentence
@@ -134,8 +134,8 @@ class ServerNode:
     def __init__(self, cluster: "Cluster", name: str, replace: bool = False) -> None:
         self.name = name
         self.incarnation = time.time_ns()
-        directory = Directory()
-        self.store = Store(
+        directory = CoordinatorView()
+        self.store = TableStore(
             name,
             directory.describe,
             directory.shard_map,
@@ -214,7 +214,7 @@ class Cluster:
             self.servers = [ServerNode(self, f"ps-{i}") for i in range(parameter_servers)]
 
     @property
-    def stores(self) -> list[Store]:
+    def stores(self) -> list[TableStore]:
         return [node.store for node in self.servers]
 
     def connect(self, name: str | None = None, **options: Any) -> Mesh:

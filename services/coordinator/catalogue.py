@@ -1,4 +1,4 @@
-"""Which tables exist. Pure."""
+"""The table catalogue: which tables exist. Pure."""
 
 from typing import final
 
@@ -26,10 +26,10 @@ class Catalogue:
         self._specs = {spec.name: spec for spec in specs}
 
     def is_new(self, spec: pb.TableSpec) -> bool:
-        """Tell whether a table may be entered; False when an equal one is there.
+        """Return whether a table is new; False if an equal one exists.
 
         Raises:
-            InvalidRequest: The specification makes no sense.
+            InvalidRequest: The specification is not valid.
             TableConflict: The name is taken by another specification.
         """
         _check(spec)
@@ -44,14 +44,14 @@ class Catalogue:
         return False
 
     def enter(self, spec: pb.TableSpec) -> None:
-        """Add a table that is new."""
+        """Add a new table."""
         self._specs[spec.name] = spec
 
     def describe(self, name: str) -> pb.TableSpec:
         """Return a table's specification.
 
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: The table does not exist.
         """
         if name not in self._specs:
             known = ", ".join(sorted(self._specs)) or "none"
@@ -66,7 +66,7 @@ class Catalogue:
 
 
 def _plain(spec: pb.TableSpec) -> pb.TableSpec:
-    """Return the specification as those write it who never heard of kinds."""
+    """Return the specification as clients write it that predate the field `kind`."""
     if spec.kind != pb.TABLE_KIND_DENSE:
         return spec
     plain = pb.TableSpec()

@@ -1,8 +1,8 @@
-"""Which worker reads which part of which data set. Pure.
+"""Which worker reads which shard of which data set. Pure.
 
-A data set is cut into shards of equal size. Within an epoch each shard is finished once: it is
-free, in the hands of a worker, or done. A shard in the hands of a worker that is gone is free
-again. The next epoch begins when all are done.
+A data set is divided into shards of equal size. In an epoch each shard is read to its end once. A
+shard is free, assigned to a worker, or done; the shards of a lost worker are free again. The next
+epoch begins when all shards are done.
 """
 
 from dataclasses import dataclass, field
@@ -18,13 +18,13 @@ MAX_SHARDS = 1 << 20
 
 
 @final
-class Cut(NamedTuple):
-    """How a data set is cut.
+class DataSetSpec(NamedTuple):
+    """How a data set is divided into shards.
 
     Attributes:
-        samples: In the whole set.
-        shard_samples: In a shard.
-        epochs: How often it is read; 0 for without end.
+        samples: Number of samples in the whole set.
+        shard_samples: Number of samples in a shard.
+        epochs: How often the set is read; 0 for an endless set.
     """
 
     samples: int
@@ -33,19 +33,19 @@ class Cut(NamedTuple):
 
     @property
     def shards(self) -> int:
-        """How many shards there are."""
+        """Number of shards."""
         return -(-self.samples // self.shard_samples)
 
 
 @final
 class Range(NamedTuple):
-    """A shard in somebody's hands.
+    """A shard assigned to a worker.
 
     Attributes:
         epoch: From 0.
         shard: From 0.
-        begin: Its first sample.
-        end: One after its last.
+        begin: First sample.
+        end: One past the last sample.
     """
 
     epoch: int
@@ -55,10 +55,10 @@ class Range(NamedTuple):
 
 
 @final
-class _Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What outlives the coordinator."""
+class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The state of a data set as the journal and positions of clients store it."""
 
-    cut: tuple[int, int, int]
+    spec: tuple[int, int, int] = msgspec.field(name="cut")
     epoch: int
     done: bytes
     held: dict[int, tuple[str, int]] = {}
@@ -68,24 +68,24 @@ class _Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @final
 @dataclass(slots=True)
 class _DataSet:
-    cut: Cut
+    spec: DataSetSpec
     epoch: int = 0
     done: set[int] = field(default_factory=set)
     held: dict[int, tuple[str, int]] = field(default_factory=dict)
-    # The newest answer to each worker, should it ask again.
+    # The newest answer to each worker, in case it repeats the request.
     answers: dict[str, tuple[int, int, Range | None]] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
-        return bool(self.cut.epochs) and self.epoch >= self.cut.epochs
+        return bool(self.spec.epochs) and self.epoch >= self.spec.epochs
 
-    def remember(self, hands: bool) -> bytes:
-        bits = bytearray(-(-self.cut.shards // 8))
+    def dump(self, *, with_assignments: bool) -> bytes:
+        bits = bytearray(-(-self.spec.shards // 8))
         for shard in self.done:
             bits[shard // 8] |= 1 << shard % 8
-        cut = (self.cut.samples, self.cut.shard_samples, self.cut.epochs)
-        found = _Memory(cut, self.epoch, bytes(bits))
-        if hands:
+        spec = (self.spec.samples, self.spec.shard_samples, self.spec.epochs)
+        found = _Stored(spec, self.epoch, bytes(bits))
+        if with_assignments:
             found = msgspec.structs.replace(found, held=self.held, answers=self.answers)
         return msgspec.msgpack.encode(found)
 
@@ -98,49 +98,49 @@ class DataSets:
         self._sets: dict[str, _DataSet] = {}
 
     def take(
-        self, name: str, cut: Cut, worker: tuple[str, int], sequence: int, done: list[int]
+        self, name: str, spec: DataSetSpec, worker: tuple[str, int], sequence: int, done: list[int]
     ) -> Range | None:
-        """Take notice of finished shards and hand out the next one; None when all is read.
+        """Record finished shards and assign the next one; return None when all epochs are read.
 
         Args:
-            name: Of the data set.
-            cut: How the worker thinks that it is cut.
-            worker: Name and incarnation.
-            sequence: The worker's count of its requests.
+            name: Name of the data set.
+            spec: The division into shards that the worker expects.
+            worker: Name and incarnation of the worker.
+            sequence: Sequence number of the worker's request.
             done: Shards of the current epoch that it has finished.
 
         Raises:
-            InvalidRequest: The set is cut in another way, or cannot be.
-            ShardNotReady: All that is left is in others' hands.
+            InvalidRequest: The set is divided in another way, or the division is not valid.
+            ShardNotReady: All remaining shards are assigned to other workers.
         """
-        held = self._find(name, cut)
+        held = self._find(name, spec)
         former = held.answers.get(worker[0])
         if former is not None and former[:2] == (worker[1], sequence):
             return former[2]
         for shard in done:
-            # One that was taken back meanwhile is another worker's.
+            # A shard that was reassigned meanwhile belongs to another worker.
             if held.held.get(shard) == worker:
                 del held.held[shard]
                 held.done.add(shard)
-        if len(held.done) == held.cut.shards:
+        if len(held.done) == held.spec.shards:
             held.epoch, held.done = held.epoch + 1, set()
         answer = None if held.is_over else self._next(name, held, worker)
         held.answers[worker[0]] = worker[1], sequence, answer
         return answer
 
-    def _find(self, name: str, cut: Cut) -> _DataSet:
+    def _find(self, name: str, spec: DataSetSpec) -> _DataSet:
         check_name("data set", name)
-        if cut.samples < 1 or cut.shard_samples < 1 or cut.shards > MAX_SHARDS:
+        if spec.samples < 1 or spec.shard_samples < 1 or spec.shards > MAX_SHARDS:
             raise InvalidRequest(
-                f"data set {name!r}: {cut.samples} samples in shards of {cut.shard_samples}; there "
-                f"must be 1 to {MAX_SHARDS} shards",
+                f"data set {name!r}: {spec.samples} samples in shards of {spec.shard_samples}; "
+                f"there must be 1 to {MAX_SHARDS} shards",
                 dataset=name,
             )
-        held = self._sets.setdefault(name, _DataSet(cut))
-        if held.cut != cut:
+        held = self._sets.setdefault(name, _DataSet(spec))
+        if held.spec != spec:
             raise InvalidRequest(
-                f"data set {name!r} is cut into {tuple(held.cut)} (samples, samples of a shard, "
-                f"epochs), not {tuple(cut)}; say the same everywhere",
+                f"data set {name!r} is divided into {tuple(held.spec)} (samples, samples of a "
+                f"shard, epochs), not {tuple(spec)}; use the same values everywhere",
                 dataset=name,
             )
         return held
@@ -148,20 +148,20 @@ class DataSets:
     @staticmethod
     def _next(name: str, held: _DataSet, worker: tuple[str, int]) -> Range:
         taken = held.done | held.held.keys()
-        shard = next((s for s in range(held.cut.shards) if s not in taken), None)
+        shard = next((s for s in range(held.spec.shards) if s not in taken), None)
         if shard is None:
             raise ShardNotReady(
-                f"data set {name!r}: others still read the last {len(held.held)} shards of epoch "
-                f"{held.epoch}; ask again",
+                f"data set {name!r}: other workers still read the last {len(held.held)} shards of "
+                f"epoch {held.epoch}; ask again",
                 dataset=name,
             )
         held.held[shard] = worker
-        begin = shard * held.cut.shard_samples
-        end = min(begin + held.cut.shard_samples, held.cut.samples)
+        begin = shard * held.spec.shard_samples
+        end = min(begin + held.spec.shard_samples, held.spec.samples)
         return Range(held.epoch, shard, begin, end)
 
     def drop(self, worker: str) -> list[str]:
-        """Take back what a worker that is gone has; return the data sets in which it had any."""
+        """Free the shards of a lost worker; return the data sets in which it had any."""
         found = []
         for dataset, held in self._sets.items():
             mine = [shard for shard, (name, _) in held.held.items() if name == worker]
@@ -172,43 +172,45 @@ class DataSets:
         return found
 
     def workers(self) -> set[str]:
-        """Return who has a shard in hand."""
+        """Return the workers that have shards assigned."""
         return {name for held in self._sets.values() for name, _ in held.held.values()}
 
-    def remember(self, name: str) -> bytes:
-        """Return all that is known of a data set; empty if nobody has read it."""
-        return self._sets[name].remember(hands=True) if name in self._sets else b""
+    def dump(self, name: str) -> bytes:
+        """Return the whole state of a data set for the journal; empty if it was never read."""
+        return self._sets[name].dump(with_assignments=True) if name in self._sets else b""
 
     def position(self, name: str) -> bytes:
-        """Return the epoch and the finished shards of a data set; empty if nobody has read it."""
-        return self._sets[name].remember(hands=False) if name in self._sets else b""
+        """Return epoch and finished shards of a data set; empty if it was never read."""
+        return self._sets[name].dump(with_assignments=False) if name in self._sets else b""
 
     def restore(self, name: str, position: bytes) -> None:
-        """Put a data set back to what `position` or `remember` returned.
+        """Set a data set to a state that `position` or `dump` returned.
 
         Raises:
-            InvalidRequest: It is no position.
+            InvalidRequest: The bytes are not a position.
         """
         check_name("data set", name)
         try:
-            memory = msgspec.msgpack.decode(position, type=_Memory)
-            cut = Cut(*memory.cut)
-            if min(cut) < 0 or not cut.samples or not cut.shard_samples:
-                raise ValueError("it is cut into nothing")
-            if cut.shards > MAX_SHARDS or len(memory.done) != -(-cut.shards // 8):
+            stored = msgspec.msgpack.decode(position, type=_Stored)
+            spec = DataSetSpec(*stored.spec)
+            if min(spec) < 0 or not spec.samples or not spec.shard_samples:
+                raise ValueError("it has no samples or empty shards")
+            if spec.shards > MAX_SHARDS or len(stored.done) != -(-spec.shards // 8):
                 raise ValueError("its shards do not fit")
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
-            raise InvalidRequest(f"data set {name!r}: no position: {error}", dataset=name) from None
-        done = {s for s in range(cut.shards) if memory.done[s // 8] >> s % 8 & 1}
-        self._sets[name] = _DataSet(cut, memory.epoch, done, memory.held, memory.answers)
+            raise InvalidRequest(
+                f"data set {name!r}: not a position: {error}", dataset=name
+            ) from None
+        done = {s for s in range(spec.shards) if stored.done[s // 8] >> s % 8 & 1}
+        self._sets[name] = _DataSet(spec, stored.epoch, done, stored.held, stored.answers)
 
     def check_invariants(self) -> None:
-        """Return if the data sets are consistent; for tests.
+        """Check that the data sets are consistent; for tests.
 
         Raises:
-            AssertionError: They are not.
+            AssertionError: An invariant is violated.
         """
         for held in self._sets.values():
             assert not held.done & held.held.keys()
-            assert len(held.done) < held.cut.shards
-            assert all(0 <= shard < held.cut.shards for shard in (*held.done, *held.held))
+            assert len(held.done) < held.spec.shards
+            assert all(0 <= shard < held.spec.shards for shard in (*held.done, *held.held))

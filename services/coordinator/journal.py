@@ -1,7 +1,7 @@
-"""What the coordinator must not forget: members, ranks, shard map, tables, data read, jobs done.
+"""The coordinator's durable state: members, ranks, shard map, tables, data positions, jobs done.
 
-One SQLite file in write-ahead mode. A fact is in the file before anybody hears of it, so that no
-number is handed out twice, whatever happens to the process.
+One SQLite file in write-ahead mode. A fact is in the file before it is sent to any process, so no
+number is issued twice, even over a crash.
 """
 
 import sqlite3
@@ -25,7 +25,7 @@ class Journal:
         if state_dir is not None:
             state_dir.mkdir(parents=True, exist_ok=True)
             path = str(state_dir / "coordinator.sqlite")
-        # Used by whichever thread holds the servicer's lock, never by two at once.
+        # Used only under the servicer's lock, by one thread at a time.
         self._db = sqlite3.connect(path, timeout=5.0, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
@@ -48,7 +48,7 @@ class Journal:
         self._db.execute("REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def set_facts(self, facts: Mapping[str, bytes]) -> None:
-        """Store several facts, all of them or none."""
+        """Store several facts atomically."""
         self._db.execute("BEGIN")
         try:
             self._db.executemany("REPLACE INTO facts VALUES (?, ?)", facts.items())
@@ -68,18 +68,18 @@ class Journal:
         self._db.execute("REPLACE INTO tables VALUES (?, ?)", (spec.name, blob))
 
     def data_sets(self) -> list[tuple[str, bytes]]:
-        """Return the data sets and how far they were read."""
+        """Return the data sets with their positions."""
         rows = self._db.execute("SELECT name, position FROM data_sets ORDER BY name").fetchall()
         return [(name, bytes(position)) for name, position in rows]
 
     def set_data_set(self, name: str, position: bytes) -> None:
-        """Store how far a data set was read."""
+        """Store the position of a data set."""
         self._db.execute("REPLACE INTO data_sets VALUES (?, ?)", (name, position))
 
     def members(self) -> list[tuple[str, membership_pb2.Member | None, int]]:
-        """Return names, their members if they have one, and the newest incarnation that is gone.
+        """Return each name with its current member, if any, and the newest incarnation that ended.
 
-        Those that were gone longest come first.
+        Names whose members ended longest ago come first.
         """
         rows = self._db.execute("SELECT name, member, gone FROM members ORDER BY rowid").fetchall()
         return [
@@ -88,13 +88,13 @@ class Journal:
         ]
 
     def set_member(self, name: str, member: membership_pb2.Member | None, gone: int) -> None:
-        """Store who holds a name, and the newest incarnation that is gone; 0 for none."""
+        """Store the member of a name and its newest incarnation that ended; 0 for none."""
         blob = b"" if member is None else member.SerializeToString()
-        # Incarnations are 64 bits without a sign, more than SQLite's numbers hold.
+        # Incarnations are unsigned 64-bit numbers; integers of SQLite are signed.
         self._db.execute("REPLACE INTO members VALUES (?, ?, ?)", (name, blob, str(gone)))
 
-    def forget_member(self, name: str) -> None:
-        """Forget a name."""
+    def remove_member(self, name: str) -> None:
+        """Remove a name."""
         self._db.execute("DELETE FROM members WHERE name = ?", (name,))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The coordinator's state and its rules, without network, threads or clock.
 
-Each method is one event; time comes with it. What others will rely on is in the journal before the
-method returns. The servicer holds the lock.
+Each method is one event and carries the time. State that other processes rely on is in the journal
+before the method returns. The servicer holds the lock.
 """
 
 import logging
@@ -20,11 +20,11 @@ from gradmesh.protos.errors import InvalidRequest, NotMember, ProtocolMismatch, 
 from gradmesh.protos.limits import check_name
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.catalogue import Catalogue
-from gradmesh.services.coordinator.data_sets import Cut, DataSets
+from gradmesh.services.coordinator.data_sets import DataSets, DataSetSpec
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.members import Members
-from gradmesh.services.coordinator.rendezvous import Rounds
-from gradmesh.services.coordinator.reports import Board, FinishedJobs
+from gradmesh.services.coordinator.rendezvous import Rendezvous
+from gradmesh.services.coordinator.reports import FinishedJobs, Reports
 from gradmesh.services.coordinator.scaling import Scaling
 
 _log = logging.getLogger(__name__)
@@ -32,15 +32,15 @@ _log = logging.getLogger(__name__)
 
 @final
 class Machine:
-    """All that the cluster agrees on.
+    """The state that all processes of the cluster agree on.
 
     Args:
-        parameter_servers: How many hold the tables.
-        trainers: How many form a generation, at most.
-        lease_s: How long a silent member counts as alive.
-        journal: Where facts are kept.
-        min_trainers: How many do when no more come; 0 for no fewer than all.
-        join_window_s: For how long no more must have come.
+        parameter_servers: Number of parameter servers that hold the tables.
+        trainers: Most trainers of a generation.
+        lease_s: How long a member counts as alive without a heartbeat.
+        journal: Where facts are stored.
+        min_trainers: Trainers that suffice for a generation when no more join; 0 requires all.
+        join_window_s: Seconds without another join before fewer trainers than all suffice.
     """
 
     def __init__(
@@ -55,19 +55,21 @@ class Machine:
     ) -> None:
         self._journal = journal
         self._round = journal.fact("round")
-        # Until when trainers that a former coordinator knew may come back; None until it is known.
+        # How long members of the journal may come back; None until an event gives the time.
         self._awaits_former = True
         self._awaited_until: float | None = None
         self.members = Members(lease_s, journal)
-        self.rounds = Rounds(trainers, self._round, minimum=min_trainers, window_s=join_window_s)
+        self.rendezvous = Rendezvous(
+            trainers, self._round, minimum=min_trainers, window_s=join_window_s
+        )
         self.scaling = Scaling(journal, parameter_servers)
         self.shards = self.scaling.shards
         self.catalogue = Catalogue(journal.tables())
         self.jobs = FinishedJobs(journal.fact("jobs"))
-        self.board = Board(self.jobs.newest)
+        self.reports = Reports(self.jobs.newest)
         if known := journal.fact("result"):
             result = status_pb2.ReportResultRequest.FromString(known)
-            self.board.finish(result.generation, dict(result.figures))
+            self.reports.finish(result.generation, dict(result.figures))
         self.data_sets = DataSets()
         for name, position in journal.data_sets():
             self.data_sets.restore(name, position)
@@ -85,40 +87,42 @@ class Machine:
             )
         member = request.member
         former = self.members.register(member, request.replace, now)
-        joined = self.rounds.joined.get(member.name, member.incarnation)
+        joined = self.rendezvous.joined.get(member.name, member.incarnation)
         if former is not None or joined != member.incarnation:
             _log.warning("member restarted", extra={"worker": member.name})
             self._on_gone(member.name)
         self.scaling.welcome(member)
         self._refresh_shards(now)
         return membership_pb2.RegisterResponse(
-            lease_s=self.members.lease_s, generation=self.rounds.current
+            lease_s=self.members.lease_s, generation=self.rendezvous.current
         )
 
     def renew(
         self, request: membership_pb2.RenewLeaseRequest, now: float
     ) -> membership_pb2.RenewLeaseResponse:
-        """Note a sign of life; tell the news."""
+        """Record a heartbeat; return updates."""
         members, openers = self.members, request.context_openers
         counts = (*request.context_counts, *[1] * len(openers))
         contexts = {(w.name, w.incarnation): n for w, n in zip(openers, counts, strict=False)}
         if members.renew(request.name, request.incarnation, now, contexts):
-            self._refresh_shards(now)  # a former coordinator knew it
-        return self.news(request)
+            self._refresh_shards(now)  # a member from before a restart
+        return self.updates(request)
 
-    def news(self, request: membership_pb2.RenewLeaseRequest) -> membership_pb2.RenewLeaseResponse:
-        """Tell a member the news, and which workers that opened contexts with it are gone.
+    def updates(
+        self, request: membership_pb2.RenewLeaseRequest
+    ) -> membership_pb2.RenewLeaseResponse:
+        """Return updates for a member, and which openers of its contexts are gone.
 
         Raises:
-            NotMember: It is none any more.
+            NotMember: It is not a member any more.
         """
         members = self.members
         members.check(request.name, request.incarnation)
         return membership_pb2.RenewLeaseResponse(
             lease_s=self.members.lease_s,
-            generation=self.rounds.current,
+            generation=self.rendezvous.current,
             shard_epoch=self.shards.map.epoch,
-            checkpoint_request=self.board.requests,
+            checkpoint_request=self.reports.requests,
             reshard=self.scaling.number,
             gone=[
                 one for one in request.context_openers if members.is_gone(one.name, one.incarnation)
@@ -126,7 +130,7 @@ class Machine:
         )
 
     def leave(self, name: str, incarnation: int) -> None:
-        """End a membership at the member's own wish."""
+        """End a membership on the member's request."""
         member = self.members.leave(name, incarnation)
         if member is not None:
             _log.info("member left", extra={"worker": name})
@@ -134,27 +138,27 @@ class Machine:
             self._refresh_shards(None)
 
     def expire(self, now: float) -> bool:
-        """End the memberships whose lease ran out, and waits for trainers who do not come.
+        """End memberships whose lease ran out, and waits for trainers that do not join.
 
         Returns:
             Whether anything changed.
         """
         gone = [member.name for member in self.members.expire(now)]
-        gone += self._never_came_back(now)
+        gone += self._not_returned(now)
         for name in gone:
             _log.warning("member lost", extra={"worker": name, "silent_s": self.members.lease_s})
             self._on_gone(name)
         if gone:
             self._refresh_shards(now)
-        formed = self.rounds.settle(now)
+        formed = self.rendezvous.form_after_window(now)
         if formed:
-            self._keep_round()
+            self._save_generation()
             self._log_formed()
         given_up = self.scaling.expire(now)
         return bool(gone) or formed or given_up
 
-    def _never_came_back(self, now: float) -> list[str]:
-        """Return whom a former coordinator knew and who did not register here, once."""
+    def _not_returned(self, now: float) -> list[str]:
+        """Return, once, the members from before a restart that did not come back."""
         if not self._awaits_former:
             return []
         if self._awaited_until is None:
@@ -162,22 +166,22 @@ class Machine:
         if now < self._awaited_until:
             return []
         self._awaits_former = False
-        known = {*self.rounds.joined, *self.rounds.awaited, *self.data_sets.workers()}
+        known = {*self.rendezvous.joined, *self.rendezvous.awaited, *self.data_sets.workers()}
         known |= self.scaling.participants()
         return sorted(name for name in known if not self.members.has(name))
 
     def _on_gone(self, name: str) -> None:
-        self.board.forget(name)
+        self.reports.drop(name)
         for dataset in self.data_sets.drop(name):
-            self._keep_data_set(dataset)
+            self._save_data_set(dataset)
         self.scaling.drop(name)
-        if self.rounds.drop(name):
-            _log.warning("generation over", extra={"lost": name, "next": self.rounds.current})
-        self._keep_round()
+        if self.rendezvous.drop(name):
+            _log.warning("generation over", extra={"lost": name, "next": self.rendezvous.current})
+        self._save_generation()
 
-    def _keep_round(self) -> None:
-        """Have the journal know the current generation and its trainers."""
-        if (fact := self.rounds.remember()) != self._round:
+    def _save_generation(self) -> None:
+        """Write the current generation and its trainers to the journal."""
+        if (fact := self.rendezvous.dump()) != self._round:
             self._journal.set_fact("round", fact)
             self._round = fact
 
@@ -185,15 +189,15 @@ class Machine:
         return self.members.of_role(membership_pb2.ROLE_PARAMETER_SERVER)
 
     def _refresh_shards(self, now: float | None) -> None:
-        # Nobody takes the place of one that may still be there, and only has not been heard yet.
+        # A former server that may still send a heartbeat keeps its shard.
         known = self.members.known_of_role(membership_pb2.ROLE_PARAMETER_SERVER)
         if self.shards.refresh(known):
             self._journal.set_fact("shard_map", self.shards.map.SerializeToString())
             if self.shards.map.epoch > 1:
-                # A server that came back holds other rows than the run has seen. With the first
-                # map there was no run yet.
-                self.rounds.close()
-                self._keep_round()
+                # A restarted server may hold other rows than the run has used. The first map
+                # precedes every run.
+                self.rendezvous.close()
+                self._save_generation()
         if now is not None:
             self.scaling.plan(self._servers(), now)
 
@@ -207,35 +211,37 @@ class Machine:
     def report_move(
         self, request: reshard_pb2.ReportMoveRequest, now: float
     ) -> reshard_pb2.Reshard:
-        """Take notice of how far a server is with a reshard; the trainers' generation goes on."""
+        """Record a server's progress in a reshard; the trainers' generation does not end."""
         self.members.check(request.name, request.incarnation)
         return self.scaling.report(request, now)
 
     def join(self, request: rendezvous_pb2.JoinRoundRequest, now: float = 0.0) -> bool:
-        """Take a trainer into the round; return whether that formed a generation."""
+        """Add a trainer to the open generation; return whether that formed it."""
         member = self.members.check(request.name, request.incarnation)
         if member.role != membership_pb2.ROLE_TRAINER:
-            raise NotMember(f"{request.name!r} is no trainer", name=request.name)
+            raise NotMember(f"{request.name!r} is not a trainer", name=request.name)
         self.jobs.check(request.job)
-        formed = self.rounds.join(request.name, request.incarnation, request.after_generation, now)
-        self._keep_round()
+        formed = self.rendezvous.join(
+            request.name, request.incarnation, request.after_generation, now
+        )
+        self._save_generation()
         if formed:
             self._log_formed()
         return formed
 
     def _log_formed(self) -> None:
-        extra = {"generation": self.rounds.current, "trainers": self.rounds.size}
+        extra = {"generation": self.rendezvous.current, "trainers": self.rendezvous.size}
         _log.info("generation formed", extra=extra)
 
-    def place(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
-        """Return the place of a trainer that joined."""
-        generation, rank = self.rounds.place(request.name, request.incarnation)
+    def rank_of(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
+        """Return generation, rank and world size of a trainer that joined."""
+        generation, rank = self.rendezvous.rank_of(request.name, request.incarnation)
         return rendezvous_pb2.JoinRoundResponse(
-            generation=generation, rank=rank, world_size=self.rounds.size
+            generation=generation, rank=rank, world_size=self.rendezvous.size
         )
 
     def put(self, request: rendezvous_pb2.PutKeyRequest) -> None:
-        """Publish a value to a generation."""
+        """Publish a value to the trainers of a generation."""
         check_name("key", request.key)
         if len(request.value) > limits.MAX_VALUE_BYTES:
             raise InvalidRequest(
@@ -243,10 +249,10 @@ class Machine:
                 f"{limits.MAX_VALUE_BYTES} are allowed",
                 key=request.key,
             )
-        self.rounds.put(request.generation, request.key, request.value)
+        self.rendezvous.put(request.generation, request.key, request.value)
 
     def create_table(self, spec: table_pb2.TableSpec) -> bool:
-        """Enter a table; return False when an equal one was there."""
+        """Add a table to the catalogue; return False if an equal one exists."""
         created = self.catalogue.is_new(spec)
         if created:
             self._journal.add_table(spec)
@@ -259,67 +265,69 @@ class Machine:
         return self.shards.current(self._servers())
 
     def take_shard(self, request: data_pb2.TakeShardRequest) -> data_pb2.TakeShardResponse:
-        """Hand out a part of a data set."""
+        """Assign a shard of a data set."""
         self.members.check(request.name, request.incarnation)
-        cut = Cut(request.samples, request.shard_samples, request.epochs)
+        spec = DataSetSpec(request.samples, request.shard_samples, request.epochs)
         worker = (request.name, request.incarnation)
         try:
             found = self.data_sets.take(
-                request.dataset, cut, worker, request.sequence, list(request.done)
+                request.dataset, spec, worker, request.sequence, list(request.done)
             )
         finally:
-            # What was finished is finished, whether there is more to do or not.
-            self._keep_data_set(request.dataset)
+            # Finished shards are stored even if no other shard is free.
+            self._save_data_set(request.dataset)
         if found is None:
             return data_pb2.TakeShardResponse(is_over=True)
         return data_pb2.TakeShardResponse(
             epoch=found.epoch, shard=found.shard, begin=found.begin, end=found.end
         )
 
-    def _keep_data_set(self, name: str) -> None:
-        if known := self.data_sets.remember(name):
+    def _save_data_set(self, name: str) -> None:
+        if known := self.data_sets.dump(name):
             self._journal.set_data_set(name, known)
 
     def set_data_position(self, request: data_pb2.SetDataPositionRequest) -> None:
-        """Put a data set back to a former position."""
+        """Set a data set to a saved position."""
         self.data_sets.restore(request.dataset, request.position)
-        self._keep_data_set(request.dataset)
+        self._save_data_set(request.dataset)
 
     def report(self, request: status_pb2.ReportProgressRequest) -> None:
-        """Keep a trainer's progress."""
+        """Store a trainer's progress."""
         self.members.check(request.name, request.incarnation)
-        self.board.report(request.name, request.progress)
+        self.reports.report(request.name, request.progress)
 
     def finish(self, request: status_pb2.ReportResultRequest) -> None:
-        """Keep the outcome of a run, and that its job is done."""
-        self.rounds.check(request.generation)
+        """Store the result of a run, and that its job is done."""
+        self.rendezvous.check(request.generation)
         figures = dict(request.figures)
         if request.job:
             self.jobs.finish(request.job, figures)
-            self._journal.set_fact("jobs", self.jobs.remember())
+            self._journal.set_fact("jobs", self.jobs.dump())
         self._journal.set_fact("result", request.SerializeToString(deterministic=True))
-        self.board.finish(request.generation, figures)
+        self.reports.finish(request.generation, figures)
 
     def request_checkpoint(self) -> int:
         """Ask the trainers for a checkpoint; return the number of the request."""
-        if not self.rounds.formed:
-            raise NotMember("no trainers have formed a generation: nobody can write a checkpoint")
-        return self.board.request_checkpoint()
+        if not self.rendezvous.formed:
+            raise NotMember(
+                "no generation is formed that could write a checkpoint; start the trainers"
+            )
+        return self.reports.request_checkpoint()
 
     def report_checkpoint(self, request: status_pb2.ReportCheckpointRequest, now: float) -> None:
-        """Keep what a trainer says about a checkpoint."""
+        """Store a trainer's report about a checkpoint."""
         self.members.check(request.name, request.incarnation)
-        self.board.report_checkpoint(request.checkpoint, now)
+        self.reports.report_checkpoint(request.checkpoint, now)
 
     def status(self, now: float) -> status_pb2.GetStatusResponse:
-        """Return everything at a glance."""
+        """Return the status of the whole cluster."""
         response = status_pb2.GetStatusResponse(
-            generation=self.rounds.current if self.rounds.formed else 0,
+            generation=self.rendezvous.current if self.rendezvous.formed else 0,
             shard_epoch=self.shards.map.epoch,
             tables=[spec.name for spec in self.catalogue.all()],
-            result=self.board.result,
-            result_generation=self.board.result_generation,
-            checkpoint=self.board.checkpoint(now),
+            result=self.reports.result,
+            result_generation=self.reports.result_generation,
+            checkpoint=self.reports.checkpoint(now),
             warnings=self._warnings(now),
         )
         for lease in self.members.leases():
@@ -330,16 +338,16 @@ class Machine:
             )
             for (name, incarnation), count in sorted(lease.contexts.items()):
                 if not count:
-                    continue  # it holds something else there
+                    continue  # the opener holds something else, such as a snapshot
                 opened = entry.contexts.add(count=count)
                 opened.opener.name, opened.opener.incarnation = name, incarnation
-            progress = self.board.progress(lease.member.name)
+            progress = self.reports.progress(lease.member.name)
             if progress is not None:
                 entry.progress.CopyFrom(progress)
         return response
 
     def _warnings(self, now: float) -> list[str]:
-        """Return what somebody should look at."""
+        """Return what an operator should check."""
         found = [
             f"{lease.member.name} was silent for {now - lease.seen_at:.0f} of "
             f"{self.members.lease_s:g} s"
@@ -350,36 +358,36 @@ class Machine:
             self.shard_map()
         except ShardNotReady as error:
             found.append(error.message)
-        if self.rounds.world_size and not self.rounds.formed:
+        if self.rendezvous.world_size and not self.rendezvous.formed:
             found.append(
-                f"{len(self.rounds.joined)} of {self.rounds.world_size} trainers have joined "
-                f"generation {self.rounds.current}"
+                f"{len(self.rendezvous.joined)} of {self.rendezvous.world_size} trainers have "
+                f"joined generation {self.rendezvous.current}"
             )
         if under_way := self.scaling.describe():
             found.append(under_way)
-        checkpoint = self.board.checkpoint(now)
+        checkpoint = self.reports.checkpoint(now)
         if checkpoint is not None and checkpoint.error:
             found.append(f"the newest checkpoint failed: {checkpoint.error}")
         return found
 
     def check(self) -> None:
-        """Return if all that is promised in docs/coordinator.md holds; for tests, after each event.
+        """Check the invariants of docs/coordinator.md; for tests, after each event.
 
         Raises:
-            AssertionError: It does not.
+            AssertionError: An invariant is violated.
         """
-        self.rounds.check_invariants()
+        self.rendezvous.check_invariants()
         self.data_sets.check_invariants()
         leases = {lease.member.name: lease.member for lease in self.members.leases()}
         assert len(leases) == len(self.members.leases())
-        for name, incarnation in self.rounds.joined.items():
-            # One that is no member any more is one that a former coordinator knew.
+        for name, incarnation in self.rendezvous.joined.items():
+            # A joined trainer that is not a member was one before the coordinator restarted.
             assert name not in leases or leases[name].incarnation == incarnation
         self.scaling.check_invariants()
-        # What others rely on is in the journal before they hear of it.
-        assert self._journal.fact("round") in (b"", self.rounds.remember())
+        # State that other processes rely on is in the journal before it is sent.
+        assert self._journal.fact("round") in (b"", self.rendezvous.dump())
         assert self._journal.tables() == self.catalogue.all()
         self.members.check_invariants()
-        assert all(held == self.data_sets.remember(n) for n, held in self._journal.data_sets())
-        assert self._journal.fact("jobs") == self.jobs.remember()
-        assert self.board.requests >= 0
+        assert all(held == self.data_sets.dump(n) for n, held in self._journal.data_sets())
+        assert self._journal.fact("jobs") == self.jobs.dump()
+        assert self.reports.requests >= 0

@@ -13,12 +13,12 @@ from gradmesh.services.coordinator.servicer import CoordinatorServicer
 
 _log = logging.getLogger(__name__)
 
-# How soon it shows that a lease ran out, or that no more trainers come.
+# How often leases, the join window and deadlines of reshards are checked.
 _SWEEP_S = 0.5
 
 
 def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal stops the process; return the exit code."""
     with Process("coordinator", process, config) as running:
         journal = Journal(config.state_dir)
         running.life.on_drain("journal", lambda _: journal.close())
@@ -40,7 +40,7 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
             registry=running.registry,
         )
         running.life.on_drain("server", server.drain)
-        # First of all: a call that waits would keep its thread, and so the process.
+        # Runs first: a call that waits would keep its thread, and so the process.
         running.life.on_drain("waits", lambda _: servicer.close())
         server.start()
         write_address(config.address_file, server.address)

@@ -1,7 +1,7 @@
-"""Who takes part, and until when. Pure: time comes with each call.
+"""Membership and leases. Pure: each call carries the time.
 
-A coordinator that was restarted knows from its file who was there. They are members again with
-their next sign of life, and gone if there is none for a lease.
+A restarted coordinator reads the former members from its journal. Each is a member again with its
+next heartbeat, and lost if it sends none for the duration of a lease.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from gradmesh.protos.errors import InvalidRequest, NameTaken, NotMember
 from gradmesh.protos.limits import check_name, natural_key
 from gradmesh.services.coordinator.journal import Journal
 
-# Short-lived clients come and go under ever new names.
+# Bounds the tombstones: short-lived clients use a new name each time.
 _MAX_GONE = 4096
 
 
 @dataclass(slots=True)
-class Lease:
-    """A member and its last sign of life."""
+class MemberLease:
+    """A member and the time of its last heartbeat."""
 
     member: pb.Member
     seen_at: float
     contexts: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """How many contexts are open with it, by name and incarnation of who opened them."""
+    """Number of contexts open on it, by name and incarnation of their opener."""
 
 
 @final
@@ -32,18 +32,18 @@ class Members:
     """The members by name.
 
     Args:
-        lease_s: How long a member counts as alive without a sign of life.
-        journal: Where members are kept.
+        lease_s: How long a member counts as alive without a heartbeat.
+        journal: Where members are stored.
     """
 
     def __init__(self, lease_s: float, journal: Journal) -> None:
         self.lease_s = lease_s
         self._journal = journal
-        self._leases: dict[str, Lease] = {}
-        # Whom a former coordinator knew and who was not heard of since, and until when we wait.
+        self._leases: dict[str, MemberLease] = {}
+        # Members of the journal without a heartbeat since the restart, and how long to wait.
         self._former: dict[str, pb.Member] = {}
         self._former_until: float | None = None
-        # The newest incarnation of each name that is known to be gone, the last to go last.
+        # Tombstones: the newest incarnation of each name that ended, the latest last.
         self._gone: dict[str, int] = {}
         for name, member, gone in journal.members():
             if member is not None:
@@ -55,7 +55,7 @@ class Members:
         """Make a process a member.
 
         Returns:
-            The former incarnation that it replaces, if there was one.
+            The former incarnation that it replaces, if any.
 
         Raises:
             InvalidRequest: Name, role or address is missing.
@@ -70,16 +70,16 @@ class Members:
         is_older = member.incarnation < newest or (former and member.incarnation == newest)
         if is_older or (expires_in > 0 and not replace):
             raise _taken(member, former, expires_in)
-        self._leases[member.name] = Lease(member, now)
+        self._leases[member.name] = MemberLease(member, now)
         self._former.pop(member.name, None)
         if former is not None:
-            self._bury(former)
+            self._add_tombstone(former)
         elif held is None:
-            self._keep(member.name)
+            self._save(member.name)
         return former
 
     def _expires_in(self, name: str, now: float) -> float:
-        """Return how long a name is kept for the process that has it."""
+        """Return how long a name stays reserved for the process that holds it."""
         held = self._leases.get(name)
         if held is not None:
             return max(0.0, held.seen_at + self.lease_s - now)
@@ -92,48 +92,48 @@ class Members:
         now: float,
         contexts: Mapping[tuple[str, int], int] | None = None,
     ) -> bool:
-        """Note a sign of life, and how many contexts are open with a member by who opened them.
+        """Record a heartbeat, and the number of contexts open on the member by opener.
 
         Returns:
-            Whether it is the first one here of a member that a former coordinator knew.
+            Whether it is the first heartbeat of a former member since the coordinator restarted.
 
         Raises:
-            NotMember: Nobody of that name and incarnation is a member.
+            NotMember: No member has this name and incarnation.
         """
         former = self._former.get(name)
         came_back = former is not None and former.incarnation == incarnation
         if came_back:
-            self._leases[name] = Lease(self._former.pop(name), now)
+            self._leases[name] = MemberLease(self._former.pop(name), now)
         held = self._lease(name, incarnation)
         held.seen_at = now
         held.contexts = contexts or {}
         return came_back
 
     def is_gone(self, name: str, incarnation: int) -> bool:
-        """Tell whether a process was a member and is none any more.
+        """Return whether a process was a member and is not any more.
 
-        Of one that never was nothing is said.
+        False for a process that never was a member.
         """
         member = self._member(name)
         if member is not None and member.incarnation == incarnation:
-            return False  # it was silent for too long, and came back
+            return False  # its lease ran out, and it registered again
         return incarnation <= self._gone.get(name, 0)
 
-    def _bury(self, member: pb.Member) -> None:
-        """Remember that a member is gone, after whoever has its name now is known."""
+    def _add_tombstone(self, member: pb.Member) -> None:
+        """Record that a member ended; called after its successor, if any, is a member."""
         newest = max(member.incarnation, self._gone.pop(member.name, 0))
         self._gone[member.name] = newest
-        self._keep(member.name)
+        self._save(member.name)
         if len(self._gone) > _MAX_GONE:
             oldest = next(iter(self._gone))
             del self._gone[oldest]
-            self._keep(oldest)
+            self._save(oldest)
 
-    def _keep(self, name: str) -> None:
-        """Have the journal know what is known of a name."""
+    def _save(self, name: str) -> None:
+        """Write the state of a name to the journal."""
         member = self._member(name)
         if member is None and name not in self._gone:
-            self._journal.forget_member(name)
+            self._journal.remove_member(name)
         else:
             self._journal.set_member(name, member, self._gone.get(name, 0))
 
@@ -142,7 +142,7 @@ class Members:
         return held.member if held is not None else self._former.get(name)
 
     def leave(self, name: str, incarnation: int) -> pb.Member | None:
-        """End a membership; return it, or None if there was none."""
+        """End a membership; return the member, or None if it was not one."""
         member = self._member(name)
         if member is None or member.incarnation != incarnation:
             return None
@@ -152,7 +152,7 @@ class Members:
     def _end(self, member: pb.Member) -> None:
         self._leases.pop(member.name, None)
         self._former.pop(member.name, None)
-        self._bury(member)
+        self._add_tombstone(member)
 
     def expire(self, now: float) -> list[pb.Member]:
         """End the memberships whose lease has run out; return them."""
@@ -169,16 +169,16 @@ class Members:
         """Return the member.
 
         Raises:
-            NotMember: Nobody of that name and incarnation is a member.
+            NotMember: No member has this name and incarnation.
         """
         return self._lease(name, incarnation).member
 
     def has(self, name: str) -> bool:
-        """Tell whether somebody of that name is a member."""
+        """Return whether a member has this name."""
         return name in self._leases
 
     def role_of(self, name: str) -> pb.Role | None:
-        """Return the role of whoever has a name, also if only a former coordinator knew it."""
+        """Return the role of the process that holds a name, former members included."""
         member = self._member(name)
         return None if member is None else member.role
 
@@ -187,19 +187,19 @@ class Members:
         return [held.member for held in self.leases() if held.member.role == role]
 
     def known_of_role(self, role: pb.Role) -> list[pb.Member]:
-        """Return the members with a role, with those that a former coordinator knew."""
+        """Return the members with a role, former members included."""
         former = [member for member in self._former.values() if member.role == role]
         return [*self.of_role(role), *former]
 
-    def leases(self) -> list[Lease]:
-        """Return all members with their last sign of life, by name."""
+    def leases(self) -> list[MemberLease]:
+        """Return the leases of all members, by name."""
         return sorted(self._leases.values(), key=lambda held: natural_key(held.member.name))
 
     def check_invariants(self) -> None:
-        """Return if members are consistent, and in the journal; for tests.
+        """Check that the members are consistent and in the journal; for tests.
 
         Raises:
-            AssertionError: They are not.
+            AssertionError: An invariant is violated.
         """
         assert not self._leases.keys() & self._former.keys()
         held = {name: self._member(name) for name in (*self._leases, *self._former)}
@@ -211,11 +211,11 @@ class Members:
             assert member is not None
             assert member.incarnation >= self._gone.get(name, 0)
 
-    def _lease(self, name: str, incarnation: int) -> Lease:
+    def _lease(self, name: str, incarnation: int) -> MemberLease:
         held = self._leases.get(name)
         if held is None or held.member.incarnation != incarnation:
             raise NotMember(
-                f"{name!r} (incarnation {incarnation}) is no member; its lease of "
+                f"{name!r} (incarnation {incarnation}) is not a member; its lease of "
                 f"{self.lease_s:g} s ran out or another process took the name: register again",
                 name=name,
                 incarnation=incarnation,
@@ -228,7 +228,7 @@ def _taken(member: pb.Member, former: pb.Member | None, expires_in: float) -> Na
         why = f"{member.name!r} was held by a newer process; choose another name, or start again"
     else:
         why = (
-            f"{member.name!r} is held by the process at {former.address or 'an unknown place'}; "
+            f"{member.name!r} is held by the process at {former.address or 'an unknown address'}; "
             f"choose another name, or end that process and wait {expires_in:.0f} s"
         )
     return NameTaken(
@@ -243,8 +243,7 @@ def _check(member: pb.Member) -> None:
     check_name("worker", member.name)
     if member.role == pb.ROLE_UNSPECIFIED or member.role not in pb.Role.values():
         raise InvalidRequest(
-            f"{member.name!r} has no role; say what it does: parameter server, trainer, worker or "
-            "client",
+            f"{member.name!r} has no role; set it to parameter server, trainer, worker or client",
             name=member.name,
         )
     if not member.address and member.role != pb.ROLE_CLIENT:

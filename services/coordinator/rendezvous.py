@@ -1,10 +1,11 @@
-"""How trainers get their ranks. Pure: a generation is open, formed, or over.
+"""How trainers get their ranks. Pure: a generation is open, formed, or ended.
 
-A generation forms when as many trainers as expected have joined it; with a minimum also when that
-many have, and nobody else came for a while. It is over as soon as one of them is gone or joins
-again, or one more comes that there is room for; then the next one is open. It waits for whoever
-was in the last one and is not gone: they have what the others need. Trainers beyond the expected
-number wait, too. Values published in a generation end with it.
+A generation forms when the expected number of trainers has joined it. With a minimum, it also forms
+when that many have joined and no other joins within the window. It ends when one of its trainers is
+lost or joins again, or when one more joins below the maximum; then the next generation is open. The
+open generation waits for the trainers of the last one that are not lost, because they hold the
+dense parameters. Trainers beyond the expected number wait, too. Published values end with their
+generation.
 """
 
 import json
@@ -22,24 +23,24 @@ from gradmesh.protos.errors import (
 from gradmesh.protos.limits import natural_key
 
 MAX_KEYS = 65536
-"""Values that one generation may publish: a few for each trainer of the largest group."""
+"""Most values of one generation: a few for each trainer of the largest world."""
 
 
 @final
-class Rounds:
+class Rendezvous:
     """The generations of trainers.
 
     Args:
-        world_size: How many trainers form a generation, at most.
-        memory: What `remember` returned before a restart of the coordinator; empty at first.
-        minimum: How many do when nobody else comes; 0 for no fewer than all.
-        window_s: For how long nobody else must have come.
+        world_size: Most trainers of a generation.
+        stored: What `dump` returned before a restart of the coordinator; empty at first.
+        minimum: Trainers that suffice when no other joins; 0 requires all.
+        window_s: Seconds without another join before the minimum suffices.
     """
 
     def __init__(
         self,
         world_size: int,
-        memory: bytes = b"",
+        stored: bytes = b"",
         *,
         minimum: int = 0,
         window_s: float = 3.0,
@@ -50,23 +51,23 @@ class Rounds:
         self._joined_at = 0.0
         self._forming = 1
         self._joined: dict[str, int] = {}
-        # Who was in the last generation, is not gone, and has not joined the open one yet.
+        # Trainers of the last generation that are not lost and have not joined the open one.
         self._awaited: set[str] = set()
         self._ranks: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}
-        if memory:
-            self._forming, self._joined, *rest = json.loads(memory)
+        if stored:
+            self._forming, self._joined, *rest = json.loads(stored)
             self._awaited = set(rest[0]) if rest else set()
             if self.minimum <= len(self._joined) <= world_size and self._joined:
                 self._form()
             elif self._joined:
-                # Formed for another number of trainers: that generation is over.
+                # Formed for another number of trainers: that generation has ended.
                 self._forming += 1
                 self._awaited = set(self._joined)
                 self._joined = {}
 
-    def remember(self) -> bytes:
-        """Return what a restarted coordinator needs: the number, who is in it, who is awaited."""
+    def dump(self) -> bytes:
+        """Return the state for the journal: the number, its trainers, the awaited ones."""
         awaited = self._awaited if self.formed else self._awaited | self._joined.keys()
         joined = self._joined if self.formed else {}
         return json.dumps([self._forming, joined, sorted(awaited)]).encode()
@@ -78,17 +79,17 @@ class Rounds:
 
     @property
     def size(self) -> int:
-        """How many trainers the current generation has; 0 while it is open."""
+        """World size of the current generation; 0 while it is open."""
         return len(self._ranks)
 
     @property
     def current(self) -> int:
-        """The generation that is formed, or else the one that is open."""
+        """Number of the formed generation, or else of the open one."""
         return self._forming
 
     @property
     def awaited(self) -> Set[str]:
-        """Who was in the last generation, is not gone, and has not joined the open one."""
+        """Trainers of the last generation that are not lost and have not joined the open one."""
         return self._awaited
 
     @property
@@ -97,13 +98,13 @@ class Rounds:
         return self._joined
 
     def join(self, name: str, incarnation: int, after_generation: int, now: float = 0.0) -> bool:
-        """Take a trainer into the round; return whether a new generation was formed by it.
+        """Add a trainer to the open generation; return whether that formed it.
 
         Args:
-            name: Of the trainer.
-            incarnation: Of the trainer.
-            after_generation: The newest one that it took part in and left; 0 at first.
-            now: The time; matters only with a minimum.
+            name: Name of the trainer.
+            incarnation: Incarnation of the trainer.
+            after_generation: The newest generation that it was in and left; 0 at first.
+            now: The time; used only with a minimum.
 
         Raises:
             InvalidRequest: This cluster has no trainers.
@@ -115,7 +116,7 @@ class Rounds:
         if self.formed:
             held = self._joined.get(name)
             if held == incarnation and after_generation < self._forming:
-                return False  # in place already
+                return False  # has its rank already
             if held is None and len(self._joined) >= self.world_size:
                 return False  # one more than expected
             self.close()
@@ -131,15 +132,15 @@ class Rounds:
         return True
 
     def _is_full_for(self, name: str) -> bool:
-        """Tell whether all places are taken by others, or kept for those who are awaited."""
+        """Return whether joined and awaited trainers already fill the generation."""
         others = (self._joined.keys() | self._awaited) - {name}
         return len(others) >= self.world_size
 
-    def settle(self, now: float) -> bool:
-        """Form a generation of those who have come, if that is enough and nobody else does.
+    def form_after_window(self, now: float) -> bool:
+        """Form the open generation if the minimum has joined and the join window has passed.
 
         Returns:
-            Whether one was formed.
+            Whether it was formed.
         """
         enough = self.minimum <= len(self._joined) and bool(self._joined)
         if self.formed or not enough or self._awaited or now - self._joined_at < self._window_s:
@@ -150,11 +151,11 @@ class Rounds:
     def _form(self) -> None:
         self._ranks = {name: i for i, name in enumerate(sorted(self._joined, key=natural_key))}
 
-    def place(self, name: str, incarnation: int) -> tuple[int, int]:
+    def rank_of(self, name: str, incarnation: int) -> tuple[int, int]:
         """Return (generation, rank) of a trainer that joined.
 
         Raises:
-            RoundOpen: Trainers are still missing.
+            RoundOpen: The generation is not formed yet.
         """
         if not self.formed or self._joined.get(name) != incarnation:
             raise RoundOpen(
@@ -166,7 +167,7 @@ class Rounds:
         return self._forming, self._ranks[name]
 
     def drop(self, name: str) -> bool:
-        """Take a trainer out that is gone; return whether that ended a formed generation."""
+        """Remove a lost trainer; return whether that ended a formed generation."""
         self._awaited.discard(name)
         if name not in self._joined:
             return False
@@ -187,10 +188,10 @@ class Rounds:
             self._keys.clear()
 
     def check_invariants(self) -> None:
-        """Return if the rounds are consistent; for tests.
+        """Check that the generations are consistent; for tests.
 
         Raises:
-            AssertionError: They are not.
+            AssertionError: An invariant is violated.
         """
         assert self._forming >= 1
         if self.formed:
@@ -205,15 +206,15 @@ class Rounds:
             assert len(self._joined) < max(1, self.world_size)
 
     def check(self, generation: int) -> None:
-        """Return if the generation is formed and current.
+        """Raise unless the generation is formed and current.
 
         Raises:
-            StaleGeneration: It is over.
+            StaleGeneration: It has ended.
         """
         if not self.formed or generation != self._forming:
             state = "is current" if self.formed else "is forming"
             raise StaleGeneration(
-                f"generation {generation} is over, {self._forming} {state}; join again",
+                f"generation {generation} has ended, {self._forming} {state}; join again",
                 generation=generation,
                 current=self._forming,
             )
@@ -222,9 +223,9 @@ class Rounds:
         """Publish a value to the other trainers.
 
         Raises:
-            StaleGeneration: The generation is over.
+            StaleGeneration: The generation has ended.
             KeyConflict: The key holds another value.
-            StoreFull: The generation has published too many.
+            StoreFull: The generation has published too many values.
         """
         self.check(generation)
         if len(self._keys) >= MAX_KEYS and key not in self._keys:
@@ -241,8 +242,8 @@ class Rounds:
         """Return a published value.
 
         Raises:
-            StaleGeneration: The generation is over.
-            KeyMissing: Nobody has published it yet.
+            StaleGeneration: The generation has ended.
+            KeyMissing: It is not published yet.
         """
         self.check(generation)
         if key not in self._keys:

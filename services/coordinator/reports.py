@@ -1,4 +1,4 @@
-"""What trainers report: progress, checkpoints, results, and which jobs are done. Pure."""
+"""Reports of trainers: progress, checkpoints, results and finished jobs. Pure."""
 
 import json
 from typing import final
@@ -9,11 +9,11 @@ from gradmesh.protos.limits import check_name
 
 
 @final
-class Board:
+class Reports:
     """The newest reports.
 
     Args:
-        result: What came out of the newest run before a restart of the coordinator, if known.
+        result: Metrics of the newest run before a restart of the coordinator, if known.
     """
 
     def __init__(self, result: dict[str, float] | None = None) -> None:
@@ -32,12 +32,12 @@ class Board:
         return self.requests
 
     def report_checkpoint(self, checkpoint: status_pb2.Checkpoint, now: float) -> None:
-        """Keep the newest checkpoint, or why there is none."""
+        """Store the newest checkpoint, or why it failed."""
         self.requests = max(self.requests, checkpoint.request)
         self._checkpoint, self._checkpoint_at = checkpoint, now
 
     def checkpoint(self, now: float) -> status_pb2.Checkpoint | None:
-        """Return the newest checkpoint that was reported."""
+        """Return the newest checkpoint reported."""
         if self._checkpoint is None:
             return None
         found = status_pb2.Checkpoint()
@@ -46,52 +46,52 @@ class Board:
         return found
 
     def report(self, name: str, progress: status_pb2.Progress) -> None:
-        """Keep a trainer's newest progress."""
+        """Store a trainer's newest progress."""
         self._progress[name] = progress
 
     def progress(self, name: str) -> status_pb2.Progress | None:
         """Return a trainer's newest progress."""
         return self._progress.get(name)
 
-    def forget(self, name: str) -> None:
-        """Drop what a trainer that is gone reported."""
+    def drop(self, name: str) -> None:
+        """Drop the progress of a lost trainer."""
         self._progress.pop(name, None)
 
     def finish(self, generation: int, figures: dict[str, float]) -> None:
-        """Keep the outcome of a run."""
+        """Store the result of a run."""
         self.result = figures
         self.result_generation = generation
 
 
 MAX_JOBS = 256
-"""Finished jobs that are remembered; older ones have no trainers left."""
+"""Number of finished jobs stored; older ones have no trainers left."""
 
 
 @final
 class FinishedJobs:
-    """The names of the newest finished jobs, and what came out of them.
+    """The names of the newest finished jobs, and their results.
 
     Args:
-        memory: What `remember` returned before a restart of the coordinator; empty at first.
+        stored: What `dump` returned before a restart of the coordinator; empty at first.
     """
 
-    def __init__(self, memory: bytes = b"") -> None:
-        self._results: dict[str, dict[str, float]] = json.loads(memory) if memory else {}
+    def __init__(self, stored: bytes = b"") -> None:
+        self._results: dict[str, dict[str, float]] = json.loads(stored) if stored else {}
 
-    def remember(self) -> bytes:
-        """Return what a restarted coordinator needs."""
+    def dump(self) -> bytes:
+        """Return the state for the journal."""
         return json.dumps(self._results).encode() if self._results else b""
 
     @property
     def newest(self) -> dict[str, float]:
-        """Figures of the job that was finished last; empty before."""
+        """Result of the job that finished last; empty before."""
         return next(reversed(self._results.values()), {})
 
     def finish(self, job: str, figures: dict[str, float]) -> None:
-        """Take notice that a job is done.
+        """Record that a job is done.
 
         Raises:
-            InvalidRequest: Its name is none.
+            InvalidRequest: Its name is not valid.
         """
         check_name("job", job)
         self._results.pop(job, None)
@@ -100,7 +100,7 @@ class FinishedJobs:
             del self._results[next(iter(self._results))]
 
     def check(self, job: str) -> None:
-        """Return if there is something left to train.
+        """Raise if a job is done.
 
         Raises:
             JobDone: The job has its result.

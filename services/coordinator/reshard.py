@@ -1,8 +1,8 @@
-"""How the number of parameter servers changes while they serve. Pure: time comes with each event.
+"""How the number of parameter servers changes while they serve. Pure: events carry the time.
 
-Phase after phase: a phase is over when every server that has a part in it has reported it. Until
-the new map is the current one, a server that is lost, restarts or cannot go on ends the reshard,
-and nothing has changed; from then on it can only be completed.
+A reshard has phases. A phase ends when every server that takes part in it has reported it. Until
+the new shard map is the current one, the reshard aborts without any change if a server is lost,
+restarts or reports an error. From then on it can only be completed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ ABORTED = reshard_pb2.RESHARD_PHASE_ABORTED
 
 _WAIT_S = 60.0
 _COPY_S = 24 * 3600.0
-# For so long steps may be held up; less than the deadline of a trainer's call.
+# How long a reshard may hold steps up; less than the deadline of a trainer's call.
 _HOLD_S = 20.0
 
 
@@ -33,22 +33,22 @@ class Reshards:
     """The newest reshard.
 
     Args:
-        memory: What `remember` returned before a restart of the coordinator; empty at first.
+        stored: What `dump` returned before a restart of the coordinator; empty at first.
     """
 
-    def __init__(self, memory: bytes = b"") -> None:
-        self.state = reshard_pb2.Reshard.FromString(memory)
+    def __init__(self, stored: bytes = b"") -> None:
+        self.state = reshard_pb2.Reshard.FromString(stored)
         self._reports: dict[str, reshard_pb2.ReportMoveRequest] = {}
         self._seconds = _limit_of(self.state.phase)
-        # None until time is known, as after a restart of the coordinator.
+        # None until an event gives the time, as after a restart of the coordinator.
         self._until: float | None = None
 
-    def remember(self) -> bytes:
-        """Return what a restarted coordinator needs; servers report again by themselves."""
+    def dump(self) -> bytes:
+        """Return the state for the journal; servers repeat their reports."""
         return self.state.SerializeToString(deterministic=True)
 
-    def shown(self) -> reshard_pb2.Reshard:
-        """Return the reshard with what servers have reported."""
+    def status(self) -> reshard_pb2.Reshard:
+        """Return the reshard with the progress that servers have reported."""
         found = reshard_pb2.Reshard()
         found.CopyFrom(self.state)
         moved = sum(report.buckets_moved for report in self._reports.values())
@@ -58,22 +58,22 @@ class Reshards:
 
     @property
     def under_way(self) -> bool:
-        """Whether servers have something to do."""
+        """Whether the reshard has begun and not ended."""
         return bool(self.state.number) and self.state.phase not in (DONE, ABORTED)
 
     @property
     def may_abort(self) -> bool:
-        """Whether the map is still the old one."""
+        """Whether the current map is still the old one."""
         return self.under_way and self.state.phase != ADOPTING
 
     def scale(
         self, count: int, wait_s: float, current: table_pb2.ShardMap, now: float
     ) -> reshard_pb2.Reshard:
-        """Begin a reshard; one that is under way to the same number is returned.
+        """Begin a reshard, or return the one under way to the same number.
 
         Raises:
-            InvalidRequest: There cannot be so many.
-            ReshardUnderWay: The number is being changed to another.
+            InvalidRequest: The number is out of range.
+            ReshardUnderWay: A reshard to another number is under way.
         """
         if not 1 <= count <= BUCKETS or not wait_s >= 0:
             raise InvalidRequest(
@@ -84,7 +84,7 @@ class Reshards:
             if self.state.parameter_servers != count:
                 raise ReshardUnderWay(
                     f"the parameter servers are being scaled to {self.state.parameter_servers} "
-                    f"already, not to {count}; wait until that is over",
+                    f"already, not to {count}; wait until that has ended",
                     parameter_servers=self.state.parameter_servers,
                 )
             return self.state
@@ -103,7 +103,7 @@ class Reshards:
     def plan(
         self, servers: Sequence[membership_pb2.Member], current: table_pb2.ShardMap, now: float
     ) -> bool:
-        """Make the map to come if all its servers are there; return whether it was made."""
+        """Make the next map if all its servers are members; return whether it was made."""
         if self.state.phase != WAITING:
             return False
         alive = {member.name: member for member in servers}
@@ -129,7 +129,7 @@ class Reshards:
         return True
 
     def _choose(self, held: Sequence[str], alive: Mapping[str, membership_pb2.Member]) -> list[str]:
-        """Return who will hold shards: of those who do, the first ones; then whoever is free."""
+        """Return the servers of the next map: the first of the current ones, then spare ones."""
         kept = set(sorted(held, key=natural_key)[: self.state.parameter_servers])
         if not kept <= alive.keys():
             return []
@@ -137,20 +137,20 @@ class Reshards:
         return [*(name for name in held if name in kept), *spare][: self.state.parameter_servers]
 
     def check_member(self, member: membership_pb2.Member, current: table_pb2.ShardMap) -> bool:
-        """Abort if a server that takes part has restarted; return whether it has."""
-        known = self._parts(current).get(member.name, member.incarnation)
-        return known != member.incarnation and self._lose(member.name, "has restarted")
+        """Abort if a participating server has restarted; return whether that aborted it."""
+        known = self._incarnations(current).get(member.name, member.incarnation)
+        return known != member.incarnation and self._abort_lost(member.name, "has restarted")
 
     def drop(self, name: str, current: table_pb2.ShardMap) -> bool:
-        """Abort if a server that takes part is gone; return whether it does."""
+        """Abort if a lost server takes part; return whether that aborted it."""
         self._reports.pop(name, None)
-        return name in self._parts(current) and self._lose(name, "is gone")
+        return name in self._incarnations(current) and self._abort_lost(name, "is gone")
 
-    def _lose(self, name: str, how: str) -> bool:
+    def _abort_lost(self, name: str, how: str) -> bool:
         return self.abort(f"{name} {how}; scale again")
 
     def abort(self, why: str) -> bool:
-        """Give the reshard up, if that can still be; return whether it was."""
+        """Abort the reshard if it still may; return whether it was aborted."""
         if not self.may_abort:
             return False
         self.state.error = why
@@ -158,11 +158,11 @@ class Reshards:
         return True
 
     def participants(self, current: table_pb2.ShardMap) -> set[str]:
-        """Return the servers that the reshard cannot do without."""
-        return set(self._parts(current)) if self.may_abort else set()
+        """Return the servers whose loss would abort the reshard."""
+        return set(self._incarnations(current)) if self.may_abort else set()
 
-    def _parts(self, current: table_pb2.ShardMap) -> dict[str, int]:
-        """Return the incarnations of the servers of both maps; none before there are two."""
+    def _incarnations(self, current: table_pb2.ShardMap) -> dict[str, int]:
+        """Return the incarnations of the servers of both maps; empty before there is a next map."""
         if not self.state.HasField("map"):
             return {}
         shards = [*current.shards, *self.state.map.shards]
@@ -171,9 +171,9 @@ class Reshards:
     def report(
         self, request: reshard_pb2.ReportMoveRequest, current: table_pb2.ShardMap, now: float
     ) -> bool:
-        """Take notice of how far a server is; return whether the phase is over by it.
+        """Record a server's progress; return whether that ended the phase.
 
-        Once it is the one of adopting, the map to come is to be the current one.
+        When the phase becomes ADOPTING, the caller makes the next map the current one.
         """
         if request.reshard != self.state.number or not self.under_way:
             return False
@@ -184,7 +184,7 @@ class Reshards:
 
     def _advance(self, current: table_pb2.ShardMap, now: float) -> bool:
         phase = self.state.phase
-        if phase == WAITING or self._late(current):
+        if phase == WAITING or self._unfinished(current):
             return False
         if phase == DRAINING and not self._is_one_generation(current):
             return False
@@ -198,17 +198,17 @@ class Reshards:
         enter[phase]()
         return True
 
-    def _late(self, current: table_pb2.ShardMap) -> list[str]:
-        """Return the servers that have not done their part of the phase.
+    def _unfinished(self, current: table_pb2.ShardMap) -> list[str]:
+        """Return the servers that have not finished the phase.
 
-        Those that come have no steps to bring to an end. Whoever stands in for a server that is
-        lost for good has nothing to adopt, and says so.
+        New servers take part in COPYING only: they have no steps to complete. A server that
+        replaces a permanently lost one has nothing to adopt, and reports that.
         """
         shards = [*current.shards, *(self.state.map.shards if self.state.phase == COPYING else ())]
         return sorted({s.name for s in shards if self._done(s.name) < self.state.phase})
 
     def _is_one_generation(self, current: table_pb2.ShardMap) -> bool:
-        """Tell whether all servers have prepared the step in one generation: none will drop it."""
+        """Return whether all servers prepared the step in one generation, so that none drops it."""
         found = {self._reports[shard.name].generation for shard in current.shards}
         return len(found) == 1 or not self.state.HasField("step")
 
@@ -217,10 +217,10 @@ class Reshards:
         return 0 if report is None else report.done
 
     def _stop(self, old: Sequence[str]) -> None:
-        """Find the step that all servers can take to its end; the time goes on."""
+        """Choose the last step that all servers complete; the deadline stays."""
         reports = [self._reports[name] for name in old]
         origins = {report.origin for report in reports}
-        # Servers without a common run have nothing to bring to an end.
+        # Servers without a common run have no step to complete.
         if len(origins) == 1 and origins != {0}:
             self.state.step = max(report.begun_steps for report in reports)
         self._enter(DRAINING)
@@ -230,7 +230,7 @@ class Reshards:
         self._enter(ADOPTING)
 
     def expire(self, now: float, current: table_pb2.ShardMap) -> bool:
-        """Give up what takes too long; return whether that was so."""
+        """Abort the reshard if its deadline has passed; return whether it was aborted."""
         if self._seconds is None:
             return False
         if self._until is None:
@@ -239,11 +239,11 @@ class Reshards:
             return False
         if self.state.phase == WAITING:
             return self.abort(
-                f"fewer than {self.state.parameter_servers} parameter servers were there within "
+                f"fewer than {self.state.parameter_servers} parameter servers joined within "
                 f"{self._seconds:g} s; start the others and scale again"
             )
         return self.abort(
-            f"{', '.join(self._late(current))} did not come to an end within {self._seconds:g} s; "
+            f"{', '.join(self._unfinished(current))} did not finish within {self._seconds:g} s; "
             "scale again"
         )
 
@@ -255,16 +255,16 @@ class Reshards:
     ) -> None:
         self.state.phase = phase
         self.state.version += 1
-        # The time for which steps may be held up is one for all that it takes.
+        # One deadline covers all phases that hold steps up.
         if phase not in (DRAINING, SENDING):
             self._seconds = seconds
             self._until = None if now is None or seconds is None else now + seconds
 
     def check_invariants(self, current: table_pb2.ShardMap) -> None:
-        """Return if the reshard is consistent; for tests.
+        """Check that the reshard is consistent; for tests.
 
         Raises:
-            AssertionError: It is not.
+            AssertionError: An invariant is violated.
         """
         state = self.state
         assert bool(state.number) == (state.phase != reshard_pb2.RESHARD_PHASE_UNSPECIFIED)
@@ -284,7 +284,7 @@ class Reshards:
 
 
 def _limit_of(phase: int) -> float | None:
-    """Return how long a phase may last after the coordinator has restarted in it."""
+    """Return the time limit of a phase after the coordinator restarted in it."""
     if phase in (WAITING, COPYING):
         return _WAIT_S if phase == WAITING else _COPY_S
     return _HOLD_S if COPYING < phase < ADOPTING else None

@@ -1,4 +1,4 @@
-"""The reshard, the shard map that it makes, and the journal that knows both at once."""
+"""The shard map and the reshards that change it, written to the journal together."""
 
 import json
 import logging
@@ -15,32 +15,32 @@ from gradmesh.services.coordinator.reshard import ADOPTING, Reshards
 
 @final
 class Shards:
-    """The shard map, made anew whenever a parameter server comes or changes.
+    """The shard map; a new one is made whenever a parameter server joins or changes.
 
     Args:
-        count: How many parameter servers hold the tables.
-        memory: The map before a restart of the coordinator, as bytes; empty at first.
+        count: Number of parameter servers that hold the tables.
+        stored: The map before a restart of the coordinator, as bytes; empty at first.
     """
 
-    def __init__(self, count: int, memory: bytes = b"") -> None:
+    def __init__(self, count: int, stored: bytes = b"") -> None:
         self._count = count
-        self.map = table_pb2.ShardMap.FromString(memory)
+        self.map = table_pb2.ShardMap.FromString(stored)
 
     @property
     def count(self) -> int:
-        """How many parameter servers hold the tables."""
+        """Number of parameter servers that hold the tables."""
         return self._count
 
     def replace(self, map_: table_pb2.ShardMap) -> None:
-        """Take a map in which buckets have moved; from now on as many servers are expected."""
+        """Set the map of a reshard; from now on its number of servers is expected."""
         self._count = len(map_.shards)
         self.map = map_
 
     def refresh(self, servers: list[membership_pb2.Member]) -> bool:
-        """Make the map fit the parameter servers; return whether its epoch advanced.
+        """Match the map to the parameter servers; return whether its epoch advanced.
 
-        A server keeps its shard as long as it lives, whoever else comes: its rows are those of
-        that shard. Servers beyond the expected number wait for a gap.
+        A server keeps its shard while it is a member, because it holds the rows of that shard.
+        Servers beyond the expected number are spare.
         """
         if len(servers) < self._count:
             return False
@@ -76,7 +76,7 @@ class Shards:
         held = {shard.name for shard in self.map.shards}
         if len(held) != self._count or not held <= alive:
             raise ShardNotReady(
-                f"{len(alive)} of {self._count} parameter servers are here: "
+                f"{len(alive)} of {self._count} parameter servers have joined: "
                 f"{', '.join(sorted(alive, key=natural_key)) or 'none'}; start the others",
                 present=len(alive),
                 expected=self._count,
@@ -92,9 +92,9 @@ class Scaling:
     """The part of the machine that changes the number of parameter servers.
 
     Args:
-        journal: Where facts are kept.
-        configured: How many servers the coordinator was started for. As many as it was scaled to
-            count instead, as long as this number is the one that it was scaled from.
+        journal: Where facts are stored.
+        configured: Number of servers in the coordinator's settings. After a reshard the number it
+            was scaled to counts instead, until this setting changes.
 
     Attributes:
         shards: The shard map.
@@ -104,8 +104,8 @@ class Scaling:
     def __init__(self, journal: Journal, configured: int) -> None:
         self._journal = journal
         self._configured = configured
-        memory = journal.fact("scaled")
-        before, count = json.loads(memory) if memory else (configured, configured)
+        stored = journal.fact("scaled")
+        before, count = json.loads(stored) if stored else (configured, configured)
         self.shards = Shards(
             count if before == configured else configured, journal.fact("shard_map")
         )
@@ -127,57 +127,57 @@ class Scaling:
         self.reshards.scale(request.parameter_servers, request.wait_s, self.shards.map, now)
         if self.reshards.state.number != before:
             self.reshards.plan(servers, self.shards.map, now)
-            self._keep()
-        return self.reshards.shown()
+            self._save()
+        return self.reshards.status()
 
     def report(self, request: reshard_pb2.ReportMoveRequest, now: float) -> reshard_pb2.Reshard:
-        """Take notice of how far a server is."""
+        """Record a server's progress."""
         if self.reshards.report(request, self.shards.map, now):
             if self.reshards.state.phase == ADOPTING:
                 self.shards.replace(self.reshards.state.map)
-            self._keep()
-        return self.reshards.shown()
+            self._save()
+        return self.reshards.status()
 
     def welcome(self, member: membership_pb2.Member) -> None:
-        """Take notice of a process that has registered."""
+        """Abort the reshard if a process that registers is a restarted participant."""
         if self.reshards.check_member(member, self.shards.map):
-            self._keep()
+            self._save()
 
     def plan(self, servers: Sequence[membership_pb2.Member], now: float) -> None:
-        """Go on if servers were waited for and are there."""
+        """Start copying if the reshard waited for servers and all have joined."""
         if self.reshards.plan(servers, self.shards.map, now):
-            self._keep()
+            self._save()
 
     def drop(self, name: str) -> None:
-        """Take notice of a process that is gone."""
+        """Abort the reshard if a lost process takes part."""
         if self.reshards.drop(name, self.shards.map):
-            self._keep()
+            self._save()
 
     def expire(self, now: float) -> bool:
-        """Give up what takes too long; return whether that was so."""
+        """Abort the reshard if its deadline has passed; return whether it was aborted."""
         given_up = self.reshards.expire(now, self.shards.map)
         if given_up:
-            self._keep()
+            self._save()
         return given_up
 
     def describe(self) -> str:
-        """Return what is under way, for whoever looks; empty if nothing is."""
+        """Return a sentence about the reshard under way; empty if there is none."""
         if not self.number:
             return ""
-        state = self.reshards.shown()
+        state = self.reshards.status()
         return (
             f"parameter servers are being scaled to {state.parameter_servers}: {_phase(state)}, "
             f"{state.buckets_moved} of {state.buckets} buckets moved"
         )
 
     def participants(self) -> set[str]:
-        """Return the servers that a reshard under way cannot do without."""
+        """Return the servers whose loss would abort the reshard under way."""
         return self.reshards.participants(self.shards.map)
 
-    def _keep(self) -> None:
-        """Have the journal know the reshard, and with it the map that it has made."""
+    def _save(self) -> None:
+        """Write the reshard to the journal, and the map if the reshard has made it current."""
         state = self.reshards.state
-        facts = {"reshard": self.reshards.remember()}
+        facts = {"reshard": self.reshards.dump()}
         if state.phase == ADOPTING:
             facts["shard_map"] = self.shards.map.SerializeToString()
             facts["scaled"] = json.dumps([self._configured, self.shards.count]).encode()
@@ -193,16 +193,16 @@ class Scaling:
             _log.info("reshard", extra=extra)
 
     def check_invariants(self) -> None:
-        """Return if map, reshard and journal agree; for tests.
+        """Check that map, reshard and journal agree; for tests.
 
         Raises:
-            AssertionError: They do not.
+            AssertionError: An invariant is violated.
         """
         shards = [shard.name for shard in self.shards.map.shards]
         assert len(shards) == len(set(shards))
         assert bool(shards) == bool(self.shards.map.epoch)
         assert self._journal.fact("shard_map") == self.shards.map.SerializeToString()
-        assert self._journal.fact("reshard") == self.reshards.remember()
+        assert self._journal.fact("reshard") == self.reshards.dump()
         self.reshards.check_invariants(self.shards.map)
 
 

@@ -24,10 +24,10 @@ from gradmesh.services.coordinator.machine import Machine
 T = TypeVar("T")
 
 MAX_WAIT_S = 5.0
-"""Longest a call waits here before it answers "not yet", so that waiters cannot fill the server."""
+"""Longest wait of a call before it answers "not yet", so that waiters cannot fill the server."""
 
-# Longest a server waits for news of a reshard; each holds a thread meanwhile.
-_NEWS_S = 0.5
+# Longest wait of a server for updates of a reshard; each holds a thread.
+_UPDATES_S = 0.5
 
 
 @final
@@ -36,8 +36,8 @@ class CoordinatorServicer:
 
     Args:
         machine: The state.
-        max_waiters: Calls that may wait here at once; the others are told to ask again, so that
-            there is always a thread for a sign of life.
+        max_waiters: Calls that may wait here at once; the others are refused and repeated, so that
+            a thread is always free for heartbeats.
         clock: Monotonic seconds, replaced in tests.
     """
 
@@ -52,14 +52,14 @@ class CoordinatorServicer:
         self._max_waiters = max_waiters
         self._clock = clock
         self._begun = clock()
-        # Guards all but the clock; notified after every event that may end a wait.
+        # Guards all state; notified after every event that may end a wait.
         self._changed = threading.Condition()
         self._waiters = 0
         self._listeners = 0
         self._closed = False
 
     def sweep(self) -> None:
-        """Drop the members whose lease ran out; called now and then."""
+        """Drop the members whose lease ran out; called periodically."""
         with self._changed:
             if self._machine.expire(self._clock()):
                 self._changed.notify_all()
@@ -83,7 +83,7 @@ class CoordinatorServicer:
     def renew_lease(
         self, request: membership_pb2.RenewLeaseRequest, call: Call
     ) -> membership_pb2.RenewLeaseResponse:
-        """Extend a lease; the answer waits for news if it may."""
+        """Extend a lease; the answer waits for updates if the request allows it."""
         with self._changed:
             self._check_own(request.name, call)
             found = self._machine.renew(request, self._clock())
@@ -91,13 +91,13 @@ class CoordinatorServicer:
             until = Deadline.after(min(left_s, found.lease_s / 2))
             self._listeners += 1
             try:
-                # Half of those who may wait: rounds and keys matter more.
+                # At most half of the waiters: forming generations and keys matter more.
                 while not self._closed and self._listeners <= self._max_waiters // 2:
-                    if until.passed or _has_news(found, request):
+                    if until.passed or _has_updates(found, request):
                         break
                     self._changed.wait(until.remaining_s())
-                    # Not a sign of life: nobody has said anything since.
-                    found = self._machine.news(request)
+                    # Not a heartbeat: the member has sent nothing since.
+                    found = self._machine.updates(request)
             finally:
                 self._listeners -= 1
             return found
@@ -113,7 +113,7 @@ class CoordinatorServicer:
             return membership_pb2.LeaveResponse()
 
     def _check_own(self, name: str, call: Call) -> None:
-        """Return if a caller may speak for a member."""
+        """Raise unless a caller may act for a member."""
         role = self._machine.members.role_of(name)
         if role is not None:
             call.caller.check_member(role_name(role))
@@ -121,19 +121,19 @@ class CoordinatorServicer:
     def join_round(
         self, request: rendezvous_pb2.JoinRoundRequest, call: Call
     ) -> rendezvous_pb2.JoinRoundResponse:
-        """Wait for the trainers' round to be complete."""
+        """Wait until the generation of the trainers is formed."""
         with self._changed:
             return self._wait(lambda: self._join(request), call.deadline)
 
     def _join(self, request: rendezvous_pb2.JoinRoundRequest) -> rendezvous_pb2.JoinRoundResponse:
-        # Anew after each change: a trainer that waits for a gap takes it as soon as there is one.
-        before = self._machine.rounds.current
+        # Repeated after each change: a waiting trainer joins as soon as the generation has space.
+        before = self._machine.rendezvous.current
         if self._machine.join(request, self._clock()):
-            fault.point("formed", self._machine.rounds.current)
+            fault.point("formed", self._machine.rendezvous.current)
             self._changed.notify_all()
-        elif self._machine.rounds.current != before:
-            self._changed.notify_all()  # a generation is over
-        return self._machine.place(request)
+        elif self._machine.rendezvous.current != before:
+            self._changed.notify_all()  # a generation ended
+        return self._machine.rank_of(request)
 
     def put_key(
         self, request: rendezvous_pb2.PutKeyRequest, call: Call
@@ -150,14 +150,14 @@ class CoordinatorServicer:
         """Wait for a value."""
         with self._changed:
             value = self._wait(
-                lambda: self._machine.rounds.get(request.generation, request.key), call.deadline
+                lambda: self._machine.rendezvous.get(request.generation, request.key), call.deadline
             )
             return rendezvous_pb2.GetKeyResponse(value=value)
 
     def create_table(
         self, request: table_pb2.CreateTableRequest, call: Call
     ) -> table_pb2.CreateTableResponse:
-        """Enter a table."""
+        """Add a table to the catalogue."""
         with self._changed:
             return table_pb2.CreateTableResponse(created=self._machine.create_table(request.spec))
 
@@ -179,7 +179,7 @@ class CoordinatorServicer:
     def get_shard_map(
         self, request: table_pb2.GetShardMapRequest, call: Call
     ) -> table_pb2.GetShardMapResponse:
-        """Wait for the parameter servers and read the map."""
+        """Wait for the parameter servers and return the shard map."""
         with self._changed:
             found = self._wait(self._machine.shard_map, call.deadline)
             return table_pb2.GetShardMapResponse(map=found)
@@ -196,14 +196,14 @@ class CoordinatorServicer:
     def get_reshard(
         self, request: reshard_pb2.GetReshardRequest, call: Call
     ) -> reshard_pb2.GetReshardResponse:
-        """Read how far the newest reshard is."""
+        """Return the newest reshard and its progress."""
         with self._changed:
-            return reshard_pb2.GetReshardResponse(reshard=self._machine.scaling.reshards.shown())
+            return reshard_pb2.GetReshardResponse(reshard=self._machine.scaling.reshards.status())
 
     def report_move(
         self, request: reshard_pb2.ReportMoveRequest, call: Call
     ) -> reshard_pb2.ReportMoveResponse:
-        """Take notice of a server's part in a reshard, and wait for news."""
+        """Record a server's progress in a reshard, and wait for updates."""
         with self._changed:
             self._check_own(request.name, call)
             before = self._machine.scaling.reshards.state.version
@@ -211,14 +211,14 @@ class CoordinatorServicer:
             if found.version != before:
                 fault.point(f"reshard-{_name(found.phase)}", found.number)
                 self._changed.notify_all()
-            until = Deadline.after(min(_NEWS_S, call.deadline.to_answer().remaining_s()))
+            until = Deadline.after(min(_UPDATES_S, call.deadline.to_answer().remaining_s()))
             self._listeners += 1
             try:
                 while not self._closed and self._listeners <= self._max_waiters // 2:
                     if until.passed or found.version != request.version:
                         break
                     self._changed.wait(until.remaining_s())
-                    found = self._machine.scaling.reshards.shown()
+                    found = self._machine.scaling.reshards.status()
             finally:
                 self._listeners -= 1
             return reshard_pb2.ReportMoveResponse(reshard=found)
@@ -226,7 +226,7 @@ class CoordinatorServicer:
     def take_shard(
         self, request: data_pb2.TakeShardRequest, call: Call
     ) -> data_pb2.TakeShardResponse:
-        """Hand out a part of a data set, waiting while others have the rest."""
+        """Assign a shard of a data set; wait while other workers hold all remaining ones."""
         with self._changed:
             found = self._wait(lambda: self._machine.take_shard(request), call.deadline)
             self._changed.notify_all()
@@ -235,7 +235,7 @@ class CoordinatorServicer:
     def get_data_position(
         self, request: data_pb2.GetDataPositionRequest, call: Call
     ) -> data_pb2.GetDataPositionResponse:
-        """Read how far a data set was read."""
+        """Return the position of a data set."""
         with self._changed:
             position = self._machine.data_sets.position(request.dataset)
             return data_pb2.GetDataPositionResponse(position=position)
@@ -243,7 +243,7 @@ class CoordinatorServicer:
     def set_data_position(
         self, request: data_pb2.SetDataPositionRequest, call: Call
     ) -> data_pb2.SetDataPositionResponse:
-        """Put a data set back to a former position."""
+        """Set a data set to a saved position."""
         with self._changed:
             self._machine.set_data_position(request)
             self._changed.notify_all()
@@ -252,7 +252,7 @@ class CoordinatorServicer:
     def report_progress(
         self, request: status_pb2.ReportProgressRequest, call: Call
     ) -> status_pb2.ReportProgressResponse:
-        """Keep a trainer's progress."""
+        """Store a trainer's progress."""
         with self._changed:
             self._machine.report(request)
             fault.point("reported", request.progress.step)
@@ -261,7 +261,7 @@ class CoordinatorServicer:
     def report_result(
         self, request: status_pb2.ReportResultRequest, call: Call
     ) -> status_pb2.ReportResultResponse:
-        """Keep the outcome of a run."""
+        """Store the result of a run."""
         with self._changed:
             self._machine.finish(request)
             return status_pb2.ReportResultResponse()
@@ -278,7 +278,7 @@ class CoordinatorServicer:
     def report_checkpoint(
         self, request: status_pb2.ReportCheckpointRequest, call: Call
     ) -> status_pb2.ReportCheckpointResponse:
-        """Keep what a trainer says about a checkpoint."""
+        """Store a trainer's report about a checkpoint."""
         with self._changed:
             self._machine.report_checkpoint(request, self._clock())
             fault.point("checkpoint-reported", request.checkpoint.step)
@@ -287,21 +287,21 @@ class CoordinatorServicer:
     def get_status(
         self, request: status_pb2.GetStatusRequest, call: Call
     ) -> status_pb2.GetStatusResponse:
-        """Read everything at a glance."""
+        """Return the status of the whole cluster."""
         with self._changed:
             response = self._machine.status(self._clock())
             response.version = VERSION
             response.uptime_s = self._clock() - self._begun
             return response
 
-    def _wait(self, look: Callable[[], T], deadline: Deadline) -> T:
-        """Return what `look` finds as soon as it is there; raise what it says when time is up."""
+    def _wait(self, attempt: Callable[[], T], deadline: Deadline) -> T:
+        """Repeat `attempt` until it succeeds; raise its error when the time is up."""
         until = Deadline.after(min(MAX_WAIT_S, deadline.to_answer().remaining_s()))
         self._waiters += 1
         try:
             while True:
                 try:
-                    return look()
+                    return attempt()
                 except MeshError as error:
                     may_wait = self._waiters <= self._max_waiters and not self._closed
                     if error.retry is not Retry.CALL or until.passed or not may_wait:
@@ -311,14 +311,14 @@ class CoordinatorServicer:
             self._waiters -= 1
 
 
-def _has_news(
-    found: membership_pb2.RenewLeaseResponse, known: membership_pb2.RenewLeaseRequest
+def _has_updates(
+    found: membership_pb2.RenewLeaseResponse, held: membership_pb2.RenewLeaseRequest
 ) -> bool:
-    """Tell whether an answer says anything that the member does not know."""
+    """Return whether a response differs from the values that the member holds."""
     names = ("generation", "shard_epoch", "checkpoint_request", "reshard")
-    return bool(found.gone) or any(getattr(found, n) != getattr(known, n) for n in names)
+    return bool(found.gone) or any(getattr(found, n) != getattr(held, n) for n in names)
 
 
 def _name(phase: reshard_pb2.ReshardPhase) -> str:
-    """Return a phase as faults and logs name it."""
+    """Return the name of a phase in logs and fault points."""
     return reshard_pb2.ReshardPhase.Name(phase).rpartition("_")[2].lower()

@@ -1,4 +1,4 @@
-"""Copies of tables out of a server and back into it: snapshots and restores."""
+"""Checkpoints on a server: snapshots of its tables, and restores into them."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.contexts import Contexts
-from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import (
     AnyRecord,
     RestoreBegun,
@@ -21,26 +21,26 @@ from gradmesh.services.parameter_server.snapshots import Owner, Snapshots
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
 
-_REMEMBERED = 64
+_MAX_ENDED = 64
 
 
 @final
 class Restores:
-    """The restores under way; a newer one of the same table puts an older one out."""
+    """The restores under way; a newer restore of a table replaces an older one."""
 
     def __init__(self) -> None:
         self._tables: dict[str, tuple[str, ...]] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
 
     def has(self, restore: str) -> bool:
-        """Tell whether a restore is under way or over."""
+        """Return whether a restore has begun, ended ones included."""
         return restore in self._tables or restore in self._ended
 
     def begin(self, restore: str, tables: Sequence[str]) -> None:
         """Close tables for lookups.
 
         Raises:
-            InvalidRequest: It has no name, or no tables.
+            InvalidRequest: The name or the tables are missing.
         """
         if not restore or not tables:
             raise InvalidRequest("a restore needs a name and tables; set both")
@@ -52,64 +52,66 @@ class Restores:
         return {name: list(tables) for name, tables in self._tables.items()}
 
     def drop(self, tables: Sequence[str]) -> None:
-        """Forget the restores of tables that begin anew."""
+        """Drop the restores of tables that are reset."""
         for name in [n for n, held in self._tables.items() if set(held) & set(tables)]:
             del self._tables[name]
 
     def check_open(self, table: str) -> None:
-        """Return if a table may be used.
+        """Raise if a table is being restored.
 
         Raises:
             ShardNotReady: It is being restored.
         """
-        # Asked at every lookup, without a lock: the list is a copy that nobody changes.
+        # Called for every lookup, so without a lock: the list is a private copy.
         if self._tables and any(table in held for held in list(self._tables.values())):
             raise ShardNotReady(
-                f"table {table!r} is being restored; ask again, and if the restore was given up, "
-                "restore it once more or give it up with `gradmesh table reset`",
+                f"table {table!r} is being restored; ask again, and if the restore was abandoned, "
+                "restore it again or reset it with `gradmesh table reset`",
                 table=table,
             )
 
     def check_own(self, restore: str, table: str) -> None:
-        """Return if a restore may fill a table.
+        """Raise unless a restore may fill a table.
 
         Raises:
-            SnapshotLost: It may not any more.
+            SnapshotLost: The restore has ended.
         """
         if table not in self._tables.get(restore, ()):
             raise SnapshotLost(
-                f"restore {restore} of table {table!r} is over: the server restarted, or another "
+                f"restore {restore} of table {table!r} has ended: the server restarted, or another "
                 "restore or run began; begin again",
                 restore=restore,
             )
 
     def end(self, restore: str) -> tuple[str, ...]:
-        """Open the tables; return them, none if that was done before.
+        """Open the tables; return them, none if they were opened before.
 
         Raises:
-            SnapshotLost: There is no such restore.
+            SnapshotLost: The restore does not exist.
         """
         if restore in self._ended:
             return ()
         if restore not in self._tables:
-            raise SnapshotLost(f"restore {restore} is not known here; begin again", restore=restore)
+            raise SnapshotLost(
+                f"restore {restore} does not exist here; begin again", restore=restore
+            )
         self._ended[restore] = None
-        if len(self._ended) > _REMEMBERED:
+        if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
         return self._tables.pop(restore)
 
 
 @final
-class Copies:
-    """The part of a store that snapshots and restores need.
+class Checkpointing:
+    """Snapshots and restores of a store.
 
     Args:
-        steps: Of the store; no step is applied while their lock is held.
-        find: Returns a table, whether it is being restored or not.
+        steps: Steps of the store; no step is applied while their lock is held.
+        find: Returns a table, even if it is being restored.
         check_epoch: Raises StaleShardMap unless the caller's map is current.
         contexts: Released when rows are replaced.
-        log: Where restores are written; None for nowhere.
-        note_changed: Told of a table any row of which may have changed.
+        log: Where restores are written; None for none.
+        on_rows_changed: Called with a table any row of which may have changed.
     """
 
     def __init__(
@@ -119,9 +121,9 @@ class Copies:
         check_epoch: Callable[[int, Deadline], None],
         contexts: Contexts,
         log: Log | None = None,
-        note_changed: Callable[[str], object] = lambda table: None,
+        on_rows_changed: Callable[[str], object] = lambda table: None,
     ) -> None:
-        self._note_changed = note_changed
+        self._on_rows_changed = on_rows_changed
         self._steps = steps
         self._changed = steps.changed
         self._find = find
@@ -132,7 +134,7 @@ class Copies:
         self.restores = Restores()
 
     def reach(self, run: Run) -> None:
-        """Freeze what waits for the step just applied; called under the store's lock."""
+        """Freeze the snapshots that wait for the applied step; called under the steps' lock."""
         self.snapshots.reach(run)
 
     def _open_table(self, name: str, deadline: Deadline) -> TableShard:
@@ -149,11 +151,11 @@ class Copies:
         deadline: Deadline,
         owner: Owner = ("", 0),
     ) -> pb.BeginSnapshotResponse:
-        """Freeze tables together, now or when the run has applied so many steps.
+        """Freeze tables together, now or when the run has applied `step` steps.
 
         Raises:
             ShardNotReady: Another snapshot or a restore of a table is under way.
-            BaseLost: What changed since the base is not known.
+            BaseLost: The changes since the base are not recorded.
         """
         held = [self._open_table(table, deadline) for table in tables]
         with self._changed:
@@ -164,15 +166,15 @@ class Copies:
     def begin_restore(self, name: str, tables: Sequence[str], deadline: Deadline) -> None:
         """Empty tables and close them until `end_restore`."""
         held = [self._find(table, deadline) for table in tables]
-        with self._changed, in_turn(self._log):
+        with self._changed, append_lock_of(self._log):
             if self.restores.has(name):
                 return
             self.restores.begin(name, tables)
-            self._note(RestoreBegun(name, list(tables)))
+            self._log_record(RestoreBegun(name, list(tables)))
             self._contexts.release_all()
             for table in held:
                 table.reset()
-                self._note_changed(table.name)
+                self._on_rows_changed(table.name)
 
     def load_rows(
         self, restore: str, name: str, epoch: int, arrays: dict[str, Array], deadline: Deadline
@@ -180,33 +182,33 @@ class Copies:
         """Set rows of a table, in a restore or outside.
 
         Raises:
-            SnapshotLost: The restore is over.
-            InvalidRequest: The arrays do not fit; nothing is changed.
+            SnapshotLost: The restore has ended.
+            InvalidRequest: The arrays do not fit; nothing changes.
         """
         self._check_epoch(epoch, deadline)
         if restore:
             with self._changed:
                 self.restores.check_own(restore, name)
         table = self._find(name, deadline) if restore else self._open_table(name, deadline)
-        with in_turn(self._log):
+        with append_lock_of(self._log):
             table.restore(arrays)
-            self._note(RowsLoaded(name, list(arrays)), list(arrays.values()))
-        # Whoever has read rows ahead of a step gets them anew.
-        self._note_changed(name)
+            self._log_record(RowsLoaded(name, list(arrays)), list(arrays.values()))
+        # Prefetched rows of the table are sent again with their refresh.
+        self._on_rows_changed(name)
 
     def end_restore(self, name: str, steps: Sequence[int], deadline: Deadline) -> None:
-        """Open restored tables again.
+        """Open restored tables.
 
         Raises:
-            SnapshotLost: There is no such restore.
+            SnapshotLost: The restore does not exist.
         """
-        with self._changed, in_turn(self._log):
+        with self._changed, append_lock_of(self._log):
             opened = self.restores.end(name)
             if opened:
-                self._note(RestoreEnded(name, list(steps)))
+                self._log_record(RestoreEnded(name, list(steps)))
             for table, applied in zip(opened, steps, strict=False):
                 self._find(table, deadline).steps = applied
 
-    def _note(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> None:
+    def _log_record(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> None:
         if self._log is not None:
             self._log.append(record, arrays)

@@ -1,6 +1,6 @@
-"""What a server keeps for contexts of distributed autograd: lookups and gradients.
+"""The contexts of distributed autograd on a server: their lookups and pending gradients.
 
-A released context leaves a tombstone, so that a late message cannot bring it back to life.
+A released context leaves a tombstone, so that late messages for it are refused.
 """
 
 import functools
@@ -19,18 +19,18 @@ from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.autograd.tombstones import Tombstones, WorkerLru
-from gradmesh.services.parameter_server.dedupe import Marks
+from gradmesh.services.parameter_server.dedupe import DedupeEntry
 
 Slots: TypeAlias = NDArray[np.int64]
 
 
-class Part(NamedTuple):
-    """The rows of one table that a lookup read, by the handles that the table gave."""
+class TableLookup(NamedTuple):
+    """The rows of one table that a lookup read, as handles of the table."""
 
     table: str
     slots: Slots
     steps: int = 0
-    """Steps applied to the table when it was read."""
+    """Steps applied to the table when the rows were read."""
 
 
 class Gradient(NamedTuple):
@@ -42,25 +42,25 @@ class Gradient(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ahead:
-    """A lookup made ahead of its step, and the count of changes that its rows have seen."""
+class PrefetchedLookup:
+    """A lookup made ahead of its step, and the number of changes that its rows include."""
 
-    parts: list[Part]
+    parts: list[TableLookup]
     count: int
 
 
 @dataclass(slots=True, eq=False)
-class Context:
-    """An open context: what was read and what came back, by the caller's number of the lookup."""
+class OpenContext:
+    """An open context: lookups and their gradients, by the caller's number of the lookup."""
 
-    lookups: dict[int, list[Part]] = field(default_factory=dict)
-    ahead: dict[int, Ahead] = field(default_factory=dict)
+    lookups: dict[int, list[TableLookup]] = field(default_factory=dict)
+    prefetched: dict[int, PrefetchedLookup] = field(default_factory=dict)
     returned: dict[int, dict[int, list[Array]]] = field(default_factory=dict)
     """Gradients by lookup, then by backward pass."""
     used_at: float = 0.0
 
-    def returned_parts(self) -> list[Part]:
-        """Return what was read and has gradients."""
+    def returned_parts(self) -> list[TableLookup]:
+        """Return the lookups that have gradients."""
         return [part for number in self.returned for part in self.lookups[number]]
 
     def gradients(self) -> list[Gradient]:
@@ -72,7 +72,7 @@ class Context:
         ]
 
     def drop(self, failed: Collection[int]) -> None:
-        """Forget the gradients of passes that failed."""
+        """Drop the gradients of failed passes."""
         for number in list(self.returned):
             passes = self.returned[number]
             self.returned[number] = {p: grads for p, grads in passes.items() if p not in failed}
@@ -80,7 +80,7 @@ class Context:
                 del self.returned[number]
 
     def _summed(self, number: int) -> list[Array]:
-        """Return a lookup's gradients, those of several passes added in their order."""
+        """Return a lookup's gradients; those of several passes are added in order of the passes."""
         by_pass = [grads for _, grads in sorted(self.returned[number].items())]
         return [functools.reduce(operator.add, parts) for parts in zip(*by_pass, strict=True)]
 
@@ -96,44 +96,47 @@ class Contexts:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
-        self._open: dict[tuple[str, int, int], Context] = {}
-        self._buried = WorkerLru(Tombstones)
+        self._open: dict[tuple[str, int, int], OpenContext] = {}
+        self._tombstones = WorkerLru(Tombstones)
         self._applied = WorkerLru(Tombstones)
 
-    def remember(self, id_: context_pb2.ContextId, number: int, parts: list[Part]) -> None:
-        """Keep the rows of a lookup; the same again changes nothing once gradients are here.
+    def add_lookup(self, id_: context_pb2.ContextId, number: int, parts: list[TableLookup]) -> None:
+        """Store the rows of a lookup.
 
-        Before that the newest counts: a lookup that is routed anew may ask for other rows.
+        A repeated lookup replaces the first one, because it may be routed with another shard map;
+        after the gradients have arrived it changes nothing.
 
         Raises:
-            ContextReleased: The context is over.
+            ContextReleased: The context has ended.
         """
         with self._lock:
             context = self._find(id_, create=True)
             if number not in context.returned:
                 context.lookups[number] = parts
 
-    def remember_ahead(self, id_: context_pb2.ContextId, number: int, ahead: Ahead) -> None:
-        """Keep the rows of a lookup made ahead of its step; the newest counts.
+    def add_prefetch(
+        self, id_: context_pb2.ContextId, number: int, ahead: PrefetchedLookup
+    ) -> None:
+        """Store the rows of a prefetch; a repeated one replaces the first.
 
         Raises:
-            ContextReleased: The context is over.
+            ContextReleased: The context has ended.
         """
         with self._lock:
-            self._find(id_, create=True).ahead[number] = ahead
+            self._find(id_, create=True).prefetched[number] = ahead
 
-    def find_ahead(self, id_: context_pb2.ContextId, number: int) -> Ahead:
-        """Return a lookup made ahead of its step.
+    def find_prefetch(self, id_: context_pb2.ContextId, number: int) -> PrefetchedLookup:
+        """Return a prefetch.
 
         Raises:
-            ContextReleased: The context is over.
-            LookupNotFound: There was no such lookup here.
+            ContextReleased: The context has ended.
+            LookupNotFound: This server has not served that lookup.
         """
         with self._lock:
             context = self._find(id_, create=False)
-            if number not in context.ahead:
+            if number not in context.prefetched:
                 raise _not_found(id_, number)
-            return context.ahead[number]
+            return context.prefetched[number]
 
     def adopt(
         self,
@@ -141,51 +144,51 @@ class Contexts:
         source_number: int,
         target: context_pb2.ContextId | None,
         number: int,
-    ) -> Ahead:
-        """Move a lookup made ahead to the context of its step; the same again gives the same.
+    ) -> PrefetchedLookup:
+        """Move a prefetch to the context of its step; repeatable.
 
         Args:
-            source: The context it was made in; over when its last lookup is gone.
-            source_number: The caller's number of the lookup in it.
-            target: The context that will send gradients; None lets the lookup go.
-            number: The caller's number of the lookup in that.
+            source: The context of the prefetch; it ends when its last lookup is removed.
+            source_number: The caller's number of the lookup in `source`.
+            target: The context that will send gradients; None drops the lookup.
+            number: The caller's number of the lookup in `target`.
 
         Raises:
-            ContextReleased: One of the contexts is over.
-            LookupNotFound: There was no such lookup here.
+            ContextReleased: One of the contexts has ended.
+            LookupNotFound: This server has not served that lookup.
         """
         with self._lock:
             taken = None if target is None else self._find(target, create=True)
-            if taken is not None and number in taken.ahead:
-                return taken.ahead[number]
+            if taken is not None and number in taken.prefetched:
+                return taken.prefetched[number]
             given = self._find(source, create=False)
-            if source_number not in given.ahead:
+            if source_number not in given.prefetched:
                 raise _not_found(source, source_number)
-            ahead = given.ahead.pop(source_number)
+            ahead = given.prefetched.pop(source_number)
             if taken is not None:
-                taken.ahead[number] = ahead
+                taken.prefetched[number] = ahead
                 taken.lookups[number] = ahead.parts
-            if not given.ahead and not given.lookups:
-                self._bury(*_key(source))
+            if not given.prefetched and not given.lookups:
+                self._add_tombstone(*_key(source))
                 del self._open[_key(source)]
             return ahead
 
     def check(self, id_: context_pb2.ContextId) -> None:
-        """Return if the context may still be used.
+        """Raise if a context may not be used.
 
         Raises:
-            ContextReleased: It is over.
-            InvalidRequest: It is no id.
+            ContextReleased: It has ended.
+            InvalidRequest: The id is incomplete.
         """
         with self._lock:
             self._check(id_)
 
-    def parts(self, id_: context_pb2.ContextId, number: int) -> list[Part]:
-        """Return what a former lookup read.
+    def parts(self, id_: context_pb2.ContextId, number: int) -> list[TableLookup]:
+        """Return the rows that an earlier lookup read.
 
         Raises:
-            ContextReleased: The context is over.
-            LookupNotFound: It never made that lookup here.
+            ContextReleased: The context has ended.
+            LookupNotFound: This server has not served that lookup.
         """
         with self._lock:
             context = self._find(id_, create=False)
@@ -193,60 +196,60 @@ class Contexts:
                 raise _not_found(id_, number)
             return context.lookups[number]
 
-    def give_back(
+    def add_gradients(
         self, id_: context_pb2.ContextId, number: int, grads: list[Array], pass_number: int = 0
     ) -> None:
-        """Keep the gradients of a lookup; the same again, of the same pass, change nothing."""
+        """Store the gradients of a lookup, once per backward pass."""
         with self._lock:
             context = self._find(id_, create=False)
             if number in context.lookups:
                 context.returned.setdefault(number, {}).setdefault(pass_number, grads)
 
     def drop_passes(self, id_: context_pb2.ContextId, failed: Collection[int]) -> None:
-        """Forget the gradients of backward passes that failed elsewhere."""
+        """Drop the gradients of backward passes that failed on another process."""
         with self._lock:
             held = self._open.get(_key(id_))
             if held is not None:
                 held.drop(failed)
 
     def check_returned(self, id_: context_pb2.ContextId, count: int) -> None:
-        """Return if the gradients of so many lookups are here, or the context was applied.
+        """Check that the gradients of `count` lookups are here, or that the context was applied.
 
         Raises:
-            LookupNotFound: Some are gone: the server restarted since they came.
+            LookupNotFound: Some are lost: the server restarted after they arrived.
         """
         with self._lock:
             self._check_id(id_)
             held = self._open.get(_key(id_))
             here = 0 if held is None else len(held.returned)
-            if here < count and not (held is None and self._is_buried(id_)):
+            if here < count and not (held is None and self._has_tombstone(id_)):
                 raise LookupNotFound(
-                    f"context {_show(id_)} brought the gradients of {count} lookups here, {here} "
+                    f"context {_show(id_)} sent the gradients of {count} lookups here, {here} "
                     "are left: this server restarted; run the step again",
                     here=here,
                     want=count,
                 )
 
-    def mark_applied(self, worker: str, incarnation: int, counter: int) -> None:
-        """Take notice of a context that was applied before this process began."""
+    def restore_applied(self, worker: str, incarnation: int, counter: int) -> None:
+        """Record a context that was applied before this process started."""
         with self._lock:
             self._applied.touch(worker).add(incarnation, counter)
-            self._bury(worker, incarnation, counter)
+            self._add_tombstone(worker, incarnation, counter)
 
-    def applied_marks(self) -> list[Marks]:
-        """Return which contexts were applied, for a snapshot."""
+    def dump_applied(self) -> list[DedupeEntry]:
+        """Return the ids of applied contexts, for a snapshot."""
         with self._lock:
             return [(worker, *found.dump()) for worker, found in self._applied.items()]
 
-    def load_applied(self, marks: Sequence[Marks]) -> None:
-        """Remember what `applied_marks` returned."""
+    def load_applied(self, marks: Sequence[DedupeEntry]) -> None:
+        """Restore what `dump_applied` returned."""
         with self._lock:
             for worker, incarnation, floor, counters in marks:
-                for kept in (self._applied, self._buried):
+                for kept in (self._applied, self._tombstones):
                     kept.touch(worker).load(incarnation, floor, counters)
 
-    def take(self, id_: context_pb2.ContextId) -> Context:
-        """Bury a context to apply what was kept for it; empty if nothing was, or if it was applied.
+    def take_gradients(self, id_: context_pb2.ContextId) -> OpenContext:
+        """End a context to apply its pending gradients; empty if it has none or was applied.
 
         Raises:
             ContextReleased: It was released without being applied.
@@ -255,91 +258,91 @@ class Contexts:
             self._check_id(id_)
             # An open context was not applied, however old it is.
             if _key(id_) not in self._open and self._was_applied(id_):
-                return Context()
+                return OpenContext()
             self._check(id_)
             self._applied.touch(id_.worker).add(id_.incarnation, id_.counter)
-            self._bury(id_.worker, id_.incarnation, id_.counter)
-            return self._open.pop(_key(id_), Context())
+            self._add_tombstone(id_.worker, id_.incarnation, id_.counter)
+            return self._open.pop(_key(id_), OpenContext())
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """Bury a context; return whether anything was kept for it.
+        """End a context; return whether it was open.
 
         Raises:
-            InvalidRequest: It is no id.
+            InvalidRequest: The id is incomplete.
         """
         with self._lock:
             self._check_id(context)
-            self._bury(context.worker, context.incarnation, context.counter)
+            self._add_tombstone(context.worker, context.incarnation, context.counter)
             return self._open.pop(_key(context), None) is not None
 
     def release_all(self) -> None:
-        """Bury every open context, when a run begins anew."""
+        """End every open context, when a run begins or rows are replaced."""
         with self._lock:
             for key in self._open:
-                self._bury(*key)
+                self._add_tombstone(*key)
             self._open.clear()
 
-    def forget_all(self) -> None:
-        """Forget what every open context has read here; it may look rows up again."""
+    def drop_all(self) -> None:
+        """Drop all open contexts without tombstones; they may look rows up again."""
         with self._lock:
             self._open.clear()
 
     def is_open(self, id_: context_pb2.ContextId) -> bool:
-        """Tell whether a context has looked rows up here."""
+        """Return whether a context has looked rows up here."""
         return _key(id_) in self._open
 
     def expecting(self) -> int:
-        """Return how many contexts have read rows that gradients may come for."""
+        """Return the number of contexts that may still send gradients."""
         with self._lock:
             return sum(1 for context in self._open.values() if context.lookups)
 
     def release_idle(self, idle_s: float) -> int:
-        """Bury the contexts that nobody has used for so long; return how many.
+        """End the contexts unused for `idle_s`; return how many.
 
-        Their worker died, or forgot them.
+        Their worker died, or did not release them.
         """
         with self._lock:
             oldest = self._clock() - idle_s
             idle = [key for key, context in self._open.items() if context.used_at < oldest]
             for key in idle:
-                self._bury(*key)
+                self._add_tombstone(*key)
                 del self._open[key]
             return len(idle)
 
     def openers(self) -> dict[tuple[str, int], int]:
-        """Return how many are open here, by name and incarnation of who opened them."""
+        """Return the number of open contexts by name and incarnation of their opener."""
         with self._lock:
             return Counter(key[:2] for key in self._open)
 
     def drop_worker(self, name: str, incarnation: int) -> int:
-        """Bury the contexts of a process that is gone; return how many."""
+        """End the contexts of a lost process; return how many."""
         with self._lock:
             gone = [key for key in self._open if key[:2] == (name, incarnation)]
             for key in gone:
-                self._bury(*key)
+                self._add_tombstone(*key)
                 del self._open[key]
             return len(gone)
 
     def open_count(self) -> int:
-        """Return how many contexts are open here."""
+        """Return the number of contexts open here."""
         with self._lock:
             return len(self._open)
 
-    def _find(self, id_: context_pb2.ContextId, create: bool) -> Context:
+    def _find(self, id_: context_pb2.ContextId, create: bool) -> OpenContext:
         key = _key(id_)
         if key not in self._open:
             self._check(id_)
             if not create:
-                return Context()
-            self._drop_former_selves(id_)
-            self._open[key] = Context()
+                return OpenContext()
+            self._drop_older_incarnations(id_)
+            self._open[key] = OpenContext()
         self._open[key].used_at = self._clock()
         return self._open[key]
 
-    def _drop_former_selves(self, id_: context_pb2.ContextId) -> None:
-        """Forget what the process of that name left before it restarted."""
+    def _drop_older_incarnations(self, id_: context_pb2.ContextId) -> None:
+        """End the contexts that older incarnations of the process left."""
         for key in [k for k in self._open if k[0] == id_.worker and k[1] < id_.incarnation]:
-            self._bury(*key)
+            self._add_tombstone(*key)
             del self._open[key]
 
     def _check_id(self, id_: context_pb2.ContextId) -> None:
@@ -348,21 +351,21 @@ class Contexts:
 
     def _check(self, id_: context_pb2.ContextId) -> None:
         self._check_id(id_)
-        if self._is_buried(id_):
-            raise ContextReleased(f"context {_show(id_)} is over; open a new one")
+        if self._has_tombstone(id_):
+            raise ContextReleased(f"context {_show(id_)} has ended; open a new one")
 
     def _was_applied(self, id_: context_pb2.ContextId) -> bool:
         tombstones = self._applied.get(id_.worker)
         return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
 
-    def _is_buried(self, id_: context_pb2.ContextId) -> bool:
+    def _has_tombstone(self, id_: context_pb2.ContextId) -> bool:
         if _key(id_) in self._open:
             return False
-        tombstones = self._buried.get(id_.worker)
+        tombstones = self._tombstones.get(id_.worker)
         return tombstones is not None and tombstones.has(id_.incarnation, id_.counter)
 
-    def _bury(self, worker: str, incarnation: int, counter: int) -> None:
-        self._buried.touch(worker).add(incarnation, counter)
+    def _add_tombstone(self, worker: str, incarnation: int, counter: int) -> None:
+        self._tombstones.touch(worker).add(incarnation, counter)
 
 
 def _not_found(id_: context_pb2.ContextId, number: int) -> LookupNotFound:

@@ -1,4 +1,4 @@
-"""What a parameter server knows from the coordinator: tables and the shard map."""
+"""The coordinator as a parameter server sees it: table catalogue, shard map, generation."""
 
 import threading
 from typing import final
@@ -15,28 +15,28 @@ from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.cluster.connection import Connection
 from gradmesh.sdk.transport.deadline import Deadline
 
-# Longest a call waits for the coordinator in here; then its caller is told to ask again, so that
-# a missing coordinator cannot fill the server's threads.
+# Longest wait of a call for the coordinator. Then its caller repeats it, so that a missing
+# coordinator cannot fill the server's threads.
 _ASK_S = 2.0
 
 
 @final
-class Directory:
-    """Asks the coordinator; `join` gives it the connection once the server has an address."""
+class CoordinatorView:
+    """Calls the coordinator; `join` sets the connection once the server has an address."""
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
-        self._lock = threading.Lock()  # one refresh at a time, however many calls want it
+        self._lock = threading.Lock()  # one refresh at a time, for all waiting calls
 
     def join(self, connection: Connection) -> None:
-        """Begin to answer."""
+        """Set the connection; calls before it raise `ShardNotReady`."""
         self._connection = connection
 
     def describe(self, name: str, deadline: Deadline) -> table_pb2.TableSpec:
         """Return a table's specification.
 
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: The table does not exist.
             ShardNotReady: The coordinator does not answer.
         """
         try:
@@ -45,11 +45,11 @@ class Directory:
             raise _silent(error.message) from error
 
     def shard_map(self, epoch: int | None, deadline: Deadline) -> ShardMap:
-        """Return the current shard map, fetched anew if a caller has seen another one.
+        """Return the current shard map, refreshed if a caller used another one.
 
         Args:
-            epoch: Of the map that the caller used; None if it used none.
-            deadline: Of the call.
+            epoch: Epoch of the map that the caller used; None if it used none.
+            deadline: Deadline of the call.
 
         Raises:
             ShardNotReady: The coordinator does not answer, or other servers are missing.
@@ -72,10 +72,10 @@ class Directory:
             self._lock.release()
 
     def check_generation(self, generation: int, deadline: Deadline) -> None:
-        """Return if the trainers have had a generation, as the coordinator says.
+        """Raise unless the coordinator has opened a generation.
 
         Raises:
-            InvalidRequest: They have not.
+            InvalidRequest: The number is beyond its newest generation.
             ShardNotReady: The coordinator does not answer.
         """
         connection = self._joined()
@@ -88,8 +88,8 @@ class Directory:
         newest = connection.generation
         if generation > newest:
             raise InvalidRequest(
-                f"a run of generation {generation}, though the trainers' newest is {newest}; join "
-                "the round first and take the generation that it gives",
+                f"a run of generation {generation}, but the trainers' newest is {newest}; join a "
+                "generation first and use its number",
                 generation=generation,
                 newest=newest,
             )

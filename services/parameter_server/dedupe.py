@@ -1,4 +1,4 @@
-"""Each push once: what a server remembers of the pushes it has applied."""
+"""Exactly-once pushes: the dedupe table of their sequence numbers."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ from gradmesh.sdk.autograd.tombstones import WorkerLru
 
 _WINDOW = 4096
 
-Marks: TypeAlias = tuple[str, int, int, list[int]]
-"""What is remembered of a worker: its name and incarnation, the floor, numbers above it."""
+DedupeEntry: TypeAlias = tuple[str, int, int, list[int]]
+"""The entry of a worker: name, incarnation, floor, and sequence numbers above the floor."""
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The pushes of one worker: all numbers up to the floor are too old to tell."""
+class _Entry:
+    """The sequence numbers of one worker; those up to the floor are not stored any more."""
 
     incarnation: int = 0
     floor: int = 0
@@ -25,104 +25,104 @@ class _Seen:
 
 
 @final
-class Pushes:
-    """The newest pushes of each worker.
+class DedupeTable:
+    """The sequence numbers of the newest pushes of each worker.
 
-    A worker numbers its pushes. Those within the window are remembered one by one; an older one is
-    refused, since nobody could tell any more whether it took effect.
+    A worker numbers its pushes. Numbers within the window are stored one by one. An older push is
+    refused, because it is not stored any more whether it took effect.
     """
 
     def __init__(self) -> None:
-        # Guards _seen, and makes check and effect one; taken before the log's turn.
+        # Guards _entries, and makes check and effect atomic; acquired before the log's append lock.
         self._lock = threading.RLock()
-        self._seen = WorkerLru(_Seen)
+        self._entries = WorkerLru(_Entry)
 
     def once(self, sender: tuple[str, int, int], effect: Callable[[], object]) -> bool:
         """Run `effect` unless this push took effect before; return whether it ran.
 
         Args:
-            sender: Worker, incarnation and the worker's number of the push.
+            sender: Worker, incarnation and sequence number of the push.
             effect: Applies the push.
 
         Raises:
-            InvalidRequest: The sender is none, or the push is too old.
+            InvalidRequest: The sender is incomplete, or the push is too old.
         """
         worker, incarnation, number = sender
         with self._lock:
             if self.has(sender):
                 return False
             effect()
-            self._add(self._seen.touch(worker), incarnation, number)
+            self._add(self._entries.touch(worker), incarnation, number)
             return True
 
     def has(self, sender: tuple[str, int, int]) -> bool:
-        """Tell whether a push took effect, here or on a server whose rows came here.
+        """Return whether a push took effect, here or on a server that migrated rows here.
 
         Raises:
-            InvalidRequest: The sender is none, or the push is too old.
+            InvalidRequest: The sender is incomplete, or the push is too old.
         """
         worker, incarnation, number = sender
         if not worker or not incarnation or not number:
             raise InvalidRequest("the push has no worker, incarnation or sequence; set all three")
         with self._lock:
-            seen = self._seen.touch(worker)
-            if incarnation < seen.incarnation or (
-                incarnation == seen.incarnation and number in seen.numbers
+            entry = self._entries.touch(worker)
+            if incarnation < entry.incarnation or (
+                incarnation == entry.incarnation and number in entry.numbers
             ):
                 return True
-            if incarnation == seen.incarnation and number <= seen.floor:
+            if incarnation == entry.incarnation and number <= entry.floor:
                 raise InvalidRequest(
                     f"push {number} of {worker!r} is older than its newest {_WINDOW // 2}; whether "
-                    "it took effect is not known any more",
+                    "it took effect is not recorded any more",
                     worker=worker,
                     sequence=number,
                 )
             return False
 
-    def remember(self, sender: tuple[str, int, int]) -> None:
-        """Take notice of a push that took effect before this process began."""
+    def record(self, sender: tuple[str, int, int]) -> None:
+        """Record a push that took effect before this process started."""
         worker, incarnation, number = sender
         with self._lock:
-            seen = self._seen.touch(worker)
-            if incarnation >= seen.incarnation:
-                self._add(seen, incarnation, number)
+            entry = self._entries.touch(worker)
+            if incarnation >= entry.incarnation:
+                self._add(entry, incarnation, number)
 
     def paused(self) -> AbstractContextManager[object]:
-        """Return what lets no push begin while it is held."""
+        """Return a lock that keeps pushes from beginning while it is held."""
         return self._lock
 
-    def marks(self) -> list[Marks]:
-        """Return all that is remembered, for a snapshot."""
+    def dump(self) -> list[DedupeEntry]:
+        """Return all entries, for a snapshot."""
         with self._lock:
             return [
-                (worker, seen.incarnation, seen.floor, sorted(seen.numbers))
-                for worker, seen in self._seen.items()
+                (worker, entry.incarnation, entry.floor, sorted(entry.numbers))
+                for worker, entry in self._entries.items()
             ]
 
-    def load(self, marks: Sequence[Marks]) -> None:
-        """Remember what `marks` returned."""
+    def load(self, entries: Sequence[DedupeEntry]) -> None:
+        """Restore what `dump` returned."""
         with self._lock:
-            for worker, incarnation, floor, numbers in marks:
-                seen = self._seen.touch(worker)
-                seen.incarnation, seen.floor, seen.numbers = incarnation, floor, set(numbers)
+            for worker, incarnation, floor, numbers in entries:
+                entry = self._entries.touch(worker)
+                entry.incarnation, entry.floor, entry.numbers = incarnation, floor, set(numbers)
 
-    def merge(self, marks: Sequence[Marks]) -> None:
-        """Remember what `marks` returned on another server, whose rows came here."""
+    def merge(self, entries: Sequence[DedupeEntry]) -> None:
+        """Add what `dump` returned on a server that migrated rows here."""
         with self._lock:
-            for worker, incarnation, floor, numbers in marks:
-                seen = self._seen.touch(worker)
-                if incarnation > seen.incarnation:
-                    seen.incarnation, seen.floor, seen.numbers = incarnation, floor, set(numbers)
-                elif incarnation == seen.incarnation:
-                    # Refusing one that is too old to tell is better than applying it twice.
-                    seen.floor = max(seen.floor, floor)
-                    seen.numbers |= set(numbers)
+            for worker, incarnation, floor, numbers in entries:
+                entry = self._entries.touch(worker)
+                if incarnation > entry.incarnation:
+                    entry.incarnation, entry.floor, entry.numbers = incarnation, floor, set(numbers)
+                elif incarnation == entry.incarnation:
+                    # Refusing a push that is too old is better than applying it twice.
+                    entry.floor = max(entry.floor, floor)
+                    entry.numbers |= set(numbers)
 
     @staticmethod
-    def _add(seen: _Seen, incarnation: int, number: int) -> None:
-        if incarnation > seen.incarnation:
-            seen.incarnation, seen.floor, seen.numbers = incarnation, 0, set()
-        seen.numbers.add(number)
-        if len(seen.numbers) > _WINDOW:
-            seen.floor = sorted(seen.numbers)[_WINDOW // 2]
-            seen.numbers = {kept for kept in seen.numbers if kept > seen.floor}
+    def _add(entry: _Entry, incarnation: int, number: int) -> None:
+        if incarnation > entry.incarnation:
+            entry.incarnation, entry.floor, entry.numbers = incarnation, 0, set()
+        entry.numbers.add(number)
+        if len(entry.numbers) > _WINDOW:
+            entry.floor = sorted(entry.numbers)[_WINDOW // 2]
+            entry.numbers = {kept for kept in entry.numbers if kept > entry.floor}

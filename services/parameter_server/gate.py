@@ -1,8 +1,8 @@
-"""What a server lets in while buckets change hands.
+"""Which calls a server admits while buckets migrate.
 
-Calls pass a gate that is open but for a moment of a reshard. First it keeps out what would begin
-something, then what would change rows, last what would read them; whatever is kept out waits, and
-finds the gate open again under the new map, or under the old one.
+Every call passes a gate, which is open except for the last phases of a reshard. The gate first
+holds calls that would open a context, then calls that would change rows, last calls that would read
+them. A held call waits until the gate opens again, under the new shard map or under the old one.
 """
 
 import threading
@@ -14,30 +14,30 @@ from typing import Self, final
 from gradmesh.protos.errors import DeadlineExceeded, Draining, ShardNotReady, StaleShardMap
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.registry import Shelf
+from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.table import TableShard
 
 
 class Kind(IntEnum):
-    """What a call is about to do; the gate keeps out all up to a kind."""
+    """The effect of a call; the gate holds all calls up to a kind."""
 
     NOTHING = 0
-    """Keeps out nobody."""
+    """Holds no call."""
     BEGINS = 1
-    """Opens a context that will bring gradients."""
+    """Opens a context that will send gradients."""
     CHANGES = 2
-    """Changes rows, or which rows there are."""
+    """Changes rows, or which rows exist."""
     READS = 3
     """Reads rows."""
 
 
 @final
 class _Pass:
-    """A call on its way; a context manager.
+    """A call that passes the gate; a context manager.
 
     Args:
         gate: The gate.
-        kind: What the call does.
+        kind: Effect of the call.
         deadline: How long it may wait.
     """
 
@@ -67,7 +67,7 @@ class Gate:
 
     Args:
         name: Name of the server.
-        max_waiters: Calls that may wait at once; the others are told to ask again.
+        max_waiters: Calls that may wait at once; the others are refused and repeated.
     """
 
     def __init__(self, name: str, max_waiters: int) -> None:
@@ -80,10 +80,10 @@ class Gate:
         self._closed = False
 
     def passing(self, kind: Kind, deadline: Deadline) -> _Pass:
-        """Return what lets a call in, and counts it until it is out.
+        """Return a context manager that waits for the gate, and counts the call while it runs.
 
         Raises:
-            ShardNotReady: Buckets were still changing hands when time was up.
+            ShardNotReady: Buckets still migrate at the deadline.
         """
         return _Pass(self, kind, deadline)
 
@@ -116,20 +116,20 @@ class Gate:
                 self._changed.notify_all()
 
     def shut(self, kind: Kind, timeout_s: float) -> None:
-        """Keep out all up to a kind, and wait until those that are inside are out.
+        """Hold all calls up to a kind, and wait until those inside have ended.
 
         Raises:
-            DeadlineExceeded: They are not; the gate stays shut.
+            DeadlineExceeded: They have not ended; the gate stays shut.
         """
         with self._changed:
             self._shut = kind
             if not self._changed.wait_for(lambda: not sum(self._inside[: kind + 1]), timeout_s):
                 raise DeadlineExceeded(
-                    f"calls on {self._name} did not come to an end within {timeout_s:g} s"
+                    f"calls on {self._name} did not finish within {timeout_s:g} s"
                 )
 
     def open(self) -> None:
-        """Let everybody in; may be called twice."""
+        """Admit all calls; may be called twice."""
         with self._changed:
             self._shut = Kind.NOTHING
             self._changed.notify_all()
@@ -142,12 +142,12 @@ class Gate:
 
 
 def kind_of_lookup(tables: Iterable[TableShard], *, begins: bool, peek: bool) -> Kind:
-    """Return what a lookup does.
+    """Return the kind of a lookup.
 
     Args:
-        tables: Whose rows are looked up.
+        tables: Tables whose rows are looked up.
         begins: Whether it opens a context outside a run.
-        peek: Whether it changes nothing at all.
+        peek: Whether it changes nothing.
     """
     if peek:
         return Kind.READS
@@ -163,29 +163,32 @@ class Epochs:
     Args:
         name: Name of this server.
         shard_map: Returns the current map; given the epoch that a caller used, if any.
-        shelf: Whose tables must hold what the map says.
+        registry: The tables, which must hold the buckets of the map.
     """
 
     def __init__(
-        self, name: str, shard_map: Callable[[int | None, Deadline], ShardMap], shelf: Shelf
+        self,
+        name: str,
+        shard_map: Callable[[int | None, Deadline], ShardMap],
+        registry: TableRegistry,
     ) -> None:
         self._name = name
         self._shard_map = shard_map
-        self._shelf = shelf
-        # The newest map that gives this server the buckets that it holds.
+        self._registry = registry
+        # The newest map that assigns to this server the buckets that it holds.
         self._checked = 0
-        # Maps before this one gave it others.
+        # Maps before this one assign other buckets to it.
         self._least = 0
-        # From this one on it holds others than now; they are on their way.
+        # From this map on it holds other buckets, which are migrating.
         self._next: int | None = None
 
     def check(self, epoch: int, deadline: Deadline) -> None:
-        """Return if a caller's map is the current one.
+        """Raise unless a caller's map is the current one.
 
         Raises:
-            StaleShardMap: It is not.
+            StaleShardMap: It is not the current one.
             ShardNotReady: This server is about to adopt the current one.
-            ShardMismatch: This server holds other buckets than the current one says.
+            ShardMismatch: This server holds other buckets than the current map assigns.
         """
         self.recheck(epoch)
         shards = self._shard_map(epoch, deadline)
@@ -193,26 +196,26 @@ class Epochs:
         if self._next is not None and current >= self._next:
             raise ShardNotReady(f"{self._name} is adopting shard map {current}; ask again")
         if current != self._checked:
-            self._shelf.check_owned(shards)
+            self._registry.check_owned(shards)
             self._checked = current
         if epoch != current:
             raise self._stale(epoch, current)
 
     def recheck(self, epoch: int) -> None:
-        """Return if buckets have not changed hands since a caller's map was the current one.
+        """Raise if buckets have migrated since a caller's map was the current one.
 
         Raises:
-            StaleShardMap: They have.
+            StaleShardMap: They have migrated.
         """
         if epoch < self._least:
             raise self._stale(epoch, self._least)
 
     def expect(self, epoch: int | None) -> None:
-        """Take notice that a map with other buckets will come; None for none."""
+        """Set the epoch of the next map, which has other buckets; None for none."""
         self._next = epoch
 
     def advance(self, epoch: int) -> None:
-        """Take notice that the tables hold what a map says that has just come."""
+        """Record that the tables hold the buckets of a new map."""
         self._least, self._next = epoch, None
 
     def _stale(self, epoch: int, current: int) -> StaleShardMap:

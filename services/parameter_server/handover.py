@@ -1,4 +1,4 @@
-"""What one server hands over to another in a reshard: rows, and what goes with them."""
+"""The handover of buckets in a reshard: rows, run state, step counts and dedupe table."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import final
@@ -12,11 +12,11 @@ from gradmesh.protos.sharding import ShardMap, buckets_of
 from gradmesh.sdk.cluster.servers import METHODS
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.log.record import MarksStaged, RunState
+from gradmesh.services.parameter_server.log.record import LoggedRun, MarksStaged
 from gradmesh.services.parameter_server.snapshots import joined, slices
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.table.cut import Block
+from gradmesh.services.parameter_server.table.table_snapshot import Block
 
 _CALL_S = 20.0
 _PAGE_BYTES = 1 << 20
@@ -24,15 +24,15 @@ _PAGE_BYTES = 1 << 20
 
 @final
 class Handover:
-    """The way from this server to those that get buckets of it.
+    """Sends the buckets that leave this server to their new owners.
 
     Args:
-        number: Of the reshard.
+        number: Number of the reshard.
         name: Name of this server.
         now: The current map.
-        then: The map to come.
+        then: The next map.
         dial: Makes a channel from (address, name).
-        keep: Takes table and rows that stay here.
+        keep: Stages rows of a table that stay here.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Handover:
         self._then = then
         self._dial = dial
         self.held: NDArray[np.bool_] = now.owned_by(name)
-        """For each bucket whether it is here now."""
+        """For each bucket, whether it is here now."""
         self.leaving: NDArray[np.bool_] = self.held & ~then.owned_by(name)
-        """For each bucket whether it goes from here to another server."""
+        """For each bucket, whether it migrates from here to another server."""
         self._own = list(then.names).index(name) if name in then.names else -1
         self._targets = sorted(set(then.bucket_shards[self.leaving].tolist()))
         self._channels: dict[int, Channel] = {}
 
     def send(self, table: str, block: Mapping[str, Array]) -> None:
-        """Send rows, or what is kept for buckets, to where they will be; here, too.
+        """Send rows, or state per bucket, to the servers of the next map, this one included.
 
         Raises:
             MeshError: A server refused, or could not be reached.
@@ -82,8 +82,8 @@ class Handover:
             request = pb.StageRowsRequest(reshard=self._number, table=table, names=list(part))
             self._call(shard, "StageRows", Frame(request, list(part.values())))
 
-    def send_marks(self, store: Store) -> None:
-        """Send what goes with the rows to all that got some.
+    def send_marks(self, store: TableStore) -> None:
+        """Send run state, step counts and dedupe table to all servers that received rows.
 
         Raises:
             MeshError: A server refused, or could not be reached.
@@ -92,7 +92,7 @@ class Handover:
         for shard in self._targets:
             self._call(shard, "StageMarks", request)
 
-    def _marks(self, store: Store) -> pb.StageMarksRequest:
+    def _marks(self, store: TableStore) -> pb.StageMarksRequest:
         run = store.steps.run
         request = pb.StageMarksRequest(
             reshard=self._number,
@@ -107,7 +107,7 @@ class Handover:
             ),
             tables=[pb.FrozenTable(name=table.name, steps=table.steps) for table in store.tables()],
         )
-        for worker, incarnation, floor, numbers in store.writer.pushes.marks():
+        for worker, incarnation, floor, numbers in store.writer.pushes.dump():
             request.pushes.add(worker=worker, incarnation=incarnation, floor=floor, numbers=numbers)
         return request
 
@@ -126,11 +126,11 @@ class Handover:
 
 
 def marks_of(request: pb.StageMarksRequest) -> MarksStaged:
-    """Return what a message brings, as it is kept."""
+    """Return the log record of a message."""
     run = request.run
     return MarksStaged(
         request.source,
-        RunState(
+        LoggedRun(
             run.origin,
             run.generation,
             run.world_size,
@@ -144,33 +144,33 @@ def marks_of(request: pb.StageMarksRequest) -> MarksStaged:
 
 
 def whole_tables(
-    store: Store, wanted: NDArray[np.bool_], *, counting: bool
+    store: TableStore, wanted: NDArray[np.bool_], *, counting: bool
 ) -> Iterator[tuple[str, Mapping[str, Array], float]]:
-    """Yield the rows of wanted buckets, table by table, and how much of all that is.
+    """Yield the rows of wanted buckets, table by table, with the share that is done.
 
     Args:
-        store: Whose tables.
-        wanted: For each bucket whether its rows are.
-        counting: Whether those tables are meant in which a lookup changes which rows live.
+        store: The store of the tables.
+        wanted: For each bucket, whether its rows are wanted.
+        counting: Whether to read the tables that count uses, or the others.
     """
     tables = [table for table in store.tables() if table.counts_uses == counting]
-    total = sum(table.changes.outflow.pieces for table in tables)
+    total = sum(table.changes.migration.pieces for table in tables)
     done = 0
     for table in tables:
-        outflow = table.changes.outflow
+        migration = table.changes.migration
         for begin, block in pages(table, wanted):
             yield table.name, block, (done + begin) / total
-        done += outflow.pieces
-        yield table.name, outflow.memory(wanted), done / total
+        done += migration.pieces
+        yield table.name, migration.memory(wanted), done / total
 
 
 def pages(table: TableShard, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, Block]]:
-    """Yield the rows of wanted buckets, pieces together that are small, and how many were read."""
+    """Yield the rows of wanted buckets, small pieces joined, with the number of pieces read."""
     held: list[Block] = []
     size = 0
-    outflow = table.changes.outflow
-    for number in range(outflow.pieces):
-        block = outflow.piece(number, wanted)
+    migration = table.changes.migration
+    for number in range(migration.pieces):
+        block = migration.piece(number, wanted)
         if block:
             held.append(block)
             size += sum(array.nbytes for array in block.values())
@@ -178,4 +178,4 @@ def pages(table: TableShard, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, B
             yield number + 1, joined(held)
             held, size = [], 0
     if held:
-        yield outflow.pieces, joined(held)
+        yield migration.pieces, joined(held)

@@ -9,46 +9,46 @@ from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.process import NOT_NEEDED, UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.servicer import SharedContexts
 from gradmesh.services.config import ParameterServerConfig
-from gradmesh.services.parameter_server.coordinator_view import Directory
+from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 from gradmesh.services.parameter_server.log import Log, Mode
 from gradmesh.services.parameter_server.log.recovery import recover
 from gradmesh.services.parameter_server.log.snapshot import LogKeeper
-from gradmesh.services.parameter_server.metrics import TableMetrics
+from gradmesh.services.parameter_server.metrics import TableCollector
 from gradmesh.services.parameter_server.migration import Mover
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 
 _log = logging.getLogger(__name__)
 
 _PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
 
-# How soon lookups that wait for a lost trainer hear that its generation is over.
+# How often the generation is checked: lookups that wait for a lost trainer end when it does.
 _FENCE_EVERY_S = 0.2
 
-# How long a server without buckets answers late calls before it ends.
+# How long a server without buckets answers late calls before it exits.
 _LINGER_S = 3.0
 
-# A context that nobody used for so long belongs to a worker that is gone.
+# A context unused for longer belongs to a lost worker.
 _CONTEXT_IDLE_S = 3600.0
 
-# A snapshot that nobody read for so long belongs to a client that is gone.
+# A snapshot unread for longer belongs to a lost client.
 _SNAPSHOT_IDLE_S = 60.0
 
 
 def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal stops the process; return the exit code."""
     with Process(config.name, process, config, rpc) as running:
         life = running.life
         rpc.import_modules()
-        directory = Directory()
+        view = CoordinatorView()
         log = None
         if config.state_dir is not None and config.durability != "off":
             log = Log(config.state_dir, Mode(config.durability), owner=config.name)
             life.on_drain("log", lambda _: log.close())
-        store = Store(
+        store = TableStore(
             config.name,
-            directory.describe,
-            directory.shard_map,
+            view.describe,
+            view.shard_map,
             max_bytes=config.max_store_bytes,
             max_waiters=config.server_threads // 2,
             ssd_path=config.ssd_path,
@@ -59,7 +59,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             recover(store)
             keeper = LogKeeper(store, config.snapshot_bytes)
             life.on_drain("log keeper", keeper.close)
-        TableMetrics(store, running.registry)
+        TableCollector(store, running.registry)
         node = Node(
             config,
             "parameter-server",
@@ -69,10 +69,10 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             timeout_s=rpc.timeout_s,
         )
         life.on_drain("node", lambda left_s: node.leave(left_s / 2))
-        # First of all: a lookup that waits for a step would keep its thread, and so the process.
+        # Runs first: a lookup that waits for a step would keep its thread, and so the process.
         life.on_drain("waits", lambda _: store.close())
         server = node.serve(
-            {_PARAMETER_SERVER: ParameterServerServicer(store, directory.check_generation)},
+            {_PARAMETER_SERVER: ParameterServerServicer(store, view.check_generation)},
             contexts=SharedContexts(store.contexts, CONTEXTS),
             max_frame_bytes=config.max_frame_bytes,
         )
@@ -80,11 +80,11 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             server,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         ).connection
-        # Before anybody is served: what the former process was part of is over.
+        # Before the first call is served: the generation of the former process has ended.
         store.fence(connection.generation)
         connection.watch_contexts(store.contexts)
-        connection.watch_contexts(store.copies.snapshots)
-        directory.join(connection)
+        connection.watch_contexts(store.checkpointing.snapshots)
+        view.join(connection)
         mover = Mover(store, connection)
         life.on_drain("mover", mover.close)
         running.is_ready = True
@@ -92,7 +92,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         while life.wait(_FENCE_EVERY_S) is None:
             store.fence(connection.generation)
             store.contexts.release_idle(_CONTEXT_IDLE_S)
-            store.copies.snapshots.release_idle(_SNAPSHOT_IDLE_S)
-            if mover.is_emptied(_LINGER_S) and not store.copies.snapshots.count:
+            store.checkpointing.snapshots.release_idle(_SNAPSHOT_IDLE_S)
+            if mover.is_emptied(_LINGER_S) and not store.checkpointing.snapshots.count:
                 life.stop(NOT_NEEDED, "other servers hold its buckets")
     return life.exit_code

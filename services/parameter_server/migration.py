@@ -1,6 +1,6 @@
-"""One reshard as one server takes part in it, phase by phase.
+"""The work of one server in a reshard, phase by phase.
 
-What a phase asks for is done once, however often it is asked; see docs/decisions/0023.
+Each phase is idempotent; see docs/decisions/0023.
 """
 
 import logging
@@ -18,7 +18,7 @@ from gradmesh.sdk.process import fault
 from gradmesh.sdk.transport.channel import Channel
 from gradmesh.services.parameter_server.gate import Kind
 from gradmesh.services.parameter_server.handover import Handover, pages, whole_tables
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 
 COPYING = reshard_pb2.RESHARD_PHASE_COPYING
 STOPPING = reshard_pb2.RESHARD_PHASE_STOPPING
@@ -26,10 +26,10 @@ DRAINING = reshard_pb2.RESHARD_PHASE_DRAINING
 SENDING = reshard_pb2.RESHARD_PHASE_SENDING
 ADOPTING = reshard_pb2.RESHARD_PHASE_ADOPTING
 
-# Rows that change meanwhile are copied again so often, while there are more than so many.
+# Rows that change meanwhile are copied again: at most `_ROUNDS` times, until `_FEW_ROWS` are left.
 _ROUNDS = 4
 _FEW_ROWS = 4096
-# How long contexts outside a run may take to bring their gradients.
+# How long contexts outside a run may take to send their gradients.
 _GRACE_S = 1.0
 _POLL_S = 0.005
 _SHUT_S = 5.0
@@ -38,29 +38,29 @@ _PREPARE_S = 0.2
 
 @final
 class Move:
-    """A server's part in one reshard.
+    """One server's share of one reshard.
 
     Args:
-        store: Of the server.
-        connection: Of the server.
+        store: The store of the server.
+        connection: The server's connection to the connection.
         state: The reshard.
-        tell: Called now and then while rows are copied; raises if that is in vain.
+        on_progress: Called repeatedly while rows are copied; raises if the reshard was aborted.
 
     Attributes:
-        number: Of the reshard.
-        report: What the coordinator is to know.
+        number: Number of the reshard.
+        report: The progress to report to the coordinator.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         connection: Connection,
         state: reshard_pb2.Reshard,
-        tell: Callable[[], object],
+        on_progress: Callable[[], object],
     ) -> None:
         self._store = store
         self._connection = connection
-        self._tell = tell
+        self._on_progress = on_progress
         self.number = state.number
         self.report = reshard_pb2.ReportMoveRequest(
             name=connection.name, incarnation=connection.incarnation, reshard=state.number
@@ -71,14 +71,14 @@ class Move:
 
     @property
     def done(self) -> int:
-        """The last phase that this server has done its part of."""
+        """The last phase that this server has finished."""
         return self.report.done
 
     def do(self, state: reshard_pb2.Reshard) -> None:
-        """Do this server's part of a phase.
+        """Do this server's work of a phase.
 
         Raises:
-            MeshError: It cannot be done.
+            MeshError: It failed.
         """
         phase = state.phase
         fault.point(f"move-{phase_name(phase)}", state.number)
@@ -99,7 +99,7 @@ class Move:
         return self._now is not None and self._connection.name in self._now.names
 
     def _copy(self) -> None:
-        """Send all rows to where they will be, then those that changed meanwhile."""
+        """Send all rows to their new owners, then those that changed meanwhile."""
         name = self._connection.name
         self._now = now = self._connection.servers.refresh(self._connection.deadline())
         if now.epoch + 1 != self._then.epoch:
@@ -130,36 +130,36 @@ class Move:
     def _copy_all(self, handover: Handover) -> None:
         for table in self._store.tables():
             if not table.counts_uses:
-                table.changes.outflow.follow()
+                table.changes.migration.follow()
         buckets = int(handover.leaving.sum())
         for name, block, share in whole_tables(self._store, handover.held, counting=False):
             handover.send(name, block)
             self.report.buckets_moved = int(buckets * share)
-            self._tell()
+            self._on_progress()
         self.report.buckets_moved = buckets
 
     def _copy_changed(self, handover: Handover) -> int:
-        """Send the rows that changed since they were sent; return how many that were."""
+        """Send the rows that changed since they were sent; return how many."""
         count = 0
         for table in self._store.tables():
-            outflow = table.changes.outflow
+            migration = table.changes.migration
             if table.counts_uses:
                 continue
-            if not outflow.is_followed:
-                # Made since: none of its rows has been sent.
-                outflow.follow()
+            if not migration.is_followed:
+                # A table made since then: none of its rows has been sent.
+                migration.follow()
                 for _, block in pages(table, handover.held):
                     handover.send(table.name, block)
-            changed = outflow.take_changed()
+            changed = migration.take_changed()
             for begin in range(0, changed.size, _FEW_ROWS):
-                handover.send(table.name, outflow.rows_of(changed[begin : begin + _FEW_ROWS]))
+                handover.send(table.name, migration.rows_of(changed[begin : begin + _FEW_ROWS]))
             count += changed.size
         return count
 
     def _stop(self) -> None:
-        """Let nothing new begin."""
+        """Let no new step or context begin."""
         if self._handover is not None:
-            # Other servers may have copied for long: the less is left for the end.
+            # Other servers may have copied longer: leave as little as possible for the last phase.
             self._copy_changed(self._handover)
             self._store.resharding.check_room()
             self._store.gate.shut(Kind.BEGINS, _SHUT_S)
@@ -167,14 +167,14 @@ class Move:
         self.report.done = STOPPING
 
     def _drain(self, state: reshard_pb2.Reshard) -> None:
-        """Let what has begun come to an end."""
+        """Wait until the steps that have begun are prepared."""
         ended = True
         if self._handover is not None and state.HasField("step"):
             ended, self.report.generation = self._store.steps.hold_at(state.step, _PREPARE_S)
         self.report.done = DRAINING if ended else STOPPING
 
     def _send(self, state: reshard_pb2.Reshard) -> None:
-        """Send what is left when nothing changes any more."""
+        """Stop all changes, then send the rest."""
         handover = self._handover
         if handover is not None:
             store = self._store
@@ -189,34 +189,34 @@ class Move:
                 handover.send(name, block)
             handover.send_marks(store)
             store.resharding.check_room(kept=True)
-            # Once the new map is there, others change what was sent.
+            # Once the new map is current, other servers change the rows that were sent.
             store.gate.shut(Kind.READS, _SHUT_S)
         self.report.done = SENDING
 
     def _adopt(self, state: reshard_pb2.Reshard) -> None:
-        """Take the tables of the new map, and let everybody in again."""
+        """Adopt the tables of the new map, and admit all calls again."""
         shards = self._connection.servers.refresh(self._connection.deadline())
         self._store.resharding.adopt(shards.epoch, alone=len(shards.names) == 1)
         self.report.done = ADOPTING
         self.close()
 
     def close(self) -> None:
-        """Let go of what the reshard held; may be called twice."""
-        self._store.steps.go_on()
+        """Release steps, gate and channels; may be called twice."""
+        self._store.steps.release()
         self._store.gate.open()
         if self._handover is not None:
             self._handover.close()
 
 
 def phase_name(phase: int) -> str:
-    """Return a phase as faults and logs name it."""
+    """Return the name of a phase in logs and fault points."""
     return reshard_pb2.ReshardPhase.Name(phase).rpartition("_")[2].lower()
 
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S = 0.1
-_TELL_S = 0.3
+_POLL_RESHARD_S = 0.1
+_REPORT_S = 0.3
 _PAUSE_S = 0.02
 _CALL_S = 5.0
 _OVER = (
@@ -229,44 +229,44 @@ _WAITING = reshard_pb2.RESHARD_PHASE_WAITING
 
 @final
 class Mover:
-    """A thread of a parameter server.
+    """The thread of a parameter server that takes part in reshards.
 
     Args:
-        store: Of the server.
-        connection: Of the server.
+        store: The store of the server.
+        connection: The server's connection to the connection.
     """
 
-    def __init__(self, store: Store, connection: Connection) -> None:
+    def __init__(self, store: TableStore, connection: Connection) -> None:
         self._store = store
         self._connection = connection
         self._emptied_at: float | None = None
-        self._was_emptied_at: float | None = None  # before the reshard that is under way
+        self._was_emptied_at: float | None = None  # value before the reshard under way
         self._move: Move | None = None
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mover", daemon=True)
         self._thread.start()
 
     def is_emptied(self, for_s: float) -> bool:
-        """Tell whether the map has had no place for this server for so long."""
+        """Return whether the shard map has not included this server for `for_s`."""
         emptied_at = self._emptied_at
         return emptied_at is not None and time.monotonic() - emptied_at >= for_s
 
     def _run(self) -> None:
-        while not self._closed.wait(_LOOK_S):
+        while not self._closed.wait(_POLL_RESHARD_S):
             if not self._connection.reshard and not self._store.resharding.is_staging:
                 continue
             try:
                 self._take_part()
             except MeshError as error:
-                # Most often the coordinator is on its way back.
+                # Usually the coordinator is restarting.
                 if not self._closed.is_set():
                     _log.warning("reshard goes on later", extra={"error": error.message})
             except Exception:
                 _log.exception("reshard goes on later")
 
     def _take_part(self) -> None:
-        """Follow a reshard to its end, as far as this server is concerned."""
+        """Follow a reshard until it ends, or until this server has no further work."""
         state = self._report(self._asking(), 0)
         while not self._closed.is_set():
             if self._is_over(state):
@@ -277,12 +277,12 @@ class Mover:
                     return
                 continue
             if self._move is None or self._move.number != state.number:
-                self._move = Move(self._store, self._connection, state, self._tell)
+                self._move = Move(self._store, self._connection, state, self._report_progress)
                 self._was_emptied_at, self._emptied_at = self._emptied_at, None
             state = self._do(self._move, state)
 
     def _do(self, move: Move, state: reshard_pb2.Reshard) -> reshard_pb2.Reshard:
-        """Do what a phase asks for and tell the coordinator; return what is next."""
+        """Do the work of a phase and report it; return the next state."""
         if state.phase >= ADOPTING:
             move.do(state)
             state = self._report(move.report, state.version)
@@ -300,36 +300,36 @@ class Mover:
         return self._report(move.report, state.version if move.done >= state.phase else 0)
 
     def _is_over(self, state: reshard_pb2.Reshard) -> bool:
-        """Tell whether there is nothing to do; what was begun for another reshard is ended."""
+        """Return whether there is no work; end what was begun for another reshard."""
         staged = self._store.resharding.number
         if state.phase in _OVER or staged not in (0, state.number):
-            self._settle()
+            self._end_stale()
         is_adopted = state.phase == _DONE and not staged and self._move is None
         return state.phase in _OVER or is_adopted
 
     def _is_part(self, state: reshard_pb2.Reshard) -> bool:
         if self._store.resharding.number == state.number:
-            # A server that leaves is in neither map once the new one is known here.
+            # A leaving server is in neither map once it holds the new one.
             return True
         held = self._connection.servers.held_map() or self._connection.servers.refresh(
             self._connection.deadline()
         )
         return self._connection.name in {*held.names, *(shard.name for shard in state.map.shards)}
 
-    def _settle(self) -> None:
-        """End a reshard that the coordinator speaks of no more.
+    def _end_stale(self) -> None:
+        """End a reshard that is not the coordinator's current one any more.
 
-        It was given up, unless the map has come that has no place for this server: the others do
-        not wait until a leaving server has adopted it, and rows that were handed over must not
-        change here.
+        It was aborted, unless the current map does not include this server. The other servers do
+        not wait until a leaving server has adopted the map, and rows that were handed over must
+        not change here.
         """
         resharding = self._store.resharding
         if self._move is not None:
             self._emptied_at = self._was_emptied_at
         if resharding.is_leaving:
             shards = self._connection.servers.refresh(self._connection.deadline())
-            has_place = self._connection.name in shards.names
-            if not has_place and resharding.end_without_place(shards.epoch, len(shards.names)):
+            is_in_map = self._connection.name in shards.names
+            if not is_in_map and resharding.end_as_leaver(shards.epoch, len(shards.names)):
                 self._emptied_at = time.monotonic()
         resharding.drop()
         if self._move is not None:
@@ -349,21 +349,21 @@ class Mover:
 
     def _report(self, report: reshard_pb2.ReportMoveRequest, version: int) -> reshard_pb2.Reshard:
         report.version = version
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         state = self._connection.coordinator.report_move(report, self._connection.deadline(_CALL_S))
-        if state.version == version and time.monotonic() - self._told_at < _PAUSE_S:
-            # Too many wait there already.
+        if state.version == version and time.monotonic() - self._reported_at < _PAUSE_S:
+            # The coordinator has too many waiters.
             self._closed.wait(_PAUSE_S)
         return state
 
-    def _tell(self) -> None:
-        """Tell how far copying is; called now and then."""
+    def _report_progress(self) -> None:
+        """Report the progress of copying, at most once in `_REPORT_S`."""
         move = self._move
-        if move is None or time.monotonic() - self._told_at < _TELL_S:
+        if move is None or time.monotonic() - self._reported_at < _REPORT_S:
             return
         state = self._report(move.report, 0)
         if state.number != move.number or state.phase in _OVER or self._closed.is_set():
-            raise ReshardAborted(f"reshard {move.number} was given up: {state.error}")
+            raise ReshardAborted(f"reshard {move.number} was aborted: {state.error}")
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread."""

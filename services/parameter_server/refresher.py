@@ -1,4 +1,4 @@
-"""Lookups made ahead of their step, brought up to date."""
+"""Refresh of prefetched rows: returns the rows that changed since they were read."""
 
 from collections import Counter
 from typing import Any, NamedTuple, final
@@ -10,43 +10,43 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.contexts import Contexts, Part, Slots
+from gradmesh.services.parameter_server.contexts import Contexts, Slots, TableLookup
 from gradmesh.services.parameter_server.gate import Epochs, Gate, Kind
-from gradmesh.services.parameter_server.registry import Shelf
+from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.versions import Stamps
+from gradmesh.services.parameter_server.versions import RowVersions
 from gradmesh.services.parameter_server.writer import Writer
 
 
 @final
 class Refresher:
-    """Knows what changed since a lookup was made ahead.
+    """Refreshes prefetches.
 
     Args:
-        shelf: The tables.
+        registry: The tables.
         steps: The run.
-        contexts: Where lookups are remembered.
-        stamps: When rows changed.
-        writer: Reads rows that come and go.
+        contexts: Where prefetches are stored.
+        versions: When rows changed.
+        writer: Reads rows of tables that count uses.
         epochs: The shard map.
-        gate: What is let in while buckets change hands.
+        gate: Holds calls during a reshard.
     """
 
     def __init__(
         self,
-        shelf: Shelf,
+        registry: TableRegistry,
         steps: Steps,
         contexts: Contexts,
-        stamps: Stamps,
+        versions: RowVersions,
         writer: Writer,
         epochs: Epochs,
         gate: Gate,
     ) -> None:
-        self._shelf = shelf
+        self._registry = registry
         self._steps = steps
         self._contexts = contexts
-        self._stamps = stamps
+        self._versions = versions
         self._writer = writer
         self._epochs = epochs
         self._gate = gate
@@ -62,18 +62,19 @@ class Refresher:
         since: int = 0,
         empty: ArrayAllocator = np.empty,
     ) -> tuple[list[Array], int]:
-        """Return what changed since a lookup was made ahead, and leave it there.
+        """Return the rows of a prefetch that changed since, without moving it.
 
-        Rows of tables that count uses are left for the refresh: nothing is used yet.
+        Rows of tables with admission or eviction are left for the refresh, because no use counts
+        yet.
 
         Returns:
-            As `refresh`, and the count of changes that these rows have seen.
+            As `refresh`.
 
         Raises:
-            InvalidRequest: There is no such count.
-            LookupNotFound: There was no such lookup here.
+            InvalidRequest: The count is in the future.
+            LookupNotFound: This server has not served that prefetch.
             StaleShardMap: The ids were routed with another map.
-            StaleGeneration: The mark is of another generation.
+            StaleGeneration: The step mark is of another generation.
             StepPending: An earlier step did not complete in time.
         """
         self._epochs.check(epoch, deadline)
@@ -81,13 +82,13 @@ class Refresher:
             self._steps.wait_to_begin(mark, deadline, peek=True)
         with self._gate.passing(Kind.READS, deadline):
             self._epochs.recheck(epoch)
-            # Before the rows are read: what changes in between comes with the refresh.
+            # Before the rows are read: a change in between is sent with the refresh.
             count = self._count_after(since)
-            ahead = self._contexts.find_ahead(source, source_number)
+            ahead = self._contexts.find_prefetch(source, source_number)
             changed = _Changed()
             for part in ahead.parts:
-                table = self._shelf[part.table]
-                changed.add(table, part.slots, self._places(table, part, since or ahead.count))
+                table = self._registry[part.table]
+                changed.add(table, part.slots, self._positions(table, part, since or ahead.count))
             return changed.read(empty), count
 
     def refresh(
@@ -103,29 +104,29 @@ class Refresher:
         since: int = 0,
         empty: ArrayAllocator = np.empty,
     ) -> tuple[list[Array], int]:
-        """Return what changed since a lookup was made ahead, and make it one of its step.
+        """Return the rows of a prefetch that changed since, and make it a lookup of its step.
 
         Args:
-            source: The context it was made in.
-            source_number: Its number there.
-            deadline: When to stop waiting for earlier steps.
-            epoch: Of the map that its ids were routed with.
+            source: The context of the prefetch.
+            source_number: Number of the lookup in `source`.
+            deadline: How long to wait for earlier steps.
+            epoch: Epoch of the map that its ids were routed with.
             context: The context that will send gradients; None for reading only.
-            number: The lookup's number in that.
-            mark: The step the rows are for; None outside a run.
-            since: The count of a peek; 0 for the lookup's own.
-            empty: Gives memory for rows.
+            number: Number of the lookup in `context`.
+            mark: The step that the rows are for; None outside a run.
+            since: The count of a peek; 0 for that of the prefetch.
+            empty: Allocates memory for rows.
 
         Returns:
-            For each dim and type of rows the places of changed ones, counted through the tables of
-            the lookup, and these rows; nothing if none changed since a peek. And the count of
-            changes that these rows have seen.
+            For each dim and type of rows, the positions of the changed rows, counted through the
+            tables of the lookup, and these rows; nothing if none changed since a peek. And the
+            number of changes that these rows include.
 
         Raises:
-            InvalidRequest: There is no such count.
-            LookupNotFound: There was no such lookup here.
+            InvalidRequest: The count is in the future.
+            LookupNotFound: This server has not served that prefetch.
             StaleShardMap: The ids were routed with another map.
-            StaleGeneration: The mark is of another generation.
+            StaleGeneration: The step mark is of another generation.
             StepPending: An earlier step did not complete in time.
         """
         self._epochs.check(epoch, deadline)
@@ -135,79 +136,83 @@ class Refresher:
             self._epochs.recheck(epoch)
             count = self._count_after(since)
             ahead = self._contexts.adopt(source, source_number, context, number)
-            tables = [self._shelf[part.table] for part in ahead.parts]
+            tables = [self._registry[part.table] for part in ahead.parts]
             for table, part in zip(tables, ahead.parts, strict=True):
-                if not _comes_and_goes(table):
+                if not _has_lifetime(table):
                     self._writer.prepare(table, part.slots)
-            if since and since == count and not any(map(_comes_and_goes, tables)):
+            if since and since == count and not any(map(_has_lifetime, tables)):
                 return [], count
             changed = _Changed()
             for table, part in zip(tables, ahead.parts, strict=True):
-                if _comes_and_goes(table):
-                    # All are read as if for the first time.
+                if _has_lifetime(table):
+                    # All rows are read as in a first lookup.
                     rows = self._writer.read(table, part.slots)
                     changed.add(table, part.slots, np.arange(part.slots.size), rows)
                 else:
-                    changed.add(table, part.slots, self._places(table, part, since or ahead.count))
+                    changed.add(
+                        table, part.slots, self._positions(table, part, since or ahead.count)
+                    )
             return changed.read(empty), count
 
     def _count_after(self, since: int) -> int:
-        """Return the count of now.
+        """Return the current count of changes.
 
         Raises:
-            InvalidRequest: A count that was never given out is said to lie before it.
+            InvalidRequest: `since` is in the future.
         """
-        count = self._stamps.count
+        count = self._versions.count
         if since > count:
-            raise InvalidRequest(f"since is {since}, and there were {count} changes so far")
+            raise InvalidRequest(
+                f"since is {since}, but only {count} changes were made; send a returned count"
+            )
         return count
 
-    def _places(self, table: TableShard, part: Part, since: int) -> Array:
-        """Return the places of rows that changed after a count; no use of rows counts here."""
-        if _comes_and_goes(table):
+    def _positions(self, table: TableShard, part: TableLookup, since: int) -> Array:
+        """Return the positions of rows that changed after a count, without counting a use."""
+        if _has_lifetime(table):
             return np.empty(0, np.int64)
-        return self._stamps.since(since, part.table, part.slots)
+        return self._versions.since(since, part.table, part.slots)
 
 
-class _Some(NamedTuple):
-    """Changed rows of one table: which, where among all rows of their kind, and what was read."""
+class _ChangedRows(NamedTuple):
+    """Changed rows of one table: slots, positions among rows of their kind, values if read."""
 
     table: TableShard
     slots: Slots
-    places: Array
+    positions: Array
     rows: Array | None
 
 
 @final
 class _Changed:
-    """Rows of several tables that changed, together with others of their dim and type."""
+    """Changed rows of several tables, grouped by dim and type."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[int, Any], list[_Some]] = {}
+        self._kinds: dict[tuple[int, Any], list[_ChangedRows]] = {}
         self._sizes: Counter[tuple[int, Any]] = Counter()
 
     def add(
-        self, table: TableShard, slots: Slots, places: Array, rows: Array | None = None
+        self, table: TableShard, slots: Slots, positions: Array, rows: Array | None = None
     ) -> None:
-        """Take changed rows of one table.
+        """Add the changed rows of one table.
 
         Args:
             table: The table.
             slots: All rows that were looked up in it.
-            places: Which of them changed.
-            rows: These; None to read them.
+            positions: Positions of the changed ones.
+            rows: Their values; None to read them.
         """
         kind = table.dim, table.dtype
-        some = _Some(table, slots[places], places + self._sizes[kind], rows)
+        some = _ChangedRows(table, slots[positions], positions + self._sizes[kind], rows)
         self._kinds.setdefault(kind, []).append(some)
         self._sizes[kind] += slots.size
 
     def read(self, empty: ArrayAllocator) -> list[Array]:
-        """Return the places and the rows of each kind."""
+        """Return the positions and the rows of each kind."""
         arrays: list[Array] = []
         for (dim, dtype), every in self._kinds.items():
-            places = np.concatenate([some.places for some in every])
-            rows = empty((places.size, dim), dtype)
+            positions = np.concatenate([some.positions for some in every])
+            rows = empty((positions.size, dim), dtype)
             at = 0
             for some in every:
                 if some.slots.size:
@@ -217,10 +222,10 @@ class _Changed:
                     else:
                         out[:] = some.rows
                     at += some.slots.size
-            arrays += (places, rows)
+            arrays += (positions, rows)
         return arrays
 
 
-def _comes_and_goes(table: TableShard) -> bool:
-    """Tell whether rows of a table appear and vanish without a step."""
+def _has_lifetime(table: TableShard) -> bool:
+    """Return whether lookups add or remove rows of a table."""
     return table.spec.HasField("admission") or table.spec.HasField("eviction")

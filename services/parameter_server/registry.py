@@ -1,4 +1,4 @@
-"""The tables that a server has made, and the making of new ones."""
+"""The registry of a server's tables, which makes new ones at first use."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,24 +12,24 @@ from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import ShardMismatch, ShardNotReady, StaleShardMap
 from gradmesh.protos.sharding import BUCKETS, ShardMap
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import TableMade
 from gradmesh.services.parameter_server.table import Budget, TableShard
 from gradmesh.services.parameter_server.table.index import Handles
 
 
 @final
-class Shelf:
-    """Tables by name; one that is there stays there.
+class TableRegistry:
+    """Tables by name; a table is never removed.
 
     Args:
         name: Name of this server.
-        describe: Returns a table's specification; asked once a table.
+        describe: Returns a table's specification; called once per table.
         shard_map: Returns the current shard map.
         max_bytes: Memory that the tables may take together.
         ssd_path: Directory for rows that are not hot; None for none.
-        max_ssd_bytes: How much of it each table may take.
-        log: Where new tables are written; None for nowhere.
+        max_ssd_bytes: Most bytes of it per table.
+        log: Where new tables are written; None for none.
     """
 
     def __init__(
@@ -51,27 +51,27 @@ class Shelf:
         self._ssd_path = ssd_path
         self._max_ssd_bytes = max_ssd_bytes
         self._log = log
-        # One table is made at a time, beside everything else that goes on; single reads need none.
+        # Serialises the making of tables; single reads need no lock.
         self._making = threading.Lock()
         self._tables: dict[str, TableShard] = {}
         self.made: dict[str, TableMade] = {}
 
     def __getitem__(self, name: str) -> TableShard:
-        """Return a table that was made."""
+        """Return an existing table."""
         return self._tables[name]
 
     def all(self) -> list[TableShard]:
-        """Return all tables that were made."""
+        """Return all existing tables."""
         return list(self._tables.values())
 
     def check_room(self, wanted: Sequence[tuple[TableShard, Handles]]) -> None:
-        """Return if rows of several tables can be made, before one of them is.
+        """Check that rows of several tables fit, before any is made.
 
         Raises:
-            StoreFull: They will not fit; nothing was made.
+            StoreFull: They do not fit; nothing was made.
         """
         growing = [(table, handles) for table, handles in wanted if table.kind == "hash"]
-        # A table alone makes all of its rows or none.
+        # A single table makes all of its rows or none.
         if len(growing) < 2:
             return
         most = sum(handles.size * table.expected_row_bytes for table, handles in growing)
@@ -85,7 +85,7 @@ class Shelf:
         """Return a table, made at first use.
 
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: The table does not exist.
             StoreFull: Its rows do not fit.
             ShardNotReady: Other tables are being made.
         """
@@ -93,12 +93,11 @@ class Shelf:
         if found is not None:
             return found
         spec = self._describe(name, deadline)
-        self._shard_map(None, deadline)  # not while others wait for it
+        self._shard_map(None, deadline)  # refreshed before the lock is held
         if not self._making.acquire(timeout=deadline.remaining_s()):
             raise ShardNotReady(f"{self._name} is busy making other tables", table=name)
         try:
-            # Only here are tables added, so the look is good for the whole block; and so is the
-            # map, for buckets do not change hands meanwhile.
+            # Tables are added only under this lock, and no reshard replaces the map meanwhile.
             return self._tables.get(name) or self._make(spec, self._shard_map(None, deadline))
         finally:
             self._making.release()
@@ -110,7 +109,7 @@ class Shelf:
                 epoch=shards.epoch,
             )
         record = TableMade(spec.SerializeToString(deterministic=True), self._owned(shards))
-        with in_turn(self._log):
+        with append_lock_of(self._log):
             made = self.revive(record)
             if self._log is not None:
                 self._log.append(record)
@@ -120,42 +119,42 @@ class Shelf:
         return np.packbits(shards.owned_by(self._name)).tobytes()
 
     def spec_of(self, name: str, deadline: Deadline) -> table_pb2.TableSpec:
-        """Return a table's specification, whether it was made here or not.
+        """Return a table's specification, even if the table was not made here.
 
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: The table does not exist.
         """
         found = self._tables.get(name)
         return self._describe(name, deadline) if found is None else found.spec
 
     def revive(self, record: TableMade) -> TableShard:
-        """Make a table that a record describes, without rows, in place of one of its name."""
+        """Make the table of a record, without rows; it replaces a table of its name."""
         made = self.build(record, self._budget)
         self._tables[made.name] = made
         self.made[made.name] = record
         return made
 
     def new_budget(self) -> Budget:
-        """Return as much memory as this server's tables may take."""
+        """Return a budget of the memory that this server's tables may take."""
         return Budget(self._max_bytes, self._name)
 
     def replace(
         self, tables: Mapping[str, TableShard], made: Mapping[str, TableMade], budget: Budget
     ) -> None:
-        """Take tables in place of all that are here, with the memory that they were given.
+        """Replace all tables, with the budget that they were made from.
 
-        Called while `paused`, or while nobody else uses the store.
+        Called while `paused`, or while no other thread uses the store.
         """
         self._tables, self.made, self._budget = dict(tables), dict(made), budget
 
     def paused(self) -> AbstractContextManager[object]:
-        """Return what lets no table be made while it is held; taken before the log's turn."""
+        """Return a lock that prevents new tables; acquired before the log's append lock."""
         return self._making
 
     def build(self, record: TableMade, budget: Budget) -> TableShard:
-        """Return a table that a record describes, without rows, that nobody knows yet."""
+        """Return the table of a record, without rows and not registered."""
         bits = np.unpackbits(np.frombuffer(record.owned, np.uint8), count=BUCKETS)
-        # To a table it matters only which buckets are here; the others are another shard's.
+        # Only the buckets that are here matter to a table; all others belong to shard 1.
         shards = ShardMap(0, [self._name], [""], np.where(bits, 0, 1).astype(np.int32))
         return TableShard(
             table_pb2.TableSpec.FromString(record.spec),
@@ -167,10 +166,10 @@ class Shelf:
         )
 
     def check_owned(self, shards: ShardMap) -> None:
-        """Return if the tables that are here hold the buckets that a map gives this server.
+        """Check that the tables hold the buckets that a map assigns to this server.
 
         Raises:
-            ShardMismatch: They hold others.
+            ShardMismatch: They hold other buckets.
         """
         if self._name not in shards.names:
             return
@@ -179,7 +178,7 @@ class Shelf:
             if record.owned != owned:
                 raise ShardMismatch(
                     f"{self._name} holds other buckets of table {name!r} than shard map "
-                    f"{shards.epoch} gives it: its log is of a cluster with another number of "
+                    f"{shards.epoch} assigns: its log is of a cluster with another number of "
                     "parameter servers; start as many as then, or restore a checkpoint into an "
                     "empty state folder",
                     worker=self._name,

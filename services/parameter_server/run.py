@@ -1,9 +1,9 @@
-"""A run on one server: whose gradients of which step are here. Pure.
+"""A run on one server: which ranks' gradients of which step have arrived. Pure.
 
-A step is *prepared* when every rank has contributed, and applied when it is known that every server
-has prepared it. Steps are taken in order; a contribution that comes twice counts once. What ranks
-contributed is merged in rank order, so that the result does not depend on who was faster, nor on
-how many servers there are.
+A step is *prepared* when every rank has contributed, and applied when a message shows that every
+server has prepared it. Steps are applied in order; a repeated contribution counts once.
+Contributions are merged in rank order, so that the result depends neither on the order of arrival
+nor on the number of servers.
 """
 
 from typing import final
@@ -16,28 +16,28 @@ from gradmesh.protos.errors import InvalidRequest, StaleGeneration, StepPending
 from gradmesh.services.parameter_server.contexts import Gradient
 
 MAX_TRAINERS = 1 << 16
-"""Trainers of a run; more are a mistake, and would cost memory."""
+"""Most trainers of a run; bounds the memory that a request can cost."""
 
 MAX_STEPS_AHEAD = 64
-"""Steps a rank may be ahead of the slowest one; what it sends meanwhile is kept."""
+"""Steps a rank may be ahead of the slowest one; its gradients are pending meanwhile."""
 
 
 @final
 class Run:
-    """A run, in the generation that it is in.
+    """A run in its current generation.
 
     Args:
-        generation: Of the trainers; 0 before the first run.
-        world_size: How many contributions make a step.
+        generation: Generation of the trainers; 0 before the first run.
+        world_size: Contributions that make a step.
         origin: Generation in which the run began.
-        steps: Steps that it has behind it.
+        steps: Steps that it has completed.
         staleness: Steps that a rank may be ahead of the slowest one, each applying its own; None
             for a synchronous run.
 
     Attributes:
-        applied_steps: Steps that are in the rows.
-        prepared: The merged gradients of the next step, if all of them are here.
-        own_steps: In a run with staleness, the steps of each rank that are in the rows.
+        applied_steps: Steps that are applied to the rows.
+        prepared: The merged gradients of the next step, if it is prepared.
+        own_steps: In a run with staleness, the applied steps of each rank.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Run:
 
     @property
     def prepared_steps(self) -> int:
-        """Steps that this server can have in its rows without hearing from a trainer."""
+        """Steps that this server can apply without further gradients."""
         return self.applied_steps + (self.prepared is not None)
 
     def check(self, mark: context_pb2.StepMark) -> None:
-        """Return if the mark belongs to this run.
+        """Raise unless the mark belongs to this run.
 
         Raises:
             StaleGeneration: It is of another generation.
-            InvalidRequest: The rank is none of this run's.
+            InvalidRequest: The rank is not in this run.
         """
         if mark.generation != self.generation:
             raise StaleGeneration(
@@ -81,19 +81,19 @@ class Run:
             raise InvalidRequest(f"rank {mark.rank} of {self.world_size} trainers", rank=mark.rank)
 
     def has(self, mark: context_pb2.StepMark) -> bool:
-        """Tell whether this contribution is here already."""
+        """Return whether this contribution has arrived before."""
         if self.staleness is not None:
             return mark.step < self.own_steps[mark.rank]
         return mark.step < self.prepared_steps or mark.rank in self._staged.get(mark.step, {})
 
     def may_begin(self, mark: context_pb2.StepMark) -> bool:
-        """Tell whether the rows are those that a rank's step begins with."""
+        """Return whether the rows are those that a rank's step begins with."""
         if self.staleness is not None:
             return min(self.own_steps) + self.staleness >= mark.step
         return self.applied_steps >= mark.step
 
     def check_ahead(self, mark: context_pb2.StepMark) -> None:
-        """Return if the step is near enough to what is applied to be kept.
+        """Raise if a step is too far ahead of the applied ones to be stored.
 
         Raises:
             StepPending: It is too far ahead.
@@ -106,18 +106,18 @@ class Run:
             )
 
     def stage(self, mark: context_pb2.StepMark, parts: list[Gradient]) -> None:
-        """Take a rank's contribution to a step."""
+        """Store a rank's contribution to a step."""
         self._staged.setdefault(mark.step, {})[mark.rank] = parts
 
     @property
     def lag_steps(self) -> int:
-        """Steps begun by some rank and not complete yet; between ranks, if each has its own."""
+        """Steps begun by a rank and not prepared; with staleness, lead of the fastest rank."""
         if self.staleness is not None:
             return max(self.own_steps) - min(self.own_steps)
         return max((0, *(step + 1 - self.prepared_steps for step in self._staged)))
 
     def prepare(self) -> list[Gradient] | None:
-        """Merge the gradients of the next step if all are here and the former one is applied."""
+        """Merge the gradients of the next step if all are here and the last one is applied."""
         ranks = self._staged.get(self.applied_steps, {})
         if self.prepared is not None or not self.world_size or len(ranks) < self.world_size:
             return None
@@ -125,22 +125,22 @@ class Run:
         return self.prepared
 
     def commit(self) -> None:
-        """Go past the prepared step."""
+        """Advance past the prepared step."""
         self._staged.pop(self.applied_steps, None)
         self.prepared = None
         self.applied_steps += 1
 
     def advance(self, rank: int, steps: int) -> None:
-        """Note a rank's own step, in a run with staleness."""
+        """Record a rank's own step, in a run with staleness."""
         self.own_steps[rank] = max(self.own_steps[rank], steps)
         self.applied_steps = min(self.own_steps)
 
 
-def check_sensible(generation: int, world_size: int, origin: int) -> None:
-    """Return if a run can be.
+def check_run(generation: int, world_size: int, origin: int) -> None:
+    """Raise unless the numbers of a run are valid.
 
     Raises:
-        InvalidRequest: Generations or trainers are none, or too many.
+        InvalidRequest: A generation or the number of trainers is out of range.
     """
     if not (1 <= world_size <= MAX_TRAINERS and max(1, origin) <= generation):
         raise InvalidRequest(
@@ -152,12 +152,12 @@ def check_sensible(generation: int, world_size: int, origin: int) -> None:
 
 
 def average(contributions: list[list[Gradient]]) -> list[Gradient]:
-    """Return one gradient a table: the mean over ranks, summed in rank order."""
+    """Return one gradient per table: the mean over ranks, summed in rank order."""
     merged = [merge(gradients) for gradients in contributions]
     total = merge([gradient for gradients in merged for gradient in gradients])
     if len(contributions) == 1:
         return total
-    # Division, as the reducer of the dense gradients does it, to the last bit.
+    # Divides as the reducer of the dense gradients does, for the same bits.
     return [
         Gradient(g.table, g.slots, np.divide(g.rows, len(contributions), dtype=g.rows.dtype))
         for g in total
@@ -165,7 +165,7 @@ def average(contributions: list[list[Gradient]]) -> list[Gradient]:
 
 
 def merge(gradients: list[Gradient]) -> list[Gradient]:
-    """Return one gradient a table, repeated rows summed in order of appearance."""
+    """Return one gradient per table, repeated rows summed in order of appearance."""
     by_table: dict[str, list[Gradient]] = {}
     for gradient in gradients:
         by_table.setdefault(gradient.table, []).append(gradient)

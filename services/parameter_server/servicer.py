@@ -14,7 +14,7 @@ from gradmesh.sdk.transport.server import Call
 from gradmesh.services.parameter_server.gate import Kind
 from gradmesh.services.parameter_server.handover import marks_of
 from gradmesh.services.parameter_server.metrics import table_report
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 
 
 @final
@@ -23,13 +23,13 @@ class ParameterServerServicer:
 
     Args:
         store: The rows.
-        check_generation: Raises unless the trainers have had that generation: a made-up one would
-            fence everybody out.
+        check_generation: Raises unless the generation was formed: an invented number would fence
+            all trainers out.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         check_generation: Callable[[int, Deadline], object] = lambda generation, deadline: None,
     ) -> None:
         self._store = store
@@ -51,9 +51,9 @@ class ParameterServerServicer:
         return pb.StartRunResponse()
 
     def inspect_run(self, request: pb.InspectRunRequest, call: Call) -> pb.InspectRunResponse:
-        """Tell how far the run is, with older generations shut out."""
+        """Return the progress of the run, after fencing older generations out."""
         self._check_generation(request.generation, call.deadline)
-        run = self._store.steps.look(request.generation)
+        run = self._store.steps.inspect(request.generation)
         return pb.InspectRunResponse(
             origin=run.origin,
             generation=run.generation,
@@ -64,10 +64,10 @@ class ParameterServerServicer:
     def lookup(self, request: Frame[pb.LookupRequest], call: Call) -> Frame[pb.LookupResponse]:
         """Read rows."""
         message = request.message
-        # Read several times below; protobuf's fields cost more than variables.
+        # Read several times below; fields of protobuf cost more than variables.
         tables = list(message.tables)
         wire = message.wire_rows
-        _check_count(len(request.arrays), len(tables), "one array of ids a table")
+        _check_count(len(request.arrays), len(tables), "one array of ids per table")
         if call.caller.only_reads and (message.HasField("context") or message.HasField("mark")):
             raise call.caller.refuse("take part in contexts and steps")
         rows = self._store.lookup(
@@ -82,13 +82,13 @@ class ParameterServerServicer:
             peek=call.caller.only_reads,
             empty=np.empty if wire else call.empty,
         )
-        self._store.note_asked(tables, request.arrays, message.asked)
+        self._store.count_asked(tables, request.arrays, message.asked)
         if wire:
             rows = [array for part in rows for array in pack(part, wire)]
         return Frame(pb.LookupResponse(), rows)
 
     def refresh(self, request: pb.RefreshRequest, call: Call) -> Frame[pb.RefreshResponse]:
-        """Bring rows that were looked up ahead up to date."""
+        """Return the rows of a prefetch that changed since."""
         refresher = self._store.refresher
         source = request.ahead_context, request.ahead_lookup, call.deadline
         mark = request.mark if request.HasField("mark") else None
@@ -96,7 +96,7 @@ class ParameterServerServicer:
         context = request.context if request.HasField("context") else None
         if request.peek:
             if context is not None:
-                raise InvalidRequest("a peek leaves the lookup where it is; it takes no context")
+                raise InvalidRequest("a peek does not move the lookup; leave the context out")
             rows, count = refresher.peek(
                 *source, epoch=epoch, mark=mark, since=since, empty=call.empty
             )
@@ -113,7 +113,7 @@ class ParameterServerServicer:
         return Frame(pb.RefreshResponse(count=count), rows)
 
     def backward(self, request: Frame[pb.BackwardRequest], call: Call) -> pb.BackwardResponse:
-        """Bring gradients into a context."""
+        """Store the gradients of a lookup in its context."""
         message = request.message
         grads = unpack_all(request.arrays, message.wire_grads)
         borrowed = call.borrowed and not message.wire_grads
@@ -138,7 +138,7 @@ class ParameterServerServicer:
         message = request.message
         arrays, wire = request.arrays, message.wire_grads
         width = 1 + (arrays_per_table(wire) if wire else 1)
-        _check_count(len(arrays), width * len(message.tables), "ids and gradients a table")
+        _check_count(len(arrays), width * len(message.tables), "ids and gradients per table")
         if wire:
             pairs = [
                 (arrays[at], unpack(arrays[at + 1 : at + width], wire))
@@ -151,14 +151,14 @@ class ParameterServerServicer:
                 sender, message.tables, arrays, message.shard_epoch, call.deadline
             )
         except StaleShardMap:
-            # Senders take it for a promise that nothing was applied, and choose a new number.
+            # Senders take it as proof that nothing was applied, and use a new sequence number.
             if not self._store.writer.pushes.has(sender):
                 raise
             applied = False
         return pb.PushResponse(applied=applied)
 
     def inspect_table(self, request: pb.InspectTableRequest, call: Call) -> pb.InspectTableResponse:
-        """Tell what this server holds of a table."""
+        """Return the state of this server's shard of a table."""
         table = self._store.table(request.table, call.deadline)
         return table_report(table)
 
@@ -169,7 +169,7 @@ class ParameterServerServicer:
         step = request.step if request.HasField("step") else None
         if request.shard_epoch:
             self._store.epochs.check(request.shard_epoch, call.deadline)
-        return self._store.copies.begin_snapshot(
+        return self._store.checkpointing.begin_snapshot(
             request.snapshot,
             request.tables,
             step,
@@ -181,32 +181,32 @@ class ParameterServerServicer:
     def read_snapshot(
         self, request: pb.ReadSnapshotRequest, call: Call
     ) -> Frame[pb.ReadSnapshotResponse]:
-        """Read a part of a frozen table."""
-        page, following = self._store.copies.snapshots.read(
+        """Read a page of a frozen table."""
+        page, following = self._store.checkpointing.snapshots.read(
             request.snapshot, request.table, request.cursor, request.max_bytes
         )
         message = pb.ReadSnapshotResponse(next_cursor=following, names=list(page))
         return Frame(message, list(page.values()))
 
     def end_snapshot(self, request: pb.EndSnapshotRequest, call: Call) -> pb.EndSnapshotResponse:
-        """Let a snapshot go."""
-        self._store.copies.snapshots.end(request.snapshot, request.stored)
+        """Release a snapshot."""
+        self._store.checkpointing.snapshots.end(request.snapshot, request.stored)
         return pb.EndSnapshotResponse()
 
     def begin_restore(self, request: pb.BeginRestoreRequest, call: Call) -> pb.BeginRestoreResponse:
         """Empty tables for a restore."""
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
-            self._store.copies.begin_restore(request.restore, request.tables, call.deadline)
+            self._store.checkpointing.begin_restore(request.restore, request.tables, call.deadline)
         return pb.BeginRestoreResponse()
 
     def load_rows(self, request: Frame[pb.LoadRowsRequest], call: Call) -> pb.LoadRowsResponse:
         """Set rows."""
         message = request.message
-        _check_count(len(request.arrays), len(message.names), "one a name")
+        _check_count(len(request.arrays), len(message.names), "one per name")
         _check_count(len(set(message.names)), len(message.names), "each name once")
         arrays = dict(zip(message.names, request.arrays, strict=True))
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
-            self._store.copies.load_rows(
+            self._store.checkpointing.load_rows(
                 message.restore, message.table, message.shard_epoch, arrays, call.deadline
             )
         return pb.LoadRowsResponse()
@@ -214,23 +214,23 @@ class ParameterServerServicer:
     def end_restore(self, request: pb.EndRestoreRequest, call: Call) -> pb.EndRestoreResponse:
         """Open restored tables."""
         with self._store.gate.passing(Kind.CHANGES, call.deadline):
-            self._store.copies.end_restore(request.restore, request.steps, call.deadline)
+            self._store.checkpointing.end_restore(request.restore, request.steps, call.deadline)
         return pb.EndRestoreResponse()
 
     def stage_rows(self, request: Frame[pb.StageRowsRequest], call: Call) -> pb.StageRowsResponse:
-        """Keep rows of a reshard."""
+        """Stage rows of a reshard."""
         message = request.message
-        _check_count(len(request.arrays), len(message.names), "one a name")
+        _check_count(len(request.arrays), len(message.names), "one per name")
         arrays = dict(zip(message.names, request.arrays, strict=True))
         self._store.resharding.stage_rows(message.reshard, message.table, arrays, call.deadline)
         return pb.StageRowsResponse()
 
     def stage_marks(self, request: pb.StageMarksRequest, call: Call) -> pb.StageMarksResponse:
-        """Keep what goes with the rows of a reshard."""
+        """Stage the run state, step counts and dedupe table of a reshard."""
         self._store.resharding.stage_marks(request.reshard, marks_of(request), call.deadline)
         return pb.StageMarksResponse()
 
 
 def _check_count(got: int, want: int, what: str) -> None:
     if got != want:
-        raise InvalidRequest(f"{got} arrays where {want} belong: {what}", got=got, want=want)
+        raise InvalidRequest(f"{got} arrays, {want} are expected: {what}", got=got, want=want)

@@ -1,4 +1,4 @@
-"""The snapshots that clients of a server are reading."""
+"""The snapshots of a server, which clients read page by page."""
 
 import threading
 import time
@@ -14,14 +14,14 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.process import fault
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.table.cut import Block
+from gradmesh.services.parameter_server.table.table_snapshot import Block
 
 Owner: TypeAlias = tuple[str, int]
-"""Name and incarnation of the process that asked for a snapshot; no name where it does not say."""
+"""Name and incarnation of the process that began a snapshot; an empty name if it sent none."""
 
-# What a response carries, unless the caller wants less.
+# Most bytes of a response, unless the caller requests less.
 _PAGE_BYTES = 4 << 20
-# How much longer a snapshot is kept that was read to its end.
+# Factor by which a completely read snapshot is kept longer.
 _PATIENCE = 60
 _GROUPS = (
     ("ids", "rows", "marks", "state."),
@@ -33,7 +33,7 @@ _GROUPS = (
 @final
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """How far one table was read: the newest page is kept, should the caller ask again."""
+    """The read position of one table; the newest page is kept for repeated calls."""
 
     table: TableShard
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -50,10 +50,10 @@ class _Reader:
                 return self.page
             if cursor != self.cursor + 1 or self.ended:
                 raise InvalidRequest(
-                    f"snapshot {snapshot}: part {cursor} after part {self.cursor}; read in order",
+                    f"snapshot {snapshot}: page {cursor} after page {self.cursor}; read in order",
                     snapshot=snapshot,
                 )
-            # Whatever fails below, the parts taken from the table stay in `rest`.
+            # If reading fails below, blocks already read stay in `rest`.
             while self.rest_bytes < max_bytes and not self.ended:
                 block = self.table.changes.read(snapshot, self.piece)
                 self.piece += 1
@@ -75,7 +75,7 @@ class _Reader:
 @final
 @dataclass(slots=True, eq=False)
 class _Session:
-    """One snapshot: armed until its step comes, then frozen."""
+    """One snapshot: armed until its step is applied, then frozen."""
 
     readers: dict[str, _Reader]
     base: str
@@ -88,13 +88,13 @@ class _Session:
 
     @property
     def was_read(self) -> bool:
-        """Whether all of it was read: then it holds little, and waits for other servers."""
+        """Whether it was read to its end; it then holds little memory until it is released."""
         return self.frozen and all(reader.ended for reader in self.readers.values())
 
 
 @final
 class Snapshots:
-    """All snapshots of one server. `begin` and `reach` are called under the store's lock.
+    """All snapshots of one server. `begin` and `reach` are called under the steps' lock.
 
     Args:
         clock: Monotonic seconds, replaced in tests.
@@ -114,13 +114,13 @@ class Snapshots:
         run: Run,
         owner: Owner = ("", 0),
     ) -> pb.BeginSnapshotResponse:
-        """Freeze tables now, or when the run reaches a step; the same again only reports.
+        """Freeze tables now, or when the run reaches a step; a repeated call only reports.
 
-        Those that a former process of the owner's name has left are let go.
+        Releases the snapshots of older incarnations of the owner.
 
         Raises:
             ShardNotReady: Another snapshot of a table is under way.
-            BaseLost: What changed since the base is not known.
+            BaseLost: The changes since the base are not recorded.
         """
         if not name or not tables:
             raise InvalidRequest("a snapshot needs a name and tables; set both")
@@ -140,7 +140,7 @@ class Snapshots:
         return self._report(name, session, run)
 
     def reach(self, run: Run) -> None:
-        """Freeze what waits for the step that the run has just come to."""
+        """Freeze the snapshots that wait for the step just applied."""
         with self._lock:
             due = [
                 (name, session)
@@ -153,17 +153,18 @@ class Snapshots:
             try:
                 self._freeze(name, session, run)
             except (ShardNotReady, BaseLost):
-                # Another one came first. The step must go on; whoever waits asks again and hears.
+                # Another snapshot began first. The step must continue; the client gets the error
+                # when it repeats its call.
                 self.end(name, stored=False)
 
     def drop_armed(self) -> None:
-        """Forget those that wait for a step: the tables that they would freeze are others now."""
+        """Drop the snapshots that wait for a step: a reshard has replaced their tables."""
         with self._lock:
             self._sessions = {n: held for n, held in self._sessions.items() if held.frozen}
 
     @property
     def count(self) -> int:
-        """How many are being read, or wait to be."""
+        """Number of snapshots."""
         return len(self._sessions)
 
     def _freeze(self, name: str, session: _Session, run: Run) -> None:
@@ -194,8 +195,8 @@ class Snapshots:
         """Return a page of a table, and the cursor of the next; 0 at the end.
 
         Raises:
-            SnapshotLost: The snapshot is over.
-            InvalidRequest: The table is none of it, or the cursor is not the next.
+            SnapshotLost: The snapshot has ended.
+            InvalidRequest: The table is not in it, or the cursor is not the next.
         """
         session = self._find(name)
         if session is None or not session.frozen:
@@ -209,10 +210,10 @@ class Snapshots:
         return page, 0 if reader.ended else cursor + 1
 
     def end(self, name: str, stored: bool) -> None:
-        """Let a snapshot go.
+        """Release a snapshot.
 
         Raises:
-            SnapshotLost: It was to be a base, and is gone.
+            SnapshotLost: It was stored as a base, but had ended.
         """
         session = self._find(name)
         if session is None:
@@ -223,12 +224,12 @@ class Snapshots:
             self._sessions.pop(name, None)
 
     def openers(self) -> dict[Owner, int]:
-        """Return who has snapshots here; they are no contexts, so that none is counted."""
+        """Return the owners of snapshots, each with 0: snapshots do not count as contexts."""
         with self._lock:
             return {session.owner: 0 for session in self._sessions.values() if session.owner[0]}
 
     def drop_worker(self, name: str, incarnation: int) -> int:
-        """Let the snapshots of a process go that is gone; return how many."""
+        """Release the snapshots of a lost process; return how many."""
         return self._release(lambda held: held == (name, incarnation))
 
     def _release(self, is_gone: Callable[[Owner], bool]) -> int:
@@ -239,7 +240,7 @@ class Snapshots:
         return len(gone)
 
     def release_idle(self, idle_s: float) -> int:
-        """Let those go that nobody has read for so long; return how many."""
+        """Release the snapshots unread for `idle_s`; return how many."""
         with self._lock:
             now = self._clock()
             idle = [
@@ -261,7 +262,7 @@ def _size(block: Block) -> int:
 
 
 def slices(block: Block, max_bytes: int) -> Iterator[Block]:
-    """Yield a block in parts, none with more bytes; arrays that belong together stay so."""
+    """Yield a block in slices of at most `max_bytes`; arrays of one group stay together."""
     for prefixes in _GROUPS:
         group = {n: array for n, array in block.items() if n.startswith(prefixes)}
         if not group:
@@ -273,6 +274,6 @@ def slices(block: Block, max_bytes: int) -> Iterator[Block]:
 
 
 def joined(blocks: list[Block]) -> Block:
-    """Return one block of several."""
+    """Return several blocks as one."""
     names = dict.fromkeys(name for block in blocks for name in block)
     return {name: np.concatenate([b[name] for b in blocks if name in b]) for name in names}

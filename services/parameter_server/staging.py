@@ -1,4 +1,4 @@
-"""Tables as they will be when a reshard is through: what other servers have sent so far."""
+"""The staged tables of a reshard: rows from other servers, until the new map is current."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -13,28 +13,28 @@ from gradmesh.protos.sharding import BUCKETS
 from gradmesh.services.parameter_server.log.record import MarksStaged, MoveBegun, TableMade
 from gradmesh.services.parameter_server.table import Budget, TableShard
 
-# What a table keeps for buckets travels with rows, and is set by itself.
+# State per bucket is sent with rows, and set separately.
 _OF_BUCKETS = ("buckets", "clocks", "counters", "uses")
 
 
 @final
 class Staging:
-    """One server's part in a reshard. Its calls are made one at a time.
+    """The staged tables of one server in a reshard. Calls are serialised by the caller.
 
     Args:
-        begun: What the reshard makes of this server.
-        budget: Memory for its tables to come.
+        begun: The buckets of this server after the reshard.
+        budget: Memory for the staged tables.
         build: Makes a table without rows.
 
     Attributes:
         begun: As given.
         budget: As given.
-        tables: The tables to come, by name.
-        made: What they are.
-        marks: What goes with the rows, by the server that sent it.
-        noted: Tables whose beginning is in the log.
-        has_kept: Whether rows that stay are in the tables to come already, but for tables that
-            count uses.
+        tables: The staged tables, by name.
+        made: Their specifications and buckets.
+        marks: Run state, step counts and dedupe table, by the server that sent them.
+        logged: Tables whose creation is in the log.
+        has_kept: Whether the rows that stay are already in the staged tables, except those of
+            tables that count uses.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Staging:
         self.tables: dict[str, TableShard] = {}
         self.made: dict[str, TableMade] = {}
         self.marks: dict[str, MarksStaged] = {}
-        self.noted: set[str] = set()
+        self.logged: set[str] = set()
         self.has_kept = False
 
     def table(self, spec: table_pb2.TableSpec) -> TableShard:
-        """Return a table to come, made at first use.
+        """Return a staged table, made at first use.
 
         Raises:
             StoreFull: It does not fit.
@@ -65,15 +65,15 @@ class Staging:
         return self.tables[spec.name]
 
     def check_room(self, held: Sequence[TableShard]) -> None:
-        """Return if rows that stay and have not been copied will fit beside those that have come.
+        """Check that the rows that stay and are not copied yet fit beside the staged ones.
 
         Raises:
-            StoreFull: They will not.
+            StoreFull: They do not fit.
         """
         kept = int(bits(self.begun.kept).sum())
         others = 0
         for old in held if kept else ():
-            table = self.table(old.spec)  # memory of fixed rows is taken with it
+            table = self.table(old.spec)  # takes the memory of fixed rows
             if old.counts_uses and not table.spec.hot_bytes:
                 rows = old.row_count * kept // max(1, old.buckets)
                 need = int(rows * table.expected_row_bytes)
@@ -82,7 +82,7 @@ class Staging:
 
     @contextlib.contextmanager
     def over_budget(self) -> Iterator[None]:
-        """Let rows be taken over that were found to fit: it is too late for a refusal."""
+        """Lift the limit while rows that were found to fit are copied: refusal is too late."""
         limit, self.budget.max_bytes = self.budget.max_bytes, 1 << 62
         try:
             yield
@@ -90,25 +90,25 @@ class Staging:
             self.budget.max_bytes = limit
 
     def take_over(self, old: TableShard) -> None:
-        """Copy the rows that stay, unless that was done; nothing changes them meanwhile."""
+        """Copy the rows that stay, unless they were copied; nothing changes them meanwhile."""
         kept = bits(self.begun.kept)
         if not kept.any():
             return
-        table, outflow = self.table(old.spec), old.changes.outflow
+        table, migration = self.table(old.spec), old.changes.migration
         table.steps = max(table.steps, old.steps)
         if self.has_kept and not old.counts_uses:
             return
-        for number in range(outflow.pieces):
-            self._fill(table, outflow.piece(number, kept))
-        self._fill(table, outflow.memory(kept))
+        for number in range(migration.pieces):
+            self._fill(table, migration.piece(number, kept))
+        self._fill(table, migration.memory(kept))
 
     @staticmethod
     def _fill(table: TableShard, block: dict[str, Array]) -> None:
         if block:
             fill(table, block)
 
-    def note_steps(self) -> None:
-        """Have the tables to come count as many steps as those that their rows come from."""
+    def adopt_steps(self) -> None:
+        """Set the step counts of staged tables to those of their source servers."""
         for marks in self.marks.values():
             for name, steps in marks.steps.items():
                 if name in self.tables:
@@ -116,7 +116,7 @@ class Staging:
 
 
 def fill(table: TableShard, block: dict[str, Array]) -> None:
-    """Set rows of a table, and what it keeps for buckets.
+    """Set rows of a table, and its state per bucket.
 
     Raises:
         InvalidRequest: The arrays do not fit.

@@ -1,10 +1,10 @@
 """The run on a server: calls that wait for it, and steps on every server or on none.
 
-A rank's `Apply` is answered when the step is *prepared* here: every rank's gradients are merged and
-in the log. So whoever has the answers of all servers knows that the step cannot be lost, and with
-its next message, which names a later step, every server learns that too and applies it before it
-serves. A step that not all servers have prepared was seen by nobody, and is dropped when the next
-generation begins: not one byte has changed for it.
+A step has two phases. A rank's `Apply` returns when the step is *prepared* here: the gradients of
+all ranks are merged and in the log. A trainer whose `Apply` returned from all servers names a later
+step in its next message. That message carries the commit: each server applies the prepared step
+before it serves the message. A step that some server has not prepared is applied on no server, and
+is dropped when the next generation begins.
 """
 
 import logging
@@ -41,16 +41,16 @@ class Steps:
 
     Args:
         name: Name of this server.
-        contexts: Where gradients are until their step.
+        contexts: Where gradients are pending until their step.
         writer: Writes records and changes rows.
-        max_waiters: Calls that may wait at once, so that they cannot keep the very gradients out
-            that they wait for.
+        max_waiters: Calls that may wait at once. Bounded, so that threads stay free for the
+            gradients that they wait for.
 
     Attributes:
         changed: Guards the run; notified when a step is prepared or applied, or a run ends.
-        run: The current one.
-        waiters: Calls that wait.
-        reached: Told of the run after each step.
+        run: The current run.
+        waiters: Number of calls that wait.
+        on_step: Called with the run after each step.
         alone: Whether no other server has to prepare a step.
     """
 
@@ -66,20 +66,20 @@ class Steps:
         self._contexts = contexts
         self._writer = writer
         self._max_waiters = max_waiters
-        self.reached: Callable[[Run], object] = lambda run: None
+        self.on_step: Callable[[Run], object] = lambda run: None
         self.changed = threading.Condition()
         self.run = Run()
         self.waiters = 0
         self.alone = True
         self._prepared_number = 0
         self._fence = 0
-        # Steps that some rank has begun here, and those that may begin; all of them if None.
+        # Number of steps that some rank has begun here, and of those that may begin; None: all.
         self._begun = 0
         self._hold: int | None = None
         self._closed = False
 
     def fence(self, generation: int) -> None:
-        """Take notice of the trainers' current generation; waits of an older run end."""
+        """Fence out the generations before a number; waits of older runs end."""
         with self.changed:
             self._raise_fence(generation)
 
@@ -89,10 +89,10 @@ class Steps:
             self.changed.notify_all()
 
     def resume_after_restart(self) -> None:
-        """Shut out the generation that the former process was part of.
+        """Fence out the generation that the former process was in.
 
-        Gradients that were brought to it and not prepared are gone, so its steps cannot go on: a
-        newer generation begins where all servers are.
+        Its pending gradients that were not prepared are lost, so its steps cannot continue. The
+        next generation begins at the step that all servers have.
         """
         with self.changed:
             if self.run.generation:
@@ -104,8 +104,8 @@ class Steps:
             self._closed = True
             self.changed.notify_all()
 
-    def look(self, generation: int) -> Run:
-        """Return the run after shutting out every generation before the caller's.
+    def inspect(self, generation: int) -> Run:
+        """Return the run after fencing out every generation before the caller's.
 
         Raises:
             StaleGeneration: A newer generation began.
@@ -116,7 +116,7 @@ class Steps:
             return self.run
 
     def check_generation(self, generation: int) -> None:
-        """Return if a generation may begin a run; called under the lock.
+        """Raise unless a generation may begin a run; called under the lock.
 
         Raises:
             StaleGeneration: A newer one began.
@@ -124,13 +124,13 @@ class Steps:
         current = max(self.run.generation, self._fence)
         if generation < current:
             raise StaleGeneration(
-                f"generation {generation} is over, {current} is current; join again",
+                f"generation {generation} has ended, {current} is current; join again",
                 generation=generation,
                 current=current,
             )
 
     def has_begun(self, generation: int, world_size: int) -> bool:
-        """Tell whether a generation's run has begun; called under the lock.
+        """Return whether a generation's run has begun; called under the lock.
 
         Raises:
             StaleGeneration: A newer one began.
@@ -148,15 +148,14 @@ class Steps:
         return True
 
     def begin(self, begun: RunBegun) -> None:
-        """Begin a run, or go on with one in a new generation; called under the lock.
+        """Begin a run, or resume one in a new generation; called under the lock.
 
         Raises:
-            RunLost: The run that shall go on is not here, or not at that step.
+            RunLost: The run to resume is not here, or not at that step.
         """
-        goes_on = begun.origin != begun.generation
-        if goes_on:
-            self._settle(begun)
-        self._writer.note(begun, ())
+        if begun.origin != begun.generation:
+            self._resume_run(begun)
+        self._writer.log_record(begun, ())
         self.run = Run(
             begun.generation,
             begun.world_size,
@@ -167,8 +166,8 @@ class Steps:
         self._begun = begun.steps
         self.changed.notify_all()
 
-    def _settle(self, begun: RunBegun) -> None:
-        """Bring the rows to the step that all servers have prepared."""
+    def _resume_run(self, begun: RunBegun) -> None:
+        """Commit or abort the prepared step, so that all servers are at the same step."""
         run, steps = self.run, begun.steps
         if run.origin != begun.origin or not run.applied_steps <= steps <= run.prepared_steps:
             raise RunLost(
@@ -182,7 +181,7 @@ class Steps:
         if steps > run.applied_steps:
             self._commit()
         elif run.prepared is not None:
-            self._writer.note(StepAborted(run.applied_steps), ())
+            self._writer.log_record(StepAborted(run.applied_steps), ())
             run.prepared = None
 
     def wait_to_begin(
@@ -192,12 +191,14 @@ class Steps:
         ahead: bool = False,
         peek: bool = False,
     ) -> None:
-        """Return when the rows are those that a step begins with; at once if ahead of it.
+        """Wait until a step may begin; a prefetch (`ahead`) does not wait.
 
-        It then has begun, unless somebody only has a look at the rows.
+        A step may begin when all earlier steps are applied, or within the staleness of the run.
+
+        The step is then recorded as begun, unless the caller only peeks.
 
         Raises:
-            StaleGeneration: The mark is of another generation.
+            StaleGeneration: The step mark is of another generation.
             StepPending: An earlier step did not complete in time.
         """
         self._wait_until(lambda: ahead or self._may_begin(mark, peek), mark, deadline)
@@ -213,20 +214,20 @@ class Steps:
         return self._hold is not None and mark.step >= self._hold
 
     def stop(self) -> tuple[int, int]:
-        """Let no step begin that has not begun here; return how many have, and the run's origin."""
+        """Let no further step begin; return the number of begun steps and the run's origin."""
         with self.changed:
             self._hold = max(self._begun, self.run.prepared_steps)
             return self._hold, self.run.origin
 
     def hold_at(self, step: int, timeout_s: float) -> tuple[bool, int]:
-        """Let the steps before one begin.
+        """Let the steps before `step` begin, and wait until they are prepared.
 
         Args:
-            step: The first that may not begin.
-            timeout_s: How long to wait for the others to be prepared.
+            step: The first step that may not begin.
+            timeout_s: How long to wait.
 
         Returns:
-            Whether all of them are prepared, and the generation that the run is in.
+            Whether all of them are prepared, and the generation of the run.
         """
         with self.changed:
             self._hold = step
@@ -235,7 +236,7 @@ class Steps:
             return done, self.run.generation
 
     def finish(self, step: int) -> None:
-        """Apply the last step before one that may not begin: all servers have prepared it.
+        """Apply the last step before `step`; all servers have prepared it.
 
         Raises:
             RunLost: Another run has begun.
@@ -251,17 +252,17 @@ class Steps:
                     worker=self._name,
                 )
 
-    def go_on(self) -> None:
-        """Let every step begin; may be called twice."""
+    def release(self) -> None:
+        """Let every step begin again; may be called twice."""
         with self.changed:
             self._hold = None
             self.changed.notify_all()
 
     def wait_prepared(self, mark: context_pb2.StepMark, deadline: Deadline) -> None:
-        """Return when a step cannot be lost here.
+        """Wait until a step is prepared here and its record is durable.
 
         Raises:
-            StaleGeneration: The generation is over; whether the step counts, the next one knows.
+            StaleGeneration: The generation ended; the next one decides whether the step counts.
             StepPending: Gradients are missing.
         """
         if self.run.staleness is None:
@@ -277,7 +278,7 @@ class Steps:
             try:
                 while True:
                     self.check(mark)
-                    self._learn(mark)
+                    self._commit_if_confirmed(mark)
                     if is_true():
                         return
                     if self._closed:
@@ -293,39 +294,38 @@ class Steps:
                 self.waiters -= 1
 
     def check(self, mark: context_pb2.StepMark) -> None:
-        """Return if a mark is of the current run and generation; called under the lock.
+        """Raise unless a mark is of the current run and generation; called under the lock.
 
         Raises:
-            StaleGeneration: It is not.
+            StaleGeneration: It is of another generation.
         """
         self.run.check(mark)
         if mark.generation < self._fence:
             raise StaleGeneration(
-                f"generation {mark.generation} is over, {self._fence} is current; join again",
+                f"generation {mark.generation} has ended, {self._fence} is current; join again",
                 generation=mark.generation,
                 current=self._fence,
             )
 
-    def _learn(self, mark: context_pb2.StepMark) -> None:
-        """Apply what is prepared if a mark shows that all servers have prepared it."""
+    def _commit_if_confirmed(self, mark: context_pb2.StepMark) -> None:
+        """Apply the prepared step if a later step number shows that all servers prepared it."""
         if mark.step > self.run.applied_steps and self.run.prepared is not None:
             self._commit()
 
     def contribute(self, context: context_pb2.ContextId, mark: context_pb2.StepMark) -> int:
-        """Take a rank's gradients of a step; return how many steps are prepared here.
+        """Stage a rank's gradients of a step; return the number of steps prepared here.
 
         Raises:
-            StaleGeneration: The mark is of another generation.
-            StaleShardMap: The step begins when buckets have changed hands.
+            StaleGeneration: The step mark is of another generation.
+            StaleShardMap: The step begins after a reshard.
             StepPending: The step is too far ahead.
         """
         with self.changed:
             self.check(mark)
-            self._learn(mark)
+            self._commit_if_confirmed(mark)
             if self._is_held(mark):
                 raise StaleShardMap(
-                    f"step {mark.step} begins when buckets have changed hands; fetch the shard map "
-                    "and ask again",
+                    f"step {mark.step} begins after a reshard; fetch the shard map and ask again",
                     step=mark.step,
                 )
             self._begun = max(self._begun, mark.step + 1)
@@ -333,7 +333,7 @@ class Steps:
                 return self._contribute_own(context, mark)
             if not self.run.has(mark):
                 self.run.check_ahead(mark)
-                self.run.stage(mark, self._contexts.take(context).gradients())
+                self.run.stage(mark, self._contexts.take_gradients(context).gradients())
                 fault.point("staged", mark.step)
             self._prepare()
             return self.run.prepared_steps
@@ -343,7 +343,7 @@ class Steps:
         if not self.run.has(mark):
             self._writer.apply_context(context, mark)
             self.run.advance(mark.rank, mark.step + 1)
-            self.reached(self.run)
+            self.on_step(self.run)
             self.changed.notify_all()
         return self.run.own_steps[mark.rank]
 
@@ -353,26 +353,26 @@ class Steps:
             record = StepPrepared(self.run.applied_steps, tables, self.alone)
             fault.point("before-prepare", self.run.applied_steps)
             try:
-                self._prepared_number = self._writer.note(record, merged)
+                self._prepared_number = self._writer.log_record(record, merged)
             except BaseException:
-                self.run.prepared = None  # the ranks ask again
+                self.run.prepared = None  # the ranks repeat the call
                 raise
             fault.point("prepared", self.run.applied_steps)
             if self.alone:
-                self._commit(noted=True)
+                self._commit(logged=True)
             self.changed.notify_all()
 
     def commit(self, mark: context_pb2.StepMark) -> int:
-        """Apply a step that all servers have prepared; return how many are applied.
+        """Apply a step that all servers have prepared; return the number of applied steps.
 
         Raises:
-            StaleGeneration: The mark is of another generation.
+            StaleGeneration: The step mark is of another generation.
             StepPending: The step is not prepared here.
         """
         with self.changed:
             self.check(mark)
             if self.run.staleness is not None:
-                return self.run.applied_steps  # each step is applied when it comes
+                return self.run.applied_steps  # steps are applied when they arrive
             if mark.step >= self.run.prepared_steps:
                 raise StepPending(
                     f"{self._name} has not prepared step {mark.step}: some trainer's gradients "
@@ -381,16 +381,16 @@ class Steps:
                 )
             if mark.step >= self.run.applied_steps:
                 self._commit()
-            # Whoever says so will read outside of the run, also after a restart.
+            # The caller will read outside the run, and this server may restart before that.
             self._writer.flush()
             return self.run.applied_steps
 
-    def _commit(self, noted: bool = False) -> None:
+    def _commit(self, logged: bool = False) -> None:
         step, gradients = self.run.applied_steps, self.run.prepared
         assert gradients is not None
         fault.point("before-commit", step)
-        self._writer.commit(step, gradients, noted=noted)
+        self._writer.commit(step, gradients, logged=logged)
         self.run.commit()
         fault.point("committed", step)
-        self.reached(self.run)
+        self.on_step(self.run)
         self.changed.notify_all()

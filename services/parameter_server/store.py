@@ -1,8 +1,8 @@
-"""The rows of one server and the rules by which they change. No network in here.
+"""The rows of one server and the rules by which they change. No network.
 
-Lookups of different tables run side by side; a table's rows are locked while they are read or
+Lookups of different tables run in parallel; a table's rows are locked while they are read or
 changed. In a run, a lookup for step t waits until every step before t is applied here. With a log,
-whatever changes rows does so in turn, and is written before anybody hears that it happened.
+changes of rows are serialised, and each is written to the log before it is acknowledged.
 """
 
 import logging
@@ -20,37 +20,42 @@ from gradmesh.protos.frame import Array
 from gradmesh.protos.sharding import ShardMap
 from gradmesh.sdk.transport.call import ArrayAllocator
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.checkpoint import Copies
-from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Gradient, Part
+from gradmesh.services.parameter_server.checkpoint import Checkpointing
+from gradmesh.services.parameter_server.contexts import (
+    Contexts,
+    Gradient,
+    PrefetchedLookup,
+    TableLookup,
+)
 from gradmesh.services.parameter_server.gate import Epochs, Gate, Kind, kind_of_lookup
-from gradmesh.services.parameter_server.log.log import Log, in_turn
+from gradmesh.services.parameter_server.log.log import Log, append_lock_of
 from gradmesh.services.parameter_server.log.record import RunBegun
 from gradmesh.services.parameter_server.refresher import Refresher
-from gradmesh.services.parameter_server.registry import Shelf
+from gradmesh.services.parameter_server.registry import TableRegistry
 from gradmesh.services.parameter_server.resharding import Resharding
-from gradmesh.services.parameter_server.run import check_sensible
+from gradmesh.services.parameter_server.run import check_run
 from gradmesh.services.parameter_server.steps import Steps
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.versions import Stamps
+from gradmesh.services.parameter_server.versions import RowVersions
 from gradmesh.services.parameter_server.writer import Writer
 
 _log = logging.getLogger(__name__)
 
 
 @final
-class Store:
+class TableStore:
     """All tables of one server.
 
     Args:
         name: Name of this server.
-        describe: Returns a table's specification; asked once a table.
+        describe: Returns a table's specification; called once per table.
         shard_map: Returns the current shard map; given the epoch that a caller used, if any.
         max_bytes: Memory that the tables may take together.
-        max_waiters: Lookups that may wait for a step at once, so that they cannot keep the very
-            gradients out that they wait for.
+        max_waiters: Lookups that may wait for a step at once. Bounded, so that threads stay free
+            for the gradients that they wait for.
         ssd_path: Directory for rows that are not hot; None for none.
-        max_ssd_bytes: How much of it each table may take.
-        log: Where changes are written; None for nowhere.
+        max_ssd_bytes: Most bytes of it per table.
+        log: Where changes are written; None for none.
     """
 
     def __init__(
@@ -70,8 +75,8 @@ class Store:
         self.log = log
         self.gate = Gate(name, max_waiters)
         self.contexts = Contexts()
-        self._stamps = Stamps()
-        self.shelf = Shelf(
+        self._versions = RowVersions()
+        self.registry = TableRegistry(
             name,
             describe,
             shard_map,
@@ -80,8 +85,8 @@ class Store:
             max_ssd_bytes=max_ssd_bytes,
             log=log,
         )
-        self.epochs = Epochs(name, shard_map, self.shelf)
-        self.writer = Writer(self.shelf, self.contexts, self._stamps, log)
+        self.epochs = Epochs(name, shard_map, self.registry)
+        self.writer = Writer(self.registry, self.contexts, self._versions, log)
         self.steps = Steps(
             name,
             self.contexts,
@@ -89,19 +94,30 @@ class Store:
             max_waiters=max_waiters,
         )
         self.refresher = Refresher(
-            self.shelf, self.steps, self.contexts, self._stamps, self.writer, self.epochs, self.gate
-        )
-        self.copies = Copies(
-            self.steps, self.shelf.find, self.epochs.check, self.contexts, log, self._stamps.forget
-        )
-        self.steps.reached = self.copies.reach
-        self.resharding = Resharding(
-            self.shelf,
+            self.registry,
             self.steps,
             self.contexts,
-            self._stamps,
+            self._versions,
             self.writer,
-            self.copies,
+            self.epochs,
+            self.gate,
+        )
+        self.checkpointing = Checkpointing(
+            self.steps,
+            self.registry.find,
+            self.epochs.check,
+            self.contexts,
+            log,
+            self._versions.invalidate,
+        )
+        self.steps.on_step = self.checkpointing.reach
+        self.resharding = Resharding(
+            self.registry,
+            self.steps,
+            self.contexts,
+            self._versions,
+            self.writer,
+            self.checkpointing,
             self.epochs,
             log,
         )
@@ -110,12 +126,12 @@ class Store:
         """Return this server's shard of a table, made at first use.
 
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: The table does not exist.
             StoreFull: Its rows do not fit.
             ShardNotReady: It is being restored.
         """
-        self.copies.restores.check_open(name)
-        return self.shelf.find(name, deadline)
+        self.checkpointing.restores.check_open(name)
+        return self.registry.find(name, deadline)
 
     def start_run(
         self,
@@ -129,30 +145,30 @@ class Store:
         keep_rows: bool = False,
         staleness: int | None = None,
     ) -> None:
-        """Begin a run, or go on with one; once a generation.
+        """Begin a run, or resume one; once per generation.
 
         Args:
-            generation: Of the trainers.
-            world_size: How many they are.
+            generation: Generation of the trainers.
+            world_size: Number of trainers.
             tables: Tables of the run.
-            deadline: Of the call.
-            origin: Generation in which the run began that goes on; 0 for a new one, whose tables go
-                back to their initial rows.
-            steps: Steps that the run has behind it.
-            keep_rows: Whether a new run begins with the rows that are here.
+            deadline: Deadline of the call.
+            origin: Generation in which the resumed run began; 0 for a new run, which resets its
+                tables to their initial rows.
+            steps: Steps that the run has completed.
+            keep_rows: Whether a new run begins with the current rows.
             staleness: Steps that a rank may be ahead; None for a synchronous run.
 
         Raises:
             StaleGeneration: A newer generation began.
-            RunLost: The run that shall go on is not here, or not at that step.
-            InvalidRequest: It began with another number of trainers, or there are none.
+            RunLost: The run to resume is not here, or not at that step.
+            InvalidRequest: It began with another number of trainers, or with none.
         """
-        check_sensible(generation, world_size, origin)
+        check_run(generation, world_size, origin)
         with self.steps.changed:
             if self.steps.has_begun(generation, world_size):
                 return
         with self.gate.passing(Kind.CHANGES, deadline):
-            held = [self.shelf.find(name, deadline) for name in tables]
+            held = [self.registry.find(name, deadline) for name in tables]
             alone = len(self._shard_map(None, deadline).names) == 1
             reset = [] if origin or keep_rows else held
             names = [table.name for table in reset]
@@ -164,19 +180,19 @@ class Store:
         )
 
     def _begin_run(self, begun: RunBegun, reset: Sequence[TableShard], alone: bool) -> None:
-        with self.steps.changed, in_turn(self.log):
+        with self.steps.changed, append_lock_of(self.log):
             if self.steps.has_begun(begun.generation, begun.world_size):
                 return
             self.steps.alone = alone
             self.steps.begin(begun)
             self.contexts.release_all()
-            self.copies.restores.drop(begun.reset)
+            self.checkpointing.restores.drop(begun.reset)
             for table in reset:
                 table.reset()
-                self._stamps.forget(table.name)
+                self._versions.invalidate(table.name)
 
     def fence(self, generation: int) -> None:
-        """Take notice of the trainers' current generation; waits of an older run end."""
+        """Fence out the generations before a number; waits of older runs end."""
         self.steps.fence(generation)
 
     def close(self) -> None:
@@ -198,38 +214,40 @@ class Store:
         peek: bool = False,
         empty: ArrayAllocator = np.empty,
     ) -> list[Array]:
-        """Return the rows of several tables, in memory that `empty` gives.
+        """Return the rows of several tables, in memory that `empty` allocates.
 
-        Those of now if they are wanted ahead of the step. A peek changes nothing: rows that are not
-        there read as they would begin.
+        A prefetch (`ahead`) returns the current rows without waiting for its step. A peek changes
+        nothing: a missing row reads as its initial row.
 
         Raises:
-            InvalidRequest: They are wanted ahead without a context.
+            InvalidRequest: A prefetch has no context.
             StaleShardMap: The ids were routed with another map.
-            StaleGeneration: The mark is of another generation.
+            StaleGeneration: The step mark is of another generation.
             StepPending: An earlier step did not complete in time.
         """
         self.epochs.check(epoch, deadline)
         if context is not None:
             self.contexts.check(context)
         elif ahead:
-            raise InvalidRequest("a lookup ahead of its step takes a context; set one")
+            raise InvalidRequest("a lookup ahead of its step needs a context; set one")
         if mark is not None:
             self.steps.wait_to_begin(mark, deadline, ahead)
         tables = [self.table(name, deadline) for name in names]
         begins = context is not None and mark is None and not self.contexts.is_open(context)
         with self.gate.passing(kind_of_lookup(tables, begins=begins, peek=ahead or peek), deadline):
             self.epochs.recheck(epoch)
-            # Before the rows are read: what changes in between comes with the refresh.
-            count = self._stamps.watch(names) if ahead else 0
+            # Before the rows are read: a change in between is sent with the refresh.
+            count = self._versions.watch(names) if ahead else 0
             parts = [
-                Part(table.name, table.slots_of(wanted), table.steps)
+                TableLookup(table.name, table.slots_of(wanted), table.steps)
                 for table, wanted in zip(tables, ids, strict=True)
             ]
-            # A table alone makes all of its rows or none.
+            # A single table makes all of its rows or none.
             if not ahead and not peek and len(parts) > 1:
-                self.shelf.check_room([(self.shelf[part.table], part.slots) for part in parts])
-            # What is read ahead is used when its step comes.
+                self.registry.check_room(
+                    [(self.registry[part.table], part.slots) for part in parts]
+                )
+            # Rows of a prefetch are used when their step begins.
             rows = [
                 self.writer.read(
                     table,
@@ -240,9 +258,9 @@ class Store:
                 for table, part in zip(tables, parts, strict=True)
             ]
             if ahead and context is not None:
-                self.contexts.remember_ahead(context, number, Ahead(parts, count))
+                self.contexts.add_prefetch(context, number, PrefetchedLookup(parts, count))
             elif context is not None:
-                self.contexts.remember(context, number, parts)
+                self.contexts.add_lookup(context, number, parts)
             return rows
 
     def backward(
@@ -253,32 +271,32 @@ class Store:
         borrowed: bool = False,
         pass_number: int = 0,
     ) -> None:
-        """Keep the gradients of a former lookup until they are applied.
+        """Store the gradients of an earlier lookup until they are applied.
 
         Args:
             context: The context.
-            number: Of the lookup.
-            grads: For each of its tables.
-            borrowed: Whether the arrays are gone when this returns, so that they must be copied.
-            pass_number: Of the backward pass within the context.
+            number: Number of the lookup.
+            grads: Gradients for each of its tables.
+            borrowed: Whether the arrays are valid only during the call, so that they are copied.
+            pass_number: Number of the backward pass within the context.
 
         Raises:
             LookupNotFound: The context made no such lookup here.
-            InvalidRequest: The gradients do not fit the rows, or are no numbers.
+            InvalidRequest: The gradients do not fit the rows, or are not finite.
         """
         parts = self.contexts.parts(context, number)
         if len(parts) != len(grads):
             raise InvalidRequest(
-                f"{len(grads)} gradients for a lookup of {len(parts)} tables; send one a table",
+                f"{len(grads)} gradients for a lookup of {len(parts)} tables; send one per table",
                 got=len(grads),
                 want=len(parts),
             )
         fitting = [
-            self.shelf[part.table].check_grads(part.slots, rows)
+            self.registry[part.table].check_grads(part.slots, rows)
             for part, rows in zip(parts, grads, strict=True)
         ]
         kept = [rows.copy() for rows in fitting] if borrowed else fitting
-        self.contexts.give_back(context, number, kept, pass_number)
+        self.contexts.add_gradients(context, number, kept, pass_number)
 
     def apply(
         self,
@@ -293,16 +311,16 @@ class Store:
 
         Args:
             context: The context.
-            mark: Its place in a run; None to apply it at once.
-            deadline: Until when to wait until the step cannot be lost here; None does not wait.
-            returned: How many lookups must have their gradients here; None does not check.
-            failed: Backward passes whose gradients do not count.
+            mark: Generation, rank and step number in a run; None to apply at once.
+            deadline: How long to wait until the step is prepared here; None does not wait.
+            returned: Number of lookups that must have gradients here; None does not check.
+            failed: Backward passes whose gradients are dropped.
 
         Returns:
-            How many steps of the run are prepared here.
+            Number of steps of the run that are prepared here.
 
         Raises:
-            LookupNotFound: Gradients that were brought here are gone.
+            LookupNotFound: Pending gradients of the context are lost.
         """
         if failed:
             self.contexts.drop_passes(context, failed)
@@ -310,7 +328,7 @@ class Store:
             self.contexts.check_returned(context, returned)
         if mark is None:
             with self.gate.passing(Kind.CHANGES, deadline or Deadline.after(0.0)):
-                # Those that were looked up before buckets changed hands are gone.
+                # A reshard meanwhile drops the lookups before it.
                 if returned is not None:
                     self.contexts.check_returned(context, returned)
                 self.writer.wait(self.writer.apply_context(context))
@@ -328,7 +346,7 @@ class Store:
         epoch: int,
         deadline: Deadline,
     ) -> bool:
-        """Apply gradients outside any context; return False when they had been applied before.
+        """Apply gradients outside any context; return False if they were applied before.
 
         Raises:
             InvalidRequest: Ids are repeated, or gradients do not fit; nothing is applied.
@@ -347,16 +365,16 @@ class Store:
                 gradients.append(Gradient(table.name, slots, table.check_grads(slots, rows)))
             return self.writer.push(sender, gradients)
 
-    def note_asked(self, names: Sequence[str], ids: Sequence[Array], asked: Sequence[int]) -> None:
-        """Count ids that callers wanted, before they removed repeated ones; unsaid, none were."""
+    def count_asked(self, names: Sequence[str], ids: Sequence[Array], asked: Sequence[int]) -> None:
+        """Count requested ids including repeated ones; without `asked`, none were repeated."""
         for name, count in zip(names, asked or [some.size for some in ids], strict=False):
-            self.shelf[name].figures.asked += count
+            self.registry[name].stats.asked += count
 
     def lag_steps(self) -> int:
-        """Return how many steps of the run have begun here and are not applied yet."""
+        """Return the number of steps of the run that have begun here and are not applied yet."""
         with self.steps.changed:
             return self.steps.run.lag_steps
 
     def tables(self) -> list[TableShard]:
         """Return all tables that this server has made."""
-        return self.shelf.all()
+        return self.registry.all()

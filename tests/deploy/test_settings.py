@@ -14,10 +14,10 @@ from prometheus_client.core import Metric
 from gradmesh.launch.sections import cluster_sections, role_sections
 from gradmesh.sdk.process.config import load
 from gradmesh.sdk.process.metrics import new_registry
-from gradmesh.sdk.table.metrics import TableMetrics as ClientTableMetrics
+from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.services.parameter_server.metrics import TableMetrics
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.metrics import TableCollector
+from gradmesh.services.parameter_server.store import TableStore
 from tests.deploy.manifests import (
     ALL,
     DEPLOY,
@@ -114,10 +114,10 @@ def _figures() -> set[str]:
         "up",  # Prometheus' own
     }
     other = CollectorRegistry()
-    ClientTableMetrics(other)
+    TableMetrics(other)
     shown |= _names(other)
     other = CollectorRegistry()
-    TableMetrics(Store("a", None, None, max_bytes=1 << 20, max_waiters=1), other)  # type: ignore[arg-type]
+    TableCollector(TableStore("a", None, None, max_bytes=1 << 20, max_waiters=1), other)  # type: ignore[arg-type]
     return shown | _names(other)
 
 

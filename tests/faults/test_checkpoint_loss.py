@@ -58,7 +58,7 @@ def test_kill_leaves_no_checkpoint(cluster, tmp_path):
     with pytest.raises(CheckpointCorrupt, match="not complete"):
         mesh.restore(partial)
     for store in cluster.stores:  # as the servers do by themselves after a while
-        store.copies.snapshots.release_idle(-1)
+        store.checkpointing.snapshots.release_idle(-1)
     assert mesh.checkpoint(target).rows == 60_000
 
 

@@ -247,7 +247,7 @@ def test_failure_leaves_nothing_behind(make_cluster, tmp_path):
 
     def lose(done, total):
         for store in cluster.stores:
-            store.copies.snapshots.release_idle(-1)
+            store.checkpointing.snapshots.release_idle(-1)
 
     with pytest.raises(SnapshotLost):
         mesh.checkpoint(tmp_path / "a", progress=lose)
@@ -272,7 +272,7 @@ def eventually_pushed(cluster, begun, pushed):
         return read_late
 
     for store in cluster.stores:
-        store.copies.snapshots.read = slowed(store.copies.snapshots.read)
+        store.checkpointing.snapshots.read = slowed(store.checkpointing.snapshots.read)
 
 
 def test_pushes_and_lookups_go_on_meanwhile(make_cluster, tmp_path):

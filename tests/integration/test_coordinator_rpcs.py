@@ -75,14 +75,14 @@ def test_every_rpc_twice_is_once(call):
     for rpc, request in REPEATABLE:
         first, again = call(rpc, request), call(rpc, request)
         if rpc != "Leave":
-            assert call.machine.rounds.current == 1, rpc
+            assert call.machine.rendezvous.current == 1, rpc
         assert first == again, rpc
 
     status = call("GetStatus", status_pb2.GetStatusRequest())
     assert created == [True, False]
     assert list(status.tables) == ["user"]
     assert [entry.member.name for entry in status.members] == ["ps-0"]
-    assert call.machine.rounds.current == 2
+    assert call.machine.rendezvous.current == 2
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_position_is_where_reading_goes_on(make_cluster):
 
     assert read == [4, 5, 6, 7, 8, 9]
     assert again == [3, 4, 5, 6, 7, 8, 9]  # the one in hand was not finished
-    with pytest.raises(InvalidRequest, match="no position"):
+    with pytest.raises(InvalidRequest, match="not a position"):
         mine.seek(b"nonsense")
 
 
@@ -76,5 +76,5 @@ def test_waiting_ends(make_cluster):
     greedy, other = cluster.connect("greedy"), cluster.connect("other")
     next(shards(greedy, samples=5, epochs=1))
 
-    with pytest.raises(DeadlineExceeded, match="others still read the last 1 shards"):
+    with pytest.raises(DeadlineExceeded, match="other workers still read the last 1 shards"):
         next(shards(other, samples=5, epochs=1, timeout_s=2.0))

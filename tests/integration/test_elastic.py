@@ -87,9 +87,9 @@ def test_trainers_come_and_go_and_every_batch_is_trained_once(make_cluster, seen
         leaves.set()
         assert goes.result(timeout=60) is None
         assert seen.reached[39].wait(60)
-        generation = cluster.coordinator.machine.rounds.current
+        generation = cluster.coordinator.machine.rendezvous.current
         comes = start(pool, cluster, "trainer-2")
-        while cluster.coordinator.machine.rounds.current == generation:
+        while cluster.coordinator.machine.rendezvous.current == generation:
             threading.Event().wait(0.01)
         for store in cluster.stores:  # as they hear with their next sign of life
             store.fence(generation + 1)

@@ -140,7 +140,7 @@ def test_missing_servers_are_counted(make_cluster):
     cluster.add_server("ps-0")
     table = make_table(cluster.connect())
 
-    with pytest.raises(DeadlineExceeded, match="1 of 2 parameter servers are here: ps-0"):
+    with pytest.raises(DeadlineExceeded, match="1 of 2 parameter servers have joined: ps-0"):
         table.lookup([1], timeout_s=2.0)
 
 
@@ -227,7 +227,7 @@ def test_members_live_through_a_restart_of_the_coordinator(make_cluster, tmp_pat
     assert (
         trainer.connection.generation
         == place.generation
-        == cluster.coordinator.machine.rounds.current
+        == cluster.coordinator.machine.rendezvous.current
     )
     assert trainer.connection.servers.refresh(trainer.connection.deadline()).epoch == epoch
     assert (trainer.open_table("user").lookup(np.arange(40)) == -2).all()
@@ -258,7 +258,7 @@ def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
     cluster.start_coordinator()
     eventually(lambda: stays.connection.generation == 2)
 
-    assert not cluster.coordinator.machine.rounds.formed
+    assert not cluster.coordinator.machine.rendezvous.formed
 
 
 def test_a_lease_thread_warns_and_goes_on(cluster, caplog, eventually):
@@ -281,7 +281,7 @@ def test_closing_ends_calls_under_way(make_cluster, eventually):
 
     with ThreadPoolExecutor(2) as pool:
         joining = pool.submit(mesh.connection.join_trainers, 30.0)
-        eventually(lambda: "trainer-0" in cluster.coordinator.machine.rounds.joined)
+        eventually(lambda: "trainer-0" in cluster.coordinator.machine.rendezvous.joined)
         begun = time.monotonic()
         mesh.close()
         with pytest.raises((NotMember, Unreachable)):

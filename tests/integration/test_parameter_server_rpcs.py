@@ -85,7 +85,7 @@ def test_a_run_that_makes_no_sense_does_not_begin(server, run):
 def test_an_older_run_does_not_begin(server):
     server.store.fence(7)
 
-    with pytest.raises(StaleGeneration, match="generation 6 is over, 7 is current; join again"):
+    with pytest.raises(StaleGeneration, match="generation 6 has ended, 7 is current; join again"):
         server.call("StartRun", pb.StartRunRequest(generation=6, world_size=1, tables=["user"]))
 
 
@@ -96,8 +96,8 @@ def test_an_older_run_does_not_begin(server):
         ({"ids": [-1]}, IdOutOfRange, "id -1"),
         ({"ids": [[1]]}, InvalidRequest, r"int64 \[n\]"),
         ({"tables": ["nobody"]}, TableNotFound, "'nobody'.*create it first"),
-        ({"tables": []}, InvalidRequest, "1 arrays where 0 belong"),
-        ({"tables": ["user", "user"]}, InvalidRequest, "1 arrays where 2 belong"),
+        ({"tables": []}, InvalidRequest, "1 arrays, 0 are expected"),
+        ({"tables": ["user", "user"]}, InvalidRequest, "1 arrays, 2 are expected"),
         ({"epoch": 0}, StaleShardMap, "shard map 0, 1 is current on ps-0"),
         ({"epoch": 99}, StaleShardMap, "shard map 99"),
         ({"context": context_pb2.ContextId()}, InvalidRequest, "no worker"),
@@ -223,7 +223,7 @@ def test_late_messages_do_not_revive_a_released_context(server):
         ([np.array([1]), ones(2)], {}, InvalidRequest, r"\(1, 2\)"),
         ([np.array([1]), ones(1, dtype=np.float16)], {}, InvalidRequest, "float16"),
         ([np.array([1]), np.full((1, 2), np.nan, np.float32)], {}, InvalidRequest, "NaN"),
-        ([np.array([1])], {}, InvalidRequest, "1 arrays where 2 belong"),
+        ([np.array([1])], {}, InvalidRequest, "1 arrays, 2 are expected"),
         ([np.array([1]), ones(1)], {"sequence": 0}, InvalidRequest, "sequence"),
         ([np.array([1]), ones(1)], {"worker": ""}, InvalidRequest, "worker"),
         ([np.array([1]), ones(1)], {"incarnation": 0}, InvalidRequest, "incarnation"),

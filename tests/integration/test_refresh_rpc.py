@@ -93,7 +93,7 @@ def test_a_peek_waits_for_earlier_steps_and_begins_none(server):
     peek(server, mark=mark)
 
     assert server.store.steps.stop()[0] == 1
-    server.store.steps.go_on()
+    server.store.steps.release()
     refresh(server, mark=mark)
     assert server.store.steps.stop()[0] == 2
 
@@ -108,14 +108,14 @@ def test_a_refresh_that_makes_no_sense_changes_nothing(server):
         refresh(server, shard_epoch=server.epoch + 1)
     with pytest.raises(StaleGeneration):
         refresh(server, mark=context_pb2.StepMark(generation=5))
-    with pytest.raises(InvalidRequest, match="takes a context"):
+    with pytest.raises(InvalidRequest, match="needs a context"):
         server.lookup(context=None, ahead=True)
-    with pytest.raises(InvalidRequest, match="takes no context"):
+    with pytest.raises(InvalidRequest, match="leave the context out"):
         peek(server, context=CONTEXT)
     with pytest.raises(LookupNotFound):
         peek(server, ahead_lookup=2)
     for ask in (peek, refresh):
-        with pytest.raises(InvalidRequest, match="changes so far"):
+        with pytest.raises(InvalidRequest, match="changes were made"):
             ask(server, since=2**63)
 
     assert server.state() == before

@@ -77,7 +77,7 @@ def test_training_goes_on_with_the_same_bits(make_cluster, pool, before, after):
     assert found == expected
     assert AT < cluster.coordinator.machine.scaling.reshards.state.step <= LAST
     assert len(cluster.coordinator.machine.shards.map.shards) == after
-    assert cluster.coordinator.machine.rounds.current == 1
+    assert cluster.coordinator.machine.rendezvous.current == 1
 
 
 def test_a_run_with_staleness_goes_on(make_cluster, pool):
@@ -92,7 +92,7 @@ def test_a_run_with_staleness_goes_on(make_cluster, pool):
 
     runs = [store.steps.run for store in cluster.stores]
     assert [run.own_steps for run in runs] == [[STEPS, STEPS]] * 3
-    assert cluster.coordinator.machine.rounds.current == 1
+    assert cluster.coordinator.machine.rendezvous.current == 1
 
 
 def test_rows_fetched_ahead_are_looked_up_anew(make_cluster, pool):

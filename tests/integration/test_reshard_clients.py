@@ -282,17 +282,17 @@ def test_a_table_that_is_reset_while_it_moves_ends_the_reshard(make_cluster):
     trainer.mesh.connection.start_run(trainer.place, [table.name for table in trainer.tables])
     trainer.train(range(3), lambda step: None)
     held = threading.Event()
-    outflow = store.shelf["dense"].changes.outflow
-    take = outflow.take_changed
+    migration = store.registry["dense"].changes.migration
+    take = migration.take_changed
 
     def reset_first():
-        store.shelf["dense"].reset()
+        store.registry["dense"].reset()
         held.set()
         return take()
 
-    outflow.take_changed = reset_first
+    migration.take_changed = reset_first
     grow(cluster, "ps-1")
-    with pytest.raises(ReshardAborted, match="was reset or restored while its rows moved"):
+    with pytest.raises(ReshardAborted, match="was reset or restored while its rows migrated"):
         scale(trainer.mesh.connection, 2, timeout_s=30.0)
     assert held.is_set()
 

@@ -135,7 +135,7 @@ def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, po
 
     begun = time.monotonic()
     slow.mesh.close()
-    with pytest.raises(StaleGeneration, match="generation 1 is over, 2 is current; join again"):
+    with pytest.raises(StaleGeneration, match="generation 1 has ended, 2 is current; join again"):
         waiting.result(timeout=10)
 
     assert time.monotonic() - begun < 10
@@ -322,7 +322,7 @@ def test_a_trainer_too_many_waits_and_disturbs_nobody(make_cluster, pool, eventu
 
     waiting = pool.submit(spare.join)
     trainer.step(0)
-    undisturbed = not waiting.done() and cluster.coordinator.machine.rounds.current == 1
+    undisturbed = not waiting.done() and cluster.coordinator.machine.rendezvous.current == 1
     trainer.mesh.close()
     waiting.result(timeout=20)
 

@@ -13,7 +13,7 @@ from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.lifetime import Admission, Eviction
 from gradmesh.sdk.table.spec import least_max_bytes
-from gradmesh.services.parameter_server.metrics import TableMetrics
+from gradmesh.services.parameter_server.metrics import TableCollector
 
 DIM = 4
 OPTIMIZERS = {
@@ -124,7 +124,12 @@ def state_of(cluster, *names):
                     (ids.tolist(), rows.tobytes(), {n: a.tobytes() for n, a in state.items()})
                     for ids, rows, state in table.blocks()
                 ]
-                found[store.shelf, table.name] = (rows, table.row_count, table.steps, table.bytes)
+                found[store.registry, table.name] = (
+                    rows,
+                    table.row_count,
+                    table.steps,
+                    table.bytes,
+                )
     return found
 
 
@@ -184,7 +189,7 @@ def test_a_table_reports_and_shows_its_figures(make_cluster, raw):
     table.lookup(np.arange(10_000))
     table.lookup(np.repeat(np.arange(10), 7))
     registry = CollectorRegistry()
-    TableMetrics(cluster.stores[0], registry)
+    TableCollector(cluster.stores[0], registry)
 
     held = raw(
         cluster.servers[0].server.address, "InspectTable", pb.InspectTableRequest(table="user")

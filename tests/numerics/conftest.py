@@ -16,9 +16,9 @@ from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
 from gradmesh.services.coordinator.servicer import CoordinatorServicer
-from gradmesh.services.parameter_server.coordinator_view import Directory
+from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 from tests.own_threads import OwnThreads
 
 
@@ -49,8 +49,8 @@ class Cluster:
         return server.address
 
     def _start_parameter_server(self, name: str) -> None:
-        directory = Directory()
-        store = Store(
+        directory = CoordinatorView()
+        store = TableStore(
             name, directory.describe, directory.shard_map, max_bytes=1 << 30, max_waiters=4
         )
         owner = OwnerServicer(name, "parameter-server", 1, Registry(), store.contexts)

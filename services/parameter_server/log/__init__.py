@@ -1,7 +1,7 @@
-"""What a parameter server writes down, so that kill -9 loses nothing that was acknowledged.
+"""The write-ahead log of a parameter server: kill -9 loses no acknowledged change.
 
-Records in segments say what changed rows, in the order in which it did; a snapshot holds all tables
-at one record, and the segments before it are removed.
+Records in segments describe the changes of rows, in their order. A snapshot holds all tables at one
+record, and replaces the segments before it.
 """
 
 from gradmesh.services.parameter_server.log.log import Log as Log

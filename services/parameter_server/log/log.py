@@ -1,4 +1,4 @@
-"""Appending to a log: one writer at a time, one flush for all who wait."""
+"""The log: one writer at a time, group commit for all callers that wait."""
 
 import contextlib
 import fcntl
@@ -31,12 +31,12 @@ _PREFIX, _SUFFIX = "log-", ".records"
 
 
 def path_of(folder: Path, first: int) -> Path:
-    """Return the file whose first record has a number."""
+    """Return the path of the segment whose first record is `first`."""
     return folder / f"{_PREFIX}{first:020}{_SUFFIX}"
 
 
 def segments_of(folder: Path) -> list[tuple[int, Path]]:
-    """Return the files of a log and the numbers of their first records, in order."""
+    """Return the segments of a log with the numbers of their first records, in order."""
     found = [p for p in folder.iterdir() if p.name.startswith(_PREFIX) and p.suffix == _SUFFIX]
     return sorted((int(p.stem.removeprefix(_PREFIX)), p) for p in found)
 
@@ -44,16 +44,16 @@ def segments_of(folder: Path) -> list[tuple[int, Path]]:
 def read_segment(
     path: Path, first: int, *, is_last: bool
 ) -> Iterator[tuple[int, AnyRecord, list[Array]]]:
-    """Yield number, record and arrays.
+    """Yield number, record and arrays of each record of a segment.
 
     Args:
         path: The file.
         first: Number of its first record.
-        is_last: Whether a record cut off at its end is one that was never acknowledged; it is
-            removed from the file then.
+        is_last: Whether it is the last segment. A torn record at its end was never acknowledged
+            and is cut off.
 
     Raises:
-        LogCorrupt: A record is damaged; the message says where.
+        LogCorrupt: A record is damaged; the message has the position.
     """
     size, at, number = path.stat().st_size, 0, first
     if not size:
@@ -81,12 +81,12 @@ def read_segment(
 
 
 def _end_of(view: memoryview, at: int, size: int) -> int | None:
-    """Return where a record ends, None if the file ends before: it was being written."""
+    """Return the end of a record, or None for a torn one at the end of the file."""
     if at + HEADER_BYTES > size:
         return None
     header = read_header(view[at : at + HEADER_BYTES])
     if header is None:
-        # Space that a file system gave and nobody wrote to.
+        # Space that the file system allocated and that was never written.
         return at if any(view[at:size]) else None
     end = at + HEADER_BYTES + header.length
     return None if end > size else end
@@ -94,11 +94,11 @@ def _end_of(view: memoryview, at: int, size: int) -> int | None:
 
 @final
 class LogCorrupt(RuntimeError, GradmeshError):
-    """A log is damaged where it must not be, or belongs to another server.
+    """A log is damaged, or belongs to another server.
 
     Args:
         path: The file.
-        why: What is wrong with it.
+        why: The damage.
     """
 
     exit_code: ClassVar[int] = UNRECOVERABLE
@@ -111,15 +111,15 @@ class LogCorrupt(RuntimeError, GradmeshError):
 
 
 _SEGMENT_BYTES = 64 << 20
-# The most parts that one system call takes.
+# Most buffers of one system call.
 _MAX_PARTS = 1024
 
 
 class Mode(Enum):
-    """When a record counts as written."""
+    """When a record counts as durable."""
 
     OFF = "off"
-    """Never: nothing is written."""
+    """At once: nothing is written."""
     OS = "os"
     """When the operating system has it: survives the process, not the machine."""
     FSYNC = "fsync"
@@ -131,17 +131,17 @@ class Log:
     """The log of one server.
 
     Args:
-        folder: Where it is; made if need be.
-        mode: When a record counts as written.
-        owner: Name of the server; the folder of another one is refused.
-        segment_bytes: Size at which a new file begins.
+        folder: Folder of the log; made if it does not exist.
+        mode: When a record counts as durable.
+        owner: Name of the server; the folder of another server is refused.
+        segment_bytes: Size at which a new segment begins.
 
     Attributes:
-        turn: Held while rows change, so that the order of records is the order of changes.
-        bytes_since_snapshot: What a restart would have to read.
+        append_lock: Held while rows change, so that records are in the order of the changes.
+        bytes_since_snapshot: Bytes that a restart would have to read.
 
     Raises:
-        LogCorrupt: The folder is another server's, or in use.
+        LogCorrupt: The folder belongs to another server, or is in use.
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class Log:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._lock = _take(folder, owner)
+        self._folder_lock = _take(folder, owner)
         self.mode = mode
-        self.turn = threading.RLock()  # guards all below but what the flush has
+        self.append_lock = threading.RLock()  # guards all below except the state of the flush
         self._segment_bytes = segment_bytes
         self._next = 1
         self._file = -1
@@ -168,30 +168,31 @@ class Log:
         """Number of the next record."""
         return self._next
 
-    def go_on(self, number: int) -> None:
-        """Begin to append after the records that were found."""
-        with self.turn, self._flushed:
+    def resume_at(self, number: int) -> None:
+        """Set the number of the next record, after recovery."""
+        with self.append_lock, self._flushed:
             self._next, self._durable = number, number - 1
 
     def defer(self, record: StepCommitted) -> None:
-        """Write a record before the next one, unless that one implies it. Called in turn.
+        """Defer a record until the next one, which may imply it. Called under the append lock.
 
-        Should the process die before, the next generation of trainers knows what it said.
+        If the process dies before it is written, the next generation of trainers decides on the
+        step again, from what the servers have prepared.
         """
         self._deferred = record
 
     def flush(self) -> None:
-        """Write the record that was deferred, if there is one."""
-        with self.turn:
+        """Write the deferred record, if there is one."""
+        with self.append_lock:
             deferred, self._deferred = self._deferred, None
             if deferred is not None:
                 self._append(deferred, ())
 
     def append(self, record: AnyRecord, arrays: Sequence[Array] = ()) -> int:
-        """Write a record; return its number. Called in turn.
+        """Write a record; return its number. Called under the append lock.
 
         Raises:
-            StoreFull: The disk takes no more; nothing is written then.
+            StoreFull: The disk is full; nothing is written.
         """
         if self._deferred is not None:
             if isinstance(record, StepPrepared):
@@ -216,7 +217,7 @@ class Log:
         return number
 
     def _undo(self, error: OSError) -> None:
-        """Take a record back that did not fit, or write no more if that fails, too."""
+        """Remove a partly written record; if that fails, refuse all further records."""
         why = f"the log in {self.folder} cannot be written: {error.strerror}; free its disk"
         try:
             os.ftruncate(self._file, self._size)
@@ -231,14 +232,14 @@ class Log:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             raise StoreFull(
-                f"no log file {path} can be made: {error.strerror}; free its disk"
+                f"log file {path} cannot be made: {error.strerror}; free its disk"
             ) from error
         self._size = os.fstat(self._file).st_size
         if self.mode is Mode.FSYNC:
             sync_folder(self.folder)
 
     def wait(self, number: int) -> None:
-        """Return when a record counts as written; one flush serves all who wait."""
+        """Wait until a record is durable; one flush serves all waiting callers."""
         if self.mode is not Mode.FSYNC:
             return
         while True:
@@ -258,10 +259,10 @@ class Log:
                     self._flushed.notify_all()
 
     def _flush(self) -> int:
-        with self.turn:
+        with self.append_lock:
             newest = self._next - 1
             if self._file < 0:
-                return newest  # flushed when it was closed
+                return newest  # the file was flushed when it was closed
             file = os.dup(self._file)
         try:
             os.fsync(file)
@@ -269,17 +270,17 @@ class Log:
             os.close(file)
         return newest
 
-    def forget_before(self, number: int) -> None:
-        """Remove the files whose records all come before a number."""
-        with self.turn:
+    def remove_before(self, number: int) -> None:
+        """Remove the segments whose records are all before a number."""
+        with self.append_lock:
             found = segments_of(self.folder)
             for (_, path), (following, _) in itertools.pairwise(found):
                 if following <= number:
                     path.unlink()
             self.bytes_since_snapshot = sum(p.stat().st_size for _, p in segments_of(self.folder))
 
-    def begin_anew(self) -> int:
-        """Let the next record begin a file; return its number. Called in turn."""
+    def rotate(self) -> int:
+        """Begin a segment; return the number of its first record. Called under the append lock."""
         self.flush()
         self._close_file()
         return self._next
@@ -294,19 +295,19 @@ class Log:
         self._file = -1
 
     def close(self) -> None:
-        """Write no more; may be called twice."""
-        with self.turn:
+        """Flush and refuse further records; may be called twice."""
+        with self.append_lock:
             with contextlib.suppress(StoreFull):
                 self.flush()
             self._close_file()
             self._broken = "this server is leaving"
-            if self._lock >= 0:
-                os.close(self._lock)
-                self._lock = -1
+            if self._folder_lock >= 0:
+                os.close(self._folder_lock)
+                self._folder_lock = -1
 
 
 def _take(folder: Path, owner: str) -> int:
-    """Lock a folder for a server; return the handle that holds it."""
+    """Lock a folder for a server; return the file handle of the lock."""
     path = folder / "SERVER"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -324,7 +325,7 @@ def _take(folder: Path, owner: str) -> int:
 
 
 def _write(file: int, parts: Sequence[bytes | memoryview]) -> int:
-    """Write all parts; return how many bytes that were."""
+    """Write all parts; return the number of bytes."""
     total = sum([len(part) for part in parts])
     if len(parts) == 1:
         written = os.write(file, parts[0])
@@ -341,10 +342,10 @@ def _write(file: int, parts: Sequence[bytes | memoryview]) -> int:
     return total
 
 
-# One for all: it holds nothing.
-_NO_TURN = contextlib.nullcontext()
+# Shared: it has no state.
+_NO_LOCK = contextlib.nullcontext()
 
 
-def in_turn(log: Log | None) -> AbstractContextManager[object]:
-    """Return what holds the log's turn, if there is a log."""
-    return _NO_TURN if log is None else log.turn
+def append_lock_of(log: Log | None) -> AbstractContextManager[object]:
+    """Return the append lock of a log, or a no-op if there is none."""
+    return _NO_LOCK if log is None else log.append_lock

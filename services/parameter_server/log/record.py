@@ -1,7 +1,8 @@
 """The records of a log and their bytes.
 
-A record is a header, a description in MessagePack, and the arrays that it names. Two checksums: one
-of the header, so that a length can be trusted, one of the rest.
+A record is a header, a description in MessagePack, and arrays. It has two checksums: one of the
+header, so that its length is valid, and one of the rest. The class name of a record is its tag on
+disk, so classes and fields keep their names.
 """
 
 import struct
@@ -16,26 +17,26 @@ import numpy as np
 from gradmesh.protos.frame import Array
 
 MAGIC = 0x4C574D47
-# Magic, checksum of what follows in the header, length of the body, length of the description,
+# Magic, checksum of the rest of the header, length of the body, length of the description,
 # number, checksum of the body.
 _HEADER = struct.Struct("<IIQIQI")
 _CHECKED = struct.Struct("<QIQI")
 HEADER_BYTES = _HEADER.size
 
-# Up to this a record is written from one piece of memory.
+# Up to this size a record is joined into one buffer.
 _JOINED_BYTES = 1 << 18
 
-# A record beyond this was never written: a request is smaller.
+# Larger records are never written: a request is smaller.
 MAX_BODY_BYTES = 1 << 34
 
 
 @final
 class TableMade(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A table began.
+    """A table was made.
 
     Attributes:
         spec: Its specification, as protobuf.
-        owned: Which buckets are here, one bit each.
+        owned: The buckets of this server, one bit each.
     """
 
     spec: bytes
@@ -44,14 +45,14 @@ class TableMade(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 @final
 class RunBegun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A run began, or goes on in another generation.
+    """A run began, or resumed in another generation.
 
     Attributes:
         origin: Generation in which it began.
-        generation: Of its trainers.
-        world_size: How many contributions make a step.
-        steps: Steps that it has behind it.
-        reset: Tables that went back to their initial rows.
+        generation: Generation of its trainers.
+        world_size: Contributions that make a step.
+        steps: Steps that it has completed.
+        reset: Tables that were reset to their initial rows.
         staleness: Steps a rank may be ahead of the slowest; None for a synchronous run.
     """
 
@@ -65,14 +66,14 @@ class RunBegun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 
 @final
 class StepPrepared(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """All gradients of a step are here, merged; arrays are ids and gradients of each table.
+    """A step is prepared; arrays are ids and merged gradients of each table.
 
-    A step that was prepared before it is applied.
+    The record implies the commit of the step before.
 
     Attributes:
-        step: Which one.
-        tables: Names.
-        applied: Whether it is applied at once: no other server has to prepare it.
+        step: Step number.
+        tables: Names of the tables.
+        applied: Whether it is applied at once, because no other server has to prepare it.
     """
 
     step: int
@@ -82,14 +83,14 @@ class StepPrepared(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
 
 @final
 class StepCommitted(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The step that was prepared is applied; left out where the next step follows at once."""
+    """The prepared step is applied; left out if `StepPrepared` of the next step follows."""
 
     step: int
 
 
 @final
 class StepAborted(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The step that was prepared is given up."""
+    """The prepared step is aborted."""
 
     step: int
 
@@ -100,8 +101,8 @@ class ContextApplied(msgspec.Struct, frozen=True, tag=True, forbid_unknown_field
 
     Attributes:
         context: Worker, incarnation and counter.
-        tables: Names.
-        rank: In a run without common steps, whose step this is.
+        tables: Names of the tables.
+        rank: In a run with staleness, the rank of the step.
         steps: Steps of that rank that are applied with it.
     """
 
@@ -128,7 +129,7 @@ class Used(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 @final
 class RestoreBegun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Tables were emptied to be filled."""
+    """A restore began: its tables are empty and closed."""
 
     restore: str
     tables: list[str]
@@ -144,23 +145,23 @@ class RowsLoaded(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 @final
 class RestoreEnded(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Tables are open again, with so many steps applied."""
+    """A restore ended: its tables are open, with `steps` applied."""
 
     restore: str
     steps: list[int]
 
 
 @final
-class RunState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run.
+class LoggedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run in a snapshot of the log, or in a handover.
 
     Attributes:
         origin: Generation in which it began.
-        generation: Of its trainers.
-        world_size: How many they are.
-        steps: Steps that are in the rows.
-        staleness: As in the record of its beginning.
-        own_steps: Of each rank, in a run with staleness.
+        generation: Generation of its trainers.
+        world_size: Number of trainers.
+        steps: Steps that are applied to the rows.
+        staleness: As in `RunBegun`.
+        own_steps: Applied steps of each rank, in a run with staleness.
     """
 
     origin: int
@@ -173,14 +174,14 @@ class RunState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @final
 class MoveBegun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A reshard began in which this server takes part; one that had begun is over.
+    """This server takes part in a reshard; an earlier one has ended.
 
     Attributes:
-        number: Of the reshard.
-        owned: Which buckets will be here, one bit each.
+        number: Number of the reshard.
+        owned: The buckets of this server in the next map, one bit each.
         kept: Those of them that are here already.
-        is_new: Whether this server holds no shard so far.
-        servers: How many servers the map to come has; 0 in logs from before it was noted.
+        is_new: Whether this server has no shard in the current map.
+        servers: Number of servers of the next map; 0 in logs of older versions.
     """
 
     number: int
@@ -192,14 +193,14 @@ class MoveBegun(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 @final
 class TableStaged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A table began whose rows will be here after the reshard."""
+    """A staged table was made."""
 
     spec: bytes
 
 
 @final
 class RowsStaged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Rows came that will be here after the reshard; arrays by name."""
+    """Rows of another server were staged; arrays by name."""
 
     table: str
     names: list[str]
@@ -207,31 +208,31 @@ class RowsStaged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 @final
 class MarksStaged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """What goes with rows that came.
+    """Run state, step counts and dedupe table of a source server.
 
     Attributes:
-        source: The server that they came from.
+        source: Name of the source server.
         run: The run that it holds.
         steps: Steps applied to its tables.
-        pushes: Pushes that took effect there: worker, incarnation, floor and numbers.
+        pushes: DedupeTable that took effect there: worker, incarnation, floor and numbers.
     """
 
     source: str
-    run: RunState
+    run: LoggedRun
     steps: dict[str, int]
     pushes: list[tuple[str, int, int, list[int]]]
 
 
 @final
 class MoveDropped(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The reshard was given up."""
+    """The reshard was aborted."""
 
     number: int
 
 
 @final
 class Resharded(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The tables are those of the new map: rows that were kept and rows that were staged."""
+    """The tables were replaced by the staged ones of the new map."""
 
     number: int
 
@@ -270,13 +271,13 @@ _names: dict[np.dtype[Any], str] = {}
 
 
 def encode(number: int, record: AnyRecord, arrays: Sequence[Array]) -> list[bytes | memoryview]:
-    """Return the parts of a record, to be written one after the other; big ones are not copied."""
+    """Return the buffers of a record in order; large arrays are not copied."""
     plain = [_plain(array) for array in arrays]
     described = _encoder.encode(_Body(record, [(_name(a.dtype), a.shape) for a in arrays]))
     length = len(described) + sum([array.nbytes for array in plain])
     parts: list[bytes | memoryview]
     if length <= _JOINED_BYTES:
-        # Many small arrays cost more as parts than as one copy.
+        # Many small arrays cost more as buffers than as one copy.
         parts = [b"".join([described, *[array.data for array in plain]])]
     else:
         parts = [described, *[array.reshape(-1).view(np.uint8).data for array in plain]]
@@ -289,7 +290,7 @@ def encode(number: int, record: AnyRecord, arrays: Sequence[Array]) -> list[byte
 
 
 def _plain(array: Array) -> Array:
-    """Return an array whose memory is in order and of a type that Python knows."""
+    """Return an array as contiguous memory of a type that the buffer protocol has."""
     ordered = np.ascontiguousarray(array)
     return ordered.view(np.uint16) if ordered.dtype == _BFLOAT16 else ordered
 
@@ -307,13 +308,13 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 @final
 class Header(msgspec.Struct, frozen=True):
-    """What stands before a record.
+    """The header of a record.
 
     Attributes:
         length: Bytes of the body.
         described: Bytes of the description in it.
-        number: Of the record.
-        checksum: Of the body.
+        number: Number of the record.
+        checksum: Checksum of the body.
     """
 
     length: int
@@ -323,7 +324,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def read_header(data: bytes | memoryview) -> Header | None:
-    """Return a header, or None if the bytes are none."""
+    """Return a header, or None if the bytes are not a header."""
     magic, head_sum, length, described, number, checksum = _HEADER.unpack_from(data)
     if magic != MAGIC or zlib.crc32(bytes(data[8:HEADER_BYTES])) != head_sum:
         return None
@@ -333,7 +334,7 @@ def read_header(data: bytes | memoryview) -> Header | None:
 
 
 def read_body(header: Header, body: bytes | memoryview) -> tuple[AnyRecord, list[Array]] | None:
-    """Return a record and its arrays, which share the memory; None if the checksum is wrong."""
+    """Return a record and its arrays; None if the checksum is wrong."""
     if zlib.crc32(body) != header.checksum:
         return None
     found = _decoder.decode(bytes(body[: header.described]))
@@ -341,7 +342,7 @@ def read_body(header: Header, body: bytes | memoryview) -> tuple[AnyRecord, list
     for name, shape in found.arrays:
         dtype = _dtype(name)
         count = int(np.prod(shape, dtype=np.int64))
-        # Arrays begin wherever the former ended, so they are copied to where numpy may use them.
+        # Arrays are not aligned in the record, so they are copied to aligned memory.
         flat = np.frombuffer(bytearray(body[at : at + count * dtype.itemsize]), dtype, count)
         arrays.append(flat.reshape(shape))
         at += count * dtype.itemsize

@@ -1,6 +1,6 @@
-"""All tables of a server at one record of its log, so that what came before can be forgotten.
+"""Snapshots of all tables at one record of the log, so that the records before it can be removed.
 
-A folder `snapshot-N` holds what the records before N have made: safetensors files, a manifest with
+A folder `snapshot-N` holds the state after the records before N: safetensors files, a manifest with
 their checksums, and `COMPLETE`, written last.
 """
 
@@ -19,16 +19,16 @@ from gradmesh.protos.errors import CheckpointCorrupt, ShardNotReady, StoreFull
 from gradmesh.sdk.checkpoint.manifest import DataFile, read_sealed, seal, sync_folder, verify_file
 from gradmesh.sdk.checkpoint.save import write_file
 from gradmesh.sdk.checkpoint.tensors import map_tensors
-from gradmesh.services.parameter_server.dedupe import Marks
+from gradmesh.services.parameter_server.dedupe import DedupeEntry
 from gradmesh.services.parameter_server.log.log import LogCorrupt
-from gradmesh.services.parameter_server.log.record import RunState, StepPrepared, TableMade
+from gradmesh.services.parameter_server.log.record import LoggedRun, StepPrepared, TableMade
 from gradmesh.services.parameter_server.run import Run
 from gradmesh.services.parameter_server.snapshots import joined
 from gradmesh.services.parameter_server.table import TableShard
-from gradmesh.services.parameter_server.table.cut import Block
+from gradmesh.services.parameter_server.table.table_snapshot import Block
 
 if TYPE_CHECKING:
-    from gradmesh.services.parameter_server.store import Store
+    from gradmesh.services.parameter_server.store import TableStore
 
 _log = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ _OF_BUCKETS = ("buckets", "clocks", "counters", "uses")
 
 @final
 class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table.
+    """One table in a snapshot.
 
     Attributes:
-        made: What it is, and which buckets are here.
+        made: Its specification and the buckets of this server.
         steps: Steps applied to it.
-        files: Its rows.
+        files: Files of its rows.
     """
 
     made: TableMade
@@ -54,43 +54,43 @@ class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @final
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a server holds.
+class SnapshotManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest of a snapshot.
 
     Attributes:
         format: Version of this layout.
-        number: Of the first record that is not in it.
+        number: Number of the first record that is not included.
         run: The run.
         restores: Tables of each restore under way.
-        pushes: Which pushes took effect.
-        contexts: Which contexts were applied.
+        pushes: Dedupe table of the pushes.
+        contexts: Ids of the applied contexts.
         tables: All tables.
     """
 
     format: int
     number: int
-    run: RunState
+    run: LoggedRun
     restores: dict[str, list[str]]
-    pushes: list[Marks]
-    contexts: list[Marks]
+    pushes: list[DedupeEntry]
+    contexts: list[DedupeEntry]
     tables: list[TableState]
 
 
-def take_snapshot(store: "Store") -> bool:
-    """Write a snapshot and forget the records before it; return False if it is not the moment.
+def take_snapshot(store: "TableStore") -> bool:
+    """Write a snapshot and remove the records before it; return False if it must wait.
 
-    Lookups and changes go on meanwhile.
+    Lookups and changes continue meanwhile.
     """
     log = store.log
     assert log is not None
     name = uuid.uuid4().hex
-    # In this order, as whoever changes rows takes them.
-    with store.steps.changed, store.writer.pushes.paused(), log.turn:
-        tables = store.shelf.all()
+    # Lock order of all code that changes rows.
+    with store.steps.changed, store.writer.pushes.paused(), log.append_lock:
+        tables = store.registry.all()
         if store.resharding.is_staging:
-            return False  # rows that are not ours yet are in the log alone
+            return False  # staged rows are only in the log
         if _path(log.folder, log.next_number).exists():
-            return False  # nothing has happened since
+            return False  # no record since the last snapshot
         try:
             for table in tables:
                 table.changes.check(name, "")
@@ -98,16 +98,16 @@ def take_snapshot(store: "Store") -> bool:
             return False  # a checkpoint is being read
         for table in tables:
             table.freeze(name, "")
-        number = log.begin_anew()
+        number = log.rotate()
         run = store.steps.run
         if run.prepared is not None:
-            store.writer.note(
+            store.writer.log_record(
                 StepPrepared(run.applied_steps, [g.table for g in run.prepared]), run.prepared
             )
-        state = State(
+        state = SnapshotManifest(
             format=_FORMAT,
             number=number,
-            run=RunState(
+            run=LoggedRun(
                 run.origin,
                 run.generation,
                 run.world_size,
@@ -115,11 +115,12 @@ def take_snapshot(store: "Store") -> bool:
                 run.staleness,
                 list(run.own_steps),
             ),
-            restores=store.copies.restores.under_way(),
-            pushes=store.writer.pushes.marks(),
-            contexts=store.contexts.applied_marks(),
+            restores=store.checkpointing.restores.under_way(),
+            pushes=store.writer.pushes.dump(),
+            contexts=store.contexts.dump_applied(),
             tables=[
-                TableState(store.shelf.made[table.spec.name], table.steps, []) for table in tables
+                TableState(store.registry.made[table.spec.name], table.steps, [])
+                for table in tables
             ],
         )
     path = _path(log.folder, number)
@@ -132,7 +133,7 @@ def take_snapshot(store: "Store") -> bool:
         for table in tables:
             table.changes.thaw(name, stored=False)
         shutil.rmtree(partial, ignore_errors=True)
-    log.forget_before(number)
+    log.remove_before(number)
     for old in _snapshots(log.folder)[:-1]:
         shutil.rmtree(old, ignore_errors=True)
     _log.info("log shortened", extra={"record": number, "tables": len(tables)})
@@ -143,14 +144,14 @@ def _path(folder: Path, number: int) -> Path:
     return folder / f"{_PREFIX}{number:020}"
 
 
-def _write(state: State, tables: list[TableShard], name: str, folder: Path) -> None:
+def _write(state: SnapshotManifest, tables: list[TableShard], name: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     written = []
     for number, (table, described) in enumerate(zip(tables, state.tables, strict=True)):
         files = [
-            write_file(folder, f"{number:04}-{place:06}.safetensors", block)
-            for place, block in enumerate(_blocks(table, name))
+            write_file(folder, f"{number:04}-{piece:06}.safetensors", block)
+            for piece, block in enumerate(_blocks(table, name))
         ]
         written.append(TableState(described.made, described.steps, files))
     seal(folder, msgspec.structs.replace(state, tables=written))
@@ -175,8 +176,8 @@ def _snapshots(folder: Path) -> list[Path]:
     return sorted(p for p in found if not p.name.endswith(_PARTIAL))
 
 
-def load_snapshot(store: "Store", folder: Path) -> int:
-    """Bring an empty store to the newest snapshot; return the first record that is not in it.
+def load_snapshot(store: "TableStore", folder: Path) -> int:
+    """Restore an empty store from the newest snapshot; return the first record after it.
 
     Raises:
         LogCorrupt: A file of it is damaged.
@@ -188,7 +189,7 @@ def load_snapshot(store: "Store", folder: Path) -> int:
     if not found:
         return 1
     try:
-        state = read_sealed(found[-1], State, _FORMAT)
+        state = read_sealed(found[-1], SnapshotManifest, _FORMAT)
         for table in state.tables:
             for file in table.files:
                 verify_file(found[-1], file)
@@ -206,9 +207,9 @@ def load_snapshot(store: "Store", folder: Path) -> int:
     store.writer.pushes.load(state.pushes)
     store.contexts.load_applied(state.contexts)
     for table in state.tables:
-        _load_table(store.shelf.revive(table.made), table, found[-1])
+        _load_table(store.registry.revive(table.made), table, found[-1])
     for name, tables in state.restores.items():
-        store.copies.restores.begin(name, tables)
+        store.checkpointing.restores.begin(name, tables)
     return state.number
 
 
@@ -224,7 +225,7 @@ def _load_table(shard: TableShard, state: TableState, folder: Path) -> None:
 
 
 if TYPE_CHECKING:
-    from gradmesh.services.parameter_server.store import Store
+    from gradmesh.services.parameter_server.store import TableStore
 
 
 _EVERY_S = 1.0
@@ -235,11 +236,11 @@ class LogKeeper:
     """A thread that takes a snapshot when the log has grown.
 
     Args:
-        store: Whose log.
-        snapshot_bytes: How long the log may get; or as long as the tables are, if that is more.
+        store: The store of the log.
+        snapshot_bytes: Size of the log that triggers a snapshot; at least the size of the tables.
     """
 
-    def __init__(self, store: "Store", snapshot_bytes: int) -> None:
+    def __init__(self, store: "TableStore", snapshot_bytes: int) -> None:
         self._store = store
         self._snapshot_bytes = snapshot_bytes
         self._closed = threading.Event()
@@ -258,7 +259,7 @@ class LogKeeper:
             try:
                 take_snapshot(self._store)
             except Exception as error:
-                # The log is whole without it, only longer.
+                # The log is complete without it, only longer.
                 _log.error("no snapshot", extra={"error": str(error)}, exc_info=True)
 
     def close(self, timeout_s: float = 5.0) -> None:

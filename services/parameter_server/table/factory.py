@@ -1,4 +1,4 @@
-"""From a specification to the parts of a shard."""
+"""Makes index and rows of a shard from the specification of its table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,82 +11,84 @@ from gradmesh.protos.sharding import BUCKETS
 from gradmesh.sdk.table.spec import bucket_rows
 from gradmesh.services.parameter_server.table.admission import make_admission
 from gradmesh.services.parameter_server.table.hash import HashIndex, Limits
-from gradmesh.services.parameter_server.table.index import DenseIndex, Index, Place
+from gradmesh.services.parameter_server.table.index import DenseIndex, Index, OwnedBuckets
 from gradmesh.services.parameter_server.table.memory import Account
 from gradmesh.services.parameter_server.table.rows import Layout, MemoryRows, Rows
-from gradmesh.services.parameter_server.table.stats import Figures
+from gradmesh.services.parameter_server.table.stats import TableStats
 from gradmesh.services.parameter_server.table.tier import WHERE_BYTES, TieredRows
 
 _POLICIES = {"": kernel.KEEP, "lru": kernel.LRU, "lfu": kernel.LFU, "ttl": kernel.TTL}
 
-# Address space of a hash table without any limit; more rows than that no machine holds.
+# Address space of a hash table without a limit: more rows than fit into any machine.
 _MOST_ROWS = 1 << 32
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Home:
-    """What a server offers to a table.
+class TableResources:
+    """The resources of a server for one table.
 
     Args:
         account: Memory.
         ssd_path: Directory of slab files; None for none.
-        max_ssd_bytes: How big they may get.
-        figures: Where the table counts.
-        seed: Of the table.
+        max_ssd_bytes: Most bytes of them.
+        stats: Counters of the table.
+        seed: Seed of the table.
     """
 
     account: Account
     ssd_path: Path | None
     max_ssd_bytes: int
-    figures: Figures
+    stats: TableStats
     seed: int
 
 
 def is_hash(spec: table_pb2.TableSpec) -> bool:
-    """Tell whether a table makes rows on first use."""
+    """Return whether a table makes rows on first use."""
     return spec.kind == table_pb2.TABLE_KIND_HASH
 
 
 def make_parts(
-    spec: table_pb2.TableSpec, layout: Layout, place: Place, home: Home
+    spec: table_pb2.TableSpec, layout: Layout, owned: OwnedBuckets, resources: TableResources
 ) -> tuple[Index, Rows]:
-    """Return a table without rows; address space only, for as many as there can ever be.
+    """Return index and rows of an empty table, with address space for its maximal size.
 
     Raises:
-        StoreFull: It does not fit; nothing is held then.
+        StoreFull: It does not fit; nothing is reserved.
     """
     make = _make_hash if is_hash(spec) else _make_dense
     try:
-        return make(spec, layout, place, home)
+        return make(spec, layout, owned, resources)
     except BaseException:
-        home.account.settle(0)
+        resources.account.settle(0)
         raise
 
 
 def _make_dense(
-    spec: table_pb2.TableSpec, layout: Layout, place: Place, home: Home
+    spec: table_pb2.TableSpec, layout: Layout, owned: OwnedBuckets, resources: TableResources
 ) -> tuple[Index, Rows]:
-    rows = -(-spec.rows * place.count // BUCKETS)
-    index_bytes = DenseIndex.estimate_bytes(spec.rows, place)
-    home.account.take(rows * (WHERE_BYTES if spec.hot_bytes else layout.row_bytes) + index_bytes)
-    index = DenseIndex(spec.name, spec.rows, place)
-    held = _make_rows(spec, layout, index.row_count, place, home)
+    rows = -(-spec.rows * owned.count // BUCKETS)
+    index_bytes = DenseIndex.estimate_bytes(spec.rows, owned)
+    resources.account.take(
+        rows * (WHERE_BYTES if spec.hot_bytes else layout.row_bytes) + index_bytes
+    )
+    index = DenseIndex(spec.name, spec.rows, owned)
+    held = _make_rows(spec, layout, index.row_count, owned, resources)
     held.ensure(index.row_count)
-    home.account.settle(index.bytes + held.memory_bytes(index.row_count))
+    resources.account.settle(index.bytes + held.memory_bytes(index.row_count))
     return index, held
 
 
 def _make_hash(
-    spec: table_pb2.TableSpec, layout: Layout, place: Place, home: Home
+    spec: table_pb2.TableSpec, layout: Layout, owned: OwnedBuckets, resources: TableResources
 ) -> tuple[Index, Rows]:
-    room = home.max_ssd_bytes if spec.hot_bytes else home.account.max_bytes
-    capacity = min(room // layout.row_bytes, _MOST_ROWS - 2)
+    space = resources.max_ssd_bytes if spec.hot_bytes else resources.account.max_bytes
+    capacity = min(space // layout.row_bytes, _MOST_ROWS - 2)
     quota = bucket_rows(spec.max_bytes, layout.row_bytes)
     if spec.max_bytes:
-        capacity = min(capacity, quota * place.count)
+        capacity = min(capacity, quota * owned.count)
     capacity = max(1, capacity)
-    rows = _make_rows(spec, layout, capacity, place, home)
+    rows = _make_rows(spec, layout, capacity, owned, resources)
     policy = _POLICIES[spec.eviction.name]
     limits = Limits(
         policy,
@@ -96,25 +98,29 @@ def _make_hash(
     )
     index = HashIndex(
         spec.name,
-        place,
+        owned,
         row_bytes=WHERE_BYTES if spec.hot_bytes else layout.row_bytes,
         capacity=capacity,
         limits=limits,
-        admission=make_admission(spec.admission, place, home.seed),
-        account=home.account,
+        admission=make_admission(spec.admission, owned, resources.seed),
+        account=resources.account,
         fixed_bytes=rows.memory_bytes(0),
-        figures=home.figures,
+        stats=resources.stats,
         ensure=rows.ensure,
     )
     return index, rows
 
 
 def _make_rows(
-    spec: table_pb2.TableSpec, layout: Layout, capacity: int, place: Place, home: Home
+    spec: table_pb2.TableSpec,
+    layout: Layout,
+    capacity: int,
+    owned: OwnedBuckets,
+    resources: TableResources,
 ) -> Rows:
     if not spec.hot_bytes:
         return MemoryRows(layout, capacity)
-    if home.ssd_path is None:
+    if resources.ssd_path is None:
         raise InvalidRequest(
             f"table {spec.name!r} keeps {spec.hot_bytes} bytes in memory and the rest on disk, but "
             "this server has no parameter_server.ssd_path; set it",
@@ -123,7 +129,7 @@ def _make_rows(
     return TieredRows(
         layout,
         capacity,
-        hot_bytes=spec.hot_bytes * place.count // BUCKETS,
-        directory=home.ssd_path,
-        max_file_bytes=home.max_ssd_bytes,
+        hot_bytes=spec.hot_bytes * owned.count // BUCKETS,
+        directory=resources.ssd_path,
+        max_file_bytes=resources.max_ssd_bytes,
     )

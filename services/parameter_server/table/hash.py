@@ -1,7 +1,7 @@
 """The index of a hash table: any int64 id, its row made on first use.
 
-Buckets grow, are evicted from and expire one by one. A bucket is the unit of sharding, too: what
-happens in it depends on its own history alone, hence not on how many servers there are.
+Growth, eviction and expiry work on one bucket at a time. A bucket is also the unit of sharding: its
+rows depend on its own history alone, so not on the number of servers.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,21 +15,21 @@ from gradmesh.engine.kernels import bucket_index as kernel
 from gradmesh.protos.errors import StoreFull
 from gradmesh.protos.sharding import Ids
 from gradmesh.sdk.table.spec import INDEX_BYTES_A_ROW
-from gradmesh.services.parameter_server.table.admission import Admission
+from gradmesh.services.parameter_server.table.admission import AdmissionPolicy
 from gradmesh.services.parameter_server.table.index import (
     Found,
     Handles,
     Index,
-    Place,
+    OwnedBuckets,
     Slots,
     check_ids,
 )
 from gradmesh.services.parameter_server.table.memory import Account, Reserved
-from gradmesh.services.parameter_server.table.stats import Figures
+from gradmesh.services.parameter_server.table.stats import TableStats
 
 ENTRY_BYTES = 16
 
-# From here on a region is whole pages, which go back to the system one by one.
+# From this size on a region is whole pages, which are released one by one.
 _PAGE_ENTRIES = 256
 _SMALL = (8, 16, 32, 64, 128)
 _DEAD = 4096
@@ -41,13 +41,13 @@ _BLOCK_ROWS = 1 << 14
 @final
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long rows live and how many there may be.
+    """Limits on the lifetime and the number of rows.
 
     Args:
         policy: Meaning of marks, as in the kernel.
         ttl_steps: Steps after which an unused row expires; 0 for never.
-        bucket_rows: Rows of one bucket; 0 for any number.
-        evicts: Whether a full bucket makes room; otherwise new rows are refused.
+        bucket_rows: Most rows of one bucket; 0 for any number.
+        evicts: Whether a full bucket evicts; otherwise new rows are refused.
     """
 
     policy: int = kernel.KEEP
@@ -58,56 +58,56 @@ class Limits:
 
 @final
 class HashIndex(Index):
-    """Places of rows that come and go; a handle is an id.
+    """Slots of rows that are made and evicted; a handle is an id.
 
     Args:
         table: Name, for messages.
-        place: Which buckets are here.
+        owned: The buckets of this server.
         row_bytes: Memory of one row with its state.
         capacity: Rows for which address space is reserved.
-        limits: Of the table.
+        limits: Limits of the table.
         admission: Which ids get a row.
-        account: Asked before rows are made.
+        account: Memory, taken before rows are made.
         fixed_bytes: Memory of the table that does not grow.
-        figures: Where refusals are counted.
-        ensure: Makes sure that so many slots can be written, or raises StoreFull.
+        stats: Counters of the table.
+        ensure: Allocates disk for a number of slots, or raises StoreFull.
     """
 
     def __init__(
         self,
         table: str,
-        place: Place,
+        owned: OwnedBuckets,
         *,
         row_bytes: int,
         capacity: int,
         limits: Limits,
-        admission: Admission,
+        admission: AdmissionPolicy,
         account: Account,
         fixed_bytes: int,
-        figures: Figures,
+        stats: TableStats,
         ensure: Callable[[int], None] = lambda slots: None,
     ) -> None:
         self._table = table
-        self._place = place
+        self._owned = owned
         self._row_bytes = row_bytes
         self._limits = limits
         self._admission = admission
         self._account = account
         self._fixed_bytes = fixed_bytes
-        self._figures = figures
+        self._stats = stats
         self._ensure = ensure
         self._max_rows = min(capacity, _MAX_SLOTS)
         if limits.bucket_rows:
-            self._max_rows = min(self._max_rows, limits.bucket_rows * place.count)
-        self._sizes = _size_classes(place.count, self._max_rows)
-        total = int(self._sizes[-1, 1] + self._sizes[-1, 0] * place.count)
-        # The search for an id misses the cache once; with small pages it would miss twice.
+            self._max_rows = min(self._max_rows, limits.bucket_rows * owned.count)
+        self._sizes = _size_classes(owned.count, self._max_rows)
+        total = int(self._sizes[-1, 1] + self._sizes[-1, 0] * owned.count)
+        # A search for an id has one cache miss; with small pages it would have two.
         big = int(self._sizes[len(_SMALL), 1]) * ENTRY_BYTES
         self._entries = Reserved((total, 2), np.int64, huge_from=big)
         self._free = Reserved((self._max_rows,), np.uint32)
         self._dead = np.empty((_DEAD, 2), np.int64)
-        self._heads = np.empty((place.count, 4), np.int64)
-        self._clocks = np.zeros(place.count, np.int64)
+        self._heads = np.empty((owned.count, 4), np.int64)
+        self._clocks = np.zeros(owned.count, np.int64)
         self._counts = np.zeros(8, np.int64)
         self._swept = 0
         self._least_class = 0
@@ -117,7 +117,7 @@ class HashIndex(Index):
 
     def _start(self) -> None:
         self._heads[:, kernel.CAPACITY] = self._sizes[0, 0]
-        self._heads[:, kernel.BEGIN] = np.arange(self._place.count) * self._sizes[0, 0]
+        self._heads[:, kernel.BEGIN] = np.arange(self._owned.count) * self._sizes[0, 0]
         self._heads[:, kernel.USED] = 0
         self._heads[:, kernel.CLASS] = 0
         self._clocks[:] = 0
@@ -128,10 +128,10 @@ class HashIndex(Index):
     def handles_of(self, ids: Ids) -> Handles:
         """Return the ids themselves."""
         check_ids(ids, self._table)
-        if not self._place.is_everything:
-            foreign = kernel.first_foreign(ids, self._place.local)
+        if not self._owned.is_everything:
+            foreign = kernel.first_foreign(ids, self._owned.local)
             if foreign >= 0:
-                raise self._place.refuse(self._table, int(ids[foreign]))
+                raise self._owned.refuse(self._table, int(ids[foreign]))
         return ids.copy()
 
     def ids_of(self, handles: Handles) -> Ids:
@@ -142,7 +142,7 @@ class HashIndex(Index):
         """Return slots, -1 where there is no row or it has expired."""
         slots = np.empty(handles.size, np.int64)
         kernel.find(
-            handles, self._place.local, self._heads, self._entries.array, self._oldest(step), slots
+            handles, self._owned.local, self._heads, self._entries.array, self._oldest(step), slots
         )
         return slots
 
@@ -152,29 +152,29 @@ class HashIndex(Index):
         if not missing and not expired.size:
             return Found(slots)
         made_ids, made_slots = self._admit(handles[slots < 0], step, counts)
-        again, places = handles[expired], slots[expired]
+        again, again_slots = handles[expired], slots[expired]
         if again.size:
-            # Only now, for an error above must leave them expired.
+            # Only now, because an error above must leave them expired.
             self._use(again, step, 0)
             self._evicted += again.size
-        # An eviction for a later id may have taken the row of an earlier one.
+        # An eviction for a later id may have removed the row of an earlier one.
         slots = self.peek(handles, step)
-        # What was made comes last: it may have taken the place of what expired.
+        # New rows come last: they may have taken the slot of an expired row.
         fresh_ids = np.concatenate([again, made_ids])
-        fresh_slots = np.concatenate([places, made_slots])
+        fresh_slots = np.concatenate([again_slots, made_slots])
         return Found(slots, missing + again.size, fresh_ids, fresh_slots)
 
     def _use(self, handles: Handles, step: int, oldest: int) -> tuple[Slots, int, Slots]:
         slots = np.empty(handles.size, np.int64)
         if self._limits.policy == kernel.KEEP:
             missing = kernel.find(
-                handles, self._place.local, self._heads, self._entries.array, 0, slots
+                handles, self._owned.local, self._heads, self._entries.array, 0, slots
             )
             return slots, int(missing), slots[:0]
         expired = np.empty(handles.size if oldest else 0, np.int64)
         missing, stale = kernel.use(
             handles,
-            self._place.local,
+            self._owned.local,
             self._heads,
             self._entries.array,
             self._limits.policy,
@@ -190,17 +190,17 @@ class HashIndex(Index):
         if not ids.size:
             return ids, ids
         wanted = ids[self._admission.admit(ids, counts=counts)]
-        self._figures.refused += ids.size - wanted.size
+        self._stats.refused += ids.size - wanted.size
         if not wanted.size:
             return wanted, wanted
         self._reserve(wanted.size)
         made = self._insert(wanted, step)
         kept = made >= 0
-        self._figures.admitted += int(kept.sum())
+        self._stats.admitted += int(kept.sum())
         return wanted[kept], made[kept]
 
     def check_room(self, handles: Handles, step: int, others: int) -> int:
-        """Return the memory of the rows that are missing and admitted already."""
+        """Return the memory of the rows that are missing and already admitted."""
         absent = handles[self.peek(handles, step) < 0]
         count = int(self._admission.admit(absent, counts=False).sum())
         more = self._slot_limit(count) - int(self._counts[kernel.SLOT_LIMIT])
@@ -209,18 +209,18 @@ class HashIndex(Index):
         return need
 
     def _reserve(self, count: int) -> None:
-        """Make sure of slots for new rows before any is made."""
+        """Reserve slots for new rows before any is made."""
         limit = self._slot_limit(count)
         more = limit - int(self._counts[kernel.SLOT_LIMIT])
         if more <= 0:
             return
         self._ensure(limit)
-        # Otherwise there is address space for all that the account could ever grant.
+        # Address space is reserved for all slots that the account could grant.
         self._account.take(more * (self._row_bytes + INDEX_BYTES_A_ROW))
         self._counts[kernel.SLOT_LIMIT] = limit
 
     def _slot_limit(self, count: int) -> int:
-        """Return how many slots there must be for so many new rows."""
+        """Return the number of slots needed for `count` new rows."""
         held = int(self._counts[kernel.NEXT_SLOT] - self._counts[kernel.FREE_SLOTS])
         limit = held + count
         if self._limits.evicts:
@@ -229,8 +229,8 @@ class HashIndex(Index):
         if limit > self._max_rows and bounded:
             raise StoreFull(
                 f"table {self._table!r} is full: {held} rows of at most {self._max_rows} here, "
-                f"{count} more are wanted; raise its max_bytes or the server's max_ssd_bytes, or "
-                "give it an eviction",
+                f"{count} more are requested; raise its max_bytes or the server's max_ssd_bytes, "
+                "or give it an eviction",
                 table=self._table,
                 rows=held,
             )
@@ -243,7 +243,7 @@ class HashIndex(Index):
             start, why = kernel.insert(
                 ids,
                 start,
-                self._place.local,
+                self._owned.local,
                 self._heads,
                 self._entries.array,
                 self._sizes,
@@ -259,15 +259,15 @@ class HashIndex(Index):
             )
             self._release_dead()
             if why in (kernel.NO_CLASS, kernel.NO_SLOT):
-                # Ids chosen to fall into one bucket: they are refused, the table is not.
+                # Ids chosen to collide in one bucket are refused; the table stays usable.
                 made[start] = -1
-                self._figures.refused += 1
+                self._stats.refused += 1
                 start += 1
         self._settle()
         return made
 
     def _release_dead(self) -> None:
-        """Give regions that buckets have outgrown back to the system."""
+        """Release regions that buckets have outgrown."""
         count = int(self._counts[kernel.DEAD])
         if not count:
             return
@@ -295,8 +295,8 @@ class HashIndex(Index):
         oldest = self._oldest(step)
         if not oldest:
             return
-        for _ in range(min(_SWEEP_BUCKETS, self._place.count)):
-            self._swept = (self._swept + 1) % self._place.count
+        for _ in range(min(_SWEEP_BUCKETS, self._owned.count)):
+            self._swept = (self._swept + 1) % self._owned.count
             kernel.evict(
                 self._swept,
                 0,
@@ -310,7 +310,7 @@ class HashIndex(Index):
             )
 
     def reset(self) -> None:
-        """Forget all rows and what was counted for admission."""
+        """Remove all rows and clear the counters of admission."""
         self._entries.clear()
         self._free.clear()
         self._admission.reset()
@@ -332,17 +332,17 @@ class HashIndex(Index):
 
     @property
     def row_count(self) -> int:
-        """Rows that exist."""
+        """Number of rows."""
         return int(self._counts[kernel.ROWS])
 
     @property
     def slot_count(self) -> int:
-        """Slots ever given since the last reset; their memory has been touched."""
+        """Slots used since the last reset; their memory has been touched."""
         return int(self._counts[kernel.NEXT_SLOT])
 
     @property
     def bytes_a_row(self) -> float:
-        """An entry at the fullest a bucket gets."""
+        """Bytes of an entry in a bucket at its highest load."""
         return INDEX_BYTES_A_ROW
 
     @property
@@ -354,15 +354,15 @@ class HashIndex(Index):
 
     @property
     def evicted(self) -> int:
-        """Rows evicted or expired."""
+        """Number of rows evicted or expired."""
         return self._evicted + int(self._counts[kernel.EVICTED])
 
 
 def _size_classes(buckets: int, max_rows: int) -> NDArray[np.int64]:
     """Return capacity and beginning of each size class.
 
-    Big ones grow by a quarter, so that at least three of five entries are used. The biggest holds
-    twice what a bucket gets on average: hashes are even, whoever fills one bucket means to.
+    Large classes grow by a quarter, so that at least three of five entries are used. The largest
+    one holds twice the average of a bucket: hashes are even, so only chosen ids exceed it.
     """
     most = 3 * max_rows // max(buckets, 1) + 4096
     sizes, begin = [], 0

@@ -1,7 +1,7 @@
-"""Where the rows of a shard are: the part in which dense and hash tables differ.
+"""Indexes, which map ids to slots: the difference between dense and hash tables.
 
-Callers hold *handles*, which stay true whatever is evicted meanwhile; only inside one locked
-operation are handles turned into slots. That is why a late gradient can never reach another row.
+Callers hold *handles*, which stay valid over evictions. Handles become slots only inside one locked
+operation, so a late gradient never reaches another row.
 """
 
 from abc import ABC, abstractmethod
@@ -21,12 +21,12 @@ from gradmesh.services.parameter_server.table.memory import Reserved
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class OwnedBuckets:
     """The buckets of one shard, numbered.
 
     Args:
-        local: int32 [BUCKETS], the number here of each bucket; -1 for those of other servers.
-        count: How many are here.
+        local: int32 [BUCKETS], the local number of each bucket; -1 for those of other servers.
+        count: Number of buckets here.
     """
 
     local: NDArray[np.int32]
@@ -47,8 +47,7 @@ class Place:
     def refuse(self, table: str, id_: int) -> StaleShardMap:
         """Return the error for an id that is not here."""
         return StaleShardMap(
-            f"table {table!r}: id {id_} lives on another server; fetch the shard map and route "
-            "again",
+            f"table {table!r}: id {id_} is on another server; fetch the shard map and route again",
             table=table,
             id=id_,
         )
@@ -61,13 +60,13 @@ _NONE: Slots = np.empty(0, np.int64)
 
 
 class Found(NamedTuple):
-    """Where rows are.
+    """Slots of rows.
 
     Args:
         slots: int64 [n], -1 where there is no row.
-        missing: How many had none before this use.
-        fresh_ids: Ids of the rows that were made, or begin anew.
-        fresh_slots: Their slots; a slot may come twice, then the last id has it.
+        missing: How many ids had no row before this use.
+        fresh_ids: Ids of the rows that were made or reset.
+        fresh_slots: Their slots; a slot may occur twice, then the last id has it.
     """
 
     slots: Slots
@@ -84,8 +83,8 @@ class Index(ABC):
         """Return handles, int64 [n].
 
         Raises:
-            IdOutOfRange: One is no row of the table.
-            StaleShardMap: One lives on another server.
+            IdOutOfRange: An id is outside the table.
+            StaleShardMap: A row is on another server.
         """
 
     @abstractmethod
@@ -101,30 +100,30 @@ class Index(ABC):
         """Return slots for reading or changing rows, making rows that are missing.
 
         Args:
-            handles: Whose rows.
+            handles: Handles of the rows.
             step: Steps applied to the table, the clock of expiry.
             counts: Whether this use counts towards admission.
 
         Raises:
-            StoreFull: New rows do not fit; nothing is changed then.
+            StoreFull: New rows do not fit; nothing changes.
         """
 
     def check_room(self, handles: Handles, step: int, others: int) -> int:
         """Return the memory that making missing rows takes; MUST change nothing.
 
         Args:
-            handles: Whose rows.
+            handles: Handles of the rows.
             step: Steps applied to the table.
             others: Memory that other tables are about to take.
 
         Raises:
-            StoreFull: They will not fit.
+            StoreFull: They do not fit.
         """
         return 0
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
 
     @abstractmethod
     def blocks(self, step: int) -> Iterator[tuple[Ids, Slots]]:
@@ -132,12 +131,12 @@ class Index(ABC):
 
     @abstractmethod
     def sweep(self, step: int) -> None:
-        """Do a little of what can be put off, once a step."""
+        """Do a bounded part of deferred work; called once per step."""
 
     @property
     @abstractmethod
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
 
     @property
     @abstractmethod
@@ -146,22 +145,22 @@ class Index(ABC):
 
     @property
     def slot_count(self) -> int:
-        """How many slots take memory; for fixed rows all do, used or not."""
+        """Number of slots that take memory; for fixed rows all do, used or not."""
         return self.row_count
 
     @property
     def bytes_a_row(self) -> float:
-        """What the arithmetic says the index takes for a row."""
+        """Computed bytes of the index per row."""
         return self.bytes / max(1, self.row_count)
 
     @property
     def evicted(self) -> int:
-        """How many rows were evicted so far."""
+        """Number of rows evicted so far."""
         return 0
 
 
 def check_ids(ids: Array, table: str) -> None:
-    """Return if an array may be ids.
+    """Check that an array can be ids.
 
     Raises:
         InvalidRequest: It is not int64 [n].
@@ -177,29 +176,29 @@ _BLOCK_ROWS = 1 << 16
 
 @final
 class DenseIndex(Index):
-    """Places of fixed rows; a handle is a slot.
+    """Slots of fixed rows; a handle is a slot.
 
     Args:
         table: Name, for messages.
         rows: Rows of the whole table.
-        place: What of it is here.
+        owned: The buckets of this server.
     """
 
-    def __init__(self, table: str, rows: int, place: Place) -> None:
+    def __init__(self, table: str, rows: int, owned: OwnedBuckets) -> None:
         self._table = table
         self._rows = rows
-        self._place = place
-        self._words = None if place.is_everything else Reserved((-(-rows // 64), 2), np.uint64)
+        self._owned = owned
+        self._words = None if owned.is_everything else Reserved((-(-rows // 64), 2), np.uint64)
         self._count = rows
         if self._words is not None:
-            self._count = int(rank_bits.mark_owned(self._words.array, rows, place.local))
+            self._count = int(rank_bits.mark_owned(self._words.array, rows, owned.local))
         self._used = Reserved((-(-self._count // 8) + 1,), np.uint8)
 
     @staticmethod
-    def estimate_bytes(rows: int, place: Place) -> int:
-        """Return what the index of a shard takes, before it is made."""
-        words = 0 if place.is_everything else -(-rows // 64) * 16
-        return words + -(-rows * place.count // BUCKETS) // 8
+    def estimate_bytes(rows: int, owned: OwnedBuckets) -> int:
+        """Return the memory of the index of a shard, before it is made."""
+        words = 0 if owned.is_everything else -(-rows // 64) * 16
+        return words + -(-rows * owned.count // BUCKETS) // 8
 
     def handles_of(self, ids: Ids) -> Handles:
         """Return the slots of ids."""
@@ -217,7 +216,7 @@ class DenseIndex(Index):
         slots = np.empty(ids.size, np.int64)
         foreign = rank_bits.ranks(ids, self._words.array, slots)
         if foreign >= 0:
-            raise self._place.refuse(self._table, int(ids[foreign]))
+            raise self._owned.refuse(self._table, int(ids[foreign]))
         return slots
 
     def ids_of(self, handles: Handles) -> Ids:
@@ -244,7 +243,7 @@ class DenseIndex(Index):
         return Found(handles, 0, self.ids_of(slots), slots)
 
     def reset(self) -> None:
-        """Make all rows as if never used."""
+        """Mark all rows as unused."""
         self._used.clear()
 
     def blocks(self, step: int) -> Iterator[tuple[Ids, Slots]]:
@@ -257,7 +256,7 @@ class DenseIndex(Index):
                 yield self.ids_of(held), held
 
     def sweep(self, step: int) -> None:
-        """Nothing is put off."""
+        """Do nothing: no work is deferred."""
 
     @property
     def row_count(self) -> int:

@@ -1,4 +1,4 @@
-"""Memory that costs nothing until it is touched, so that arrays grow without ever being copied."""
+"""Memory budgets, and reserved address space in which arrays grow without copies."""
 
 import mmap
 import threading
@@ -15,7 +15,7 @@ class Budget:
     """Memory for all tables of a server.
 
     Args:
-        max_bytes: How much there is.
+        max_bytes: Size of the budget.
         owner: Name of the server, for messages.
     """
 
@@ -27,29 +27,29 @@ class Budget:
 
     @property
     def taken(self) -> int:
-        """Bytes promised to tables."""
+        """Bytes reserved by tables."""
         return self._taken
 
     @property
     def left(self) -> int:
-        """Bytes that can still be promised."""
+        """Bytes that can still be reserved."""
         return self.max_bytes - self._taken
 
     def take(self, table: str, need: int) -> None:
-        """Promise memory to a table.
+        """Reserve memory for a table.
 
         Raises:
-            StoreFull: There is not so much left; nothing is promised.
+            StoreFull: Not enough is left; nothing is reserved.
         """
         with self._lock:
             self.check(table, need)
             self._taken += need
 
     def check(self, table: str, need: int, others: int = 0) -> None:
-        """Return if there is memory for a table, and for what others are about to take.
+        """Check that memory is left for a table and `others`.
 
         Raises:
-            StoreFull: There is not so much left.
+            StoreFull: Not enough is left.
         """
         held = self._taken + others
         if held + need > self.max_bytes:
@@ -64,17 +64,17 @@ class Budget:
             )
 
     def settle(self, difference: int) -> None:
-        """Correct what was promised by what it turned out to be."""
+        """Correct an estimated reservation by a difference."""
         with self._lock:
             self._taken += difference
 
 
 @final
 class Account:
-    """What one table has of a budget. Its calls are made one at a time.
+    """One table's share of a budget. Calls are serialised by the caller.
 
     Args:
-        budget: Of the server.
+        budget: Budget of the server.
         table: Name of the table.
     """
 
@@ -85,30 +85,30 @@ class Account:
         self._held = 0
 
     def take(self, need: int) -> None:
-        """Ask for more memory.
+        """Reserve more memory.
 
         Raises:
-            StoreFull: There is not so much left; nothing is promised.
+            StoreFull: Not enough is left; nothing is reserved.
         """
         self._budget.take(self._table, need)
         self._held += need
 
     def check(self, need: int, others: int) -> None:
-        """Return if there is so much memory, and more for other tables.
+        """Check that memory is left for this table and `others`.
 
         Raises:
-            StoreFull: There is not so much left.
+            StoreFull: Not enough is left.
         """
         self._budget.check(self._table, need, others)
 
     def settle(self, held: int) -> None:
-        """Say how much it really is."""
+        """Replace the reservation by the measured size."""
         self._budget.settle(held - self._held)
         self._held = held
 
 
-# Python names this flag only from 3.13 on; it is the same on every Linux. Without it the kernel
-# would refuse address space beyond what it could ever back.
+# Python has this constant from 3.13 on; it is the same on every Linux. Without it the kernel
+# refuses address space beyond the memory of the machine.
 _MAP_NORESERVE = 0x4000
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -116,16 +116,16 @@ PAGE_BYTES = mmap.PAGESIZE
 
 @final
 class Reserved:
-    """A zeroed array whose pages come into being when they are touched.
+    """A zeroed array whose pages are allocated when they are touched.
 
     Args:
-        shape: Of the array.
-        dtype: Of its elements.
-        huge_from: Offset in bytes from which on to ask for huge pages; None for none. For memory
-            that fills from the beginning; what comes before it stays exact, for small tables.
+        shape: Shape of the array.
+        dtype: Type of its elements.
+        huge_from: Offset in bytes from which on huge pages are requested; None for none. Meant for
+            memory that fills from the beginning: before the offset small tables stay exact.
 
     Raises:
-        StoreFull: The system has no such address space.
+        StoreFull: The system refuses the address space.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, *, huge_from: int | None = None) -> None:
@@ -140,7 +140,7 @@ class Reserved:
                 "the table's limits, or raise the limit of the process",
                 need=size,
             ) from None
-        # A core dump of reserved space helps nobody.
+        # Keep reserved space out of core dumps.
         self._map.madvise(mmap.MADV_DONTDUMP)
         if huge_from is not None:
             first = -(-huge_from // PAGE_BYTES) * PAGE_BYTES
@@ -150,11 +150,11 @@ class Reserved:
         self.array: Array = flat.reshape(shape)
 
     def clear(self) -> None:
-        """Give all memory back; the array is zero again."""
+        """Release all memory; the array is zero again."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
     def release(self, begin: int, end: int) -> None:
-        """Give back the whole pages between two offsets in bytes; they are zero again."""
+        """Release the whole pages between two offsets in bytes; they are zero again."""
         first = -(-begin // PAGE_BYTES) * PAGE_BYTES
         last = end // PAGE_BYTES * PAGE_BYTES
         if last > first:

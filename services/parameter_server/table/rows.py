@@ -1,6 +1,6 @@
 """Rows and their optimizer state, by slot.
 
-Rows of 16 bits are changed in float32 and rounded once a step; their state is float32.
+16-bit rows are updated in float32 and rounded once a step; their state is float32.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ _CHUNK_ELEMENTS = 1 << 22
 
 _ALL = (slice(None),)
 
-# A table smaller than this takes its memory in small pages, and not more than it needs.
+# A smaller table uses small pages, so that it takes no more memory than it needs.
 _HUGE_FROM = 16 << 20
 
 
@@ -31,8 +31,8 @@ class Layout:
 
     Args:
         dim: Elements of a row.
-        dtype: Of the row.
-        rule: Says what state there is.
+        dtype: Type of its elements.
+        rule: Update rule, which declares the state.
     """
 
     def __init__(self, dim: int, dtype: np.dtype[Any], rule: Rule) -> None:
@@ -46,29 +46,29 @@ class Layout:
 
 
 class Rows(ABC):
-    """Rows and state; all is called under the table's lock."""
+    """Rows and state; called under the table's lock."""
 
     layout: Layout
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return for how many slots there is address space."""
+        """Return the number of slots with address space."""
 
     @abstractmethod
     def _arrays(self) -> tuple[Array, dict[str, Array]]:
-        """Return rows and state in which `_place` gives positions."""
+        """Return the arrays of rows and state that `_positions` refers to."""
 
     @abstractmethod
-    def _place(self, slots: Slots) -> Slots:
-        """Return the position of each slot, -1 for -1; true until the next call."""
+    def _positions(self, slots: Slots) -> Slots:
+        """Return the position of each slot, -1 for -1; valid until the next call."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Give the memory of all rows back."""
+        """Release the memory of all rows."""
 
     @abstractmethod
     def memory_bytes(self, slots: int) -> int:
-        """Return the memory that so many slots take."""
+        """Return the memory of a number of slots."""
 
     def weights(self) -> Array:
         """Return the memory of rows, not a copy."""
@@ -76,92 +76,94 @@ class Rows(ABC):
 
     @property
     def most_at_once(self) -> int:
-        """How many slots may be placed in one call."""
+        """Most slots of one call of `_positions`."""
         return max(1, _CHUNK_ELEMENTS // self.layout.dim)
 
     @property
     def file_bytes(self) -> int:
-        """What lies on disk."""
+        """Bytes on disk."""
         return 0
 
     @abstractmethod
     def ensure(self, slots: int) -> None:
-        """Make sure that the first slots can be written.
+        """Allocate disk for the first slots.
 
         Raises:
-            StoreFull: They cannot.
+            StoreFull: The disk is full.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is not memory."""
+        """Close files."""
 
     def read(self, slots: Slots, out: Array, *, whole: bool = False) -> None:
-        """Put rows into out; where a slot is -1, out stays. Whole says that there is none such."""
+        """Copy rows into `out`; slots of -1 are skipped. `whole` asserts that there are none."""
         for part in self._parts(slots.size):
-            places, target = self._place(slots[part]), out[part]
+            positions, target = self._positions(slots[part]), out[part]
             if whole:
-                # Without numpy's own check of places, which would go through a buffer.
-                self._arrays()[0].take(places, 0, target, "clip")
+                # "clip" skips the bounds check of numpy, which would copy through a buffer.
+                self._arrays()[0].take(positions, 0, target, "clip")
             else:
-                copy_out(self._arrays()[0], places, target)
+                copy_out(self._arrays()[0], positions, target)
 
     def state(self, slots: Slots) -> dict[str, Array]:
         """Return copies of the optimizer state of rows."""
         found = {s.name: np.empty((slots.size, s.width), self.layout.wide) for s in self._slots()}
         for part in self._parts(slots.size):
-            places = self._place(slots[part])
+            positions = self._positions(slots[part])
             for name, array in self._arrays()[1].items():
-                copy_out(array, places, found[name][part])
+                copy_out(array, positions, found[name][part])
         return found
 
     def write(self, slots: Slots, rows: Array, state: dict[str, Array] | None = None) -> None:
-        """Set rows, one after the other, and their state: to its beginning if not given."""
+        """Set rows in order, and their state; to its initial value if not given."""
         for part in self._parts(slots.size):
-            places = self._place(slots[part])
+            positions = self._positions(slots[part])
             weights, arrays = self._arrays()
-            copy_in(weights, places, np.ascontiguousarray(rows[part]).astype(weights.dtype))
+            copy_in(weights, positions, np.ascontiguousarray(rows[part]).astype(weights.dtype))
             for slot in self._slots():
                 if state is None:
-                    arrays[slot.name][places] = slot.initial
+                    arrays[slot.name][positions] = slot.initial
                 else:
-                    copy_in(arrays[slot.name], places, np.ascontiguousarray(state[slot.name][part]))
+                    copy_in(
+                        arrays[slot.name], positions, np.ascontiguousarray(state[slot.name][part])
+                    )
 
     def update(self, slots: Slots, grads: Array, lr: float, step: int) -> None:
-        """Change rows by gradients; no slot twice, none -1."""
+        """Update rows by gradients; no slot twice, none -1."""
         for part in self._parts(slots.size):
-            places = self._place(slots[part])
+            positions = self._positions(slots[part])
             weights, state = self._arrays()
             layout = self.layout
             if weights.dtype != layout.wide:
-                self._update_narrow(weights, state, places, grads[part], lr, step)
+                self._update_narrow(weights, state, positions, grads[part], lr, step)
             elif layout.kernel is None:
-                layout.rule.update_rows(weights, state, places, grads[part], lr, step)
+                layout.rule.update_rows(weights, state, positions, grads[part], lr, step)
             else:
-                # The places are our own and the gradients were checked: no need to look again.
+                # Positions are computed here and gradients were checked: no second check.
                 numbers = layout.rule.numbers(weights.dtype.type, lr, step)
                 operands = layout.rule.operands(state)
                 given = -grads[part] if layout.rule.maximize else grads[part]
-                layout.kernel(weights, *operands, places, given, *numbers)
+                layout.kernel(weights, *operands, positions, given, *numbers)
 
     def _update_narrow(
         self,
         weights: Array,
         state: dict[str, Array],
-        places: Slots,
+        positions: Slots,
         grads: Array,
         lr: float,
         step: int,
     ) -> None:
-        rows = np.empty((places.size, self.layout.dim), weights.dtype)
-        copy_out(weights, places, rows)
+        rows = np.empty((positions.size, self.layout.dim), weights.dtype)
+        copy_out(weights, positions, rows)
         wide = rows.astype(self.layout.wide)
-        picked = {name: array[places] for name, array in state.items()}
+        picked = {name: array[positions] for name, array in state.items()}
         given = grads.astype(self.layout.wide)
-        self.layout.rule.update_rows(wide, picked, np.arange(places.size), given, lr, step)
-        copy_in(weights, places, wide.astype(weights.dtype))
+        self.layout.rule.update_rows(wide, picked, np.arange(positions.size), given, lr, step)
+        copy_in(weights, positions, wide.astype(weights.dtype))
         for name, array in picked.items():
-            state[name][places] = array
+            state[name][positions] = array
 
     def _slots(self) -> tuple[Any, ...]:
         return self.layout.slots
@@ -178,7 +180,7 @@ class MemoryRows(Rows):
     """Rows in memory: a slot is a position.
 
     Args:
-        layout: Of a row.
+        layout: Layout of a row.
         capacity: Slots for which address space is reserved.
     """
 
@@ -197,20 +199,20 @@ class MemoryRows(Rows):
     def _arrays(self) -> tuple[Array, dict[str, Array]]:
         return self._rows.array, self._views
 
-    def _place(self, slots: Slots) -> Slots:
+    def _positions(self, slots: Slots) -> Slots:
         return slots
 
     def ensure(self, slots: int) -> None:
-        """Memory was promised before."""
+        """Do nothing: memory was reserved before."""
 
     def close(self) -> None:
-        """There is nothing else."""
+        """Do nothing: there are no files."""
 
     def clear(self) -> None:
-        """Give the memory of all rows back."""
+        """Release the memory of all rows."""
         for held in (self._rows, *self._state.values()):
             held.clear()
 
     def memory_bytes(self, slots: int) -> int:
-        """Return the memory that so many slots take."""
+        """Return the memory of a number of slots."""
         return slots * self.layout.row_bytes

@@ -1,6 +1,6 @@
-"""What a copy of a table must know of its index, beyond finding rows.
+"""Scans of an index, for snapshots and migration: rows in pieces, eviction marks, bucket state.
 
-A survey is a friend of the index it looks at: it reads its parts, under the table's lock.
+A scan accesses private attributes of its index, under the table's lock.
 """
 
 from abc import ABC, abstractmethod
@@ -24,19 +24,19 @@ _BLOCK_ROWS = 4096
 _NONE: list[int] = []
 
 
-class Survey(ABC):
-    """Lists the rows of an index in pieces, and says what an operation puts at risk.
+class IndexScan(ABC):
+    """Lists the rows of an index in pieces, and the pieces that an operation may evict from.
 
     Attributes:
-        forgets: Whether rows can go, and uses are marked.
+        evicts: Whether rows can be evicted or expire, and uses are marked.
     """
 
-    forgets: bool
+    evicts: bool
 
     @property
     @abstractmethod
     def pieces(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
 
     @abstractmethod
     def piece(self, number: int, oldest: int) -> Listed:
@@ -59,16 +59,16 @@ class Survey(ABC):
         """Return the pieces that the next sweep may drop rows of."""
 
     @abstractmethod
-    def memory(self) -> dict[str, Array]:
-        """Return copies of what is kept for buckets rather than rows; empty for nothing."""
+    def bucket_state(self) -> dict[str, Array]:
+        """Return copies of the state per bucket; empty if there is none."""
 
     @abstractmethod
-    def load_memory(self, arrays: dict[str, Array]) -> None:
-        """Set what `memory` returned, for buckets that are all here."""
+    def load_bucket_state(self, arrays: dict[str, Array]) -> None:
+        """Set what `bucket_state` returned, for buckets of this server."""
 
     @abstractmethod
     def insert(self, ids: Ids, step: int) -> tuple[Slots, Slots]:
-        """Make rows whatever the admission says; return all slots, and those that are new.
+        """Make rows regardless of admission; return all slots, and those of new rows.
 
         Raises:
             StoreFull: They do not fit.
@@ -80,21 +80,21 @@ class Survey(ABC):
 
 
 @final
-class DenseSurvey(Survey):
-    """Of a dense table: pieces are runs of slots."""
+class DenseScan(IndexScan):
+    """Scan of a dense table: pieces are ranges of slots."""
 
-    forgets = False
+    evicts = False
 
     def __init__(self, index: DenseIndex) -> None:
         self._index = index
 
     @property
     def pieces(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
         return -(-self._index.row_count // _BLOCK_ROWS)
 
     def piece(self, number: int, oldest: int) -> Listed:
-        """Return the rows of a run that were ever used."""
+        """Return the used rows of a range."""
         begin = number * _BLOCK_ROWS
         end = min(begin + _BLOCK_ROWS, self._index.row_count)
         slots = self._index.peek(np.arange(begin, end), 0)
@@ -106,23 +106,23 @@ class DenseSurvey(Survey):
         return self._index.peek(handles, 0), np.zeros(handles.size, np.uint32)
 
     def oldest(self, step: int) -> int:
-        """Nothing expires."""
+        """Return 0: nothing expires."""
         return 0
 
     def pieces_of(self, handles: Handles) -> list[int]:
-        """Nothing is evicted."""
+        """Return none: nothing is evicted."""
         return _NONE
 
     def swept_next(self) -> list[int]:
-        """Nothing is swept."""
+        """Return none: nothing is swept."""
         return _NONE
 
-    def memory(self) -> dict[str, Array]:
-        """There is none."""
+    def bucket_state(self) -> dict[str, Array]:
+        """Return none."""
         return {}
 
-    def load_memory(self, arrays: dict[str, Array]) -> None:
-        """There is none."""
+    def load_bucket_state(self, arrays: dict[str, Array]) -> None:
+        """Do nothing: there is none."""
 
     def insert(self, ids: Ids, step: int) -> tuple[Slots, Slots]:
         """Mark rows as used."""
@@ -130,21 +130,21 @@ class DenseSurvey(Survey):
         return found.slots, found.fresh_slots
 
     def set_marks(self, ids: Ids, marks: Marks) -> None:
-        """There are none."""
+        """Do nothing: there are no marks."""
 
 
 @final
-class HashSurvey(Survey):
-    """Of a hash table: pieces are buckets."""
+class HashScan(IndexScan):
+    """Scan of a hash table: pieces are buckets."""
 
     def __init__(self, index: HashIndex) -> None:
         self._index = index
-        self.forgets = index._limits.policy != kernel.KEEP
+        self.evicts = index._limits.policy != kernel.KEEP
 
     @property
     def pieces(self) -> int:
-        """How many buckets are here."""
-        return self._index._place.count
+        """Number of buckets here."""
+        return self._index._owned.count
 
     def piece(self, number: int, oldest: int) -> Listed:
         """Return the rows of a bucket."""
@@ -160,7 +160,7 @@ class HashSurvey(Survey):
         slots, marks = np.empty(handles.size, np.int64), np.empty(handles.size, np.uint32)
         index = self._index
         kernel.find_marks(
-            handles, index._place.local, index._heads, index._entries.array, oldest, slots, marks
+            handles, index._owned.local, index._heads, index._entries.array, oldest, slots, marks
         )
         return slots, marks
 
@@ -170,51 +170,51 @@ class HashSurvey(Survey):
 
     def pieces_of(self, handles: Handles) -> list[int]:
         """Return the buckets of ids."""
-        if not self.forgets:
+        if not self.evicts:
             return _NONE
-        found: list[int] = np.unique(self._index._place.local[buckets_of(handles)]).tolist()
+        found: list[int] = np.unique(self._index._owned.local[buckets_of(handles)]).tolist()
         return found
 
     def swept_next(self) -> list[int]:
         """Return the next few buckets, if rows expire."""
         if not self._index._limits.ttl_steps:
             return _NONE
-        count = self._index._place.count
+        count = self._index._owned.count
         first = self._index._swept + 1
         return [(first + i) % count for i in range(min(_SWEEP_BUCKETS, count))]
 
-    def memory(self) -> dict[str, Array]:
-        """Return the clocks of the buckets and what was counted for admission."""
+    def bucket_state(self) -> dict[str, Array]:
+        """Return the clocks of the buckets and the counters of admission."""
         index = self._index
         found: dict[str, Array] = {}
-        if self.forgets:
+        if self.evicts:
             found["clocks"] = index._clocks.copy()
         if isinstance(index._admission, FrequentIds):
             found["counters"] = index._admission._counters.array.copy()
             found["uses"] = index._admission._uses.copy()
         if found:
-            local = index._place.local
+            local = index._owned.local
             # Local numbers follow the order of the buckets.
             found["buckets"] = np.flatnonzero(local >= 0)
         return found
 
-    def load_memory(self, arrays: dict[str, Array]) -> None:
+    def load_bucket_state(self, arrays: dict[str, Array]) -> None:
         """Set clocks and counters."""
         index = self._index
-        here = index._place.local[arrays["buckets"]]
-        wanted = {"buckets": here, **self._shelves()}
+        here = index._owned.local[arrays["buckets"]]
+        wanted = {"buckets": here, **self._bucket_arrays()}
         if set(arrays) != set(wanted) or any(
             a.shape != (here.size, *wanted[n].shape[1:]) or a.dtype != wanted[n].dtype
             for n, a in arrays.items()
             if n != "buckets"
         ):
             raise InvalidRequest(f"table {index._table!r}: {sorted(arrays)} do not fit its buckets")
-        for name, shelf in self._shelves().items():
-            shelf[here] = arrays[name]
+        for name, array in self._bucket_arrays().items():
+            array[here] = arrays[name]
 
-    def _shelves(self) -> dict[str, Array]:
+    def _bucket_arrays(self) -> dict[str, Array]:
         index = self._index
-        found: dict[str, Array] = {"clocks": index._clocks} if self.forgets else {}
+        found: dict[str, Array] = {"clocks": index._clocks} if self.evicts else {}
         if isinstance(index._admission, FrequentIds):
             found["counters"] = index._admission._counters.array
             found["uses"] = index._admission._uses
@@ -234,12 +234,12 @@ class HashSurvey(Survey):
     def set_marks(self, ids: Ids, marks: Marks) -> None:
         """Set marks."""
         index = self._index
-        kernel.set_marks(ids, index._place.local, index._heads, index._entries.array, marks)
+        kernel.set_marks(ids, index._owned.local, index._heads, index._entries.array, marks)
 
 
-def survey_of(index: Index) -> Survey:
-    """Return the survey of an index."""
+def scan_of(index: Index) -> IndexScan:
+    """Return the scan of an index."""
     if isinstance(index, DenseIndex):
-        return DenseSurvey(index)
+        return DenseScan(index)
     assert isinstance(index, HashIndex)
-    return HashSurvey(index)
+    return HashScan(index)

@@ -1,4 +1,4 @@
-"""One server's shard of one table: its rows, their places and how gradients change them."""
+"""One server's shard of one table: index, rows, and their update by gradients."""
 
 import threading
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from gradmesh.sdk.table.gradients import BadGradients
 from gradmesh.sdk.table.recipe import initializer_of, rule_of, table_seed
 from gradmesh.sdk.table.schedule import schedule_of
 from gradmesh.services.parameter_server.table.changes import Changes
-from gradmesh.services.parameter_server.table.factory import Home, is_hash, make_parts
-from gradmesh.services.parameter_server.table.index import Found, Handles, Place, Slots
+from gradmesh.services.parameter_server.table.factory import TableResources, is_hash, make_parts
+from gradmesh.services.parameter_server.table.index import Found, Handles, OwnedBuckets, Slots
 from gradmesh.services.parameter_server.table.memory import Account, Budget
 from gradmesh.services.parameter_server.table.rows import Layout
-from gradmesh.services.parameter_server.table.stats import Figures
+from gradmesh.services.parameter_server.table.stats import TableStats
 
 # Elements drawn at once, so that temporary arrays stay small.
 _CHUNK_ELEMENTS = 1 << 20
@@ -28,18 +28,18 @@ _CHUNK_ELEMENTS = 1 << 20
 
 @final
 class TableShard:
-    """The rows of one table that live here.
+    """The rows of one table on one server.
 
-    Reading and changing rows is one locked operation each. What callers keep between them are
-    handles, see `Index`: they stay true whatever is evicted meanwhile.
+    Each read and each change of rows is one locked operation. Between them callers hold handles,
+    which stay valid over evictions (see `Index`).
 
     Args:
-        spec: What the table is.
-        shards: Which ids belong to whom.
-        shard: Which shard this one is.
-        budget: Memory it may take; without limit by default.
+        spec: Specification of the table.
+        shards: The shard map.
+        shard: Number of this shard.
+        budget: Memory of the server; unlimited by default.
         ssd_path: Directory of slab files, for tables with a hot set.
-        max_ssd_bytes: How big the slab files of the table may get.
+        max_ssd_bytes: Most bytes of the slab files of the table.
 
     Raises:
         StoreFull: It does not fit.
@@ -56,15 +56,15 @@ class TableShard:
         max_ssd_bytes: int = 1 << 36,
     ) -> None:
         self.spec = spec
-        # Read at every call; protobuf's fields cost more than attributes.
+        # Read at every call; fields of protobuf cost more than attributes.
         self.name: str = spec.name
         self.dim: int = spec.dim
         self.kind = "hash" if is_hash(spec) else "dense"
         self.steps = 0
-        # Whether a lookup changes which rows there are, or will be, beyond making its own.
+        # Whether a lookup may evict rows or count towards admission, beyond making its own rows.
         bounded = spec.HasField("admission") or spec.HasField("eviction") or spec.max_bytes > 0
         self.counts_uses = self.kind == "hash" and bounded
-        self.figures = Figures()
+        self.stats = TableStats()
         self._bad_gradients = BadGradients.of(spec.bad_gradients)
         self._initializer = initializer_of(spec.initializer)
         rule, self._lr = rule_of(spec.optimizer)
@@ -72,20 +72,20 @@ class TableShard:
         self.dtype = numpy_dtype(spec.dtype)
         self._layout = Layout(spec.dim, self.dtype, rule)
         self._seed = table_seed(spec)
-        # Guards rows, index, figures and steps.
+        # Guards rows, index, stats and steps.
         self._lock = threading.Lock()
         budget = budget or Budget(1 << 40)
         account = Account(budget, spec.name)
-        home = Home(account, ssd_path, max_ssd_bytes, self.figures, self._seed)
-        place = Place.of(shards, shard)
-        self.buckets = place.count
-        self._index, self._rows = make_parts(spec, self._layout, place, home)
+        resources = TableResources(account, ssd_path, max_ssd_bytes, self.stats, self._seed)
+        owned = OwnedBuckets.of(shards, shard)
+        self.buckets = owned.count
+        self._index, self._rows = make_parts(spec, self._layout, owned, resources)
         aside = Account(budget, spec.name)
         self.changes = Changes(spec.name, self._lock, self._index, self._rows, aside)
 
     @property
     def row_count(self) -> int:
-        """How many rows live here."""
+        """Number of rows here."""
         return self._index.row_count
 
     @property
@@ -96,23 +96,23 @@ class TableShard:
 
     @property
     def file_bytes(self) -> int:
-        """What lies on disk."""
+        """Bytes on disk."""
         return self._rows.file_bytes
 
     @property
     def evicted(self) -> int:
-        """Rows evicted so far."""
+        """Number of rows evicted so far."""
         return self._index.evicted
 
     @property
     def expected_row_bytes(self) -> float:
-        """What the arithmetic says a row takes, with its state and its share of the index."""
+        """Computed bytes of a row, with its state and its share of the index."""
         return self._layout.row_bytes + self._index.bytes_a_row
 
     def reset(self) -> None:
-        """Put all rows and the optimizer back to the beginning."""
+        """Reset all rows and the state of the optimizer."""
         with self._lock:
-            self.changes.forget()
+            self.changes.lose_all()
             self._index.reset()
             self._rows.clear()
             self.steps = 0
@@ -122,14 +122,14 @@ class TableShard:
 
         Raises:
             InvalidRequest: They are not int64 [n].
-            IdOutOfRange: One is no row of the table.
-            StaleShardMap: One lives on another server.
+            IdOutOfRange: An id is outside the table.
+            StaleShardMap: A row is on another server.
         """
         return self._index.handles_of(ids)
 
     @property
     def may_be_full(self) -> bool:
-        """Whether it refuses new rows at a limit of its own."""
+        """Whether it has its own limit at which it refuses new rows."""
         spec = self.spec
         return spec.hot_bytes > 0 or (spec.max_bytes > 0 and not spec.HasField("eviction"))
 
@@ -138,12 +138,12 @@ class TableShard:
         return self._index.ids_of(handles)
 
     def read(self, handles: Handles, out: Array | None = None, *, peek: bool = False) -> Array:
-        """Return a copy of rows; those that are not there are made, or read as they would begin.
+        """Return a copy of rows; missing ones are made, or read as initial rows.
 
         Args:
-            handles: Whose rows.
+            handles: Handles of the rows.
             out: [n, dim] to fill; new memory by default.
-            peek: Whether to change nothing: no row is made, no use is counted.
+            peek: Whether to make no row and count no use.
 
         Raises:
             StoreFull: New rows do not fit.
@@ -156,7 +156,7 @@ class TableShard:
                 missing = int((slots < 0).sum())
             else:
                 slots, missing = self._use(handles, counts=True)
-            self.figures.note_lookup(handles.size, missing)
+            self.stats.count_lookup(handles.size, missing)
             self._rows.read(slots, out, whole=not missing)
             if missing:
                 absent = np.flatnonzero(slots < 0)
@@ -184,10 +184,10 @@ class TableShard:
         return wide.astype(self.dtype, copy=False)
 
     def check_grads(self, handles: Handles, grads: Array) -> Array:
-        """Return gradients that fit rows, by the table's rule for those that are no numbers.
+        """Return gradients after a check of shape and type and the table's `bad_gradients`.
 
         Raises:
-            InvalidRequest: They do not fit, or are not finite and the table refuses that.
+            InvalidRequest: They do not fit, or are not finite and the table rejects that.
         """
         name = self.name
         expected = (handles.size, self.dim)
@@ -200,48 +200,49 @@ class TableShard:
         return self._bad_gradients.clean(grads, name)
 
     def check_room(self, handles: Handles, others: int) -> int:
-        """Return the memory that making missing rows takes, beside what other tables will take.
+        """Return the memory for missing rows; check that it and `others` fit into the budget.
 
         Raises:
-            StoreFull: They will not fit.
+            StoreFull: They do not fit.
         """
         with self._lock:
             return self._index.check_room(handles, self.steps, others)
 
     def prepare(self, handles: Handles) -> None:
-        """Make the rows that gradients outside any context are for; counts as a use.
+        """Make the rows of gradients outside any context; counts as a use.
 
         Raises:
             StoreFull: They do not fit.
         """
         if self.kind == "dense":
-            # Its memory was granted when it was made; `apply` does the rest.
+            # Its memory was reserved when it was made; `apply` marks rows as used.
             return
         with self._lock:
             self._use(handles, counts=True)
 
     def apply(self, handles: Handles, grads: Array, step: int | None = None) -> None:
-        """Change rows by gradients that `check_grads` has passed; no handle twice.
+        """Update rows by gradients that passed `check_grads`; no handle twice.
 
-        A gradient whose row was evicted meanwhile finds it made anew; one whose id is not admitted
-        is dropped.
+        A row that was evicted meanwhile is made again. A gradient whose id is not admitted is
+        dropped.
 
         Args:
-            handles: Which rows.
+            handles: Handles of the rows.
             grads: Their gradients.
             step: Number of this step, from 1. In a run it is the run's: a step that touches no
-                row of this shard must count here, too, or rows would depend on the shards' number.
+                row of this shard counts, too, or rows would depend on the number of shards.
         """
         with self._lock:
             self.steps = self.steps + 1 if step is None else step
             try:
                 slots, missing = self._use(handles, counts=False)
             except StoreFull:
-                # A step is applied everywhere or nowhere, and elsewhere it was: go on without.
+                # A step is applied on all servers or none, and others have applied it: continue
+                # without the new rows.
                 slots, missing = self._index.peek(handles, self.steps), 1
             if missing and slots.size and slots.min() < 0:
                 held = slots >= 0
-                self.figures.dropped += int(slots.size - held.sum())
+                self.stats.dropped += int(slots.size - held.sum())
                 handles, slots, grads = handles[held], slots[held], grads[held]
             self.changes.before_change(handles, slots)
             lr = self._rate(self._lr, self.steps - 1)
@@ -249,19 +250,19 @@ class TableShard:
             self.changes.before_sweep()
             self._index.sweep(self.steps)
 
-    def note_staleness(self, steps: int) -> None:
-        """Count how far a gradient is behind that was computed after so many steps."""
+    def count_staleness(self, steps: int) -> None:
+        """Count the staleness of a gradient whose rows were read after `steps` steps."""
         with self._lock:
-            self.figures.note_staleness(max(0, self.steps - steps))
+            self.stats.count_staleness(max(0, self.steps - steps))
 
     def blocks(self) -> Iterator[tuple[Ids, Array, dict[str, Array]]]:
-        """Yield (ids, rows, optimizer state) of every row that was ever used, as copies.
+        """Yield (ids, rows, optimizer state) of every used row, as copies.
 
-        Each block is one locked operation; rows that come or go between blocks may be left out.
+        Each block is one locked operation; rows made or evicted between blocks may be left out.
         """
         with self._lock:
-            places = list(self._index.blocks(self.steps))
-        for ids, _ in places:
+            blocks = list(self._index.blocks(self.steps))
+        for ids, _ in blocks:
             with self._lock:
                 slots = self._index.peek(self._index.handles_of(ids), self.steps)
                 held = slots >= 0
@@ -271,10 +272,10 @@ class TableShard:
             yield ids[held], rows, state
 
     def load(self, ids: Ids, rows: Array, state: dict[str, Array] | None = None) -> None:
-        """Set rows, and their optimizer state if given, whether they existed or not.
+        """Set rows, and their optimizer state if given; missing rows are made.
 
         Raises:
-            StoreFull: They do not fit; nothing is changed.
+            StoreFull: They do not fit; nothing changes.
         """
         handles = self.slots_of(ids)
         with self._lock:
@@ -284,34 +285,34 @@ class TableShard:
             self._rows.write(slots[held], rows[held], kept)
 
     def freeze(self, snapshot: str, base: str) -> None:
-        """Begin to keep the state of this moment; see `Changes`.
+        """Begin a snapshot of the current state; see `Changes`.
 
         Raises:
             ShardNotReady: Another snapshot is under way.
-            BaseLost: What changed since the base is not known.
+            BaseLost: The changes since the base are not recorded.
         """
         with self._lock:
             self.changes.check(snapshot, base)
             self.changes.freeze(snapshot, base, self.steps)
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Set rows, state and marks, as a snapshot has them; rows alone begin with fresh state.
+        """Set rows, state and marks of a snapshot; rows without state get the initial state.
 
         Raises:
-            InvalidRequest: The arrays do not fit; nothing is changed.
+            InvalidRequest: The arrays do not fit; nothing changes.
             StoreFull: The rows do not fit.
         """
         with self._lock:
             self.changes.load(arrays, self.steps)
 
     def weights(self) -> Array:
-        """Return the memory of the rows by slot, for measurements; it changes under one's hands."""
+        """Return the array of rows by slot, not a copy; for measurements."""
         return self._rows.weights()
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close files."""
         self._rows.close()
 
     def layout(self) -> tuple[np.dtype[Any], dict[str, int]]:
-        """Return the type of the optimizer state and the width of each of its parts."""
+        """Return the type of the optimizer state and the width of each of its slots."""
         return self._layout.wide, {slot.name: slot.width for slot in self._layout.slots}

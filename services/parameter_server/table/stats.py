@@ -1,4 +1,4 @@
-"""What a table counts about itself."""
+"""Counters of a table."""
 
 from dataclasses import dataclass
 from typing import final
@@ -6,19 +6,19 @@ from typing import final
 
 @final
 @dataclass(slots=True)
-class Figures:
+class TableStats:
     """Totals since the table was made; a reset of its rows does not touch them.
 
     Attributes:
         lookups: Calls that read rows.
-        ids: Ids they asked for.
-        asked: Ids that callers wanted, repeated ones included.
-        hits: How many of these had a row.
+        ids: Ids looked up.
+        asked: Ids that callers requested, repeated ones included.
+        hits: Ids looked up that had a row.
         admitted: Rows made.
         refused: Uses of ids that were not admitted.
         dropped: Gradients without a row to change.
         staleness: Steps applied between lookup and gradient, summed over gradients.
-        gradients: Gradients applied for which that is known.
+        gradients: Gradients counted in `staleness`.
         stalest: The most steps between a lookup and its gradient.
     """
 
@@ -35,22 +35,22 @@ class Figures:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the ids asked for that had a row; 0 before the first."""
+        """Share of the ids looked up that had a row; 0 before the first lookup."""
         return self.hits / self.ids if self.ids else 0.0
 
     @property
     def unique_ratio(self) -> float:
-        """Ids that travelled by ids that were asked for before repeated ones were removed."""
+        """Ids looked up by ids requested before deduplication."""
         return self.ids / self.asked if self.asked else 1.0
 
-    def note_lookup(self, ids: int, missing: int) -> None:
+    def count_lookup(self, ids: int, missing: int) -> None:
         """Count one lookup."""
         self.lookups += 1
         self.ids += ids
         self.hits += ids - missing
 
-    def note_staleness(self, steps: int) -> None:
-        """Count the steps that one gradient is behind."""
+    def count_staleness(self, steps: int) -> None:
+        """Count the staleness of one gradient, in steps."""
         self.gradients += 1
         self.staleness += steps
         self.stalest = max(self.stalest, steps)

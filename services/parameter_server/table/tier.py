@@ -1,8 +1,9 @@
 """Rows on disk with a hot set in memory.
 
-A slab file holds every row, mapped into memory; rows in use are copied into a fixed number of
-places, chosen by the clock, and written back when they leave. Only the index grows with the table.
-The file is scratch: it has no name and is gone with the process.
+A slab file, mapped into memory, holds every row. Rows in use are copied into a fixed number of
+positions in memory. The clock algorithm chooses which rows leave; they are written back to the
+file. Only the index grows with the table. The file is scratch: it has no name and ends with the
+process.
 """
 
 import mmap
@@ -21,10 +22,10 @@ from gradmesh.services.parameter_server.table.index import Slots
 from gradmesh.services.parameter_server.table.memory import Reserved
 from gradmesh.services.parameter_server.table.rows import Layout, Rows
 
-# Rows moved between file and memory after which the file's pages leave our resident set.
-_FORGET_MOVES = 1 << 16
+# Rows moved between file and memory after which the file's pages are dropped from the resident set.
+_DROP_PAGES_MOVES = 1 << 16
 _GROW_BYTES = 1 << 20
-_PLACE_BYTES = 17
+_POSITION_BYTES = 17
 WHERE_BYTES = 4
 
 
@@ -46,7 +47,7 @@ class _Slab:
         self.array = flat.reshape(shape)
 
     def ensure(self, rows: int) -> None:
-        """Take blocks for the first rows; a write without them would end the process."""
+        """Allocate disk blocks for the first rows; a write without them would kill the process."""
         size = rows * self.array.shape[1] * self.array.dtype.itemsize
         if size > self._ensured:
             grown = min(self._size, max(size, self._ensured + _GROW_BYTES))
@@ -57,8 +58,8 @@ class _Slab:
     def bytes(self) -> int:
         return os.fstat(self._file).st_blocks * 512
 
-    def forget(self) -> None:
-        """Drop the pages from our resident set; the system writes them out when it likes."""
+    def drop_pages(self) -> None:
+        """Drop the pages from the resident set; the kernel writes them back later."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
     def clear(self) -> None:
@@ -73,15 +74,15 @@ class TieredRows(Rows):
     """Rows in a slab file, the hot ones in memory.
 
     Args:
-        layout: Of a row.
+        layout: Layout of a row.
         capacity: Slots of the file.
         hot_bytes: Memory for the hot set.
-        directory: Where the file is made.
-        max_file_bytes: How big the file may get.
+        directory: Directory of the file.
+        max_file_bytes: Most bytes of the file.
 
     Raises:
-        InvalidRequest: The hot set has no room for two rows, or there is no such directory.
-        StoreFull: The file may not be so big.
+        InvalidRequest: The hot set is smaller than two rows, or the directory does not exist.
+        StoreFull: The file would exceed `max_file_bytes`.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class TieredRows(Rows):
         max_file_bytes: int,
     ) -> None:
         self.layout = layout
-        places = min(hot_bytes // (layout.row_bytes + _PLACE_BYTES), max(2, capacity))
-        if places < 2 or not directory.is_dir():
+        positions = min(hot_bytes // (layout.row_bytes + _POSITION_BYTES), max(2, capacity))
+        if positions < 2 or not directory.is_dir():
             raise InvalidRequest(
                 f"a hot set of {hot_bytes} bytes in {str(directory)!r}: it needs a directory and "
-                f"room for two rows of {layout.row_bytes} bytes"
+                f"space for two rows of {layout.row_bytes} bytes"
             )
         if capacity * layout.row_bytes > max_file_bytes:
             raise StoreFull(
@@ -109,11 +110,11 @@ class TieredRows(Rows):
         names = {"": (layout.dim, layout.dtype)}
         names |= {slot.name: (slot.width, layout.wide) for slot in layout.slots}
         self._cold = {n: _Slab(directory, (capacity, w), d) for n, (w, d) in names.items()}
-        self._hot = {n: Reserved((places, w), d) for n, (w, d) in names.items()}
+        self._hot = {n: Reserved((positions, w), d) for n, (w, d) in names.items()}
         self._where = Reserved((capacity,), np.int32)
-        self._owners = np.full(places, -1, np.int64)
-        self._chance = np.zeros(places, np.uint8)
-        self._pinned = np.zeros(places, np.int64)
+        self._owners = np.full(positions, -1, np.int64)
+        self._chance = np.zeros(positions, np.uint8)
+        self._pinned = np.zeros(positions, np.int64)
         self._hand = np.zeros(1, np.int64)
         self._turn = 0
         self._moved = 0
@@ -124,7 +125,7 @@ class TieredRows(Rows):
 
     @property
     def most_at_once(self) -> int:
-        """Half of the hot set, so that the clock always finds a place to free."""
+        """Half of the hot set, so that the clock always finds a position to free."""
         return max(1, min(super().most_at_once, self._owners.size // 2))
 
     @property
@@ -136,9 +137,9 @@ class TieredRows(Rows):
         state = {name: held.array for name, held in self._hot.items() if name}
         return self._hot[""].array, state
 
-    def _place(self, slots: Slots) -> Slots:
+    def _positions(self, slots: Slots) -> Slots:
         self._turn += 1
-        places = np.empty(slots.size, np.int64)
+        positions = np.empty(slots.size, np.int64)
         moves = np.empty((slots.size, 3), np.int64)
         count = clock.plan(
             slots,
@@ -148,12 +149,12 @@ class TieredRows(Rows):
             self._pinned,
             self._turn,
             self._hand,
-            places,
+            positions,
             moves,
         )
         if count:
             self._move(moves[:count])
-        return places
+        return positions
 
     def _move(self, moves: Slots) -> None:
         leaving = moves[moves[:, 1] >= 0]
@@ -168,13 +169,13 @@ class TieredRows(Rows):
             copy_in(hot, into, buffer[: come.size])
         self.faults += int(come.size)
         self._moved += len(moves)
-        if self._moved >= _FORGET_MOVES:
+        if self._moved >= _DROP_PAGES_MOVES:
             self._moved = 0
             for slab in self._cold.values():
-                slab.forget()
+                slab.drop_pages()
 
     def ensure(self, slots: int) -> None:
-        """Take room on the disk for the first slots.
+        """Allocate disk for the first slots.
 
         Raises:
             StoreFull: The disk is full.
@@ -198,10 +199,10 @@ class TieredRows(Rows):
         self._chance[:] = 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         for slab in self._cold.values():
             slab.close()
 
     def memory_bytes(self, slots: int) -> int:
-        """Return the hot set and the places of so many slots."""
-        return self._owners.size * (self.layout.row_bytes + _PLACE_BYTES) + slots * WHERE_BYTES
+        """Return the memory of the hot set and of the positions of a number of slots."""
+        return self._owners.size * (self.layout.row_bytes + _POSITION_BYTES) + slots * WHERE_BYTES

@@ -30,9 +30,9 @@ from gradmesh.sdk.transport.server import Server
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
 from gradmesh.services.coordinator.servicer import CoordinatorServicer
-from gradmesh.services.parameter_server.coordinator_view import Directory
+from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 
 COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
 PARAMETER_SERVER = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
@@ -193,8 +193,10 @@ def mesh() -> Iterator[tuple[str, str]]:
     machine = Machine(parameter_servers=1, trainers=1, lease_s=60, journal=journal)
     coordinator = Server({COORDINATOR: CoordinatorServicer(machine)}, listen="127.0.0.1:0")
     coordinator.start()
-    directory = Directory()
-    store = Store("ps-0", directory.describe, directory.shard_map, max_bytes=2**20, max_waiters=4)
+    directory = CoordinatorView()
+    store = TableStore(
+        "ps-0", directory.describe, directory.shard_map, max_bytes=2**20, max_waiters=4
+    )
     functions = Registry()
     functions.register("double", lambda x: x * 2)
     agent = Agent("ps-0", 1, functions, Channel)

@@ -3,9 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradmesh.protos.errors import InvalidRequest, ShardNotReady
-from gradmesh.services.coordinator.data_sets import Cut, DataSets, Range
+from gradmesh.services.coordinator.data_sets import DataSets, DataSetSpec, Range
 
-CUT = Cut(samples=10, shard_samples=4, epochs=2)
+CUT = DataSetSpec(samples=10, shard_samples=4, epochs=2)
 A, B = ("a", 1), ("b", 1)
 
 
@@ -36,7 +36,9 @@ def test_while_others_read_the_last_shards_the_caller_waits():
     for shard in range(3):
         sets.take("t", CUT, B, shard + 1, [])
 
-    with pytest.raises(ShardNotReady, match="others still read the last 3 shards of epoch 0"):
+    with pytest.raises(
+        ShardNotReady, match="other workers still read the last 3 shards of epoch 0"
+    ):
         sets.take("t", CUT, A, 1, [])
     sets.drop("b")
 
@@ -58,16 +60,16 @@ def test_a_set_is_cut_in_one_way():
     sets = DataSets()
     sets.take("t", CUT, A, 1, [])
 
-    with pytest.raises(InvalidRequest, match="say the same everywhere"):
-        sets.take("t", Cut(11, 4, 2), B, 1, [])
-    for bad in (Cut(0, 4, 1), Cut(4, 0, 1), Cut(1 << 30, 1, 1)):
+    with pytest.raises(InvalidRequest, match="use the same values everywhere"):
+        sets.take("t", DataSetSpec(11, 4, 2), B, 1, [])
+    for bad in (DataSetSpec(0, 4, 1), DataSetSpec(4, 0, 1), DataSetSpec(1 << 30, 1, 1)):
         with pytest.raises(InvalidRequest):
             sets.take("u", bad, B, 1, [])
 
 
 @pytest.mark.parametrize("position", [b"", b"nonsense", b"\x81\xa3cut\x93\x00\x00\x00"])
 def test_what_is_no_position_is_refused(position):
-    with pytest.raises(InvalidRequest, match="no position"):
+    with pytest.raises(InvalidRequest, match="not a position"):
         DataSets().restore("t", position)
 
 
@@ -79,7 +81,7 @@ def test_what_is_no_position_is_refused(position):
     )
 )
 def test_every_shard_is_finished_once_an_epoch_whoever_dies(events):
-    sets, cut = DataSets(), Cut(samples=7, shard_samples=1, epochs=2)
+    sets, cut = DataSets(), DataSetSpec(samples=7, shard_samples=1, epochs=2)
     hands: dict[int, Range] = {}
     incarnation, sequence = [1, 1, 1], [0, 0, 0]
     finished: list[tuple[int, int]] = []
@@ -107,8 +109,8 @@ def test_every_shard_is_finished_once_an_epoch_whoever_dies(events):
             sets.drop(name)
             hands.pop(worker, None)
             incarnation[worker] += 1
-        elif kind == "restart" and sets.remember("t"):
-            known = sets.remember("t")
+        elif kind == "restart" and sets.dump("t"):
+            known = sets.dump("t")
             sets = DataSets()
             sets.restore("t", known)
         elif kind == "seek":

@@ -67,7 +67,7 @@ def test_only_trainers_join(journal, say):
     machine = make(journal)
     machine.register(say.register("client-0"), 0)
 
-    with pytest.raises(NotMember, match="no trainer"):
+    with pytest.raises(NotMember, match="not a trainer"):
         machine.join(say.join("client-0"))
     with pytest.raises(NotMember):
         machine.join(say.join("trainer-9"))
@@ -87,7 +87,7 @@ def test_a_generation_ends_with_any_of_its_trainers(formed, say, end):
     else:
         formed.join(say.join("trainer-0", after=1))
 
-    assert (formed.rounds.current, formed.rounds.formed) == (2, False)
+    assert (formed.rendezvous.current, formed.rendezvous.formed) == (2, False)
     assert formed.renew(sign_of("trainer-1", 1), 12).generation == 2
 
 
@@ -98,18 +98,18 @@ def test_a_late_goodbye_of_a_former_process_changes_nothing(formed, say):
 
     formed.leave("trainer-0", 1)
 
-    assert (formed.rounds.current, formed.rounds.formed) == (2, True)
+    assert (formed.rendezvous.current, formed.rendezvous.formed) == (2, True)
 
 
 def test_another_map_ends_the_generation_but_the_first_does_not(formed, say):
     for i in range(2):
         formed.register(say.register(f"ps-{i}"), 0)
-    first = formed.shards.map.epoch, formed.rounds.formed
+    first = formed.shards.map.epoch, formed.rendezvous.formed
 
     formed.register(say.register("ps-1", 2, replace=True), 0)
 
     assert first == (1, True)
-    assert (formed.shards.map.epoch, formed.rounds.formed) == (2, False)
+    assert (formed.shards.map.epoch, formed.rendezvous.formed) == (2, False)
 
 
 def test_a_spare_server_takes_the_place_of_a_lost_one(journal, say):
@@ -190,12 +190,12 @@ def test_a_restart_keeps_places_tables_and_map(formed, journal, say):
         answer = again.renew(sign_of(name), 100)
 
     assert answer.generation == 1
-    assert again.place(say.join("trainer-1")).rank == 1
-    assert again.place(say.join("trainer-1")).generation == 1
+    assert again.rank_of(say.join("trainer-1")).rank == 1
+    assert again.rank_of(say.join("trainer-1")).generation == 1
     assert again.shard_map().epoch == 1
     assert not again.create_table(say.table())
     again.expire(100 + LEASE_S)
-    assert again.rounds.formed
+    assert again.rendezvous.formed
 
 
 def test_a_trainer_that_does_not_come_back_after_a_restart_is_lost(formed, journal, say):
@@ -207,7 +207,7 @@ def test_a_trainer_that_does_not_come_back_after_a_restart_is_lost(formed, journ
     late = again.expire(110.5)
 
     assert (early, late) == (False, True)
-    assert (again.rounds.current, again.rounds.formed) == (2, False)
+    assert (again.rendezvous.current, again.rendezvous.formed) == (2, False)
 
 
 def test_a_trainer_that_comes_back_as_another_after_a_restart_ends_its_generation(
@@ -219,7 +219,7 @@ def test_a_trainer_that_comes_back_as_another_after_a_restart_ends_its_generatio
         again.register(say.register("trainer-0", 2), 100)
     again.register(say.register("trainer-0", 2, replace=True), 100)
 
-    assert (again.rounds.current, again.rounds.formed) == (2, False)
+    assert (again.rendezvous.current, again.rendezvous.formed) == (2, False)
 
 
 def test_reports_go_with_their_trainer(formed, say):
@@ -228,7 +228,7 @@ def test_reports_go_with_their_trainer(formed, say):
 
     formed.leave("trainer-0", 1)
 
-    assert formed.board.progress("trainer-0") is None
+    assert formed.reports.progress("trainer-0") is None
 
 
 def test_fewer_trainers_do_when_no_more_come(journal, say):
@@ -239,11 +239,11 @@ def test_fewer_trainers_do_when_no_more_come(journal, say):
 
     early = machine.expire(3.0)
     formed = machine.expire(3.6)
-    places = [machine.place(say.join(f"trainer-{i}")) for i in range(2)]
+    places = [machine.rank_of(say.join(f"trainer-{i}")) for i in range(2)]
     # One more comes: the two join again, and the third with them.
     machine.register(say.register("trainer-2"), 4)
     machine.join(say.join("trainer-2"), 4)
-    over = machine.rounds.formed
+    over = machine.rendezvous.formed
     machine.join(say.join("trainer-0", after=1), 4.1)
     whole = machine.join(say.join("trainer-1", after=1), 4.2)
     machine.leave("trainer-1", 1)
@@ -254,14 +254,14 @@ def test_fewer_trainers_do_when_no_more_come(journal, say):
     assert (early, formed) == (False, True)
     assert [(p.generation, p.rank, p.world_size) for p in places] == [(1, 0, 2), (1, 1, 2)]
     assert (over, whole) == (False, True)
-    assert machine.rounds.current == 3
-    assert machine.place(say.join("trainer-2")).world_size == 2
+    assert machine.rendezvous.current == 3
+    assert machine.rank_of(say.join("trainer-2")).world_size == 2
 
 
 def test_finished_job_has_nothing_left_to_do_even_after_a_restart(formed, journal, say):
     formed.finish(
         status_pb2.ReportResultRequest(
-            generation=formed.rounds.current, figures={"auc": 0.75}, job="a"
+            generation=formed.rendezvous.current, figures={"auc": 0.75}, job="a"
         )
     )
     formed.check()
@@ -283,10 +283,10 @@ def test_finished_job_has_nothing_left_to_do_even_after_a_restart(formed, journa
 
 def test_result_of_an_unnameable_job_changes_nothing(formed):
     bad = status_pb2.ReportResultRequest(
-        generation=formed.rounds.current, figures={"auc": 0.5}, job="no name"
+        generation=formed.rendezvous.current, figures={"auc": 0.5}, job="no name"
     )
 
-    with pytest.raises(InvalidRequest, match="is not a name for a job"):
+    with pytest.raises(InvalidRequest, match="not a name for a job"):
         formed.finish(bad)
 
     assert dict(formed.status(0).result) == {}

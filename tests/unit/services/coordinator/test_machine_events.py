@@ -26,7 +26,7 @@ from gradmesh.protos.errors import (
 from gradmesh.protos.version import PROTOCOL
 from gradmesh.services.coordinator.journal import Journal
 from gradmesh.services.coordinator.machine import Machine
-from gradmesh.services.coordinator.rendezvous import Rounds
+from gradmesh.services.coordinator.rendezvous import Rendezvous
 
 LEASE_S = 10.0
 
@@ -109,7 +109,7 @@ class Events(RuleBasedStateMachine):
         request = membership_pb2.RegisterRequest(member=member, protocol=PROTOCOL, replace=replace)
         answer = self.tell(self.machine.register, request, self.now)
         if answer is not None:
-            assert answer.generation == self.machine.rounds.current
+            assert answer.generation == self.machine.rendezvous.current
 
     @rule(name=st.sampled_from(NAMES))
     def restart_process(self, name):
@@ -141,7 +141,7 @@ class Events(RuleBasedStateMachine):
             after_generation=self.joined[name] if anew else 0,
         )
         self.tell(self.machine.join, request, self.now)
-        place = self.tell(self.machine.place, request)
+        place = self.tell(self.machine.rank_of, request)
         if place is not None:
             self.joined[name] = place.generation
             held = self.ranks.setdefault((place.generation, place.rank), name)
@@ -150,7 +150,7 @@ class Events(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from("ab"), value=st.binary(max_size=2), back=st.integers(0, 1))
     def put(self, key, value, back):
-        generation = self.machine.rounds.current - back
+        generation = self.machine.rendezvous.current - back
         request = rendezvous_pb2.PutKeyRequest(generation=generation, key=key, value=value)
         try:
             self.machine.put(request)
@@ -195,7 +195,7 @@ class Events(RuleBasedStateMachine):
         self._report(name, back, done, begun, error)
 
     def _report(self, name, back, done, begun=0, error=""):
-        generation = self.machine.rounds.current
+        generation = self.machine.rendezvous.current
         request = reshard_pb2.ReportMoveRequest(
             name=name,
             incarnation=self.incarnations[name],
@@ -206,7 +206,7 @@ class Events(RuleBasedStateMachine):
             error=error,
         )
         self.tell(self.machine.report_move, request, self.now)
-        assert self.machine.rounds.current == generation, "a reshard ends no generation"
+        assert self.machine.rendezvous.current == generation, "a reshard ends no generation"
 
     @rule()
     def everybody_moves(self):
@@ -230,19 +230,19 @@ class Events(RuleBasedStateMachine):
 
     @invariant()
     def numbers_never_go_back(self):
-        assert self.machine.rounds.current >= self.generation
+        assert self.machine.rendezvous.current >= self.generation
         assert self.machine.shards.map.epoch >= self.epoch
-        self.generation = self.machine.rounds.current
+        self.generation = self.machine.rendezvous.current
         self.epoch = self.machine.shards.map.epoch
 
     @rule()
     def ask_for_a_checkpoint(self):
         asked = self.tell(self.machine.request_checkpoint)
-        assert asked is None or asked == self.machine.board.requests
+        assert asked is None or asked == self.machine.reports.requests
 
     @rule(name=st.sampled_from(TRAINERS), back=st.integers(0, 1))
     def write_a_checkpoint(self, name, back):
-        told = status_pb2.Checkpoint(request=max(0, self.machine.board.requests - back))
+        told = status_pb2.Checkpoint(request=max(0, self.machine.reports.requests - back))
         request = status_pb2.ReportCheckpointRequest(
             name=name, incarnation=self.incarnations[name], checkpoint=told
         )
@@ -255,13 +255,13 @@ class Events(RuleBasedStateMachine):
 
     @invariant()
     def no_key_outlives_its_generation(self):
-        current = self.machine.rounds.current
+        current = self.machine.rendezvous.current
         for (generation, key), value in self.keys.items():
             try:
-                assert self.machine.rounds.get(generation, key) == value
+                assert self.machine.rendezvous.get(generation, key) == value
                 assert generation == current
             except StaleGeneration:
-                assert generation < current or not self.machine.rounds.formed
+                assert generation < current or not self.machine.rendezvous.formed
 
     @invariant()
     def an_epoch_is_one_map(self):
@@ -270,8 +270,8 @@ class Events(RuleBasedStateMachine):
 
     @invariant()
     def a_restarted_coordinator_would_go_on(self):
-        stored = Rounds(WORLD, self.journal.fact("round"), minimum=self.least)
-        assert stored.remember() == self.machine.rounds.remember()
+        stored = Rendezvous(WORLD, self.journal.fact("round"), minimum=self.least)
+        assert stored.dump() == self.machine.rendezvous.dump()
 
     @invariant()
     def the_map_is_given_out_only_whole(self):

@@ -82,7 +82,7 @@ def test_only_the_current_incarnation_may_speak(say):
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("name", "is not a name"),
+        ("name", "not a name"),
         ("role", "no role"),
         ("address", "no address"),
         ("incarnation", "no inc"),

@@ -2,24 +2,24 @@ import pytest
 
 from gradmesh.protos.coordinator.v1 import status_pb2
 from gradmesh.protos.errors import JobDone
-from gradmesh.services.coordinator.reports import MAX_JOBS, Board, FinishedJobs
+from gradmesh.services.coordinator.reports import MAX_JOBS, FinishedJobs, Reports
 
 
 def test_the_newest_report_counts_until_its_trainer_is_gone():
-    board = Board()
+    board = Reports()
     board.report("t-0", status_pb2.Progress(step=1))
     board.report("t-0", status_pb2.Progress(step=2))
 
     newest = board.progress("t-0")
-    board.forget("t-0")
-    board.forget("t-0")
+    board.drop("t-0")
+    board.drop("t-0")
 
     assert newest.step == 2
     assert board.progress("t-0") is None
 
 
 def test_the_newest_result_counts():
-    board = Board()
+    board = Reports()
     board.finish(1, {"auc": 0.5})
     board.finish(2, {"auc": 0.7})
 
@@ -39,7 +39,7 @@ def test_memory_is_bounded_and_forgets_the_oldest():
     for i in range(MAX_JOBS + 1):
         jobs.finish(f"job-{i}", {"i": float(i)})
 
-    jobs = FinishedJobs(jobs.remember())
+    jobs = FinishedJobs(jobs.dump())
 
     jobs.check("job-0")
     with pytest.raises(JobDone):

@@ -82,7 +82,7 @@ def test_up_goes_through_all_phases(begin):
     assert reshards.state.phase == phases.DONE
     # As few as can be: the third part of all.
     assert reshards.state.buckets == 1365
-    assert reshards.shown().buckets_moved == 1365
+    assert reshards.status().buckets_moved == 1365
 
 
 def test_down_keeps_the_first_servers_and_moves_only_what_the_others_held(begin):
@@ -118,7 +118,7 @@ def test_steps_are_not_held_up_for_long(begin):
     assert not reshards.expire(20.9, current)
     assert reshards.expire(21.1, current)
 
-    assert reshards.state.error == "ps-1 did not come to an end within 20 s; scale again"
+    assert reshards.state.error == "ps-1 did not finish within 20 s; scale again"
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
@@ -181,7 +181,7 @@ def test_a_restarted_coordinator_goes_on(begin):
     reshards = begin(current, 1)
     everybody(reshards, current, ["ps-0", "ps-1"])
 
-    again = Reshards(reshards.remember())
+    again = Reshards(reshards.dump())
 
     assert again.state == reshards.state
     everybody(again, current, ["ps-0", "ps-1"])

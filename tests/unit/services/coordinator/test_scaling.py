@@ -13,7 +13,7 @@ def test_the_map_comes_with_the_last_server(say):
     shards = Shards(2)
 
     early = shards.refresh([say.member("ps-10")])
-    with pytest.raises(ShardNotReady, match="1 of 2 parameter servers are here: ps-10; start"):
+    with pytest.raises(ShardNotReady, match="1 of 2 parameter servers have joined: ps-10; start"):
         shards.current([say.member("ps-10")])
     whole = shards.refresh([say.member("ps-10"), say.member("ps-9")])
 

@@ -127,7 +127,7 @@ def test_too_many_waiters_are_told_to_ask_again(clock, say, pool, eventually):
     servicer = served.servicer
     servicer.register(say.register("trainer-0"), call())
     waiting = pool.submit(servicer.join_round, say.join("trainer-0"), call())
-    eventually(lambda: "trainer-0" in served.machine.rounds.joined)
+    eventually(lambda: "trainer-0" in served.machine.rendezvous.joined)
 
     begun = time.monotonic()
     with pytest.raises(ShardNotReady):

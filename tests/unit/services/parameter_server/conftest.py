@@ -11,7 +11,7 @@ from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import TableNotFound
 from gradmesh.protos.sharding import ShardMap, even_buckets
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.store import Store
+from gradmesh.services.parameter_server.store import TableStore
 
 
 class Make:
@@ -44,7 +44,7 @@ class Make:
         return Deadline.after(timeout_s)
 
     @staticmethod
-    def store(*specs: table_pb2.TableSpec, **options: Any) -> Store:
+    def store(*specs: table_pb2.TableSpec, **options: Any) -> TableStore:
         known = {spec.name: spec for spec in specs or (Make.spec(),)}
 
         def describe(name: str, deadline: Deadline) -> table_pb2.TableSpec:
@@ -55,7 +55,7 @@ class Make:
         options.setdefault("max_bytes", 1 << 20)
         options.setdefault("max_waiters", 4)
         shards = options.pop("shards", Make.shards())
-        return Store("ps-0", describe, lambda epoch, deadline: shards, **options)
+        return TableStore("ps-0", describe, lambda epoch, deadline: shards, **options)
 
 
 @pytest.fixture

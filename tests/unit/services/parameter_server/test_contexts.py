@@ -7,11 +7,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from gradmesh.protos.common.v1 import context_pb2
 from gradmesh.protos.errors import ContextReleased, InvalidRequest, LookupNotFound
 from gradmesh.sdk.autograd import tombstones
-from gradmesh.services.parameter_server.contexts import Ahead, Contexts, Part
+from gradmesh.services.parameter_server.contexts import Contexts, PrefetchedLookup, TableLookup
 
 
 def part(*slots):
-    return Part("t", np.array(slots, np.int64))
+    return TableLookup("t", np.array(slots, np.int64))
 
 
 def grads(value=1.0, count=1):
@@ -21,10 +21,10 @@ def grads(value=1.0, count=1):
 def test_gradients_come_in_the_order_of_the_lookups(make):
     contexts = Contexts()
     for number in (2, 1):
-        contexts.remember(make.context(), number, [part(number)])
-        contexts.give_back(make.context(), number, grads(number))
+        contexts.add_lookup(make.context(), number, [part(number)])
+        contexts.add_gradients(make.context(), number, grads(number))
 
-    taken = contexts.take(make.context()).gradients()
+    taken = contexts.take_gradients(make.context()).gradients()
 
     assert [(g.slots.tolist(), g.rows[0, 0]) for g in taken] == [([1], 1), ([2], 2)]
     assert contexts.open_count() == 0
@@ -32,60 +32,60 @@ def test_gradients_come_in_the_order_of_the_lookups(make):
 
 def test_gradients_count_once(make):
     contexts = Contexts()
-    contexts.remember(make.context(), 1, [part(1)])
+    contexts.add_lookup(make.context(), 1, [part(1)])
 
-    contexts.give_back(make.context(), 1, grads(1))
-    contexts.give_back(make.context(), 1, grads(2))
-    contexts.remember(make.context(), 1, [part(9)])
+    contexts.add_gradients(make.context(), 1, grads(1))
+    contexts.add_gradients(make.context(), 1, grads(2))
+    contexts.add_lookup(make.context(), 1, [part(9)])
 
-    (taken,) = contexts.take(make.context()).gradients()
+    (taken,) = contexts.take_gradients(make.context()).gradients()
     assert (taken.slots.tolist(), taken.rows[0, 0]) == ([1], 1)
 
 
 def test_a_lookup_that_was_routed_anew_counts(make):
     contexts = Contexts()
-    contexts.remember(make.context(), 1, [part(1, 2)])
+    contexts.add_lookup(make.context(), 1, [part(1, 2)])
 
-    contexts.remember(make.context(), 1, [part(3)])
+    contexts.add_lookup(make.context(), 1, [part(3)])
 
     assert contexts.parts(make.context(), 1)[0].slots.tolist() == [3]
 
 
 def test_rows_without_gradients_are_no_gradients(make):
     contexts = Contexts()
-    contexts.remember(make.context(), 1, [part(1)])
+    contexts.add_lookup(make.context(), 1, [part(1)])
 
-    assert contexts.take(make.context()).gradients() == []
+    assert contexts.take_gradients(make.context()).gradients() == []
 
 
 def test_a_lookup_that_never_was_is_named(make):
     contexts = Contexts()
-    contexts.remember(make.context(), 1, [part(1)])
+    contexts.add_lookup(make.context(), 1, [part(1)])
 
     with pytest.raises(LookupNotFound, match="w/1/1 made no lookup 2 here"):
         contexts.parts(make.context(), 2)
     with pytest.raises(LookupNotFound):
         contexts.parts(make.context(2), 1)
-    contexts.give_back(make.context(2), 1, grads())
+    contexts.add_gradients(make.context(2), 1, grads())
 
     assert contexts.open_count() == 1
 
 
 def test_applying_again_finds_nothing(make):
     contexts = Contexts()
-    contexts.remember(make.context(), 1, [part(1)])
-    contexts.give_back(make.context(), 1, grads())
-    contexts.take(make.context())
+    contexts.add_lookup(make.context(), 1, [part(1)])
+    contexts.add_gradients(make.context(), 1, grads())
+    contexts.take_gradients(make.context())
 
-    assert contexts.take(make.context()).gradients() == []
+    assert contexts.take_gradients(make.context()).gradients() == []
     assert not contexts.release(make.context())
-    assert contexts.take(make.context()).gradients() == []
+    assert contexts.take_gradients(make.context()).gradients() == []
 
 
-@pytest.mark.parametrize("end", ["take", "release", "release_all"])
+@pytest.mark.parametrize("end", ["take_gradients", "release", "release_all"])
 def test_late_messages_do_not_revive(make, end):
     contexts = Contexts()
-    contexts.remember(make.context(), 1, [part(1)])
+    contexts.add_lookup(make.context(), 1, [part(1)])
     if end == "release_all":
         contexts.release_all()
     else:
@@ -93,9 +93,9 @@ def test_late_messages_do_not_revive(make, end):
 
     for late in (
         lambda: contexts.check(make.context()),
-        lambda: contexts.remember(make.context(), 2, [part(1)]),
+        lambda: contexts.add_lookup(make.context(), 2, [part(1)]),
         lambda: contexts.parts(make.context(), 1),
-        lambda: contexts.give_back(make.context(), 1, grads()),
+        lambda: contexts.add_gradients(make.context(), 1, grads()),
     ):
         with pytest.raises(ContextReleased, match="open a new one"):
             late()
@@ -105,13 +105,13 @@ def test_late_messages_do_not_revive(make, end):
 
 def test_a_released_context_is_not_applied(make):
     contexts = Contexts()
-    contexts.remember(make.context(), 1, [part(1)])
+    contexts.add_lookup(make.context(), 1, [part(1)])
 
     found = contexts.release(make.context())
 
     assert found
     with pytest.raises(ContextReleased):
-        contexts.take(make.context())
+        contexts.take_gradients(make.context())
 
 
 def test_a_context_released_before_its_lookup_arrives_stays_released(make):
@@ -119,7 +119,7 @@ def test_a_context_released_before_its_lookup_arrives_stays_released(make):
     contexts.release(make.context())
 
     with pytest.raises(ContextReleased):
-        contexts.remember(make.context(), 1, [part(1)])
+        contexts.add_lookup(make.context(), 1, [part(1)])
 
 
 @pytest.mark.parametrize("field", ["worker", "incarnation", "counter"])
@@ -128,17 +128,17 @@ def test_a_context_has_an_id(make, field):
     broken = make.context()
     broken.ClearField(field)
 
-    for use in (contexts.check, contexts.take, contexts.release):
+    for use in (contexts.check, contexts.take_gradients, contexts.release):
         with pytest.raises(InvalidRequest, match="set all three"):
             use(broken)
 
 
 def test_a_restarted_worker_leaves_nothing_behind(make):
     contexts = Contexts()
-    contexts.remember(make.context(1, incarnation=1), 1, [part(1)])
-    contexts.remember(make.context(1, incarnation=1, worker="other"), 1, [part(1)])
+    contexts.add_lookup(make.context(1, incarnation=1), 1, [part(1)])
+    contexts.add_lookup(make.context(1, incarnation=1, worker="other"), 1, [part(1)])
 
-    contexts.remember(make.context(1, incarnation=2), 1, [part(1)])
+    contexts.add_lookup(make.context(1, incarnation=2), 1, [part(1)])
 
     assert contexts.open_count() == 2
     with pytest.raises(ContextReleased):
@@ -147,8 +147,8 @@ def test_a_restarted_worker_leaves_nothing_behind(make):
 
 def test_contexts_that_nobody_uses_are_dropped(make, clock):
     contexts = Contexts(clock)
-    contexts.remember(make.context(1), 1, [part(1)])
-    contexts.remember(make.context(2), 1, [part(1)])
+    contexts.add_lookup(make.context(1), 1, [part(1)])
+    contexts.add_lookup(make.context(2), 1, [part(1)])
     clock.now += 50
     contexts.parts(make.context(2), 1)
     clock.now += 20
@@ -163,18 +163,18 @@ def test_contexts_that_nobody_uses_are_dropped(make, clock):
 def test_tombstones_are_bounded_and_an_old_open_context_survives(make, monkeypatch):
     monkeypatch.setattr(tombstones, "_TOMBSTONES", 16)
     contexts = Contexts()
-    contexts.remember(make.context(1), 1, [part(1)])
-    contexts.give_back(make.context(1), 1, grads())
+    contexts.add_lookup(make.context(1), 1, [part(1)])
+    contexts.add_gradients(make.context(1), 1, grads())
     for counter in range(2, 200):
-        contexts.remember(make.context(counter), 1, [part(1)])
-        contexts.take(make.context(counter))
+        contexts.add_lookup(make.context(counter), 1, [part(1)])
+        contexts.take_gradients(make.context(counter))
 
-    kept = contexts._buried.get("w")._counters | contexts._applied.get("w")._counters
+    kept = contexts._tombstones.get("w")._counters | contexts._applied.get("w")._counters
     assert len(kept) <= 16
     with pytest.raises(ContextReleased):
         contexts.check(make.context(2))
-    assert len(contexts.take(make.context(1)).gradients()) == 1
-    assert contexts.take(make.context(1)).gradients() == []
+    assert len(contexts.take_gradients(make.context(1)).gradients()) == 1
+    assert contexts.take_gradients(make.context(1)).gradients() == []
 
 
 def test_workers_are_bounded(make):
@@ -182,7 +182,7 @@ def test_workers_are_bounded(make):
     for i in range(5000):
         contexts.release(make.context(worker=f"client-{i}"))
 
-    assert len(contexts._buried) == 4096
+    assert len(contexts._tombstones) == 4096
 
 
 class Messages(RuleBasedStateMachine):
@@ -207,20 +207,20 @@ class Messages(RuleBasedStateMachine):
 
     @rule(id_=ids, number=st.integers(1, 2))
     def look_up(self, id_, number):
-        _, worked = self.call(self.contexts.remember, id_, number, [part(number)])
+        _, worked = self.call(self.contexts.add_lookup, id_, number, [part(number)])
         assert not (worked and id_ in self.over)
 
     @rule(id_=ids, number=st.integers(1, 2))
-    def give_back(self, id_, number):
+    def add_gradients(self, id_, number):
         _, found = self.call(self.contexts.parts, id_, number)
         if found:
             assert id_ not in self.over
-            self.call(self.contexts.give_back, id_, number, grads())
+            self.call(self.contexts.add_gradients, id_, number, grads())
             self.given.setdefault(id_, set()).add(number)
 
     @rule(id_=ids)
     def take(self, id_):
-        context, worked = self.call(self.contexts.take, id_)
+        context, worked = self.call(self.contexts.take_gradients, id_)
         if worked:
             numbers = {g.slots[0] for g in context.gradients()}
             assert id_ not in self.over or not numbers
@@ -249,23 +249,23 @@ TestMessages = Messages.TestCase
 
 def test_a_lookup_made_ahead_moves_to_the_context_of_its_step(make):
     contexts = Contexts()
-    ahead = Ahead([part(1, 2)], 7)
-    contexts.remember_ahead(make.context(counter=1), 3, ahead)
+    ahead = PrefetchedLookup([part(1, 2)], 7)
+    contexts.add_prefetch(make.context(counter=1), 3, ahead)
 
     first = contexts.adopt(make.context(counter=1), 3, make.context(counter=2), 5)
     again = contexts.adopt(make.context(counter=1), 3, make.context(counter=2), 5)
 
     assert first is again is ahead
     assert contexts.open_count() == 1
-    contexts.give_back(make.context(counter=2), 5, grads(count=2))
-    (taken,) = contexts.take(make.context(counter=2)).gradients()
+    contexts.add_gradients(make.context(counter=2), 5, grads(count=2))
+    (taken,) = contexts.take_gradients(make.context(counter=2)).gradients()
     assert taken.slots.tolist() == [1, 2]
 
 
 def test_a_context_made_ahead_lasts_until_its_last_lookup_is_gone(make):
     contexts = Contexts()
     for number in (1, 2):
-        contexts.remember_ahead(make.context(counter=1), number, Ahead([part(number)], 0))
+        contexts.add_prefetch(make.context(counter=1), number, PrefetchedLookup([part(number)], 0))
 
     contexts.adopt(make.context(counter=1), 1, None, 0)
     with pytest.raises(LookupNotFound):
@@ -279,7 +279,7 @@ def test_a_context_made_ahead_lasts_until_its_last_lookup_is_gone(make):
 
 def test_a_context_that_is_over_adopts_nothing(make):
     contexts = Contexts()
-    contexts.remember_ahead(make.context(counter=1), 1, Ahead([part(1)], 0))
+    contexts.add_prefetch(make.context(counter=1), 1, PrefetchedLookup([part(1)], 0))
     contexts.release(make.context(counter=2))
 
     with pytest.raises(ContextReleased):

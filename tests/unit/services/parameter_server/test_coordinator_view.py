@@ -5,7 +5,7 @@ import pytest
 
 from gradmesh.protos.errors import InvalidRequest, ShardNotReady, TableNotFound
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.services.parameter_server.coordinator_view import Directory
+from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 
 
 def soon(timeout_s=5.0):
@@ -14,12 +14,12 @@ def soon(timeout_s=5.0):
 
 def test_before_it_joined_a_server_asks_for_patience():
     with pytest.raises(ShardNotReady, match="not joined"):
-        Directory().shard_map(1, soon())
+        CoordinatorView().shard_map(1, soon())
 
 
 def test_it_knows_what_the_coordinator_knows(cluster):
-    directory = Directory()
-    directory.join(cluster.connect())
+    directory = CoordinatorView()
+    directory.join(cluster.connect().connection)
 
     assert directory.shard_map(None, soon()).names == ["ps-0", "ps-1"]
     with pytest.raises(TableNotFound):
@@ -28,8 +28,8 @@ def test_it_knows_what_the_coordinator_knows(cluster):
 
 @pytest.mark.parametrize("epoch", [0, 1, 2, 99])
 def test_a_map_that_a_caller_saw_is_fetched(cluster, epoch):
-    directory = Directory()
-    directory.join(cluster.connect())
+    directory = CoordinatorView()
+    directory.join(cluster.connect().connection)
     directory.shard_map(None, soon())
 
     cluster.restart_server(0)
@@ -38,8 +38,8 @@ def test_a_map_that_a_caller_saw_is_fetched(cluster, epoch):
 
 
 def test_a_silent_coordinator_holds_nobody_up_who_needs_it_not(cluster):
-    directory = Directory()
-    directory.join(cluster.connect())
+    directory = CoordinatorView()
+    directory.join(cluster.connect().connection)
     held = directory.shard_map(None, soon())
     cluster.stop_coordinator()
 
@@ -60,9 +60,9 @@ def test_a_silent_coordinator_holds_nobody_up_who_needs_it_not(cluster):
 
 
 def test_a_generation_that_the_trainers_never_had_is_refused(cluster):
-    directory = Directory()
+    directory = CoordinatorView()
     mesh = cluster.connect()
-    directory.join(mesh)
+    directory.join(mesh.connection)
 
     directory.check_generation(mesh.connection.generation, soon())
     with pytest.raises(InvalidRequest, match="the trainers' newest is"):

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from gradmesh.protos.errors import InvalidRequest
 from gradmesh.services.parameter_server import dedupe as module
-from gradmesh.services.parameter_server.dedupe import Pushes
+from gradmesh.services.parameter_server.dedupe import DedupeTable
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 8)), max_size=60))
 def test_every_push_counts_once_in_any_order(sent):
-    pushes = Pushes()
+    pushes = DedupeTable()
     applied = []
 
     for worker, number in sent:
@@ -22,7 +22,7 @@ def test_every_push_counts_once_in_any_order(sent):
 
 
 def test_a_push_that_failed_may_come_again():
-    pushes = Pushes()
+    pushes = DedupeTable()
 
     def fail():
         raise ZeroDivisionError
@@ -35,7 +35,7 @@ def test_a_push_that_failed_may_come_again():
 
 def test_a_push_too_old_to_tell_is_refused_not_lost(monkeypatch):
     monkeypatch.setattr(module, "_WINDOW", 8)
-    pushes = Pushes()
+    pushes = DedupeTable()
     for number in range(2, 12):
         assert pushes.once(("w", 1, number), lambda: None)
 
@@ -46,7 +46,7 @@ def test_a_push_too_old_to_tell_is_refused_not_lost(monkeypatch):
 
 
 def test_a_new_incarnation_counts_from_the_beginning_and_ends_the_old():
-    pushes = Pushes()
+    pushes = DedupeTable()
     pushes.once(("w", 1, 5), lambda: None)
 
     assert pushes.once(("w", 2, 5), lambda: None)
@@ -54,7 +54,7 @@ def test_a_new_incarnation_counts_from_the_beginning_and_ends_the_old():
 
 
 def test_a_failing_first_push_of_a_new_incarnation_does_not_end_the_old():
-    pushes = Pushes()
+    pushes = DedupeTable()
     pushes.once(("w", 1, 5), lambda: None)
 
     with pytest.raises(ZeroDivisionError):
@@ -66,11 +66,11 @@ def test_a_failing_first_push_of_a_new_incarnation_does_not_end_the_old():
 @pytest.mark.parametrize("sender", [("", 1, 1), ("w", 0, 1), ("w", 1, 0)])
 def test_a_push_has_a_sender(sender):
     with pytest.raises(InvalidRequest, match="set all three"):
-        Pushes().once(sender, lambda: None)
+        DedupeTable().once(sender, lambda: None)
 
 
 def test_the_same_push_from_many_threads_counts_once():
-    pushes = Pushes()
+    pushes = DedupeTable()
     applied = []
     together = threading.Barrier(8, timeout=5)
 

@@ -52,7 +52,7 @@ def test_whoever_waits_comes_in_when_it_opens(gate):
 
 def test_it_is_shut_when_those_inside_are_out(gate):
     with gate.passing(Kind.CHANGES, Deadline.after(1)):
-        with pytest.raises(DeadlineExceeded, match="did not come to an end"):
+        with pytest.raises(DeadlineExceeded, match="did not finish"):
             gate.shut(Kind.CHANGES, 0.05)
         # Those that only read need not be out for that.
         assert not enters(gate, Kind.CHANGES)

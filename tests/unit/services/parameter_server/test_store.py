@@ -251,7 +251,7 @@ def test_a_run_begins_once(make):
     store.start_run(3, 1, ["user"], make.deadline())
     with pytest.raises(InvalidRequest, match="began with 1 trainers, not 2"):
         store.start_run(3, 2, ["user"], make.deadline())
-    with pytest.raises(StaleGeneration, match="generation 2 is over, 3 is current"):
+    with pytest.raises(StaleGeneration, match="generation 2 has ended, 3 is current"):
         store.start_run(2, 1, ["user"], make.deadline())
 
     assert (look_up(store, make) == 0).all()

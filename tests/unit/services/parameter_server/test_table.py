@@ -47,7 +47,7 @@ def test_every_id_lives_on_one_shard(make):
         mine = np.nonzero(owners == shard)[0]
         assert table.slots_of(mine).tolist() == list(range(mine.size))
         other = np.nonzero(owners != shard)[0][:1]
-        with pytest.raises(StaleShardMap, match=f"id {other[0]} lives on another server"):
+        with pytest.raises(StaleShardMap, match=f"id {other[0]} is on another server"):
             table.slots_of(other)
 
 

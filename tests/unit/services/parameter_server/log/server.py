@@ -83,12 +83,12 @@ def contents(store):
             parts = [values, *(state[name] for name in sorted(state))]
             for place, id_ in enumerate(ids.tolist()):
                 rows[id_] = tuple(part[place].tobytes() for part in parts)
-        survey = table.changes._survey
-        memory = {n: a.tobytes() for n, a in survey.memory().items()}
+        scan = table.changes._scan
+        memory = {n: a.tobytes() for n, a in scan.bucket_state().items()}
         marks = {}
         if table.kind == "hash":
-            for piece in range(survey.pieces):
-                ids, _, held = survey.piece(piece, 0)
+            for piece in range(scan.pieces):
+                ids, _, held = scan.piece(piece, 0)
                 marks.update(zip(ids.tolist(), held.tolist(), strict=True))
         found[table.spec.name] = rows, table.steps, memory, marks
     return found

@@ -20,7 +20,7 @@ def write(folder, count, **options):
     log = open_log(folder, **options)
     for number in range(1, count + 1):
         arrays = [np.arange(number), np.full((number, 2), number, np.float32)]
-        with log.turn:
+        with log.append_lock:
             assert log.append(Pushed(("w", 1, number), ["t"]), arrays) == number
     log.close()
 
@@ -51,7 +51,7 @@ def test_records_come_back_as_they_were_over_several_files(tmp_path, mode):
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16, np.uint8])
 def test_arrays_of_every_type_and_none(tmp_path, dtype):
     log, array = open_log(tmp_path), np.arange(6).reshape(2, 3).astype(dtype)
-    with log.turn:
+    with log.append_lock:
         log.append(Pushed(("w", 1, 1), ["t"]), [array, np.empty((0, 3), dtype)])
         log.append(StepCommitted(7))
     log.close()
@@ -117,7 +117,7 @@ def test_one_flush_serves_many_writers(tmp_path, monkeypatch):
 
     def work():
         for _ in range(50):
-            with log.turn:
+            with log.append_lock:
                 number = log.append(StepCommitted(1))
             log.wait(number)
             assert log._durable >= number
@@ -148,7 +148,7 @@ def test_a_full_disk_refuses_and_leaves_no_half_record(tmp_path, monkeypatch):
     from gradmesh.services.parameter_server.log import log as module
 
     log = open_log(tmp_path)
-    with log.turn:
+    with log.append_lock:
         log.append(StepCommitted(1))
     original = module._write
 
@@ -157,10 +157,10 @@ def test_a_full_disk_refuses_and_leaves_no_half_record(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "_write", fail)
-    with log.turn, pytest.raises(StoreFull, match="No space left"):
+    with log.append_lock, pytest.raises(StoreFull, match="No space left"):
         log.append(StepCommitted(2))
     monkeypatch.setattr(module, "_write", original)
-    with log.turn:
+    with log.append_lock:
         log.append(StepCommitted(3))
     log.close()
 

@@ -82,7 +82,7 @@ def test_a_step_comes_back_and_its_generation_is_over(server, make):
 
     with pytest.raises(StaleGeneration):
         server.lookup("dense", [1], mark=make.mark(1, 0))
-    run = server.store.steps.look(2)
+    run = server.store.steps.inspect(2)
     server.store.start_run(2, 2, ["dense"], make.deadline(), origin=1, steps=1)
 
     assert (run.origin, run.applied_steps) == (1, 1)
@@ -103,7 +103,7 @@ def test_a_prepared_step_is_applied_or_dropped_as_the_next_generation_says(
     untouched = contents(server.store)["dense"]
     if restarted:
         server.open()
-    run = server.store.steps.look(2)
+    run = server.store.steps.inspect(2)
     state = run.applied_steps, run.prepared_steps
 
     server.store.start_run(2, 1, [], make.deadline(), origin=1, steps=int(counts))
@@ -142,14 +142,14 @@ def test_a_run_of_another_size_is_refused(server, make):
 
 def test_a_restore_that_did_not_end_stays_closed(server, make):
     server.push("dense", [1], 1.0)
-    server.store.copies.begin_restore("r", ["dense"], make.deadline())
+    server.store.checkpointing.begin_restore("r", ["dense"], make.deadline())
     rows = {"ids": np.array([4]), "rows": np.full((1, 3), 9, np.float32)}
-    server.store.copies.load_rows("r", "dense", 1, rows, make.deadline())
+    server.store.checkpointing.load_rows("r", "dense", 1, rows, make.deadline())
     server.open()
 
     with pytest.raises(Exception, match="is being restored"):
         server.lookup("dense", [4])
-    server.store.copies.end_restore("r", [12], make.deadline())
+    server.store.checkpointing.end_restore("r", [12], make.deadline())
     server.open()
 
     assert (server.lookup("dense", [4]) == 9).all()
@@ -238,7 +238,7 @@ def test_a_step_whose_end_was_not_written_is_still_prepared(make, tmp_path):
     after = server.lookup("dense", ids, mark=make.mark(3))  # applies the third
     server._log._deferred = None  # killed before the next record
     server.open()
-    run = server.store.steps.look(2)
+    run = server.store.steps.inspect(2)
     state = run.applied_steps, run.prepared_steps
     server.store.start_run(2, 1, [], make.deadline(), origin=1, steps=3)
 
@@ -285,7 +285,7 @@ def test_snapshots_under_load_stop_nobody_and_lose_nothing(server, make):
 
     assert taken > 0
     assert contents(server.store) == before
-    assert server.store.shelf["lru"].steps == sum(done)
+    assert server.store.registry["lru"].steps == sum(done)
     for worker, count in enumerate(done):
         sender = (f"w{worker}", 1, count)
         arrays = [np.arange(1), np.ones((1, 3), np.float32)]
@@ -342,16 +342,16 @@ def test_whatever_happened_comes_back(make, tmp_path_factory, operations):
                         generation, 1, [], make.deadline(), origin=origin, steps=step
                     )
         expected = contents(server.store)
-        answers = {t: server.store.shelf[t].read(np.arange(41), peek=True) for t in expected}
+        answers = {t: server.store.registry[t].read(np.arange(41), peek=True) for t in expected}
         server.open()
 
         found = contents(server.store)
         for name, (rows, steps, memory, marks) in found.items():
             assert (steps, memory) == expected[name][1:3]
-            if server.store.shelf[name].counts_uses:
+            if server.store.registry[name].counts_uses:
                 assert (rows, marks) == (expected[name][0], expected[name][3])
             np.testing.assert_array_equal(
-                server.store.shelf[name].read(np.arange(41), peek=True), answers[name]
+                server.store.registry[name].read(np.arange(41), peek=True), answers[name]
             )
     finally:
         server.close()

@@ -11,13 +11,13 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.protos.sharding import BUCKETS, buckets_of
 from gradmesh.services.parameter_server.handover import whole_tables
-from gradmesh.services.parameter_server.log.record import MarksStaged, RunState
+from gradmesh.services.parameter_server.log.record import LoggedRun, MarksStaged
 from gradmesh.services.parameter_server.log.snapshot import take_snapshot
 from tests.unit.services.parameter_server.log.server import Server, contents
 
 ALL = np.ones(BUCKETS, np.bool_)
 HALF = np.arange(BUCKETS) % 2 == 0
-RUN = RunState(3, 4, 2, 7, None, [])
+RUN = LoggedRun(3, 4, 2, 7, None, [])
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def stage_other_half(server, whole, number=2):
             if block:
                 server.store.resharding.stage_rows(number, name, dict(block), deadline)
     steps = {table.name: table.steps for table in whole.store.tables()}
-    marks = MarksStaged("ps-1", RUN, steps, whole.store.writer.pushes.marks())
+    marks = MarksStaged("ps-1", RUN, steps, whole.store.writer.pushes.dump())
     server.store.resharding.stage_marks(number, marks, deadline)
 
 
@@ -80,8 +80,8 @@ def test_buckets_go(begin, restart):
     assert only(after, ALL) == only(before, HALF)
     server.open()
     assert contents(server.store) == after
-    with pytest.raises(StaleShardMap, match="lives on another server"):
-        server.store.shelf["hash"].slots_of(np.arange(60))
+    with pytest.raises(StaleShardMap, match="is on another server"):
+        server.store.registry["hash"].slots_of(np.arange(60))
 
 
 def copy_own_half(server):
@@ -143,7 +143,7 @@ def test_what_was_given_up_leaves_nothing(begin, restart):
     assert not server.store.resharding.is_staging
     server.open()
     assert contents(server.store) == before
-    with pytest.raises(ReshardAborted, match="reshard 2 is over"):
+    with pytest.raises(ReshardAborted, match="reshard 2 has ended"):
         stage_other_half(server, whole)
 
 
@@ -170,7 +170,7 @@ def test_rows_go_with_the_map_that_was_planned_and_no_other(begin, servers, reop
     if reopened:
         server.open()
 
-    has_gone = server.store.resharding.end_without_place(3, servers)
+    has_gone = server.store.resharding.end_as_leaver(3, servers)
 
     assert has_gone == (servers == 1)
     assert contents(server.store) == ({} if has_gone else before)
@@ -208,7 +208,7 @@ def test_nobody_is_served_while_the_outcome_is_not_known(begin):
 def test_rows_of_others_and_of_no_reshard_are_refused(begin, make):
     server = begin("one")
     block = {"ids": np.arange(3), "rows": np.ones((3, 3), np.float32)}
-    with pytest.raises(ShardNotReady, match="has not heard of reshard 1"):
+    with pytest.raises(ShardNotReady, match="has not begun reshard 1"):
         server.store.resharding.stage_rows(1, "hash", block, make.deadline())
     server.store.resharding.begin(1, ~ALL, ~ALL, is_new=False, epoch=2, servers=2)
     with pytest.raises(StaleShardMap):
@@ -234,17 +234,17 @@ def test_the_log_is_not_shortened_while_rows_come(begin):
 
 def test_rows_that_changed_are_sent_again(begin):
     server = begin("one")
-    outflow = server.store.shelf["hash"].changes.outflow
-    outflow.follow()
+    migration = server.store.registry["hash"].changes.migration
+    migration.follow()
     server.push("hash", [3, 1], 1.0)
     server.push("hash", [3], 1.0)
     server.lookup("hash", [77])
 
-    assert outflow.take_changed().tolist() == [1, 3]
-    assert outflow.take_changed().tolist() == []
-    block = outflow.rows_of(np.array([1, 3, 1000]))
+    assert migration.take_changed().tolist() == [1, 3]
+    assert migration.take_changed().tolist() == []
+    block = migration.rows_of(np.array([1, 3, 1000]))
     assert block["ids"].tolist() == [1, 3]
     assert (block["rows"] == server.lookup("hash", [1, 3])).all()
-    server.store.shelf["hash"].reset()
+    server.store.registry["hash"].reset()
     with pytest.raises(ReshardAborted, match="was reset or restored"):
-        outflow.take_changed()
+        migration.take_changed()

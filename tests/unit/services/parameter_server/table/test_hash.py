@@ -55,7 +55,7 @@ def test_peeking_makes_no_row(make_shards):
     np.testing.assert_array_equal(seen[:2], made)
     np.testing.assert_array_equal(seen[2], make_shards().read([3])[0])
     assert one(shards).row_count == 2
-    assert one(shards).figures.hit_rate == pytest.approx(2 / 5)
+    assert one(shards).stats.hit_rate == pytest.approx(2 / 5)
 
 
 def test_a_reset_brings_initial_rows_back(make_shards):
@@ -72,7 +72,7 @@ def test_a_reset_brings_initial_rows_back(make_shards):
 def test_an_id_of_another_server_is_refused(make_shards):
     shards = make_shards(2)
 
-    with pytest.raises(StaleShardMap, match="lives on another server"):
+    with pytest.raises(StaleShardMap, match="is on another server"):
         one(shards).slots_of(np.arange(100))
 
 

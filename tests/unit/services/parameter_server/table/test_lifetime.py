@@ -27,7 +27,7 @@ def test_an_id_is_admitted_at_its_kth_use(make_shards):
     table = shards.shards[0]
     first = shards.read([5])
     shards.push([5], ones(1))
-    refused = (table.row_count, table.figures.dropped)
+    refused = (table.row_count, table.stats.dropped)
 
     shards.push([5], ones(1))
 
@@ -110,7 +110,7 @@ def test_more_new_ids_in_a_request_than_fit_read_as_they_begin(make_shards):
     np.testing.assert_array_equal(rows, make_shards().read(ids))
     held = shards.shards[0].row_count
     assert held <= BUCKETS
-    assert shards.shards[0].figures.dropped == ids.size - held
+    assert shards.shards[0].stats.dropped == ids.size - held
     assert shards.shards[0].bytes <= LEAST + 1_500_000
 
 

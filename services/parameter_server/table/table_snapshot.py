@@ -1,8 +1,8 @@
-"""A table as it was at one moment, copied while it goes on changing.
+"""A copy-on-write snapshot: a table as it was at one moment, read while the table changes.
 
-Before a row is first changed, moved or evicted after that moment it is put aside; the reader takes
-piece by piece what has not been put aside yet. So the freeze itself copies no row, and an operation
-that changes rows copies at most those rows, once.
+A row is copied before it is first changed, moved or evicted after that moment. The reader takes all
+other rows piece by piece. So freezing copies no row, and an operation that changes rows copies at
+most those rows, once.
 """
 
 from typing import TypeAlias, final
@@ -15,17 +15,17 @@ from gradmesh.protos.sharding import Ids
 from gradmesh.services.parameter_server.table.index import Handles, Slots
 from gradmesh.services.parameter_server.table.memory import Account
 from gradmesh.services.parameter_server.table.rows import Rows
-from gradmesh.services.parameter_server.table.scan import Marks, Survey
+from gradmesh.services.parameter_server.table.scan import IndexScan, Marks
 
 Block: TypeAlias = dict[str, Array]
 
 
 @final
 class SlotSet:
-    """A set of slots below a limit; those beyond count as members.
+    """A set of slots below a limit; slots beyond it count as members.
 
     Args:
-        limit: Slots that there were when the set was made.
+        limit: Number of slots when the set was made.
     """
 
     def __init__(self, limit: int) -> None:
@@ -43,30 +43,30 @@ class SlotSet:
         return inside | (slots >= self._bits.size)
 
     def copy(self) -> "SlotSet":
-        """Return a set of its own."""
+        """Return a copy."""
         made = SlotSet(0)
         made._bits = self._bits.copy()
         return made
 
 
 @final
-class Cut:
-    """One frozen state; all is called under the table's lock.
+class TableSnapshot:
+    """The state of a table at one moment; called under the table's lock.
 
     Args:
-        name: Of the snapshot.
-        survey: Of the table's index.
-        rows: Of the table.
+        name: Name of the snapshot.
+        scan: Scan of the table's index.
+        rows: Rows of the table.
         limit: Slots in use.
         steps: Steps applied to the table.
         scope: The slots whose rows are wanted; None for all.
-        account: Where memory for rows put aside is asked for.
+        account: Memory for copied rows.
     """
 
     def __init__(
         self,
         name: str,
-        survey: Survey,
+        scan: IndexScan,
         rows: Rows,
         limit: int,
         steps: int,
@@ -77,46 +77,46 @@ class Cut:
         self._account = account
         self._held = 0
         self.steps = steps
-        self._survey = survey
+        self._scan = scan
         self._rows = rows
         self._scope = scope
-        self._oldest = survey.oldest(steps)
+        self._oldest = scan.oldest(steps)
         self._done = SlotSet(limit)
-        self._pieces = survey.pieces
-        self._aside: list[Block] = []
-        self._memory = survey.memory()
+        self._pieces = scan.pieces
+        self._copied: list[Block] = []
+        self._bucket_state = scan.bucket_state()
 
     def before_use(self, handles: Handles) -> None:
-        """Put aside what using these rows changes: their marks, and what new ones may evict."""
-        if not self._survey.forgets:
+        """Copy what a use of these rows changes: their marks, and rows that new ones may evict."""
+        if not self._scan.evicts:
             return
-        slots, marks = self._survey.find(handles, self._oldest)
+        slots, marks = self._scan.find(handles, self._oldest)
         held = slots >= 0
-        self._put_aside(handles[held], slots[held], marks[held])
+        self._preserve(handles[held], slots[held], marks[held])
         if not held.all():
-            self.before_drop(self._survey.pieces_of(handles[~held]))
+            self.before_drop(self._scan.pieces_of(handles[~held]))
 
     def before_change(self, ids: Ids, slots: Slots) -> None:
-        """Put rows aside that are about to change; their use was announced before."""
+        """Copy rows that are about to change; `before_use` was called for them."""
         held = slots >= 0
-        self._put_aside(ids[held], slots[held], np.zeros(int(held.sum()), np.uint32))
+        self._preserve(ids[held], slots[held], np.zeros(int(held.sum()), np.uint32))
 
     def before_drop(self, pieces: list[int]) -> None:
-        """Put whole pieces aside, any row of which may go."""
+        """Copy whole pieces, any row of which may be removed."""
         for piece in pieces:
-            self._put_aside(*self._survey.piece(piece, self._oldest))
+            self._preserve(*self._scan.piece(piece, self._oldest))
 
     def leave_out(self, slots: Slots) -> None:
-        """Take notice of rows that did not exist at the moment of the cut."""
+        """Exclude rows that did not exist at the moment of the snapshot."""
         self._done.add(slots)
 
-    def _put_aside(self, ids: Ids, slots: Slots, marks: Marks) -> None:
+    def _preserve(self, ids: Ids, slots: Slots, marks: Marks) -> None:
         fresh = slots.size - int(self._done.has(slots).sum())
-        # Before they are copied; what it really is, is settled below.
+        # An estimate, before they are copied; corrected below.
         self._account.take(fresh * self._rows.layout.row_bytes)
         block = self._take(ids, slots, marks)
         if block:
-            self._aside.append(block)
+            self._copied.append(block)
             self._held += _size(block)
         self._account.settle(self._held)
 
@@ -128,7 +128,7 @@ class Cut:
         self._done.add(slots)
         block: Block = {}
         if self._scope is not None:
-            if self._survey.forgets:
+            if self._scan.evicts:
                 block = {"alive": ids.copy(), "alive_marks": marks.copy()}
             wanted = self._scope.has(slots)
             ids, slots, marks = ids[wanted], slots[wanted], marks[wanted]
@@ -137,23 +137,23 @@ class Cut:
         rows = np.empty((ids.size, self._rows.layout.dim), self._rows.layout.dtype)
         self._rows.read(slots, rows)
         block |= {"ids": ids.copy(), "rows": rows}
-        if self._survey.forgets:
+        if self._scan.evicts:
             block["marks"] = marks.copy()
         return block | {f"state.{n}": a for n, a in self._rows.state(slots).items()}
 
     def read(self, piece: int) -> Block | None:
-        """Return a piece and forget it, so that each can be read once; None after the last.
+        """Return a piece and release it, so that each can be read once; None after the last.
 
-        Pieces of the table come first, then what was put aside, last what is kept for buckets.
+        Pieces of the table come first, then copied rows, last the state per bucket.
         """
         if piece < self._pieces:
-            return self._take(*self._survey.piece(piece, self._oldest))
-        if self._aside:
-            block = self._aside.pop()
+            return self._take(*self._scan.piece(piece, self._oldest))
+        if self._copied:
+            block = self._copied.pop()
             self._held -= _size(block)
             self._account.settle(self._held)
             return block
-        memory, self._memory = self._memory, {}
+        memory, self._bucket_state = self._bucket_state, {}
         return memory or None
 
 
