@@ -1,4 +1,4 @@
-"""How a user's own process becomes a worker."""
+"""Initialize rpc: make a user's process a worker."""
 
 import gc
 import logging
@@ -47,37 +47,40 @@ def init(
     on_lost: OnLost = lambda: None,
     install: bool = True,
 ) -> Node:
-    """Make this process a worker: it can call others, and be called.
+    """Initialize rpc: make this process a worker that can call others and be called.
 
-    With `world_size`, so many workers begin together: this returns when all are there. Without, the
-    worker comes and goes by itself.
+    With `world_size`, this waits until that many workers have joined. Without it, the worker joins
+    and leaves on its own.
 
     Args:
-        name: Of this worker, unique in the mesh.
+        name: Name of this worker, unique in the mesh.
         coordinator: Address of the coordinator, "host:port".
-        rank: Place of this worker, by which others may call it; needed with `world_size`.
-        world_size: How many workers begin, and end, together.
+        rank: Rank of this worker, by which others may call it; required with `world_size`.
+        world_size: Number of workers that start, and shut down, together.
         listen: Address to serve on; port 0 takes a free one.
         advertise: Address that others reach it at, if it is not the one it listens on.
-        timeout_s: Of calls that set none; 0 for no limit.
-        join_timeout_s: How long to look for the coordinator and wait for the others.
-        threads: Calls of others that run at once; more stand in line, unless somebody waits.
-        strict_refs: Whether references left at a graceful shutdown are an error.
+        timeout_s: Default timeout of a call; 0 for no limit.
+        join_timeout_s: How long to wait for the coordinator and for the other workers.
+        threads: Calls of other workers that run concurrently; more are queued, unless another call
+            waits for them.
+        strict_refs: Whether a graceful shutdown raises RefLeak if references are left.
         replace: Whether a former process of the name is known to be gone.
         security: Certificates and token.
-        transport: Which lanes are used and offered.
-        contexts: What is kept for contexts of distributed autograd; by default those that calls
-            are recorded in.
-        registry: Where figures are shown.
-        functions: What others may call; by default all that `@gm.rpc.register` registered.
+        transport: The lanes to use and to offer.
+        contexts: The state of distributed-autograd contexts; by default the contexts that calls are
+            recorded in.
+        registry: Registry to export metrics to.
+        functions: The functions that other workers may call; by default all that `@gm.rpc.register`
+            registered.
         on_lost: Called once if another process takes this one's name.
-        install: Whether `gm.rpc_sync` and its like use this worker; a process has one such.
+        install: Whether to make this the worker of the process, which `gm.rpc_sync` and the other
+            functions use.
 
     Raises:
         RpcNotRunning: The process is a worker already.
         NameTaken: A live process holds the name.
-        InvalidRequest: Name, rank and world size do not make sense, or another has the rank.
-        DeadlineExceeded: Some of the others did not come; the message says who.
+        InvalidRequest: Name, rank or world size is invalid, or another worker has the rank.
+        DeadlineExceeded: Some workers did not join in time; the message names their ranks.
         Unreachable: No coordinator answered in time.
     """
     _check(name, rank, world_size, threads)
@@ -109,7 +112,7 @@ def init(
     agent = node.agent
     agent.strict_refs = strict_refs
     try:
-        # A bad default is better refused now.
+        # Validate the default timeout now, not at the first call.
         agent.caller.deadline(-2 if timeout_s in (None, -1) else timeout_s)
         server = node.serve(contexts=contexts)
         left_s = max(deadline.remaining_s(), 0.1)
@@ -130,7 +133,7 @@ def _check(name: str, rank: int | None, world_size: int | None, threads: int) ->
     if threads < 1:
         raise InvalidRequest(f"a worker needs at least 1 thread, not {threads}")
     if rank is not None and (not isinstance(rank, int) or rank < 0):
-        raise InvalidRequest(f"a rank is a whole number from 0 on, not {rank!r}")
+        raise InvalidRequest(f"a rank must be an integer of 0 or more, not {rank!r}")
     if world_size is not None and (world_size < 1 or rank is None or rank >= world_size):
         raise InvalidRequest(
             f"a world of {world_size} needs ranks 0 to {world_size - 1}, not {rank!r}",
@@ -141,11 +144,11 @@ def _check(name: str, rank: int | None, world_size: int | None, threads: int) ->
 def _await_world(
     agent: Agent, rank: int | None, world_size: int | None, deadline: Deadline
 ) -> tuple[str, ...]:
-    """Wait until all workers that begin together are there; return their names.
+    """Wait until all workers of the world have joined; return their names.
 
     Raises:
-        InvalidRequest: Another worker has our rank, or another idea of how many there are.
-        DeadlineExceeded: Some did not come.
+        InvalidRequest: Another worker has the same rank, or another world size.
+        DeadlineExceeded: Some did not join in time.
     """
     missing: list[int] | None = None
     for pause_s in RetryPolicy(max_s=0.3).pauses():
@@ -154,8 +157,9 @@ def _await_world(
         except DeadlineExceeded:
             if missing is None:
                 raise
-            # Time was up while the coordinator was asked once more; who was missing is the news.
-            raise _in_vain(agent.name, missing) from None
+            # The deadline passed during this request: report the workers that were missing before
+            # it.
+            raise _missing_workers(agent.name, missing) from None
         workers = [m for m in members.values() if m.role == membership_pb2.ROLE_WORKER]
         for one in workers:
             _check_other(agent.name, rank, world_size, one)
@@ -164,15 +168,15 @@ def _await_world(
             return tuple(sorted(m.name for m in world))
         missing = sorted(set(range(world_size or 0)) - {m.rank for m in world})
         if deadline.remaining_s() < pause_s:
-            raise _in_vain(agent.name, missing)
+            raise _missing_workers(agent.name, missing)
         time.sleep(pause_s)
     raise AssertionError("pauses never end")
 
 
-def _in_vain(name: str, missing: list[int]) -> DeadlineExceeded:
+def _missing_workers(name: str, missing: list[int]) -> DeadlineExceeded:
     ranks = ", ".join(map(str, missing))
     return DeadlineExceeded(
-        f"{name!r} waited in vain for the workers of rank {ranks}", missing=missing
+        f"{name!r} timed out waiting for the workers of rank {ranks}", missing=missing
     )
 
 
@@ -183,7 +187,7 @@ def _check_other(
         return
     if rank is not None and other.HasField("rank") and other.rank == rank:
         raise InvalidRequest(
-            f"{name!r} and {other.name!r} both want to be rank {rank}", rank=rank, worker=other.name
+            f"{name!r} and {other.name!r} both have rank {rank}", rank=rank, worker=other.name
         )
     if world_size and other.world_size not in (0, world_size):
         raise InvalidRequest(
