@@ -354,7 +354,7 @@ class Forbidden(MeshError, PermissionError):
 
 
 class RemoteFailure(MeshError):
-    """A registered function raised on the other worker; the message carries its traceback."""
+    """a registered function raised on the other worker; the message carries its traceback."""
 
     code = "UNKNOWN"
     reason = "REMOTE_FAILURE"

@@ -91,7 +91,7 @@ def encode(frame: Frame[Any], max_bytes: int = limits.MAX_FRAME_BYTES) -> bytes:
 
     Args:
         frame: What to send; arrays of any layout and byte order.
-        max_bytes: Refuse a larger frame, before memory of its size is allocated.
+        max_bytes: Largest frame; a larger one is refused before memory for it is allocated.
 
     Raises:
         InvalidRequest: An array's type or number of axes is not part of the contract.

@@ -19,7 +19,7 @@ from gradmesh.protos.errors import InvalidFrame
 from gradmesh.protos.frame import Array
 
 VERSION = 1
-"""Of the frames and the handshake; both ends must agree."""
+"""Version of the frames and the handshake; both ends must use the same."""
 
 ALIGN = 64
 """Every array begins at a multiple of this: the size of a cache line and of vector registers."""

@@ -1,4 +1,4 @@
-"""Rows and gradients in fewer bytes on the wire, at the price of precision.
+"""Reduced precision of rows and gradients on the wire.
 
 Half precision rounds. int8 rounds each row to 255 steps between plus and minus its largest element;
 the size of a step is sent beside the row, as float32.
