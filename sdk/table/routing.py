@@ -1,4 +1,4 @@
-"""Which ids go to which server, and where the rows that come back belong; no I/O.
+"""Routing: which ids go to which server, and the positions of the returned rows; no I/O.
 
 The distinct rows of a request are ordered by server, so that a message holds one run of rows for
 each table: nothing is gathered or scattered, only copied.
@@ -21,7 +21,7 @@ _TABLE_BYTES = 64 + limits.MAX_NAME_BYTES
 
 
 class TableSlice(NamedTuple):
-    """What one message asks of one table; a tuple, because lookups make many of them.
+    """The part of a message for one table; a tuple, because lookups create many of them.
 
     Args:
         table: Index of the table in its set.
@@ -92,7 +92,7 @@ def route(
     Args:
         tables: Whose ids.
         wanted: The ids.
-        shards: Who holds which.
+        shards: The shard map.
         max_bytes: Largest message; bigger ones are cut.
 
     Raises:

@@ -107,7 +107,7 @@ class Channel:
         """
         if timeout_s <= 0:
             raise DeadlineExceeded(
-                f"no time was left to ask {self.worker} at {self.address}, {method.name}"
+                f"no time was left to call {self.worker} at {self.address}, {method.name}"
             )
         call = self._calls.get(method.path)
         try:
