@@ -24,7 +24,7 @@ _NOTHING: tuple[Any, ...] = ()
 
 
 class Function:
-    """Define a differentiable op by a static `forward` and `backward`.
+    """Base class of differentiable ops, defined by a static `forward` and `backward`.
 
     Subclasses define `forward(ctx, *args)`, which gets arrays for tensors and returns an array or
     a tuple of them, and `backward(ctx, *grads)`, which returns one gradient (or None) per

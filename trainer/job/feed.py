@@ -70,7 +70,7 @@ class Feed:
         return self._drawn[step]
 
     def take(self, step: int) -> Batch:
-        """Return the batch of a step, and forget it."""
+        """Return the batch of a step and consume it."""
         batch = self.peek(step)
         del self._drawn[step]
         self._positions = {at: held for at, held in self._positions.items() if at >= step}

@@ -49,7 +49,7 @@ from gradmesh.trainer.process_group import Backend, Endpoint, connect
 
 _log = logging.getLogger(__name__)
 
-# Reports are news, not state: a coordinator on its way back must not hold up a step for long.
+# Reports may be lost: a coordinator that restarts must not delay a step for long.
 _REPORT_S = 1.0
 
 

@@ -226,7 +226,7 @@ def _total(scale: Array) -> Array:
 def nll_loss(
     x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Any:
-    """Return the negated log-probability of the target class.
+    """Return the negative log-likelihood of the target classes.
 
     Args:
         x: Log-probabilities, [n, classes, ...].
@@ -248,7 +248,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Return the cross-entropy of softmax(x) against classes, or against probabilities of them.
+    """Return the cross-entropy of softmax(x) against class indices or class probabilities.
 
     Args:
         x: Logits, [n, classes, ...], or [classes].

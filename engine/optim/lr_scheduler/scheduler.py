@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 
 class Scheduled(Protocol):
-    """Whose learning rates can be set: an optimizer, here or over many workers."""
+    """An optimizer whose learning rates can be set, local or distributed."""
 
     param_groups: list[dict[str, Any]]
 
 
 class LRScheduler(ABC):
-    """Set an optimizer's learning rates from the number of steps taken.
+    """Base class of schedules: set learning rates from the number of steps taken.
 
     Args:
         optimizer: Whose groups are scheduled; their learning rates now are the base.
