@@ -232,7 +232,7 @@ def _decode_array(data: bytes, at: int, end: int, index: int) -> Array:
     except ValueError as error:
         raise InvalidFrame(f"array {index}: {error}", index=index) from None
     if number == array_pb2.ELEMENT_TYPE_BOOL and count and array.view(np.uint8).max() > 1:
-        raise InvalidFrame(f"array {index}: a truth value other than 0 and 1", index=index)
+        raise InvalidFrame(f"array {index}: a bool other than 0 and 1", index=index)
     return array if array.flags.aligned else _aligned(array)
 
 

@@ -1,4 +1,4 @@
-"""Lane frames: how the messages of hot rpcs travel on a lane.
+"""Lane frames: the wire format of hot rpcs on a lane.
 
 A frame is a fixed header, a table that describes the arrays, and the protobuf message without its
 arrays. The arrays' elements follow at multiples of 64 in the stream (TCP), or lie in the sender's
@@ -174,5 +174,5 @@ def read_arrays(layout: ArrayTable, buffer: Any, base: int, body_bytes: int) -> 
         ]
     for index in layout.bools:
         if arrays[index].size and arrays[index].view(np.uint8).max() > 1:
-            raise InvalidFrame(f"array {index}: a truth value other than 0 and 1", index=index)
+            raise InvalidFrame(f"array {index}: a bool other than 0 and 1", index=index)
     return arrays

@@ -44,8 +44,8 @@ class Function:
     # Edges lead to nodes and to leaves; reading a class attribute is faster than isinstance.
     is_node = True
 
-    # A view shares its version counter with its source, so that in-place changes are seen through
-    # it.
+    # A view shares its version counter with its source, so that in-place changes through it are
+    # counted.
     is_view = False
 
     edges: tuple[Any, ...]

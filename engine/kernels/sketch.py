@@ -30,7 +30,7 @@ def _positions(hashed: Any, mask: Any) -> Any:
 def count_uses(
     ids: Any, local: Any, counters: Any, uses: Any, wanted: Any, grow: Any, out: Any
 ) -> None:
-    """Put into out whether each id was seen `wanted` times, this time included if `grow`.
+    """Put into out whether each id was used `wanted` times, this use included if `grow`.
 
     Args:
         ids: int64 [n].

@@ -174,7 +174,7 @@ class Rule(ABC):
         BoundRule(self, weight, {"step": step - 1, "slots": slots}).step(grad, lr)
 
     def dense_slots(self, weight: Array) -> dict[str, Array]:
-        """Return fresh slot arrays for a dense parameter, seen as rows."""
+        """Return fresh slot arrays for a dense parameter, viewed as rows."""
         rows, dim = self.rows_of(weight)
         return self.allocate(rows, dim, weight.dtype, array_module(weight))
 

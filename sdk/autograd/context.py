@@ -2,7 +2,7 @@
 
 A context records what was sent and received in it, and collects the gradients of this process's
 parameters in a map of its own, so that concurrent passes never mix. It is bound to the thread that
-opened it, travels with every call made in it, and exists on every process that was called.
+opened it, is sent with every call made in it, and exists on every process that was called.
 """
 
 import contextlib

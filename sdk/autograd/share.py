@@ -219,7 +219,7 @@ class BackwardShare:
                 raise self._aborted()
             self.done = True
             self.changed.notify_all()
-        engine.forget()
+        engine.release_graph()
 
     def run_locally(self, run: Callable[[], None]) -> None:
         """Run a pass that no other worker's gradients enter, by the engine's fastest path."""
@@ -361,7 +361,7 @@ class BackwardShare:
             self.changed.notify_all()
         if undo is not None:
             undo.undo()
-            undo.forget()
+            undo.release_graph()
         return waiting
 
     def roll_back(self) -> None:
@@ -370,7 +370,7 @@ class BackwardShare:
             self._busy = False
         if self._engine is not None:
             self._engine.undo()
-            self._engine.forget()
+            self._engine.release_graph()
 
     def _aborted(self) -> BackwardAborted:
         why = self.error.message if isinstance(self.error, MeshError) else str(self.error)

@@ -26,7 +26,7 @@ Block: TypeAlias = dict[str, Array]
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with rows done and rows in all; the latter is an estimate while tables grow."""
 
-# A step that no run reaches: such a request only returns where the servers are.
+# A step that no run reaches: a request for it only returns the servers' progress.
 _NEVER = 1 << 62
 _POLL_S = 0.005
 # Polls without a step under way until the run counts as idle.

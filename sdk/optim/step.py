@@ -77,10 +77,12 @@ class StepHandler:
         rrefs.check_incarnation(ref)
         outcome = rrefs.owners.find(key_of(ref)).outcome
         if not outcome.done():
-            raise RefNotFound("there is no such optimizer here", worker=self._agent.name)
+            raise RefNotFound(
+                "the optimizer does not exist on this worker", worker=self._agent.name
+            )
         found = outcome.value()
         if not isinstance(found, OwnerOptimizer):
-            raise InvalidRequest(f"a {type(found).__name__} is no distributed optimizer")
+            raise InvalidRequest(f"a {type(found).__name__} is not a distributed optimizer")
         return found
 
 

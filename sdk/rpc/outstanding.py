@@ -82,7 +82,7 @@ class OutstandingCalls:
             self._calls[call.call_id] = call
         return call
 
-    def forget(self, call: RpcCall[Any]) -> None:
+    def remove(self, call: RpcCall[Any]) -> None:
         """Remove a call that has ended."""
         with self._lock:
             self._calls.pop(call.call_id, None)

@@ -95,7 +95,7 @@ class Recorder(Protocol):
 
 @final
 class NullRecorder:
-    """Records nothing: tensors travel by value and no gradient comes back."""
+    """Records nothing: tensors are sent by value and no gradient is sent back."""
 
     def outgoing(
         self, tensors: Sequence[Tensor], worker: str, *, forced: bool

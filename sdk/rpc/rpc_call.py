@@ -160,7 +160,7 @@ class RpcCall(Generic[T]):
         """Release the resources of the call; idempotent."""
         over, self._over = self._over, None
         if over is not None:
-            self._outstanding.forget(self)
+            self._outstanding.remove(self)
             over(answered)
 
     @property

@@ -211,7 +211,7 @@ def _replace(rows: Array, positions: Array, new: Array, wire: int) -> None:
     Raises:
         InvalidFrame: They do not fit.
     """
-    # Refreshed rows travel exactly; round them as the prefetched ones were.
+    # Refreshed rows are sent exactly; round them as the prefetched ones were.
     fitting = unpack(pack(new, wire), wire)
     fits = fitting.shape == (positions.size, rows.shape[1]) and fitting.dtype == rows.dtype
     if (

@@ -62,7 +62,7 @@ class Route(NamedTuple):
         messages: Servers that hold none of the rows get none.
         inverse: For each wanted id the position of its row in the matrix of its group, int64 [n].
         totals: Number of rows in the matrix of each group.
-        distinct: The ids that travel, int64 [m]: all of one matrix, then those of the next.
+        distinct: The ids that are sent, int64 [m]: all of one matrix, then those of the next.
     """
 
     messages: list[ShardMessage]

@@ -106,7 +106,9 @@ def schedule_of(recipe: table_pb2.Recipe) -> Rate:
     for name, words in _WORDS.items():
         if name in settings:
             if settings[name] not in range(len(words)):
-                raise InvalidRequest(f"schedule {recipe.name!r}: {name} is no number of a word")
+                raise InvalidRequest(
+                    f"schedule {recipe.name!r}: {name} is not the index of an option"
+                )
             settings[name] = words[int(settings[name])]
     if issubclass(kind, (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)):
         settings["cycle_momentum"] = False

@@ -66,7 +66,7 @@ class Table:
         self.metrics = metrics or TableMetrics()
         if wire != LOSSLESS and self.dtype != np.float32:
             raise InvalidRequest(
-                f"table {spec.name!r} has rows of {self.dtype}; only float32 travels in another "
+                f"table {spec.name!r} has rows of {self.dtype}; only float32 is sent in another "
                 "precision",
                 table=spec.name,
             )

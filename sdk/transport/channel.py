@@ -161,7 +161,7 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", max_frame_bytes),
         ("grpc.max_send_message_length", max_frame_bytes),
-        # Our own retries know which calls are repeatable; gRPC's do not.
+        # Our own retries depend on which calls are repeatable; gRPC's do not.
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1_000),

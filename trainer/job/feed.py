@@ -31,7 +31,7 @@ class Feed:
 
     From time to time the ranks agree on what all of them have read. A rank that resumes from that
     position replays what all ranks read between it and the current step, and takes its share of the
-    rest. So every sample of an epoch is used once, whatever the number of ranks.
+    rest. So every sample of an epoch is used once, for any number of ranks.
 
     Args:
         source: The data.

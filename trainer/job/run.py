@@ -143,7 +143,7 @@ class TrainingRun:
         self._asked = self.steps
 
     def _take_over(self, agreed: Agreement, held: DenseState | None) -> Mapping[str, Any] | None:
-        """Bring the dense part to the agreed step: from what this rank holds, or from another rank.
+        """Load the dense part of the agreed step: from this rank's state, or from another rank.
 
         Returns:
             The arrays it was loaded from; None if the run begins.

@@ -150,7 +150,7 @@ class _SoftCrossEntropy(Function):
 
 
 def _as_rows(name: str, x: Array, target: Array) -> tuple[Array, Array]:
-    """Return input as [n, classes] and target as [n], whatever axes follow the classes."""
+    """Return input as [n, classes] and target as [n], for any axes after the classes."""
     if x.dtype.kind in "iub":
         raise DtypeError(f"{name}: takes floats, not {x.dtype}; cast with .float() first")
     if target.dtype.kind not in "iu":
