@@ -17,7 +17,7 @@ from gradmesh.benchmarks.report import HEADING, Echo, Row, as_json, show_line
 from gradmesh.launch.local import LocalCluster
 
 WORKERS = 5
-"""The one that measures, and four that it calls."""
+"""Number of processes: one that measures, and four that it calls."""
 
 SIDES = ("lane", "fast", "stream")
 """Ours: smart on lanes, fast on lanes, smart on gRPC streams."""

@@ -17,7 +17,7 @@ _state: dict[str, Any] = {}
 
 @gm.rpc.register(name="bench.hop")
 def hop(x: gm.Tensor, names: list[str]) -> Any:
-    """Go on to the next worker, and back."""
+    """Call the next worker of a chain, and return its result."""
     y = x * 2
     return gm.rpc_sync(names[0], hop, (y, names[1:])) * 3 if names else y
 
@@ -90,7 +90,7 @@ def _measure(kind: str, size: int, mode: Any, rounds: int) -> list[float]:
 
 
 def main(address: str, lane: str, rank: int = 0) -> None:
-    """Measure, or serve the one that does."""
+    """Run the measuring process, or one that serves its calls."""
     if rank:
         _begin(address, lane, rank)
         sys.stdin.read()

@@ -16,7 +16,7 @@ _state: dict[str, Any] = {}
 
 
 def hop(x: Any, names: list[str]) -> Any:
-    """Go on to the next worker, and back."""
+    """Call the next worker of a chain, and return its result."""
     from torch.distributed import rpc
 
     y = x * 2
@@ -101,7 +101,7 @@ def _measure(kind: str, size: int, mode: str, rounds: int) -> list[float]:
 
 
 def main(port: int = 0, rank: int = 0) -> None:
-    """Measure, or serve the one that does."""
+    """Run the measuring process, or one that serves its calls."""
     if rank:
         _begin(port, rank)
         threading.Event().wait()

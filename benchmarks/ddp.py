@@ -51,7 +51,7 @@ def run(
     Args:
         work: What to do.
         worlds: Numbers of processes.
-        backend: How they talk.
+        backend: Backend of the process group.
         warmup: Iterations that are not measured.
         rounds: Iterations that are.
         on_set: Called with each set as it is known, its label, and which share of the
@@ -75,8 +75,8 @@ def _hidden(found: Sequence[Sequence[float]]) -> float:
 
     Args:
         found: For each rank the time of communication alone, then what was left of it when
-            backward ended, for each step. The rank that ended last waited for no other: what it had
-            left is communication, what others had is waiting for it as well.
+            backward ended, for each step. The rank that ended last did not wait for others: its
+            remaining time is communication. That of other ranks includes waiting for it.
     """
     alone = float(np.median([seconds[0] for seconds in found]))
     left = [min(ranks) for ranks in zip(*(seconds[1:] for seconds in found), strict=True)]
@@ -96,7 +96,7 @@ def compare(
     Args:
         work: The mlp.
         worlds: Numbers of processes.
-        backend: How ours talk; torch's use gloo.
+        backend: Backend of our process group; torch uses gloo.
         warmup: Steps of each kind that are not measured.
         rounds: Steps of each kind in each block.
         blocks: How often the sides take turns.

@@ -69,13 +69,13 @@ class Training:
         self._optimizer.step()
 
     def note(self) -> None:
-        """Keep how long the last step still communicated when backward had ended."""
+        """Record how long the last step still communicated after backward."""
         if self._ddp is not None:
             data = self._ddp.logging_data()
             self._exposed.append(data["backward_exposed_comm_time"] / 1e9)
 
     def overlap(self) -> list[float]:
-        """Return how long the buckets take without any computation, and what each step had left.
+        """Return the time of communication alone, and the time left after backward by step.
 
         Collective. The first is a median; the first steps do not count.
         """

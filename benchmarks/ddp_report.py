@@ -1,4 +1,4 @@
-"""What the DDP benchmark prints and writes, and how two such files are compared."""
+"""Output of the DDP benchmark: tables, files, and the comparison of two files."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

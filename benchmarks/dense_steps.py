@@ -78,7 +78,7 @@ def our_resnet50(batch: int = 4) -> Callable[[], None]:
 
 
 class TorchMissing(BadOption):
-    """There is no torch to compare with."""
+    """Torch, the peer of the comparison, is not installed."""
 
 
 def load_torch(threads: int) -> Any:

@@ -64,8 +64,8 @@ class HybridSide:
     """The processes of one side.
 
     Args:
-        trainers: They take the steps.
-        spinning: Processes that work also when they have nothing to do, and are stopped then.
+        trainers: The processes that take the steps.
+        spinning: Processes that spin when idle; suspended while the other side works.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ def measure(sides: Sequence[HybridSide], seconds: float, blocks: int) -> None:
     rounds = []
     for side in sides:
         side.run(5)
-        # Also the slowest first step must not decide on how many there are.
+        # The slow first step must not determine the number of rounds.
         warm = float(np.median(side.run(5)[:, :, TOTAL]))
         rounds.append(max(3, min(500, int(seconds / blocks / warm))))
     for _ in range(blocks):
@@ -156,7 +156,7 @@ def our_side(shape: Shape, lane: str) -> Iterator[HybridSide]:
 
 @contextmanager
 def peer_side(shape: Shape) -> Iterator[HybridSide]:
-    """Start the peer's servers and trainers; they end with the block, and stand still between."""
+    """Start the peer's servers and trainers, suspended when idle; they end with the block."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gradmesh-bench-"))
         plain = json.dumps(shape.as_dict())

@@ -1,4 +1,4 @@
-"""What the hybrid benchmark trains: sizes, batches, and nothing of how; the same on both sides."""
+"""The workloads of the hybrid benchmark: sizes and batches, the same on both sides."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, final

@@ -17,7 +17,7 @@ from typing import Any
 from gradmesh.benchmarks.hybrid_shape import LR, VARIANTS, HybridLoad, Shape
 from gradmesh.benchmarks.processes import serve
 
-_held: list[Any] = []  # the server's tables; rpc functions have no other home
+_held: list[Any] = []  # the server's tables; global, because rpc functions are module-level
 
 
 def pull(ids: Any, offsets: Any) -> Any:
@@ -44,7 +44,7 @@ def main(plain: str, folder: str, role: str, number: int) -> None:
     import torch
     from torch.distributed import rpc
 
-    # It warns about its own classes, in every process, whatever the filters say.
+    # It warns about its own classes in every process, regardless of the filters.
     warnings.showwarning = lambda *args, **kwargs: None
     shape = Shape.from_dict(json.loads(plain))
     torch.set_num_threads(1)

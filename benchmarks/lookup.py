@@ -1,4 +1,4 @@
-"""Pulling and pushing rows: one client, one server, dim 64, a million rows, against torch RPC.
+"""Lookups and pushes: one client, one server, dim 64, a million rows, against torch RPC.
 
 The two sides take turns in small blocks, so that other load on the machine hits both. The
 peer's processes are stopped while ours work, because they spin when they are idle. This module is
@@ -73,7 +73,7 @@ def run(
         on_row: Called with each row as it is known.
         only: The workloads; all by default.
         batch_rows: Rows of each of the 26 tables of the batch.
-        durability: Of our server; off does what the peer does, which keeps nothing.
+        durability: Of our server; off matches the peer, which stores nothing.
     """
     # Imported late: the peer's process imports this module, too, for its ids.
     from gradmesh.launch.local import LocalCluster

@@ -14,7 +14,7 @@ from typing import Any
 from gradmesh.benchmarks import lookup as load
 from gradmesh.benchmarks.processes import end_with_parent, serve, timed
 
-_held: dict[str, Any] = {}  # the server's tables; rpc functions have no other home
+_held: dict[str, Any] = {}  # the server's tables; global, because rpc functions are module-level
 
 
 def pull(name: str, ids: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How pulling and pushing rows grows with clients and servers: one of each against several.
+"""Scaling of lookups and pushes with clients and servers: one of each against several.
 
 Every client is a process that asks all servers. Where there are more processes than cores they
 share them, so the report says how many cores there were.
@@ -57,7 +57,7 @@ def run(
 
     Args:
         pairs: How many clients, and how many servers.
-        lane: Which way the calls take.
+        lane: The lane of the calls.
         seconds: About how long a measurement takes.
         on_row: Called with each row as it is known.
         durability: Of the servers.

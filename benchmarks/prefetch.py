@@ -1,4 +1,4 @@
-"""How much of a lookup prefetching hides behind the dense layers: ours with and without, in turns.
+"""Share of a lookup that prefetching hides behind the dense layers: with and without, in turns.
 
 One trainer and one server, so that on two cores each has its own: where all cores compute all the
 time, there is nothing to hide behind.
@@ -25,10 +25,10 @@ class PrefetchRow:
 
     Args:
         workload: Its name.
-        ours: Median seconds that a step spends on its rows when they were asked for ahead: asking,
-            waiting, bringing them up to date, and laying them out for the layers.
-        peer: The same without asking ahead.
-        hidden: The share of the latter that is gone.
+        ours: Median seconds that a step spends on its rows with prefetching: requests, waiting,
+            refresh and gathering.
+        peer: The same without prefetching.
+        hidden: The share of the latter that is hidden.
         ours_parts: Median seconds of the parts of a step with prefetching.
         peer_parts: Without.
     """

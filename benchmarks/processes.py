@@ -81,7 +81,7 @@ def take_turns(
 
 @final
 class MeasuringProcess:
-    """The parent's view of a process that serves commands.
+    """The parent's handle of a process that serves commands.
 
     Args:
         process: The process.
@@ -119,7 +119,7 @@ class MeasuringProcess:
         return seconds
 
     def pause(self) -> None:
-        """Stop the process until `resume`, whatever it does."""
+        """Suspend the process until `resume`."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""How long a parameter server that was killed takes to have its rows again.
+"""Recovery time of a parameter server that was killed.
 
 A real process: a client pushes gradients until the log, or the snapshot that takes its place, is as
 long as wanted; then the server is killed, its supervisor starts it again, and its own log says how

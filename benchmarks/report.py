@@ -1,4 +1,4 @@
-"""What a benchmark reports: one row a workload, as JSON for programs and as a table for people.
+"""Reports of benchmarks: one row per workload, as JSON for programs and as a table for people.
 
 Each benchmark has a function that `gradmesh bench` calls with its options: it prints rows as they
 are measured, and returns what `--json` writes.

@@ -1,7 +1,7 @@
-"""How the hybrid step grows: with processes, with the batch, with the tables; ours alone.
+"""Scaling of the hybrid step with processes, batch size and table size; ours alone.
 
-Bytes are those that a trainer moved in a step, beside the least that the same step needs: each
-distinct row once to the trainer and its gradient once back, dense gradients once each way.
+Bytes are those that a trainer moved in a step, compared with the least that the same step needs:
+each distinct row once to the trainer and its gradient once back, dense gradients once each way.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class ScaleRow:
         samples_per_s: Of all trainers.
         distinct: Distinct rows of a trainer's batch, as a share of its ids.
         bytes: That a trainer moves in a step, sent and received.
-        least_bytes: That it cannot help moving.
+        least_bytes: The least that the same step needs.
         memory: Most bytes that a trainer had in memory.
         table_memory: Bytes of all rows together.
     """
@@ -47,7 +47,7 @@ class ScaleRow:
 
 
 def sizes(rows: int) -> list[Shape]:
-    """Return what is measured: 1, 2 and 4 processes a side, four batches, three sizes of tables."""
+    """Return the workloads: 1, 2 and 4 processes a side, four batches, three sizes of tables."""
     base = Shape(
         name="base", trainers=1, servers=1, tables=26, rows=rows, dim=16, hidden=(64,), batch=512
     )
@@ -99,7 +99,7 @@ def distinct_rows(shape: Shape) -> float:
 
 
 def least_bytes(shape: Shape, distinct: float) -> int:
-    """Return what a trainer must move in a step, ids and headers left out."""
+    """Return the bytes that a trainer must move in a step, without ids and headers."""
     pairs = zip(shape.sizes[:-1], shape.sizes[1:], strict=True)
     dense = sum((m + 1) * n for m, n in pairs) if shape.trainers > 1 else 0
     # Reduced by all ranks together, each gradient crosses to others and back once, less its share.

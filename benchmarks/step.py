@@ -1,4 +1,4 @@
-"""What a training step costs with and without coordination, a log, or periodic checkpoints.
+"""Cost of a training step with and without coordination, a log, or periodic checkpoints.
 
 Each side is a cluster of real processes with two parameter servers; one trainer process takes steps
 on all of them in turns, in small blocks, so that other load on the machine hits all alike.

@@ -1,7 +1,7 @@
 """A trainer that takes steps on command: `python -m … WORKLOAD SIDE=COORDINATED=ADDRESS …`.
 
 A side that ends in `=EVERY=FOLDER` writes a checkpoint every EVERY steps, as the trainers of a
-job do; what that kept the steps waiting is the answer to `SIDE-stall`.
+job do; the time that steps waited for it is the answer to `SIDE-stall`.
 """
 
 import sys

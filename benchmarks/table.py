@@ -1,4 +1,4 @@
-"""What a lookup costs inside a server as its table grows, for dense and for hash tables.
+"""Cost of a lookup inside a server by table size, for dense and for hash tables.
 
 The floor is a plain gather of as many rows from an array of the same size: what cache and page
 misses cost anyway. A lookup is flat when its ratio to the floor does not fall.

@@ -1,1 +1,1 @@
-"""The maths: array backend, tensors, autograd, layers, optimizers. Never imports the network."""
+"""Numerics: array backend, tensors, autograd, layers, optimizers. Never imports the network."""

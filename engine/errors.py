@@ -4,36 +4,36 @@ from gradmesh.base_error import GradmeshError
 
 
 class ShapeError(ValueError, RuntimeError, GradmeshError):
-    """Report arrays whose shapes do not fit the operation."""
+    """The shapes of arrays do not fit the operation."""
 
 
 class DimError(ShapeError, IndexError):
-    """Report an axis that the tensor does not have, or that is empty where it must not be."""
+    """The tensor does not have that axis, or the axis is empty where it must not be."""
 
 
 class DtypeError(TypeError, RuntimeError, GradmeshError):
-    """Report a dtype that the operation cannot take."""
+    """The operation does not support the dtype."""
 
 
 class DeviceError(RuntimeError, GradmeshError):
-    """Report operands that live on different devices."""
+    """Operands are on different devices."""
 
 
 class DeviceUnavailable(RuntimeError, GradmeshError):
-    """Report a device that this machine or this installation does not have."""
+    """The device does not exist on this machine, or its library is not installed."""
 
 
 class GraphReleased(RuntimeError, GradmeshError):
-    """Report a second backward pass through a graph whose saved values are gone."""
+    """A second backward pass ran through a graph whose saved values were released."""
 
 
 class InplaceError(RuntimeError, GradmeshError):
-    """Report an in-place change that would make gradients wrong."""
+    """An in-place change would make gradients wrong."""
 
 
 class GradientError(RuntimeError, GradmeshError):
-    """Report a backward pass that cannot start or a gradient that does not fit."""
+    """A backward pass cannot start, or a gradient does not fit."""
 
 
 class AnomalyError(ArithmeticError, RuntimeError, GradmeshError):
-    """Report the op that made the first NaN while anomaly detection is on."""
+    """An op computed a NaN while anomaly detection is on; the message names the op."""

@@ -1,4 +1,4 @@
-"""Differentiation: graphs within a process, contexts and backward over the whole mesh."""
+"""Automatic differentiation, within a process and distributed over the mesh."""
 
 from gradmesh.engine.autograd import Function as Function
 from gradmesh.engine.autograd import RowGrad as RowGrad

@@ -11,7 +11,7 @@
     ├── RpcNotRunning, RefLeak, ReadOnly                       the state of this process
     └── ClusterExists, ClusterFailed, … StateInUse             local clusters
 
-Each is a builtin exception, too: that which torch or Python raises in the same case.
+Each is also a builtin exception: the one that torch or Python raises in the same case.
 """
 
 from gradmesh.base_error import GradmeshError as GradmeshError

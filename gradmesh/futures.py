@@ -1,4 +1,4 @@
-"""Results that are there later."""
+"""Futures: results of asynchronous calls."""
 
 from gradmesh.sdk.future import Future as Future
 from gradmesh.sdk.future import collect_all as collect_all

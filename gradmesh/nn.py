@@ -1,6 +1,6 @@
-"""Layers: the engine's, and those whose rows live on parameter servers."""
+"""Layers, local ones and those whose parameters are on parameter servers or other workers."""
 
-# Starred, because the engine's own list would otherwise be kept twice.
+# A star import, so that the engine's list of names is not duplicated.
 from gradmesh.engine.nn import *  # noqa: F403
 from gradmesh.engine.nn import __all__ as _engine
 from gradmesh.sdk.nn import RemoteEmbedding as RemoteEmbedding

@@ -1,6 +1,6 @@
-"""Optimizers: the engine's, and the one over parameters of several workers."""
+"""Optimizers, local ones and DistributedOptimizer for parameters of several workers."""
 
-# Starred, because the engine's own list would otherwise be kept twice.
+# A star import, so that the engine's list of names is not duplicated.
 from gradmesh.engine.optim import *  # noqa: F403
 from gradmesh.engine.optim import __all__ as _engine
 from gradmesh.sdk.optim import DistributedOptimizer as DistributedOptimizer

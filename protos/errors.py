@@ -75,14 +75,14 @@ class InvalidFrame(InvalidRequest):
 
 
 class IdOutOfRange(MeshError, IndexError):
-    """A row id below zero or beyond the table's rows; ids are 0 to rows-1."""
+    """A row id is below zero or beyond the table's rows; ids are 0 to rows-1."""
 
     code = "OUT_OF_RANGE"
     reason = "ID_OUT_OF_RANGE"
 
 
 class TableNotFound(MeshError, KeyError):
-    """No table of that name; create it first."""
+    """No table has that name; create it first."""
 
     code = "NOT_FOUND"
     reason = "TABLE_NOT_FOUND"
@@ -91,7 +91,7 @@ class TableNotFound(MeshError, KeyError):
 
 
 class FunctionNotFound(MeshError, KeyError, AttributeError):
-    """No function of that name on that worker; decorate it and import its module there."""
+    """No such function is registered on that worker; decorate it and import its module there."""
 
     code = "NOT_FOUND"
     reason = "FUNCTION_NOT_FOUND"
@@ -146,7 +146,7 @@ class NotMember(MeshError):
 
 
 class ProtocolMismatch(MeshError):
-    """The two ends speak different versions of the contract; run the same on both."""
+    """The two ends use different versions of the contract; run the same version on both."""
 
     code = "FAILED_PRECONDITION"
     reason = "PROTOCOL_MISMATCH"
@@ -188,7 +188,7 @@ class BaseLost(MeshError):
 
 
 class RunLost(MeshError):
-    """A server does not have the run at the step to continue from; begin it again."""
+    """A server does not have the run at the step to resume from; start the run again."""
 
     code = "FAILED_PRECONDITION"
     reason = "RUN_LOST"
@@ -202,21 +202,21 @@ class ShardMismatch(MeshError):
 
 
 class ReshardUnderWay(MeshError):
-    """The number of parameter servers is being changed already; wait until that has ended."""
+    """A reshard to another number of parameter servers is under way; wait until it has ended."""
 
     code = "FAILED_PRECONDITION"
     reason = "RESHARD_UNDER_WAY"
 
 
 class ReshardAborted(MeshError):
-    """A change of the number of parameter servers was aborted; map and rows are as before."""
+    """The reshard was aborted; shard map and rows are as before."""
 
     code = "FAILED_PRECONDITION"
     reason = "RESHARD_ABORTED"
 
 
 class StaleGeneration(MeshError):
-    """The trainers' group has moved on; join again and begin from the new generation."""
+    """A newer generation of trainers has formed; join again and continue in it."""
 
     code = "ABORTED"
     reason = "STALE_GENERATION"
@@ -232,7 +232,7 @@ class StaleShardMap(MeshError):
 
 
 class SnapshotLost(MeshError):
-    """The snapshot or restore ended: a new run, a restart or a timeout; begin it again."""
+    """The snapshot or restore ended: a new run, a restart or a timeout; start it again."""
 
     code = "ABORTED"
     reason = "SNAPSHOT_LOST"
@@ -240,7 +240,7 @@ class SnapshotLost(MeshError):
 
 
 class BackwardAborted(MeshError):
-    """The backward pass was aborted, because another part of it failed; begin a new one."""
+    """The backward pass was aborted because another share of it failed; start a new one."""
 
     code = "ABORTED"
     reason = "BACKWARD_ABORTED"
@@ -264,7 +264,7 @@ class ShardNotReady(MeshError):
 
 
 class StepPending(MeshError):
-    """An earlier step is not applied yet: some trainer's gradients are still missing."""
+    """An earlier step is not applied yet: gradients of some trainers are still missing."""
 
     code = "UNAVAILABLE"
     reason = "STEP_PENDING"
@@ -272,7 +272,7 @@ class StepPending(MeshError):
 
 
 class RoundOpen(MeshError):
-    """The round of trainers is not complete yet."""
+    """Trainers of the next generation are still missing."""
 
     code = "UNAVAILABLE"
     reason = "ROUND_OPEN"
@@ -287,7 +287,7 @@ class JobDone(MeshError):
 
 
 class KeyMissing(MeshError):
-    """The key was not published yet."""
+    """The key has not been published yet."""
 
     code = "UNAVAILABLE"
     reason = "KEY_MISSING"
@@ -303,7 +303,7 @@ class Draining(MeshError):
 
 
 class Unreachable(MeshError, ConnectionError):
-    """No connection: refused, lost, or both ends do not agree on TLS."""
+    """The connection was refused or lost, or the two ends do not agree on TLS."""
 
     code = "UNAVAILABLE"
     reason = "UNREACHABLE"
@@ -354,7 +354,7 @@ class Forbidden(MeshError, PermissionError):
 
 
 class RemoteFailure(MeshError):
-    """A registered function raised on the other worker; the message carries its traceback."""
+    """a registered function raised on the other worker; the message carries its traceback."""
 
     code = "UNKNOWN"
     reason = "REMOTE_FAILURE"
@@ -368,27 +368,27 @@ class BackwardFailed(MeshError):
 
 
 class DeadlineExceeded(MeshError, TimeoutError):
-    """The deadline of the caller passed; allow more time, or find out what the worker waits for."""
+    """The deadline of the call passed; allow more time, or check what the worker waits for."""
 
     code = "DEADLINE_EXCEEDED"
     reason = "DEADLINE_EXCEEDED"
 
 
 class GradientMissing(DeadlineExceeded):
-    """A backward pass waited for gradients until its deadline; the message names for what."""
+    """A backward pass waited for gradients until its deadline; the message names them."""
 
     reason = "GRADIENT_MISSING"
 
 
 class Cancelled(MeshError):
-    """The caller gave the call up; the worker may or may not have acted."""
+    """The caller cancelled the call; the worker may or may not have acted."""
 
     code = "CANCELLED"
     reason = "CANCELLED"
 
 
 class InternalError(MeshError):
-    """Anything unforeseen; the worker's log has the traceback under the request id."""
+    """An unexpected error; the worker's log has the traceback under the request id."""
 
     code = "INTERNAL"
     reason = "INTERNAL"

@@ -91,7 +91,7 @@ def encode(frame: Frame[Any], max_bytes: int = limits.MAX_FRAME_BYTES) -> bytes:
 
     Args:
         frame: What to send; arrays of any layout and byte order.
-        max_bytes: Refuse a larger frame, before memory of its size is allocated.
+        max_bytes: Largest frame; a larger one is refused before memory for it is allocated.
 
     Raises:
         InvalidRequest: An array's type or number of axes is not part of the contract.
@@ -232,7 +232,7 @@ def _decode_array(data: bytes, at: int, end: int, index: int) -> Array:
     except ValueError as error:
         raise InvalidFrame(f"array {index}: {error}", index=index) from None
     if number == array_pb2.ELEMENT_TYPE_BOOL and count and array.view(np.uint8).max() > 1:
-        raise InvalidFrame(f"array {index}: a truth value other than 0 and 1", index=index)
+        raise InvalidFrame(f"array {index}: a bool other than 0 and 1", index=index)
     return array if array.flags.aligned else _aligned(array)
 
 

@@ -1,7 +1,7 @@
 """Generate the Python stubs from the .proto files.
 
 Run by `make protos` in an environment of its own, because the generator pins an older protobuf than
-the one we run with. `--check` writes nothing and fails when the committed files are out of date.
+the runtime uses. `--check` writes nothing and fails when the committed files are out of date.
 """
 
 import filecmp
@@ -35,7 +35,7 @@ def generate(target: Path) -> None:
 
 
 def main() -> int:
-    """Regenerate in place, or compare with what is there."""
+    """Regenerate in place, or compare with the committed files."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh = {p.relative_to(Path(folder) / PACKAGE): p for p in Path(folder).rglob("*_pb2*")}
@@ -50,7 +50,7 @@ def main() -> int:
         )
         if "--check" in sys.argv:
             for name in stale:
-                print(f"protos/{name} is not what the .proto files say: run `make protos`")
+                print(f"protos/{name} is out of date with the .proto files: run `make protos`")
             return 1 if stale else 0
         for extra in held.keys() - fresh.keys():
             held[extra].unlink()

@@ -1,4 +1,4 @@
-"""Lane frames: how the messages of hot rpcs travel on a lane.
+"""Lane frames: the wire format of hot rpcs on a lane.
 
 A frame is a fixed header, a table that describes the arrays, and the protobuf message without its
 arrays. The arrays' elements follow at multiples of 64 in the stream (TCP), or lie in the sender's
@@ -19,7 +19,7 @@ from gradmesh.protos.errors import InvalidFrame
 from gradmesh.protos.frame import Array
 
 VERSION = 1
-"""Of the frames and the handshake; both ends must agree."""
+"""Version of the frames and the handshake; both ends must use the same."""
 
 ALIGN = 64
 """Every array begins at a multiple of this: the size of a cache line and of vector registers."""
@@ -174,5 +174,5 @@ def read_arrays(layout: ArrayTable, buffer: Any, base: int, body_bytes: int) -> 
         ]
     for index in layout.bools:
         if arrays[index].size and arrays[index].view(np.uint8).max() > 1:
-            raise InvalidFrame(f"array {index}: a truth value other than 0 and 1", index=index)
+            raise InvalidFrame(f"array {index}: a bool other than 0 and 1", index=index)
     return arrays

@@ -1,4 +1,4 @@
-"""Bounds of the contract, which every reader enforces before it allocates memory; and names."""
+"""Limits of the contract, enforced by every reader before it allocates memory; and names."""
 
 import re
 
@@ -37,7 +37,7 @@ MAX_TABLE_DIM = 2**16
 """Elements of one row."""
 
 MAX_LINEAGE = 2**16
-"""Messages with gradients in one context, as far as one process knows of them."""
+"""Messages with gradients in one context that one process tracks."""
 
 
 def check_name(kind: str, name: str) -> str:

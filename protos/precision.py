@@ -1,4 +1,4 @@
-"""Rows and gradients in fewer bytes on the wire, at the price of precision.
+"""Reduced precision of rows and gradients on the wire.
 
 Half precision rounds. int8 rounds each row to 255 steps between plus and minus its largest element;
 the size of a step is sent beside the row, as float32.
@@ -14,7 +14,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.frame import Array
 
 EXACT = array_pb2.ELEMENT_TYPE_UNSPECIFIED
-"""Rows travel in the dtype of their table."""
+"""Rows are sent in the dtype of their table."""
 
 _INT8 = array_pb2.ELEMENT_TYPE_INT8
 _NAMES = {
@@ -43,10 +43,10 @@ def arrays_per_table(wire: int) -> int:
     """Return how many arrays carry the rows of one table.
 
     Raises:
-        InvalidRequest: Rows cannot travel in that dtype.
+        InvalidRequest: Rows cannot be sent in that dtype.
     """
     if wire != EXACT and wire not in _NAMES.values():
-        raise InvalidRequest(f"rows cannot travel as element type {wire}", element_type=wire)
+        raise InvalidRequest(f"rows cannot be sent as element type {wire}", element_type=wire)
     return 2 if wire == _INT8 else 1
 
 

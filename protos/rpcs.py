@@ -1,9 +1,9 @@
-"""What the contract says of every rpc beside its messages: repeatability, lane number, roles.
+"""Properties of every rpc beside its messages: repeatability, lane number, roles.
 
-A repeatable rpc has the same effect once or twice: it only reads, or the server remembers what it
-has done by an id that the caller chose. A hot rpc has a number, by which it may leave gRPC for a
-lane: it is so short or so large that gRPC's own cost shows. A role is what a token or a certificate
-stands for. Tests check that every rpc has its rows here, and call each as every role.
+A repeatable rpc may be executed twice with the effect of once: it only reads, or the server dedupes
+it by an id that the caller chose. A hot rpc has a lane number: it is so short or so large that the
+overhead of gRPC matters. A token or certificate grants a role. Tests check that every rpc has its
+rows here, and call each as every role.
 """
 
 REPEATABLE: dict[str, bool] = {
@@ -34,7 +34,7 @@ REPEATABLE: dict[str, bool] = {
     "gradmesh.coordinator.v1.CoordinatorService/ReportCheckpoint": True,
     "gradmesh.coordinator.v1.CoordinatorService/GetStatus": True,
     "gradmesh.owner.v1.OwnerService/Describe": True,
-    # A registered function may do anything; only its author knows whether twice is once.
+    # A registered function may have any effect, so it may not be idempotent.
     "gradmesh.owner.v1.OwnerService/Call": False,
     "gradmesh.owner.v1.OwnerService/CreateRef": True,
     "gradmesh.owner.v1.OwnerService/FetchRef": True,
@@ -92,7 +92,7 @@ ADMIN = "admin"
 READER = "reader"
 
 ROLES = ("parameter-server", "trainer", "worker", "client", READER, ADMIN)
-"""`client` reads and writes tables from outside; `reader` only reads rows and descriptions."""
+"""`client` reads and writes tables without training; `reader` only reads rows and specs."""
 
 _SERVER, _TRAINER, _WORKER, _CLIENT = ROLES[:4]
 
@@ -129,7 +129,7 @@ _BY_SERVICE: dict[str, dict[frozenset[str], tuple[str, ...]]] = {
         _ADMIN: ("RequestCheckpoint", "ScaleParameterServers"),
     },
     "owner.v1.OwnerService": {
-        # Calls on a lane are checked one by one when they arrive.
+        # Calls on a lane are authorized one by one on arrival.
         _ALL: ("Describe", "OpenLane", "Exchange"),
         _MEMBERS: (
             "Call",
@@ -179,4 +179,4 @@ MAY_REGISTER: dict[str, frozenset[str]] = {
     _CLIENT: frozenset({_CLIENT}),
     READER: frozenset(),
 }
-"""The roles in which a caller of each role but admin may become a member."""
+"""The member roles that a caller of each role but admin may register with."""

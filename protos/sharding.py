@@ -1,4 +1,4 @@
-"""Which shard holds an id. Every client computes it the same way, without a call.
+"""The mapping from ids to buckets and from buckets to shards, computed by clients without a call.
 
 Ids hash to a fixed number of buckets, and a shard map assigns the buckets to parameter servers.
 Because buckets move, not single rows, the number of servers can change later.

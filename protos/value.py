@@ -14,13 +14,13 @@ from gradmesh.protos.frame import Array
 _INT64 = range(-(2**63), 2**63)
 
 Encode: TypeAlias = Callable[[object, list[Array]], pb.Value | None]
-"""Returns the value of an object that this module cannot encode, or None; appends its arrays."""
+"""Encodes an object that this module cannot: returns its value or None; appends its arrays."""
 
 Decode: TypeAlias = Callable[[str, pb.Value, list[Array]], Any]
-"""Returns the object of a value of the kinds in `FOREIGN`, given the kind and the arrays."""
+"""Decodes a value of the kinds in `FOREIGN`, given the kind and the arrays."""
 
 FOREIGN = frozenset({"tensor_value", "rows_value", "ref_value", "worker_value", "module_value"})
-"""Kinds whose Python classes other packages own."""
+"""Kinds whose Python classes are defined in other packages."""
 
 
 def to_value(obj: object, arrays: list[Array], other: Encode | None = None) -> pb.Value:
@@ -94,7 +94,7 @@ def from_value(
         depth: Nesting depth of the value in lists and maps.
 
     Raises:
-        InvalidFrame: The value is empty, points to an array that is not there, or is nested too
+        InvalidFrame: The value is empty, points to an array that was not sent, or is nested too
             deeply.
     """
     if depth > limits.MAX_VALUE_DEPTH:

@@ -1,4 +1,4 @@
-"""Version of the software, and of the contract it speaks."""
+"""Version of the software, and of the contract it implements."""
 
 VERSION = "0.1.0"
 """Version of the software; pyproject.toml reads it from here."""

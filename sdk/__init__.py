@@ -1,1 +1,1 @@
-"""How a process speaks to the mesh: channels, retries, tables, contexts."""
+"""The client SDK: channels, tables, rpc, distributed autograd, checkpoints."""

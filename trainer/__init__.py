@@ -1,1 +1,1 @@
-"""What a training process runs: process group, data, models, job."""
+"""The trainer process: process group, DDP, data, models, job."""

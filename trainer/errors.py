@@ -66,13 +66,13 @@ class CollectiveMismatch(ValueError, RuntimeError, GradmeshError):
 
 
 class DataError(ValueError, GradmeshError):
-    """Data that cannot be used; names the file, the line if there is one, and the remedy."""
+    """Data cannot be used; the message names the file, the line if there is one, and the remedy."""
 
     exit_code: ClassVar[int] = 2
 
 
 class TrainingDiverged(ValueError, RuntimeError, GradmeshError):
-    """The loss is NaN or infinite; names the step, the rank and the settings to lower."""
+    """The loss is NaN or infinite; the message names step, rank and the settings to lower."""
 
     exit_code: ClassVar[int] = 2
 

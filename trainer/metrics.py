@@ -1,4 +1,4 @@
-"""How good a click model is: AUC, exact and streaming, log loss, entropy, calibration."""
+"""Metrics of click models: AUC, exact and streaming, log loss, entropy, calibration."""
 
 from typing import Any, final
 
@@ -133,7 +133,7 @@ def normalised_entropy(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> f
 
 
 def calibration(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
-    """Return expected clicks divided by clicks; 1 is right, above is too hopeful.
+    """Return expected clicks divided by clicks; 1 is calibrated, above 1 predicts too many clicks.
 
     Raises:
         ValueError: Shapes differ, or there is no click.
@@ -158,7 +158,7 @@ class RunningMetrics:
 
     @property
     def totals(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """What is kept; sums over ranks are the totals of all of them."""
+        """The totals so far; their sums over ranks are the totals of all ranks."""
         return self._histogram.counts, self._sums
 
     def add(self, labels: npt.NDArray[np.float32], probabilities: npt.NDArray[np.float32]) -> None:

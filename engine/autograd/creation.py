@@ -38,7 +38,7 @@ def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return a tensor on the same memory where possible."""
+    """Return a tensor of the data, on the same memory where possible."""
     if isinstance(data, Tensor):
         return data if dtype is None and device is None else data.to(dtype=dtype, device=device)
     array = as_array(data) if hasattr(data, "strides") else _from_python(data)
@@ -48,7 +48,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 def from_numpy(array: Any) -> Tensor:
-    """Return a tensor on the memory of a numpy array; of a numpy scalar on its own."""
+    """Return a tensor that shares the memory of a numpy array; a numpy scalar is copied."""
     as_dtype(array.dtype)
     return Tensor(as_array(array))
 
@@ -77,7 +77,7 @@ def full(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor of one value."""
+    """Return a tensor filled with one value."""
     fill_value = as_number(fill_value)
     default = float32 if isinstance(fill_value, float) else np.asarray(fill_value).dtype
     array = np.full(tuple(shape), fill_value, dtype=default if dtype is None else as_dtype(dtype))
@@ -106,7 +106,7 @@ def empty(
 
 
 def arange(*bounds: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return evenly spaced numbers; bounds are end, or start and end, or these and the step."""
+    """Return evenly spaced numbers from start (0) to end, exclusive, in steps (of 1)."""
     default = float32 if any(isinstance(b, float) for b in bounds) else int64
     return Tensor(_placed(np.arange(*bounds, dtype=dtype or default), device))
 
@@ -128,7 +128,7 @@ def rand(
     requires_grad: bool = False,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Return random numbers from [0, 1)."""
+    """Return random numbers from a uniform distribution over [0, 1)."""
     drawn = (generator or default_generator()).uniform(0.0, 1.0, _shape(shape))
     return Tensor(_placed(drawn.astype(as_dtype(dtype)), device), requires_grad)
 
@@ -152,6 +152,6 @@ def randint(
     device: Any = None,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Return random int64 numbers from [low, high)."""
+    """Return random int64 numbers from a uniform distribution over [low, high)."""
     drawn = (generator or default_generator()).integers(low, high, tuple(shape))
     return Tensor(_placed(drawn, device))

@@ -24,7 +24,7 @@ _NOTHING: tuple[Any, ...] = ()
 
 
 class Function:
-    """Define a differentiable op by a static `forward` and `backward`.
+    """Base class of differentiable ops, defined by a static `forward` and `backward`.
 
     Subclasses define `forward(ctx, *args)`, which gets arrays for tensors and returns an array or
     a tuple of them, and `backward(ctx, *grads)`, which returns one gradient (or None) per
@@ -44,8 +44,8 @@ class Function:
     # Edges lead to nodes and to leaves; reading a class attribute is faster than isinstance.
     is_node = True
 
-    # A view shares its version counter with its source, so that in-place changes are seen through
-    # it.
+    # A view shares its version counter with its source, so that in-place changes through it are
+    # counted.
     is_view = False
 
     edges: tuple[Any, ...]

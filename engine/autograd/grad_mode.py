@@ -1,4 +1,4 @@
-"""Switches of a thread: whether ops are recorded, and whether they are checked for NaN."""
+"""Per-thread modes: whether ops are recorded, and whether they are checked for NaN."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ state = _State()
 
 
 def is_grad_enabled() -> bool:
-    """Return whether this thread records ops."""
+    """Return whether this thread records ops for gradients."""
     return state.enabled
 
 
 class set_grad_enabled(contextlib.ContextDecorator):  # noqa: N801 - torch's name
-    """Record ops, or not, inside the block.
+    """Enable or disable the recording of gradients inside the block.
 
     Args:
         mode: Whether to record.
@@ -45,21 +45,21 @@ class set_grad_enabled(contextlib.ContextDecorator):  # noqa: N801 - torch's nam
 
 
 class no_grad(set_grad_enabled):  # noqa: N801 - torch's name
-    """Record nothing inside the block."""
+    """Disable the recording of gradients inside the block."""
 
     def __init__(self) -> None:
         super().__init__(False)
 
 
 class enable_grad(set_grad_enabled):  # noqa: N801 - torch's name
-    """Record ops inside the block, also within `no_grad`."""
+    """Enable the recording of gradients inside the block, also within `no_grad`."""
 
     def __init__(self) -> None:
         super().__init__(True)
 
 
 class detect_anomaly(contextlib.ContextDecorator):  # noqa: N801 - torch's name
-    """Name the op that makes the first NaN, forward or backward, inside the block."""
+    """Raise AnomalyError at the op that computes the first NaN inside the block."""
 
     def __enter__(self) -> None:
         self._before = state.anomaly

@@ -23,7 +23,7 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
 ) -> bool:
-    """Check the gradients of a function at float64 inputs.
+    """Check the gradients of a function against finite differences, at float64 inputs.
 
     Args:
         func: Takes the inputs, returns a tensor or a tuple of tensors.

@@ -13,7 +13,7 @@ from gradmesh.engine.backend import ShapeError, array_module, as_array
 
 @final
 class HookHandle:
-    """Remove a hook when asked; also usable as a context manager."""
+    """A handle to remove a hook; also a context manager."""
 
     __slots__ = ("_hook", "_hooks")
 

@@ -4,8 +4,8 @@ Gradients enter at several entries and at different times: at the roots, and at 
 gradient comes back. Each node runs once, when all its contributions are there; `run` stops when
 no node is ready, and the next `feed` continues the pass.
 
-Contributions wait until they are complete and are then added in the order in which `run_backward`
-would add them, so the sums have the same bits whichever arrives first.
+Contributions are kept until they are complete and then added in the order of `run_backward`, so the
+sums are bit-identical for any order of arrival.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class LocalPass:
         while ready:
             self._visit(heapq.heappop(ready)[1])
 
-    def forget(self) -> None:
+    def release_graph(self) -> None:
         """Drop the references to the graph; keep what `undo` needs."""
         self._missing.clear()
         self._contributions.clear()

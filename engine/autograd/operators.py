@@ -1,4 +1,4 @@
-"""What Python's operators do to tensors, and the methods that change a tensor in place."""
+"""Python's operators on tensors, and the methods that change a tensor in place."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from gradmesh.engine.backend import Array, ShapeError, array_module
 
 @final
 class RowGrad:
-    """Hold gradients for some rows of a matrix.
+    """A sparse gradient: gradients of some rows of a matrix.
 
     Args:
         ids: int64 [n], row numbers; may repeat unless `coalesced`.
         rows: [n, dim], one gradient row per id.
-        num_rows: How many rows the whole matrix has.
+        num_rows: Number of rows of the whole matrix.
         coalesced: Whether no id repeats.
     """
 

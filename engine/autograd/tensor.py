@@ -26,7 +26,7 @@ from gradmesh.engine.errors import GradientError
 
 
 class Tensor(Methods):
-    """Hold an array and the node that computed it.
+    """A multi-dimensional array with automatic differentiation.
 
     Args:
         data: The array, kept without a copy.
@@ -292,7 +292,7 @@ def grad_of(
     retain_graph: bool = False,
     create_graph: bool = False,
 ) -> tuple[Any, ...]:
-    """Return the gradients of outputs with respect to inputs without touching `.grad`.
+    """Return the gradients of outputs with respect to inputs, without changing `.grad`.
 
     Inputs that are not leaves are supported; those that outputs do not depend on get None.
 

@@ -1,4 +1,4 @@
-"""Arrays and where they live: devices, dtypes, the array module, random numbers.
+"""Array backend: devices, dtypes, the array module, random numbers.
 
 Everything above asks `array_module(x)` for `xp` once and never names numpy or cupy in an op.
 """

@@ -33,7 +33,7 @@ _BLOCK_ROWS = 512
 
 
 class BlasUnavailable(RuntimeError, GradmeshError):
-    """Report a matrix library that is not installed."""
+    """A matrix library is not installed."""
 
 
 class _BlasState:

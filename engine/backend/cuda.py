@@ -65,7 +65,7 @@ def _import_cupy() -> Any:
         ) from error
     # getDeviceCount raises without a driver; is_available answers.
     if not cupy.cuda.is_available():
-        raise DeviceUnavailable("device 'cuda' is not there: cupy finds no CUDA driver or GPU")
+        raise DeviceUnavailable("device 'cuda' is not available: cupy finds no CUDA driver or GPU")
     return cupy
 
 

@@ -86,7 +86,7 @@ def result_dtype(*operands: Any) -> np.dtype[Any]:
     numbers = []
     for operand in operands:
         if isinstance(operand, np.generic):
-            # Numbers too, of whatever width: only the category counts.
+            # Numbers, too, of any width: only the category is used.
             operand = operand.item()
         if isinstance(operand, (bool, int, float)):
             numbers.append(operand)

@@ -20,7 +20,7 @@ class Generator:
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start again from a seed."""
+        """Restart the stream from a seed."""
         self._seed = seed
         self._rng = np.random.Generator(np.random.PCG64(seed))
         return self
@@ -63,10 +63,10 @@ _default = Generator(0)
 
 
 def default_generator() -> Generator:
-    """Return the stream used where no generator is given."""
+    """Return the generator that is used if none is given."""
     return _default
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the default stream again from a seed."""
+    """Seed the default random generator and return it."""
     return _default.manual_seed(seed)

@@ -127,7 +127,7 @@ def _search(key: Any, position: Any, local: Any, heads: Any, entries: Any) -> An
 
 @jit
 def find(ids: Any, local: Any, heads: Any, entries: Any, oldest: Any, out: Any) -> Any:
-    """Put the slot of each id into out, -1 where there is none; return how many there are not.
+    """Put the slot of each id into out, -1 where there is none; return how many are missing.
 
     Entries whose mark is below `oldest` count as absent.
     """
@@ -300,7 +300,7 @@ def insert(
 
     Args:
         ids: int64 [n].
-        start: Where to go on.
+        start: Where to continue.
         local: Number here of each of the 4096 buckets.
         heads: See the module's docstring.
         entries: As above.

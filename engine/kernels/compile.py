@@ -2,7 +2,7 @@
 
 Kernels run without the GIL, are cached on disk and divide as numpy does. A row at a random address
 costs a cache miss. A processor can have many misses in flight, but looks only a few instructions
-ahead: a kernel that knows its next rows prefetches them.
+ahead: a kernel prefetches its next rows.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _copy_marked(table: Any, index: Any, marks: Any, out: Any) -> None:
 
 
 def _bits(array: Any) -> Any:
-    """See 16-bit elements as integers, which numba can copy."""
+    """View 16-bit elements as integers, which numba can copy."""
     return array.view(np.uint16) if array.dtype.itemsize == 2 else array
 
 
@@ -222,7 +222,7 @@ _BY_SIZE = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def _see_as_pointer(typing: Any, address: Any) -> Any:
-    """See a number as a pointer."""
+    """Cast an integer to a pointer."""
     del typing
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tables of fixed size whose cells ids or rows share: how often an id was seen, when a row changed.
+"""Sketches of fixed size with shared cells: how often an id was used, when a row changed.
 
 Both may overstate, never understate. Counters of uses belong to buckets, so that they do not depend
 on the number of servers.
@@ -30,7 +30,7 @@ def _positions(hashed: Any, mask: Any) -> Any:
 def count_uses(
     ids: Any, local: Any, counters: Any, uses: Any, wanted: Any, grow: Any, out: Any
 ) -> None:
-    """Put into out whether each id was seen `wanted` times, this time included if `grow`.
+    """Put into out whether each id was used `wanted` times, this use included if `grow`.
 
     Args:
         ids: int64 [n].
@@ -49,7 +49,7 @@ def count_uses(
         one, two = _positions(hashed, mask)
         seen = min(row[one], row[two])
         if grow:
-            # The smaller counter is closer to the truth, so only it is raised.
+            # The smaller counter overstates less, so only it is incremented.
             if seen < 255:
                 seen += 1
             row[one] = max(row[one], seen)

@@ -55,7 +55,7 @@ class Tanh(Module):
 
 @final
 class GELU(Module):
-    """Apply x times the normal distribution function of x.
+    """Apply the Gaussian error linear unit: x times the normal distribution function of x.
 
     Args:
         approximate: `"none"` for the exact function, `"tanh"` for the usual approximation.
@@ -115,7 +115,7 @@ class LogSoftmax(Module):
 
 @final
 class LeakyReLU(Module):
-    """Apply x for positive x, and a small multiple of it below.
+    """Apply x where it is positive, else x times negative_slope.
 
     Args:
         negative_slope: The multiple.
@@ -141,7 +141,7 @@ class Softplus(Module):
 
 @final
 class Dropout(Module):
-    """Set elements to 0 at random in training.
+    """Set random elements to 0 in training, and scale the others.
 
     Args:
         p: Probability of 0.

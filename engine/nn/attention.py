@@ -15,7 +15,7 @@ from gradmesh.engine.nn.module import Module, Parameter
 
 @final
 class MultiheadAttention(Module):
-    """Attend from each position of a sequence to all positions of another, with several heads.
+    """Apply multi-head attention of each position of a query to all positions of a key.
 
     Args:
         embed_dim: Length of the query's and of the result's last axis.

@@ -17,7 +17,7 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
 ) -> Tensor:
-    """Scale all gradients so that their common norm is at most max_norm.
+    """Scale all gradients so that their total norm is at most max_norm.
 
     Args:
         parameters: Parameters, or one.
@@ -48,7 +48,7 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
-    """Limit every element of every gradient to [-clip_value, clip_value]."""
+    """Clip every element of every gradient to [-clip_value, clip_value]."""
     for array in _gradients(parameters):
         array_module(array).clip(array, -clip_value, clip_value, out=array)
 

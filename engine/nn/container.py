@@ -10,7 +10,7 @@ from gradmesh.engine.nn.module import Module
 
 @final
 class Sequential(Module):
-    """Feed each module with the result of the one before.
+    """Run modules in order, each on the result of the previous one.
 
     Args:
         modules: The modules, or one mapping from names to modules.
@@ -55,7 +55,7 @@ class Sequential(Module):
 
 @final
 class ModuleList(Module):
-    """Hold modules in order.
+    """Hold submodules in a list.
 
     Args:
         modules: What the list starts with.
@@ -88,7 +88,7 @@ class ModuleList(Module):
 
 @final
 class ModuleDict(Module):
-    """Hold modules by name.
+    """Hold submodules by name.
 
     Args:
         modules: What the dict starts with.

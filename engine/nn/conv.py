@@ -14,7 +14,7 @@ from gradmesh.engine.nn.module import Module, Parameter
 
 
 class Conv(Module):
-    """Slide kernels over the input; concrete layers say over how many axes.
+    """Base of convolution layers; subclasses define the number of axes.
 
     Args:
         in_channels: Channels of the input.
@@ -79,7 +79,7 @@ class Conv(Module):
 
 @final
 class Conv1d(Conv):
-    """Slide kernels over sequences [batch, channels, length], or [channels, length]."""
+    """Apply a convolution to sequences [batch, channels, length], or [channels, length]."""
 
     axes = 1
 
@@ -92,7 +92,7 @@ class Conv1d(Conv):
 
 @final
 class Conv2d(Conv):
-    """Slide kernels over images [batch, channels, height, width]."""
+    """Apply a convolution to images [batch, channels, height, width]."""
 
     axes = 2
 
@@ -105,7 +105,7 @@ class Conv2d(Conv):
 
 @final
 class MaxPool2d(Module):
-    """Take the largest element of each window.
+    """Compute the maximum of each window.
 
     Args:
         kernel_size: Size of the window.
@@ -124,7 +124,7 @@ class MaxPool2d(Module):
 
 @final
 class AvgPool2d(Module):
-    """Take the mean of each window.
+    """Compute the mean of each window.
 
     Args:
         kernel_size: Size of the window.
@@ -143,7 +143,7 @@ class AvgPool2d(Module):
 
 @final
 class AdaptiveAvgPool2d(Module):
-    """Average over a grid of a fixed size.
+    """Compute means over a grid of a fixed output size.
 
     Args:
         output_size: Size of the grid.
@@ -160,7 +160,7 @@ class AdaptiveAvgPool2d(Module):
 
 @final
 class Flatten(Module):
-    """Merge axes into one.
+    """Merge a range of axes into one.
 
     Args:
         start_dim: First axis to merge.

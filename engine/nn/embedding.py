@@ -1,4 +1,4 @@
-"""Embedding tables that live in this process; remote ones are the SDK's."""
+"""Embedding tables in this process; the SDK has layers for remote ones."""
 
 from __future__ import annotations
 

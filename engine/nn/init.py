@@ -22,7 +22,7 @@ _GAINS = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Return how much an activation shrinks its input's spread, inverted."""
+    """Return the recommended gain for an activation."""
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
         return math.sqrt(2.0 / (1 + slope * slope))
@@ -39,7 +39,7 @@ def _put(tensor: Tensor, values: Any) -> Tensor:
 
 
 def fans(tensor: Tensor) -> tuple[int, int]:
-    """Return how many inputs and outputs an element of a weight connects."""
+    """Return fan-in and fan-out of a weight."""
     if tensor.ndim < 2:
         raise ShapeError(f"fan in and out need two axes or more, got shape {tensor.shape}")
     field = math.prod(tensor.shape[2:])
@@ -49,14 +49,14 @@ def fans(tensor: Tensor) -> tuple[int, int]:
 def uniform_(
     tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Fill with numbers from [a, b)."""
+    """Fill from a uniform distribution over [a, b)."""
     return _put(tensor, (generator or default_generator()).uniform(a, b, tensor.shape))
 
 
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Fill with numbers from a normal distribution."""
+    """Fill from a normal distribution."""
     return _put(tensor, (generator or default_generator()).normal(mean, std, tensor.shape))
 
 
@@ -68,7 +68,7 @@ def trunc_normal_(
     b: float = 2.0,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fill from a normal distribution, drawing again whatever falls outside [a, b]."""
+    """Fill from a normal distribution truncated to [a, b]."""
     rng = generator or default_generator()
     values = rng.normal(mean, std, tensor.shape)
     outside = (values < a) | (values > b)
@@ -101,13 +101,13 @@ def eye_(tensor: Tensor) -> Tensor:
 def xavier_uniform_(
     tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Fill evenly so that the spread is kept forward and backward (Glorot)."""
+    """Fill from a uniform distribution with Xavier (Glorot) scaling."""
     bound = gain * math.sqrt(6.0 / sum(fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Fill normally so that the spread is kept forward and backward (Glorot)."""
+    """Fill from a normal distribution with Xavier (Glorot) scaling."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor))), generator)
 
 
@@ -125,7 +125,7 @@ def kaiming_uniform_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fill evenly so that an activation keeps the spread (He)."""
+    """Fill from a uniform distribution with Kaiming (He) scaling."""
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, generator)
 
@@ -137,12 +137,12 @@ def kaiming_normal_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fill normally so that an activation keeps the spread (He)."""
+    """Fill from a normal distribution with Kaiming (He) scaling."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Fill with a matrix whose rows or columns are orthonormal, times gain."""
+    """Fill with a semi-orthogonal matrix, times gain."""
     rows = tensor.shape[0]
     cols = tensor.numel() // rows
     drawn = (generator or default_generator()).normal(0.0, 1.0, (rows, cols))

@@ -14,7 +14,7 @@ from gradmesh.engine.nn.module import Module
 
 @final
 class DotInteraction(Module):
-    """Multiply all pairs of features, as DLRM does.
+    """Compute the dot products of all pairs of features, as DLRM does.
 
     Args:
         self_interaction: Include each feature with itself.

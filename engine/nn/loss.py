@@ -10,7 +10,7 @@ from gradmesh.engine.nn.module import Module
 
 @final
 class MSELoss(Module):
-    """Take the squared error.
+    """Compute the squared error.
 
     Args:
         reduction: `"mean"`, `"sum"` or `"none"`.
@@ -27,7 +27,7 @@ class MSELoss(Module):
 
 @final
 class L1Loss(Module):
-    """Take the absolute error.
+    """Compute the absolute error.
 
     Args:
         reduction: `"mean"`, `"sum"` or `"none"`.
@@ -44,7 +44,7 @@ class L1Loss(Module):
 
 @final
 class SmoothL1Loss(Module):
-    """Take the absolute error, rounded off with a square below beta.
+    """Compute the smooth L1 loss: quadratic for errors below beta, linear beyond.
 
     Args:
         reduction: `"mean"`, `"sum"` or `"none"`.
@@ -63,7 +63,7 @@ class SmoothL1Loss(Module):
 
 @final
 class HuberLoss(Module):
-    """Take half the squared error, and beyond delta a line of slope delta.
+    """Compute the Huber loss: quadratic for errors below delta, linear beyond.
 
     Args:
         reduction: `"mean"`, `"sum"` or `"none"`.
@@ -82,7 +82,7 @@ class HuberLoss(Module):
 
 @final
 class BCEWithLogitsLoss(Module):
-    """Take the cross-entropy of sigmoid(x) against targets in [0, 1].
+    """Compute the binary cross-entropy of sigmoid(x) against targets in [0, 1].
 
     Args:
         weight: Weight per element, or None.
@@ -106,7 +106,7 @@ class BCEWithLogitsLoss(Module):
 
 @final
 class NLLLoss(Module):
-    """Take the negated log-probability of the target class.
+    """Compute the negative log-likelihood of the target classes.
 
     Args:
         weight: Weight per class, or None.
@@ -129,7 +129,7 @@ class NLLLoss(Module):
 
 @final
 class CrossEntropyLoss(Module):
-    """Take the cross-entropy of softmax(x) against class numbers or probabilities of the classes.
+    """Compute the cross-entropy of softmax(x) against class indices or class probabilities.
 
     Args:
         weight: Weight per class, or None.

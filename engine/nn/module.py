@@ -13,7 +13,7 @@ from gradmesh.engine.nn.backward_hook import BackwardWatch
 
 @final
 class Parameter(Tensor):
-    """Hold a trainable tensor of a module.
+    """A trainable tensor of a module.
 
     Args:
         data: Tensor or array, kept without a copy.
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 
 class LoadReport(NamedTuple):
-    """Say which names did not match when a state was loaded."""
+    """The names that did not match when a state was loaded."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
 class Module:
-    """Hold parameters and compute something with them; subclasses define `forward`.
+    """Base class of modules: holds parameters and submodules; subclasses define `forward`.
 
     Parameters, buffers and submodules are plain attributes; setting one registers its name.
     """
@@ -258,7 +258,7 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of all parameters, or set them to 0."""
+        """Drop the gradients of all parameters, or set them to 0."""
         for param in self.parameters():
             if set_to_none or param.grad is None or param.grad.is_sparse:
                 param.grad = None

@@ -11,7 +11,7 @@ from gradmesh.engine.nn.module import Module, Parameter
 
 
 class BatchNorm(Module):
-    """Normalise each channel; concrete layers say which inputs they take.
+    """Base of batch normalisation layers; subclasses define the shapes of inputs.
 
     Args:
         num_features: Channels.
@@ -83,21 +83,21 @@ class BatchNorm(Module):
 
 @final
 class BatchNorm1d(BatchNorm):
-    """Normalise the channels of [n, channels] or [n, channels, length]."""
+    """Apply batch normalisation to [n, channels] or [n, channels, length]."""
 
     axes = (2, 3)
 
 
 @final
 class BatchNorm2d(BatchNorm):
-    """Normalise the channels of [n, channels, height, width]."""
+    """Apply batch normalisation to images [n, channels, height, width]."""
 
     axes = (4,)
 
 
 @final
 class GroupNorm(Module):
-    """Normalise groups of channels of [n, channels, ...], each sample for itself.
+    """Apply group normalisation to [n, channels, ...].
 
     Args:
         num_groups: Groups, each of as many channels.
@@ -144,7 +144,7 @@ class GroupNorm(Module):
 
 @final
 class LayerNorm(Module):
-    """Normalise over the last axes.
+    """Apply layer normalisation over the last axes.
 
     Args:
         normalized_shape: Lengths of these axes.

@@ -102,7 +102,7 @@ class RowwiseAdagradRule(Rule):
 
 @final
 class Adagrad(Optimizer):
-    """Take smaller steps where gradients have been large.
+    """Implement Adagrad: scale steps by the root of the sum of squared gradients.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.
@@ -140,7 +140,7 @@ class Adagrad(Optimizer):
 
 @final
 class RowwiseAdagrad(Optimizer):
-    """Apply Adagrad with one sum per row: affordable state for big embedding tables.
+    """Implement row-wise Adagrad: one sum per row, for big embedding tables.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

@@ -89,7 +89,7 @@ class AdamRule(Rule):
 
 @final
 class Adam(Optimizer):
-    """Scale each step by running means of gradients and of their squares.
+    """Implement Adam: scale steps by running means of gradients and of their squares.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.
@@ -128,7 +128,7 @@ class Adam(Optimizer):
 
 @final
 class AdamW(Optimizer):
-    """Apply Adam with decoupled weight decay.
+    """Implement AdamW: Adam with decoupled weight decay.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.
@@ -219,7 +219,7 @@ class AdamaxRule(Rule):
 
 @final
 class Adamax(Optimizer):
-    """Apply Adam with the infinity norm.
+    """Implement Adamax: Adam with the infinity norm.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

@@ -57,7 +57,7 @@ class FTRLRule(Rule):
 
 @final
 class FTRL(Optimizer):
-    """Follow the regularised leader; an L1 penalty sets weights to exactly 0.
+    """Implement FTRL-proximal; its L1 penalty sets weights to exactly 0.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

@@ -113,7 +113,7 @@ def _product(beta: float, decay: float, step: int) -> float:
 
 @final
 class NAdam(Optimizer):
-    """Apply Adam with Nesterov momentum.
+    """Implement NAdam: Adam with Nesterov momentum.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

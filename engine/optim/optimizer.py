@@ -19,7 +19,7 @@ _MAX_RULES = 256
 
 
 class Optimizer(ABC):
-    """Update parameters from their gradients.
+    """Base class of optimizers: updates parameters from their gradients.
 
     Args:
         params: Parameters, or dicts with `params` and own options; a number or None makes a recipe.
@@ -35,7 +35,7 @@ class Optimizer(ABC):
         if lr < 0:
             raise ValueError(f"the learning rate is {lr}; it cannot be negative")
         options = _as_fixed({"maximize": False, **options})
-        self.rule_class(**options)  # says at once if an option is wrong
+        self.rule_class(**options)  # raises if an option is wrong
         self.defaults: dict[str, Any] = {"lr": lr, **options}
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Tensor, dict[str, Any]] = {}

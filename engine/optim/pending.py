@@ -25,7 +25,7 @@ class PendingStep:
             optimizer's groups if left out.
 
     Raises:
-        Exception: Whatever the step raises; nothing is changed then.
+        Exception: The error of the step; nothing is changed then.
     """
 
     def __init__(

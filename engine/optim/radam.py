@@ -88,7 +88,7 @@ class RAdamRule(Rule):
 
 @final
 class RAdam(Optimizer):
-    """Apply Adam with rectified first steps, which need no warm-up of the learning rate.
+    """Implement RAdam: Adam with rectified first steps, without learning-rate warm-up.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

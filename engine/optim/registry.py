@@ -35,12 +35,12 @@ _RULES: Mapping[str, type[Rule]] = {
 
 
 def rule_names() -> tuple[str, ...]:
-    """Return the names of all rules, sorted."""
+    """Return the names of all update rules, sorted."""
     return tuple(sorted(_RULES))
 
 
 def make_rule(name: str, options: Mapping[str, Any]) -> Rule:
-    """Return the rule of a name with options; lists, as JSON gives them, become tuples.
+    """Return the update rule of a name with options; lists, as from JSON, become tuples.
 
     Raises:
         ValueError: If there is no such rule or it has no such option.

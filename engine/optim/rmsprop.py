@@ -77,7 +77,7 @@ class RMSpropRule(Rule):
 
 @final
 class RMSprop(Optimizer):
-    """Scale each step by the recent size of its gradients.
+    """Implement RMSprop: divide gradients by the root of their running mean square.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.
@@ -167,7 +167,7 @@ class AdadeltaRule(Rule):
 
 @final
 class Adadelta(Optimizer):
-    """Adapt the step without a tuned learning rate.
+    """Implement Adadelta: scale gradients by the ratio of recent steps to recent gradients.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

@@ -61,7 +61,7 @@ class RpropRule(Rule):
 
 @final
 class Rprop(Optimizer):
-    """Step by the sign of the gradient.
+    """Implement Rprop: step sizes depend on the signs of gradients; for full batches.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

@@ -20,7 +20,7 @@ from gradmesh.engine.backend.dtype import bfloat16, float16, float32
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """Describe one piece of state that a rule keeps per row.
+    """One array of optimizer state that an update rule keeps per row.
 
     Args:
         name: Key in the mapping of slot arrays.
@@ -35,7 +35,7 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Rule(ABC):
-    """Update weights from gradients; immutable, all state is in the slots."""
+    """Base class of update rules: weights from gradients; immutable, state is in slots."""
 
     name: ClassVar[str]
     """How recipes and checkpoints call the rule."""
@@ -174,7 +174,7 @@ class Rule(ABC):
         BoundRule(self, weight, {"step": step - 1, "slots": slots}).step(grad, lr)
 
     def dense_slots(self, weight: Array) -> dict[str, Array]:
-        """Return fresh slot arrays for a dense parameter, seen as rows."""
+        """Return fresh slot arrays for a dense parameter, viewed as rows."""
         rows, dim = self.rows_of(weight)
         return self.allocate(rows, dim, weight.dtype, array_module(weight))
 

@@ -76,7 +76,7 @@ class SGDRule(Rule):
 
 @final
 class SGD(Optimizer):
-    """Descend along the gradient, with momentum if asked.
+    """Implement stochastic gradient descent, optionally with momentum.
 
     Args:
         params: Parameters or groups; leave out, or give the learning rate, for a recipe.

@@ -6,7 +6,7 @@
 import inspect
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -104,9 +104,12 @@ def _key(name: str) -> tuple[str, str]:
 
 def _line(value: Any) -> str:
     """Return the first sentence of what documents a value."""
-    choices = typing.get_args(value)
-    if choices and not inspect.isclass(value):
-        return "One of " + ", ".join(f'`"{choice}"`' for choice in choices) + "."
+    if typing.get_origin(value) is typing.Literal:
+        return "One of " + ", ".join(f'`"{choice}"`' for choice in typing.get_args(value)) + "."
+    if typing.get_origin(value) is Callable:
+        *taken, given = typing.get_args(value)
+        names = ", ".join(one.__name__ for one in taken[0])
+        return f"A function ({names}) that returns a {given.__name__}."
     if isinstance(value, np.dtype):
         return f"The dtype {value}."
     first = (inspect.getdoc(value) or "").partition("\n\n")[0]

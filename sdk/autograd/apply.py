@@ -6,12 +6,12 @@ from gradmesh.sdk.cluster.steps import prepare_step
 
 
 def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
-    """Let the servers change the rows by the context's gradients.
+    """Apply the context's gradients to the rows of tables, on their servers.
 
     In a run every server gets every trainer's step, also those that this batch did not touch: a
     step is complete when all ranks have sent it. Rows that other workers looked up in the context
     count, too. When this returns, the step is on every server and cannot be lost; when it raises,
-    the next generation finds out whether it counts.
+    the next generation determines whether it was committed.
 
     Args:
         ctx: A context after its backward.

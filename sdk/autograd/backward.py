@@ -48,15 +48,15 @@ def backward(
         ctx: The context of the forward pass.
         roots: Losses of one element each, computed on this process.
         retain_graph: Keep the graph for another pass.
-        mode: "smart" follows what the roots depend on. "fast" assumes that everything sent in the
-            context is used, and sends zeros where it is not.
+        mode: "smart" follows only the sends that the roots depend on. "fast" assumes that all sends
+            of the context are used, and sends zeros for unused tensors.
         timeout_s: Deadline of the whole pass; the mesh's by default.
 
     Raises:
         ContextReleased: The context was released.
         GradientError: There are no roots, or one carries no gradient, has more than one element or
             is a leaf.
-        WorkerLost: A worker that takes part is gone.
+        WorkerLost: A worker that takes part was lost.
         BackwardFailed: Something raised on another worker; the message names it.
         GradientMissing: In fast mode, something sent was not used; the message names it.
         DeadlineExceeded: Some worker took too long; the message names it.
@@ -133,12 +133,12 @@ class _Backward:
                     share.work()
                     self._wait()
         except BaseException as error:
-            # The error may be known on this worker only.
+            # Other workers may not have this error.
             raise self._abort_pass(error) from error.__cause__
         ctx.tables.note_returned(share.pushed)
 
     def _plan(self, roots: Sequence[Tensor]) -> pb.Plan | None:
-        """Return which sends take part; None for all."""
+        """Return the sends that take part; None for all."""
         messages = self._ctx.messages
         if self._share.head.mode == pb.PASS_MODE_FAST:
             return None if messages.known_by else pb.Plan()
@@ -152,7 +152,7 @@ class _Backward:
         )
 
     def _unfinished(self) -> set[str]:
-        """Return the workers whose shares are not done, as far as this one knows."""
+        """Return the workers whose shares have not been reported as done."""
         share = self._share
         awaited = self._awaited | share.engaged
         for finished in share.finished.values():

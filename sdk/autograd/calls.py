@@ -19,7 +19,7 @@ class PassCalls:
     """Track the calls under way to other workers and to parameter servers.
 
     Args:
-        ctx: The context, which knows how workers are reached.
+        ctx: The context, which has the channels to workers.
         deadline: Of each call.
     """
 

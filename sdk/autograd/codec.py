@@ -1,4 +1,4 @@
-"""Gradients and failures of a backward pass as the wire carries them."""
+"""Wire format of the gradients and failures of a backward pass."""
 
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +19,8 @@ from gradmesh.protos.errors import (
 )
 from gradmesh.protos.frame import Array
 
-# A message that crosses the wire loses its middle beyond 2000 bytes; the end of a traceback is
-# what its reader needs.
+# A text on the wire loses its middle beyond 2000 bytes; the end of a traceback is what its reader
+# needs.
 _TRACE_CHARACTERS = 1200
 
 
@@ -53,7 +53,7 @@ def own_arrays(arrays: Sequence[Array], borrowed: bool) -> Iterator[Array]:
 
     Args:
         arrays: What arrived.
-        borrowed: Whether they are gone when the handler returns.
+        borrowed: Whether they are invalid after the handler returns.
     """
     for array in arrays:
         yield array.copy() if borrowed or not array.flags.writeable else array
@@ -87,7 +87,7 @@ def _unpack(gradient: pb.Gradient, arrays: Iterator[Array]) -> Any:
 
 
 def to_failure(worker: str, error: BaseException) -> pb.Failure:
-    """Return an error as the other workers receive it.
+    """Return an error as a wire message.
 
     Args:
         worker: Where it was raised.
@@ -124,7 +124,7 @@ def lost(worker: str, error: MeshError) -> MeshError:
     """Return the error of a pass whose message did not reach a worker."""
     if isinstance(error, Unreachable | WorkerNotFound | SendNotFound):
         found = WorkerLost(
-            f"{worker} is gone, or has restarted: {error.message}; go on in a new context",
+            f"{worker} is gone, or has restarted: {error.message}; continue in a new context",
             worker=worker,
         )
         found.__cause__ = error

@@ -1,8 +1,8 @@
 """The span of one forward and backward pass over several processes.
 
-A context remembers what was sent and received in it, and collects the gradients of this process's
+A context records what was sent and received in it, and collects the gradients of this process's
 parameters in a map of its own, so that concurrent passes never mix. It is bound to the thread that
-opened it, travels with every call made in it, and exists on every process that was called.
+opened it, is sent with every call made in it, and exists on every process that was called.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 
-# A context that was not applied ended in an error, perhaps a server's: no reason to wait for long.
+# A context that was not applied ended in an error, perhaps of a lost server: do not wait long.
 _RELEASE_S = 1.0
 
 ContextKey: TypeAlias = tuple[str, int, int]
@@ -43,7 +43,7 @@ ContextKey: TypeAlias = tuple[str, int, int]
 
 @final
 class Context:
-    """An open context on this process; made by `context`, or by the first message that names it.
+    """An open context on this process; created by `context`, or by the first message that names it.
 
     Args:
         id_: Its id.
@@ -129,7 +129,7 @@ class Context:
         return self.tables.reserve(count)
 
     def record(self, fetched: FetchedRows) -> list[Tensor]:
-        """Remember a lookup; return its rows as tensors whose gradients go back to the servers."""
+        """Record a lookup; return its rows as tensors whose gradients are sent to the servers."""
         return self.tables.record(fetched)
 
     def when_applied(self, begin: Callable[[], None]) -> None:
@@ -144,7 +144,7 @@ class Context:
             begin()
 
     def bind(self) -> contextlib.AbstractContextManager[None]:
-        """Let this thread work in the context inside a block, as the one that opened it does."""
+        """Make the context current on this thread, for the duration of a `with` block."""
         return bound(self)
 
     def check(self) -> None:
@@ -158,7 +158,7 @@ class Context:
             raise ContextReleased(f"{self} was {state}; open a new one", context=self.name)
 
     def gradients(self) -> dict[Any, Any]:
-        """Return the gradients of this process's leaves, array by leaf."""
+        """Return the gradients of this process's leaves: arrays by leaf tensor."""
         return dict(self.map)
 
     def share(self, head: pb.Pass, deadline: Deadline) -> BackwardShare:
@@ -196,7 +196,7 @@ class Context:
             return sum(not share.settled and share.error is None for share in self._shares.values())
 
     def close(self) -> set[str]:
-        """End the context on this process; return the workers that know it. May be called twice."""
+        """End the context on this process; return its participants. May be called twice."""
         with self._lock:
             self.released = True
             shares, self._shares = self._shares, {}
@@ -227,7 +227,7 @@ class Context:
                 return
             request = owner_pb2.ReleaseContextRequest(context=self.id)
             calls = [(channel, request) for channel in tables.channels.values()]
-            # Waited for, because gRPC cancels a call that is not referenced.
+            # Wait for the calls, because gRPC cancels a call without a reference.
             call_all(METHODS["ReleaseContext"], calls, Deadline.after(_RELEASE_S))
         except MeshError as error:
             _log.info("context not released", extra={"context": str(self), "error": error.message})

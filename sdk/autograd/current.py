@@ -1,4 +1,4 @@
-"""What a thread works in: a context, and a share of a backward pass."""
+"""The current context and backward share of a thread."""
 
 import contextvars
 import functools
@@ -22,7 +22,7 @@ _current: contextvars.ContextVar["Context | None"] = contextvars.ContextVar(
 
 
 def current_context() -> "Context | None":
-    """Return the context that this thread works in, if there is one."""
+    """Return the current context of this thread, or None."""
     return _current.get()
 
 
@@ -49,12 +49,13 @@ class bound:  # noqa: N801
 
 
 def carry(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that runs in the context of the thread that calls `carry`.
+    """Return a function that runs in the current context of the thread that calls `carry`.
 
-    A new thread has no context. Give a pool or a thread `carry(function)` instead of the function.
+    A new thread has no current context. Pass `carry(function)` to a thread or pool instead of the
+    function.
 
     Args:
-        function: What the other thread is to run.
+        function: The function for the other thread.
     """
     ctx = current_context()
 

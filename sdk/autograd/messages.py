@@ -1,12 +1,12 @@
 """The messages of a context: send and receive records of this process, and their lineage.
 
-Every message with tensors that require gradients says which messages its tensors were made from,
-and those which, and so on. So the worker that begins a backward pass knows, without a question,
+Every message with tensors that require gradients lists the messages that its tensors were computed
+from, transitively. So the worker that starts a backward pass has the whole plan without a request:
 which gradients will flow and which workers take part.
 
-A note carries only what the receiver may not know yet. A worker knows what it sent itself, and it
-knows everything that it named in a note of its own, with all that is behind it. Repeated calls
-between two workers therefore cost a few bytes each, however long the chain behind them.
+A note carries only records that the receiver may not have yet. A worker has the records of its own
+messages, and those of all messages that it named in a note, with their ancestors. So repeated calls
+between two workers cost a few bytes each, however long their lineage.
 """
 
 import sys
@@ -35,7 +35,7 @@ Sends: TypeAlias = dict[str, list[int]]
 
 @final
 class Lineage:
-    """Hold the known messages of one context and what they were made from; not thread-safe.
+    """Hold the recorded messages of one context and their lineage; not thread-safe.
 
     Args:
         worker: Name of this process.
@@ -54,7 +54,7 @@ class Lineage:
         return len(self._made_from)
 
     def worker(self, name: str) -> worker_pb2.WorkerId:
-        """Return a worker by name; messages of it are known."""
+        """Return a worker by name; it must have a recorded message."""
         return self._workers[name]
 
     def note(
@@ -67,10 +67,10 @@ class Lineage:
         """Add a message of this process.
 
         Args:
-            into: Filled with what travels with it.
-            count: Our own count of the message.
-            made_from: The messages that its tensors were made from.
-            receiver: Who gets it.
+            into: Filled with the lineage to send.
+            count: This worker's number of the message.
+            made_from: The messages that its tensors were computed from.
+            receiver: The receiver.
 
         Raises:
             InvalidRequest: The context has grown too large.
@@ -104,7 +104,7 @@ class Lineage:
         into.messages.extend(records)
 
     def learn(self, lineage: autograd_pb2.Lineage, sender: str) -> None:
-        """Add what came with a message.
+        """Add the lineage received with a message.
 
         Raises:
             InvalidFrame: It is malformed.
@@ -145,7 +145,7 @@ class Lineage:
         return names
 
     def sends_behind(self, messages: Iterable[MessageId]) -> Sends:
-        """Return all messages that some messages were made from, and these, by their senders.
+        """Return some messages and all their ancestors, by sender.
 
         Raises:
             InvalidFrame: A message was named but never described.
@@ -174,8 +174,8 @@ class SendRecord:
     """Record a message that this process sent.
 
     Args:
-        count: Our own count.
-        receiver: Who got it.
+        count: Its number.
+        receiver: The receiver.
         entry: Where its gradients enter the graph.
     """
 
@@ -198,8 +198,8 @@ class RecvRecord:
 
     Args:
         ctx: The context.
-        sender: Who sent it.
-        count: The sender's own count.
+        sender: The sender.
+        count: The sender's number of it.
         like: Shape and dtype of each of its tensors that require gradients.
     """
 
@@ -249,11 +249,11 @@ class ContextMessages:
     @property
     def _ctx(self) -> "Context":
         ctx = self._owner()
-        assert ctx is not None  # it has us
+        assert ctx is not None  # it holds this object
         return ctx
 
     def send(self, tensors: Sequence[Tensor], receiver: str) -> autograd_pb2.AutogradNote:
-        """Record a message that is about to leave.
+        """Record a message that is about to be sent.
 
         Args:
             tensors: Those that require gradients.
@@ -290,7 +290,7 @@ class ContextMessages:
             self._since = min(self._since, node.sequence)
 
     def _behind(self, tensors: Sequence[Tensor]) -> set[MessageId]:
-        """Return the received messages that some tensors were made from."""
+        """Return the received messages that some tensors were computed from."""
         if not self.received:
             return set()
         nodes = find_receive_nodes(tensors, self._since)
@@ -327,12 +327,12 @@ class ContextMessages:
         return found
 
     def all_sent(self) -> list[SendRecord]:
-        """Return everything sent so far."""
+        """Return the records of all messages sent so far."""
         with self._lock:
             return list(self.sent.values())
 
     def clear(self) -> set[str]:
-        """Drop all records; return the workers that know the context."""
+        """Drop all records; return the workers that take part in the context."""
         with self._lock:
             self.sent.clear()
             self.received.clear()

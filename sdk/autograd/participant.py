@@ -1,4 +1,4 @@
-"""How a process takes part in distributed autograd: it serves passes and records its calls."""
+"""A process's part in distributed autograd: it serves passes and records its calls."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -95,11 +95,11 @@ class AutogradParticipant:
 
     @property
     def services(self) -> dict[ServiceDescriptor, object]:
-        """What the process's server has to serve."""
+        """The services for the process's server."""
         return {_SERVICE: self._servicer}
 
     def join(self, mesh: Mesh) -> None:
-        """Record calls in the context of their thread from now on."""
+        """Install the recorder of calls."""
         self._contexts.attach(self._agent, mesh)
         install(ContextRecorder(self._contexts))
 

@@ -38,7 +38,7 @@ class ContextRegistry:
         mesh.connection.watch_contexts(self)
 
     def detach(self, timeout_s: float = 2.0) -> None:
-        """Send what was released to the other workers, then stop reaching them."""
+        """Send the outstanding releases to other workers, then disconnect from them."""
         with self._lock:
             releaser, self._releaser = self._releaser, None
             self._agent = self._mesh = None
@@ -50,7 +50,7 @@ class ContextRegistry:
 
     @property
     def agent(self) -> Agent | None:
-        """The agent that reaches other workers, while there is one."""
+        """The agent that reaches other workers, or None."""
         return self._agent
 
     def open(self, mesh: Mesh | None, mark: context_pb2.StepMark | None) -> Context:
@@ -101,7 +101,7 @@ class ContextRegistry:
         """Return an open context.
 
         Raises:
-            ContextReleased: It was released, or was never here.
+            ContextReleased: It was released, or was never opened here.
         """
         found = self._open.get((id_.worker, id_.incarnation, id_.counter))
         if found is None:
@@ -109,7 +109,7 @@ class ContextRegistry:
         return found
 
     def gradients(self, id_: context_pb2.ContextId) -> Mapping[Any, Any]:
-        """Return the gradients of this process's leaves in a context, none if it never was here.
+        """Return the gradients of this process's leaves in a context; empty if never opened here.
 
         Raises:
             ContextReleased: It was released.
@@ -124,15 +124,15 @@ class ContextRegistry:
         return {}
 
     def leave(self, ctx: Context) -> None:
-        """Release a context of this process here and on every worker that knows it."""
+        """Release a context of this process here and on all participating workers."""
         workers = self._end(ctx.id)
         ctx.release_tables(shared=bool(workers))
         self._send_release(ctx.id, workers)
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """Release a context that another process opened, here and where it came through here."""
+        """Release a context of another process here and on the workers that got it from here."""
         known = (context.worker, context.incarnation, context.counter) in self._open
-        # The opener sends to the workers it knows; erasing comes first, so this terminates.
+        # Forward the release to those workers; the context is removed first, so this terminates.
         self._send_release(context, self._end(context) - {context.worker})
         return known
 
@@ -148,12 +148,12 @@ class ContextRegistry:
             releaser.put(id_, workers)
 
     def openers(self) -> dict[tuple[str, int], int]:
-        """Return how many are open here, by the process (name, incarnation) that opened them."""
+        """Return the number of open contexts by the process (name, incarnation) of each opener."""
         with self._lock:
             return Counter(key[:2] for key in self._open)
 
     def drop_worker(self, name: str, incarnation: int) -> int:
-        """Release the contexts of a process that is gone; return how many."""
+        """Release the contexts of a lost process; return how many."""
         with self._lock:
             gone = [ctx for key, ctx in self._open.items() if key[:2] == (name, incarnation)]
         for ctx in gone:
@@ -176,22 +176,22 @@ class ContextRegistry:
 
 def _released(id_: context_pb2.ContextId) -> ContextReleased:
     name = f"{id_.worker}/{id_.incarnation}/{id_.counter}"
-    return ContextReleased(f"context {name} is over; open a new one", context=name)
+    return ContextReleased(f"context {name} was released; open a new one", context=name)
 
 
 CONTEXTS = ContextRegistry()
-"""Those of this process."""
+"""The registry of this process."""
 
 
 @contextmanager
 def context(
     mesh: Mesh | None = None, mark: context_pb2.StepMark | None = None
 ) -> Iterator[Context]:
-    """Open a context on this thread; leaving it releases what other processes keep for it.
+    """Open a context on this thread; at its end all participating processes release it.
 
     Args:
         mesh: The mesh it spans; by default that of this process's agent.
-        mark: The place in a synchronous run, from `Membership.mark`; by default the context is
+        mark: The step of a synchronous run, from `Membership.mark`; by default the context is
             applied on its own.
 
     Raises:
@@ -209,18 +209,18 @@ def context(
 
 
 def find_context(name: str) -> Context:
-    """Return the context of a name, on any process that knows it.
+    """Return an open context by its name, on any process that takes part in it.
 
     Args:
-        name: What `Context.name` gave, perhaps on another worker.
+        name: The `Context.name`, perhaps of another worker.
 
     Raises:
-        ContextReleased: It was released, or was never here.
-        InvalidRequest: It is no name of a context.
+        ContextReleased: It was released, or was never opened here.
+        InvalidRequest: It is not the name of a context.
     """
     worker, *counts = name.rsplit("/", 2)
     if len(counts) != 2 or not worker or not all(count.isdecimal() for count in counts):
-        raise InvalidRequest(f"{name!r} is no name of a context; use Context.name")
+        raise InvalidRequest(f"{name!r} is not the name of a context; use Context.name")
     incarnation, counter = map(int, counts)
     return CONTEXTS.find(
         context_pb2.ContextId(worker=worker, incarnation=incarnation, counter=counter)

@@ -1,8 +1,8 @@
 """Release contexts on other workers, in the background.
 
-Leaving a context costs its thread nothing. Releases within 20 ms go to a worker in one message. A
-worker that does not reply is tried again, and given up in the end: what it keeps is released when
-the lease of the process that opened the contexts has run out.
+Leaving a context does not block its thread. Releases within 20 ms are sent to a worker in one
+message. A message without a reply is retried a few times; after that the worker releases the
+contexts when the lease of the process that opened them expires.
 """
 
 import logging
@@ -20,7 +20,8 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 
-# A longer wait saves messages, but what the others keep meanwhile costs their collectors more.
+# A longer interval saves messages, but contexts kept longer cost the garbage collectors of other
+# workers more.
 _GATHER_S = 0.02
 _CALL_S = 2.0
 _ATTEMPTS = 20
@@ -58,7 +59,7 @@ class Releaser:
         self._closing = threading.Event()
 
     def put(self, context: context_pb2.ContextId, workers: Collection[str]) -> None:
-        """Release a context on some workers soon."""
+        """Schedule the release of a context on some workers."""
         with self._changed:
             if self._closed:
                 return
@@ -124,7 +125,7 @@ class Releaser:
             self._backlogs[worker] = backlog
 
     def close(self, timeout_s: float) -> None:
-        """Send once more what is left, then stop; may be called twice."""
+        """Send the outstanding releases once more, then stop; may be called twice."""
         with self._changed:
             self._closed = True
             self._closing.set()

@@ -1,4 +1,4 @@
-"""The rpcs of a backward pass, as every process that takes part serves them."""
+"""The service of distributed autograd, on every participating process."""
 
 import contextvars
 import logging
@@ -33,11 +33,11 @@ from gradmesh.sdk.transport.server import Call
 
 _log = logging.getLogger(__name__)
 
-# Threads for passes that other workers began. They never wait for each other, so a bound is safe.
+# Threads for passes of other initiators. They never wait for each other, so a bound is safe.
 _THREADS = 64
-# Calls through gRPC that may work before they reply.
+# Calls through gRPC that may work on a share before they reply.
 _HOLDING = 4
-# How long a report to the worker that began a pass is tried.
+# How long a report to the initiator of a pass is retried.
 _REPORT_S = 5.0
 
 Step: TypeAlias = Callable[[pb.StepParametersRequest], pb.StepParametersResponse]
@@ -46,7 +46,7 @@ Step: TypeAlias = Callable[[pb.StepParametersRequest], pb.StepParametersResponse
 
 @final
 class AutogradServicer:
-    """Serve this process's shares of the passes that other workers began.
+    """Serve this process's shares of the passes of other initiators.
 
     Args:
         contexts: The contexts of this process.
@@ -121,7 +121,7 @@ class AutogradServicer:
         return share.done
 
     def _fail(self, share: BackwardShare, error: BaseException) -> None:
-        """Abort a share, and report to the worker that began the pass unless it sent the abort."""
+        """Abort a share, and report to the initiator unless it sent the abort."""
         known = isinstance(error, BackwardAborted) and share.error is not None
         share.abort(error)
         share.roll_back()

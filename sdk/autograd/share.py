@@ -3,7 +3,7 @@
 Received gradients are queued by the thread that received them; one thread at a time works on them.
 A receiver replies at once if its share is busy or if it began the pass, so a cycle of workers never
 waits for itself. A share that is done reports so with the last gradient it sends, in a reply, or in
-a report of its own. The receiver forwards the report, so it reaches the worker that began the pass.
+a report of its own. The receiver forwards the report until it reaches the initiator of the pass.
 """
 
 import threading
@@ -37,7 +37,7 @@ Returned: TypeAlias = tuple[int, list[Any]]
 
 @final
 class BackwardShare:
-    """Do what one process does for one pass.
+    """Run one process's share of one pass.
 
     Args:
         ctx: The context.
@@ -57,7 +57,8 @@ class BackwardShare:
         self.ctx = ctx
         self.head = head
         self.deadline = deadline
-        # Guards all below but _engine, which the working thread has. Faster than the condition.
+        # Guards all below but _engine, which only the working thread uses. Faster than the
+        # condition.
         self._lock = threading.Lock()
         self.changed = threading.Condition(self._lock)
         self.error: BaseException | None = None
@@ -86,7 +87,7 @@ class BackwardShare:
 
     @property
     def is_initiator(self) -> bool:
-        """Whether this process began the pass."""
+        """Whether this process is the initiator of the pass."""
         return self.head.initiator.name == self.ctx.worker
 
     def has_seen(self, count: int) -> bool:
@@ -130,7 +131,7 @@ class BackwardShare:
 
         Args:
             plan: Which sends take part; None for all.
-            roots: Where the pass begins, on the worker that begins it.
+            roots: The roots of the pass, on its initiator.
 
         Raises:
             SendNotFound: The plan names a message that was never sent.
@@ -183,7 +184,7 @@ class BackwardShare:
             return self._answers.get(count, [])
 
     def work(self) -> None:
-        """Do what can be done now; called by one thread at a time.
+        """Run all work that is ready; called by one thread at a time.
 
         Raises:
             BaseException: What failed, here or with a message to another worker.
@@ -210,7 +211,7 @@ class BackwardShare:
                     return
 
     def _end(self, engine: LocalPass) -> None:
-        """Finish the share: run what waits for its end."""
+        """Finish the share and run its callbacks."""
         with bound(self.ctx):
             self._under_way.finish()
         with self._lock:
@@ -218,7 +219,7 @@ class BackwardShare:
                 raise self._aborted()
             self.done = True
             self.changed.notify_all()
-        engine.forget()
+        engine.release_graph()
 
     def run_locally(self, run: Callable[[], None]) -> None:
         """Run a pass that no other worker's gradients enter, by the engine's fastest path."""
@@ -335,7 +336,7 @@ class BackwardShare:
         return bool(self._arrived)
 
     def fail(self, error: BaseException) -> None:
-        """Wake the worker that began the pass: another share failed."""
+        """Wake the initiator: another share failed."""
         with self._lock:
             if self.error is None:
                 self.error = error
@@ -360,7 +361,7 @@ class BackwardShare:
             self.changed.notify_all()
         if undo is not None:
             undo.undo()
-            undo.forget()
+            undo.release_graph()
         return waiting
 
     def roll_back(self) -> None:
@@ -369,7 +370,7 @@ class BackwardShare:
             self._busy = False
         if self._engine is not None:
             self._engine.undo()
-            self._engine.forget()
+            self._engine.release_graph()
 
     def _aborted(self) -> BackwardAborted:
         why = self.error.message if isinstance(self.error, MeshError) else str(self.error)
@@ -382,6 +383,6 @@ class BackwardShare:
         return f"backward {head.number} of {head.initiator.name} in {self.ctx}"
 
     def stamped_head(self) -> pb.Pass:
-        """Return the pass with the time that is left for it."""
+        """Return the pass with its remaining time."""
         self.head.remaining_ms = max(1, int(self.deadline.remaining_s() * 1000))
         return self.head

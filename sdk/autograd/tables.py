@@ -1,4 +1,4 @@
-"""The lookups of a context: rows of tables are received tensors like any other."""
+"""The lookups of a context; their rows are received tensors like those of messages."""
 
 import functools
 import hashlib
@@ -44,7 +44,8 @@ class LookupRecord:
         share = active_share(self.ctx, "rows of tables")
         if all(grad is None for grad in grads):
             return
-        # Tables of one lookup are answered together, also those that the roots left out.
+        # The gradients of all tables of a lookup are sent together, also of tables that the roots
+        # do not use.
         filled = [
             np.zeros_like(rows) if grad is None else grad
             for rows, grad in zip(self.fetched.rows, grads, strict=True)
@@ -59,7 +60,7 @@ class LookupRecord:
                 wire_grads=wire,
                 pass_number=number,
             )
-            # Views of rows: they are written where they are sent from.
+            # Views of the send buffer: gradients are written in place.
             arrays = [
                 array
                 for some in message.slices
@@ -72,7 +73,7 @@ class LookupRecord:
 
 @final
 class ContextLookups:
-    """What a context has read from tables, on this process.
+    """The lookups of a context on this process.
 
     Args:
         ctx: The context.
@@ -94,7 +95,7 @@ class ContextLookups:
     @property
     def _ctx(self) -> "Context":
         ctx = self._owner()
-        assert ctx is not None  # it has us
+        assert ctx is not None  # it holds this object
         return ctx
 
     def reserve(self, count: int) -> int:
@@ -106,7 +107,7 @@ class ContextLookups:
             return first
 
     def record(self, fetched: FetchedRows) -> list[Tensor]:
-        """Remember a lookup; return its rows as tensors whose gradients go back to the servers."""
+        """Record a lookup; return its rows as tensors whose gradients are sent to the servers."""
         recorded = LookupRecord(self._ctx, fetched)
         tensors = [Tensor(rows) for rows in fetched.rows]
         receive(tensors, recorded)
@@ -126,12 +127,12 @@ class ContextLookups:
                 self._returned.setdefault(address, set()).add(number)
 
     def returned(self, address: str) -> int:
-        """Return how many lookups have their gradients on a server."""
+        """Return the number of lookups whose gradients were sent to a server."""
         with self._lock:
             return len(self._returned.get(address, ()))
 
     def add_all_servers(self) -> None:
-        """Assume that every server keeps something for the context."""
+        """Assume that every server has state of the context."""
         servers = self._ctx.mesh.connection.servers
         shards = servers.held_map()
         if shards is None:
@@ -143,7 +144,7 @@ class ContextLookups:
 
     @property
     def whole(self) -> bool:
-        """Whether every lookup that was begun was answered, so that its servers are known."""
+        """Whether every lookup has its reply, so that its servers are known."""
         return self._begun == self._answered
 
     def clear(self) -> None:
@@ -159,7 +160,7 @@ def step_of(ctx: "Context") -> int:
 
 @functools.lru_cache(1024)
 def salt(worker: str) -> int:
-    """Return what keeps a worker's numbers apart from those of others, in the upper half."""
+    """Return the upper half of a worker's numbers, which makes them unique among workers."""
     digest = hashlib.blake2b(worker.encode(), digest_size=4).digest()
     return (int.from_bytes(digest, "little") >> 1 | 1) << 32
 

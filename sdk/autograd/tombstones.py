@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 _TOMBSTONES = 4096
 MAX_WORKERS = 4096
-"""Workers remembered: short-lived clients may use a new name each time."""
+"""Maximum number of workers tracked: short-lived clients may use a new name each time."""
 
 
 @final
@@ -24,7 +24,7 @@ class Tombstones:
         self._counters: set[int] = set()
 
     def add(self, incarnation: int, counter: int) -> None:
-        """Remember that a context was released."""
+        """Record that a context was released."""
         if incarnation > self._incarnation:
             self._incarnation, self._floor, self._counters = incarnation, 0, set()
         if incarnation < self._incarnation or counter <= self._floor:
@@ -55,7 +55,7 @@ class WorkerLru(Generic[V]):
 
     Args:
         make: Makes the state of a new worker.
-        max_workers: How many are remembered.
+        max_workers: How many are tracked.
     """
 
     def __init__(self, make: Callable[[], V], max_workers: int = MAX_WORKERS) -> None:

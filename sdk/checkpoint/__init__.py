@@ -1,1 +1,1 @@
-"""Tables in files: checkpoints of all tables, exports and imports of one."""
+"""Checkpoints of tables and runs, and exports and imports of one table."""

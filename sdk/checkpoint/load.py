@@ -77,7 +77,7 @@ def reset(servers: ParameterServers, tables: Sequence[str], deadline: Deadline) 
 
 
 def blocks_of(chain: Sequence[tuple[Path, Manifest]], table: int) -> Iterator[Block]:
-    """Yield what a table of a chain holds, oldest first; the data of buckets comes last."""
+    """Yield the blocks of a table of a chain, oldest first; the data of buckets comes last."""
     forgets = bool(chain[-1][1].tables[table].spec.get("eviction", {}).get("name"))
     alive = _Alive(_files(chain[-1:], table)) if forgets and len(chain) > 1 else None
     for arrays in _files(chain, table):
@@ -150,7 +150,7 @@ class Sender:
     def open(
         cls, servers: ParameterServers, restore: str, deadline: Deadline, call_s: float
     ) -> Self:
-        """Fetch the shard map; return what sends rows by it."""
+        """Fetch the shard map; return a sender that routes by it."""
         shards = servers.refresh(Deadline.after(min(call_s, deadline.remaining_s())))
         return cls(servers, shards, restore, deadline, call_s)
 

@@ -187,7 +187,7 @@ def read_sealed(folder: Path, kind: type[M], version: int) -> M:
 
 
 def verify(folder: Path, manifest: Manifest) -> None:
-    """Raise unless every data file is as it was written.
+    """Check that every data file is as it was written.
 
     Raises:
         CheckpointCorrupt: One is missing or damaged; the message names it.
@@ -204,7 +204,7 @@ def verify(folder: Path, manifest: Manifest) -> None:
 
 
 def verify_file(folder: Path, file: DataFile) -> None:
-    """Raise unless a data file is as it was written.
+    """Check that a data file is as it was written.
 
     Raises:
         CheckpointCorrupt: It is missing or damaged.
@@ -234,9 +234,9 @@ def chain_of(folder: Path) -> list[tuple[Path, Manifest]]:
     while True:
         manifest = read_manifest(folder)
         if wanted not in (None, manifest.id):
-            raise corrupt(folder, f"it is checkpoint {manifest.id}, {wanted} is added to")
+            raise corrupt(folder, f"it is checkpoint {manifest.id}, not the base {wanted}")
         if any(manifest.id == held.id for _, held in chain):
-            raise corrupt(folder, "it adds to itself")
+            raise corrupt(folder, "it is based on itself")
         verify(folder, manifest)
         chain.insert(0, (folder, manifest))
         if manifest.base is None:
@@ -248,7 +248,7 @@ def chain_of(folder: Path) -> list[tuple[Path, Manifest]]:
 def _check_same_tables(chain: Sequence[Manifest], folder: Path) -> None:
     specs = [[table.spec for table in manifest.tables] for manifest in chain]
     if any(spec != specs[-1] for spec in specs):
-        raise corrupt(folder, "its tables are not those of the checkpoint that adds to it")
+        raise corrupt(folder, "its tables are not those of the checkpoint that is based on it")
 
 
 def corrupt(path: Path, why: str) -> CheckpointCorrupt:
@@ -282,5 +282,5 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        why = f"{error.strerror or error}; the checkpoint is not complete, or is none"
+        why = f"{error.strerror or error}; it is not a complete checkpoint"
         raise corrupt(path, why) from None

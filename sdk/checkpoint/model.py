@@ -1,4 +1,4 @@
-"""The whole model of a checkpoint as one safetensors file, to be read without gradmesh.
+"""Export of a checkpoint's whole model to one safetensors file, readable without gradmesh.
 
 Parameters and buffers keep torch's names. A table of fixed rows is one matrix, as the weight of an
 embedding layer; a hash table is its ids and its rows, sorted by id.
@@ -91,7 +91,7 @@ def _sparse_rows(
     blocks = [block for block in blocks_of(chain, number) if "ids" in block]
     if not blocks:
         return np.empty(0, np.int64), np.empty((0, spec.dim), numpy_dtype(spec.dtype))
-    # The last version of a row counts.
+    # The last version of a row is used.
     ids = np.concatenate([block["ids"] for block in blocks])[::-1]
     rows = np.concatenate([block["rows"] for block in blocks])[::-1]
     unique, positions = np.unique(ids, return_index=True)

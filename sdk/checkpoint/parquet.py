@@ -28,7 +28,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 @final
 class ParquetWriter(RowWriter):
-    """Writes a group of rows a block.
+    """Writes one row group per block.
 
     Args:
         file: What is written.
@@ -65,7 +65,7 @@ class ParquetWriter(RowWriter):
 
 @final
 class ParquetReader(RowReader):
-    """Reads batches; lists of any kind will do if they are equally long.
+    """Reads batches; rows may be lists of any list type, all of one length.
 
     Args:
         path: The file.

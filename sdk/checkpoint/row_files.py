@@ -19,7 +19,7 @@ from gradmesh.sdk.checkpoint.tensors import as_bytes, header_of, map_tensors
 
 
 class RowWriter(ABC):
-    """Writes a file of which the number of rows is known; a context manager."""
+    """Writes a file with a known number of rows; a context manager."""
 
     @abstractmethod
     def write(self, ids: Ids, rows: Array) -> None:
@@ -65,7 +65,7 @@ class RowReader(ABC):
 
 def bad_file(path: Path, why: object) -> InvalidRequest:
     """Return the error about a file that does not hold a table."""
-    return InvalidRequest(f"{path} is no file of ids and rows: {why}", path=path)
+    return InvalidRequest(f"{path} is not a file of ids and rows: {why}", path=path)
 
 
 def check_arrays(

@@ -93,8 +93,8 @@ def save(
 
     Raises:
         InvalidRequest: The folder is in use, or there are no tables.
-        CheckpointCorrupt: The base is no complete checkpoint, or of other tables.
-        BaseLost: A server does not know what changed since the base.
+        CheckpointCorrupt: The base is not a complete checkpoint, or has other tables.
+        BaseLost: A server no longer tracks the changes since the base.
     """
     path = path.absolute()
     check_target(path, specs)
@@ -120,7 +120,7 @@ def read_base(base: Path, specs: Sequence[table_pb2.TableSpec]) -> Manifest:
     former = read_manifest(base.absolute())
     if [table.table for table in former.tables] != list(specs):
         raise InvalidRequest(
-            f"checkpoint {base} has other tables than this one would; make a full checkpoint"
+            f"checkpoint {base} has other tables than this one; make a full checkpoint"
         )
     return former
 
@@ -192,7 +192,7 @@ def _base(former: Manifest | None, base: Path | None, path: Path) -> BaseCheckpo
 
 
 def check_target(path: Path, specs: Sequence[table_pb2.TableSpec]) -> None:
-    """Raise unless a checkpoint of tables can be written to a folder.
+    """Check that a checkpoint of tables can be written to a folder.
 
     Raises:
         InvalidRequest: The folder is in use, or there are no tables.

@@ -26,7 +26,7 @@ Block: TypeAlias = dict[str, Array]
 Progress: TypeAlias = Callable[[int, int], object]
 """Called with rows done and rows in all; the latter is an estimate while tables grow."""
 
-# A step that no run reaches: such a request only returns where the servers are.
+# A step that no run reaches: a request for it only returns the servers' progress.
 _NEVER = 1 << 62
 _POLL_S = 0.005
 # Polls without a step under way until the run counts as idle.
@@ -56,7 +56,7 @@ class ProgressCounter:
         """Count rows.
 
         Raises:
-            DeadlineExceeded: The time is over.
+            DeadlineExceeded: The deadline has passed.
             Cancelled: Another thread failed.
         """
         if self._stopped:
@@ -176,7 +176,7 @@ class Snapshot:
         """Wait until all servers have applied the requested step.
 
         Raises:
-            SnapshotLost: The run is over, or the step had passed.
+            SnapshotLost: The run has ended, or the step had passed.
             DeadlineExceeded: The run does not come to it.
         """
         while True:
@@ -213,7 +213,7 @@ class Snapshot:
             ahead *= 2
         raise DeadlineExceeded(
             "the servers came to no common step in time: trainers have stopped in the middle of "
-            "one, or a run is just beginning; try again when it goes on or is over"
+            "one, or a run is just beginning; try again when the run continues or has ended"
         )
 
     def _wait(self, step: int | None, patience: Deadline) -> list[pb.BeginSnapshotResponse]:
@@ -248,7 +248,7 @@ class Snapshot:
             return self._ask_all("BeginSnapshot", request, deadline)
         except StaleShardMap as error:
             raise SnapshotLost(
-                "rows have moved to other servers meanwhile; begin again", snapshot=self.name
+                "rows have moved to other servers meanwhile; start again", snapshot=self.name
             ) from error
 
     def _ask_all(self, name: str, request: Body, deadline: Deadline) -> list[Any]:
@@ -257,7 +257,7 @@ class Snapshot:
         return list(replies.values())
 
     def pages(self, shard: int, table: str, deadline: Deadline) -> Iterator[Block]:
-        """Yield what one server holds of a table; can be called once.
+        """Yield the blocks of a table on one server; can be called once.
 
         Raises:
             SnapshotLost: The server restarted, or began a new run.
@@ -276,7 +276,7 @@ class Snapshot:
                 return
 
     def keep_as_base(self) -> None:
-        """Let the next snapshot use this one as its base, because all of it is stored.
+        """Allow the next snapshot to use this one as its base, because it is stored completely.
 
         A server that cannot be reached refuses the next one, which must be a full one then.
         """

@@ -1,4 +1,4 @@
-"""Where the checkpoints of a job are stored: in a folder, or at any URL that fsspec knows.
+"""The checkpoint store of a job: a folder, or any URL that fsspec supports.
 
 A checkpoint is written to a folder of this machine and read from one. In a local store it stays
 there; to a URL it is copied afterwards, `COMPLETE` last, and back before it is read. In both it is
@@ -84,7 +84,7 @@ class CheckpointStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Remove what was fetched to this machine; may be called twice."""
+        """Remove checkpoints that were fetched to this machine; may be called twice."""
 
 
 @final
@@ -151,7 +151,7 @@ class LocalStore(CheckpointStore):
         return [path.name for path in gone]
 
     def remove_partial(self) -> list[str]:
-        """Remove what killed writers left, while no process is writing; return the names."""
+        """Remove partial checkpoints while no process is writing; return their names."""
         left = []
         if self._root.is_dir():
             left = [path for path in self._root.iterdir() if _PARTIAL.match(path.name)]
@@ -228,7 +228,7 @@ class RemoteStore(CheckpointStore):
             self._files.get_file(f"{self._root}/{path}", str(target))
         except OSError as error:
             raise CheckpointCorrupt(
-                f"checkpoint: {self._url}/{path}: {error}; it is not complete, or is none",
+                f"checkpoint: {self._url}/{path}: {error}; it is not a complete checkpoint",
                 path=f"{self._url}/{path}",
             ) from None
 
@@ -291,7 +291,7 @@ def open_checkpoint(where: str) -> tuple[CheckpointStore, StoredCheckpoint]:
     """Return one checkpoint by its folder or URL, and the store that it is in.
 
     Raises:
-        CheckpointCorrupt: It is not complete, or is none.
+        CheckpointCorrupt: It is not a complete checkpoint.
     """
     if "://" in where:
         root, _, name = where.rstrip("/").rpartition("/")
@@ -317,7 +317,7 @@ def _superfluous(
         InvalidRequest: None would be kept.
     """
     if keep < 1:
-        raise InvalidRequest(f"keep {keep} checkpoints? Keep one at least", keep=keep)
+        raise InvalidRequest(f"cannot keep {keep} checkpoints; keep at least one", keep=keep)
     since = time.time() - keep_s
     young = [one for one in found[:-keep] if keep_s > 0 and one.manifest.created >= since]
     needed = _with_bases(found, [*young, *found[-keep:]])

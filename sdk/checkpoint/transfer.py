@@ -1,4 +1,4 @@
-"""One table to a file of (ids, rows), and back; the ending of its name chooses the format."""
+"""Export of a table to a file of (ids, rows), and import; the file extension chooses the format."""
 
 import os
 import tempfile
@@ -53,7 +53,7 @@ def export_rows(
         How many rows there are.
 
     Raises:
-        InvalidRequest: The name says no format, or its package is missing.
+        InvalidRequest: The extension is unknown, or the package for its format is missing.
     """
     check_ending(path)
     dtype = numpy_dtype(spec.dtype)
@@ -124,8 +124,8 @@ def import_rows(
         How many rows there were.
 
     Raises:
-        InvalidRequest: Another dim, ids that repeat, rows that are no finite numbers, or no such
-            file; nothing is changed.
+        InvalidRequest: Another dim, repeated ids, rows that are not finite, or no such file;
+            nothing is changed.
         IdOutOfRange: An id is not a row of the table; nothing is changed.
     """
     reader = reader_for(path)
@@ -140,7 +140,7 @@ def import_rows(
 
 
 def check_import(spec: table_pb2.TableSpec, path: Path, timeout_s: float) -> None:
-    """Raise unless a file fits a table, of which name, rows, dim and dtype count.
+    """Check that a file fits a table's name, rows, dim and dtype.
 
     Raises:
         InvalidRequest: It does not fit.
@@ -171,14 +171,14 @@ def _check_file(
             fitting = rows.astype(dtype, copy=False)
         if not np.isfinite(fitting).all():
             raise InvalidRequest(
-                f"{path}: a row is no finite number as {dtype}; nothing was imported",
+                f"{path}: a row is not finite as {dtype}; nothing was imported",
                 table=spec.name,
             )
         counter.add(0)
     ids = np.sort(np.concatenate(found))
     repeated = ids[1:][ids[1:] == ids[:-1]]
     if repeated.size:
-        raise InvalidRequest(f"{path}: id {repeated[0]} comes twice; nothing was imported")
+        raise InvalidRequest(f"{path}: id {repeated[0]} appears twice; nothing was imported")
 
 
 def _check_ids(ids: Array, spec: table_pb2.TableSpec) -> Ids:
@@ -198,7 +198,7 @@ def writer_for(path: Path, file: Path, count: int, dim: int, dtype: np.dtype[Any
     """Return a writer.
 
     Args:
-        path: Its ending chooses the format.
+        path: Its extension chooses the format.
         file: What is written.
         count: Rows that will come.
         dim: Elements in a row.
@@ -219,7 +219,7 @@ def reader_for(path: Path) -> RowReader:
     """Return a reader.
 
     Raises:
-        InvalidRequest: The file is not in the format of its ending, or a package is missing.
+        InvalidRequest: The file is not in the format of its extension, or a package is missing.
     """
     check_ending(path)
     if path.suffix == ".parquet":
@@ -230,12 +230,12 @@ def reader_for(path: Path) -> RowReader:
 
 
 def check_ending(path: Path) -> None:
-    """Raise unless the ending of a file's name is that of a format.
+    """Check that the extension of a file is that of a format.
 
     Raises:
         InvalidRequest: It is not.
     """
     if path.suffix not in _ENDINGS:
         raise InvalidRequest(
-            f"{path}: the name must end in {', '.join(_ENDINGS)}, which says the format", path=path
+            f"{path}: the name must end in {', '.join(_ENDINGS)}, the format", path=path
         )

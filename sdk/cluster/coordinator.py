@@ -1,4 +1,4 @@
-"""The coordinator as a client calls it, at one address or at one of several."""
+"""Client of the coordinator, at one address or at one of several."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast, final
@@ -56,14 +56,14 @@ class Coordinator:
         wait_s: float = 0.0,
         known: membership_pb2.RenewLeaseResponse | None = None,
     ) -> membership_pb2.RenewLeaseResponse:
-        """Send a heartbeat; return the state that every member must know.
+        """Send a heartbeat; return the state that members watch.
 
         Args:
             name: Name of this process.
             incarnation: Its incarnation.
             deadline: For the answer.
             openers: Number of contexts that each process has open here, by name and incarnation.
-            wait_s: How long the coordinator may hold the answer back until the state changes.
+            wait_s: How long the coordinator may delay the response until the state changes.
             known: The state that this process has.
         """
         openers = openers or {}
@@ -179,7 +179,7 @@ class Coordinator:
         return response.position
 
     def set_data_position(self, dataset: str, position: bytes, deadline: Deadline) -> None:
-        """Set a data set back to a former position."""
+        """Reset a data set to an earlier position."""
         request = data_pb2.SetDataPositionRequest(dataset=dataset, position=position)
         self._call("SetDataPosition", request, deadline)
 

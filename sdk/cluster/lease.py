@@ -1,8 +1,8 @@
 """A process's membership, renewed by heartbeats from a thread of its own.
 
-The answers carry what every member must know: the trainers' current generation, the epoch of the
-shard map, requests for a checkpoint. The coordinator holds an answer back until something changes,
-so that a change arrives at once. A coordinator that has lost its members gets a new registration.
+The responses carry the state that members watch: the trainers' current generation, the epoch of the
+shard map, requests for a checkpoint. The coordinator delays a response until that state changes, so
+that a change arrives at once. If the coordinator has lost its members, the process registers again.
 """
 
 import logging
@@ -26,7 +26,7 @@ _LONGEST_CALL_S = 2.0
 
 
 class OpenContexts(Protocol):
-    """Contexts of distributed autograd on this process, or anything else that others own here."""
+    """Distributed-autograd contexts on this process, or other state that other workers own here."""
 
     def openers(self) -> dict[tuple[str, int], int]:
         """Return how many contexts are open, by name and incarnation of their opener."""
@@ -70,7 +70,8 @@ class Lease:
         self._contexts: list[OpenContexts] = []
         self._closed = threading.Event()
         self._registrations = 0
-        # Whether the coordinator answered last time; to leave a silent one is not worth a wait.
+        # Whether the coordinator answered last time; `close` does not wait for one that is
+        # unreachable.
         self._answered = True
         self._thread = threading.Thread(target=self._renew_forever, name="lease", daemon=True)
 
@@ -89,7 +90,8 @@ class Lease:
             try:
                 self._register(replace, deadline)
             except NameTaken as error:
-                # A former process of this name that did not leave holds it until its lease ends.
+                # A former process of this name that did not leave holds the name until its lease
+                # expires.
                 wait_s = float(error.metadata.get("expires_in_s", 0)) + 0.1
                 if wait_s >= deadline.remaining_s():
                     raise
@@ -113,7 +115,7 @@ class Lease:
             pause_s = every_s
             try:
                 call_s = min(max(self.lease_s / 2, 0.5), _LONGEST_CALL_S)
-                # The answer waits for changes instead of this thread, so that they arrive at once.
+                # The coordinator waits for changes, not this thread, so that they arrive at once.
                 changed = self.renew(Deadline.after(call_s), every_s)
                 took_s = time.monotonic() - begun
                 pause_s = _SHORTEST_PAUSE_S if changed else max(0.0, every_s - took_s)
@@ -129,7 +131,7 @@ class Lease:
                     _log.warning("lease not renewed", extra={"error": error.message})
 
     def renew(self, deadline: Deadline, wait_s: float = 0.0) -> bool:
-        """Send a heartbeat and take over what has changed; register again if it is not known.
+        """Send a heartbeat and store the returned state; register again if the lease has expired.
 
         Args:
             deadline: For the answer.
@@ -143,7 +145,7 @@ class Lease:
         """
         openers = Counter[tuple[str, int]]()
         for held in self._contexts:
-            openers.update(held.openers())  # those without contexts stay in it, with 0
+            openers.update(held.openers())  # entries of 0 contexts stay in it
         try:
             state = self._coordinator.renew_lease(
                 self.member.name, self.member.incarnation, deadline, openers, wait_s, self._known()
@@ -173,7 +175,7 @@ class Lease:
         )
 
     def watch(self, contexts: OpenContexts) -> None:
-        """Report open contexts with every heartbeat, and end those of workers that are gone."""
+        """Report open contexts with every heartbeat, and release those of lost workers."""
         self._contexts.append(contexts)
 
     def _drop(self, name: str, incarnation: int) -> None:
@@ -191,7 +193,7 @@ class Lease:
         if self._thread.ident is None:
             return  # never started
         known = self._registrations
-        # Leaving also ends the call that waits for changes.
+        # Leaving also ends the call that is waiting for changes.
         self._leave(timeout_s)
         self._thread.join(timeout_s)
         if self._registrations != known:

@@ -42,7 +42,7 @@ class Membership:
     world_size: int
 
     def mark(self, step: int) -> context_pb2.StepMark:
-        """Return what names this trainer's share of a step in messages."""
+        """Return the StepMark of this trainer's share of a step."""
         return context_pb2.StepMark(generation=self.generation, step=step, rank=self.rank)
 
 

@@ -1,4 +1,4 @@
-"""The parameter servers as a client sees them: the shard map and a channel to each server."""
+"""Client of the parameter servers: the shard map and a channel to each server."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ METHODS: dict[str, Method] = {
 
 
 class ShardMapSource(Protocol):
-    """What knows the shard map: the coordinator, or one of several addresses of it."""
+    """The source of the shard map: the coordinator, at one or several addresses."""
 
     def get_shard_map(self, deadline: Deadline) -> table_pb2.ShardMap:
         """Wait for the parameter servers and return the shard map."""
@@ -45,10 +45,10 @@ class ParameterServers:
     """All parameter servers.
 
     Args:
-        coordinator: Knows the shard map.
+        coordinator: The source of the shard map.
         connect: Makes a channel from (address, name).
-        max_frame_bytes: Largest message; bigger requests are cut.
-        owner: This process, which owns what it makes the servers keep.
+        max_frame_bytes: Largest message; larger requests are split.
+        owner: This process, as the owner of its state on the servers.
 
     Attributes:
         prepared_step: Newest step of this process that all servers have prepared and may not have
@@ -83,13 +83,13 @@ class ParameterServers:
         return self._closed
 
     def future(self, finish: Callable[[], T]) -> Future[T]:
-        """Return a future of work under way, which `finish` waits for."""
+        """Return a future of work in progress, which `finish` waits for."""
         return Future(WaitedSource(finish, self._resolver))
 
     def begin(self, work: Callable[[], T]) -> Future[T]:
         """Run work on another thread; return a future of its result.
 
-        A thread that asks for the result before the work has begun does it itself.
+        A thread that waits for the result before the work has started runs it itself.
         """
         future = self.future(work)
         future.done()
@@ -104,13 +104,13 @@ class ParameterServers:
         return self.held_map() or self.refresh(deadline)
 
     def refresh(self, deadline: Deadline) -> ShardMap:
-        """Fetch the shard map again, and wait until all servers are there.
+        """Fetch the shard map again, and wait until all servers have registered.
 
         Raises:
             DeadlineExceeded: Servers are missing; the message says how many.
         """
         if not self._fetching.acquire(timeout=deadline.remaining_s()):
-            raise DeadlineExceeded("the shard map did not come in time; is the coordinator there?")
+            raise DeadlineExceeded("no shard map came in time; is the coordinator running?")
         try:
             return self._fetch(deadline)
         finally:

@@ -6,7 +6,7 @@
     reading outside the run,
     or leaving it                 commit_step
 
-Servers prepare a step when every rank has sent it, and store it before they answer: when
+Servers prepare a step when every rank has sent it, and store it before they respond: when
 `prepare_step` returns, the step is on every server and cannot be lost. No rank begins the next step
 before that, so a request of step t + 1 shows a server that step t is prepared everywhere. Only the
 last step of a run, and reads between two steps, need an explicit commit.
@@ -129,7 +129,7 @@ def prepare_step(
         deadline: Of all attempts together.
         step: The step of a run; None outside a run.
         holders: The servers that have the context's gradients, by address. A server that restarted
-            since then has none, and says so.
+            since then has none, and refuses.
         everywhere: Whether the other servers must count the step, too.
 
     Raises:
@@ -169,7 +169,7 @@ def _requests(
 
 
 def commit_step(servers: ParameterServers, deadline: Deadline) -> None:
-    """Have the newest prepared step of this process applied on every server.
+    """Commit the newest prepared step of this process on every server.
 
     Returns at once if there is none. Within a run the next step commits it; only reads outside the
     run, and the end of the run, need this.

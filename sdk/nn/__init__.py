@@ -1,4 +1,4 @@
-"""Layers whose parameters live on the parameter servers."""
+"""Layers whose parameters are on parameter servers or other workers."""
 
 from gradmesh.sdk.nn.remote_embedding import RemoteEmbedding as RemoteEmbedding
 from gradmesh.sdk.nn.remote_embedding_bag import RemoteEmbeddingBag as RemoteEmbeddingBag

@@ -1,4 +1,4 @@
-"""Embedding rows from the servers, as a layer of a model."""
+"""RemoteEmbedding: a layer that looks up rows on the parameter servers."""
 
 import functools
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _SHARES = 3
 
 @final
 class RemoteEmbedding(Module):
-    """Looks ids up in one table a column, all tables and servers in one round.
+    """Look up rows on parameter servers, one table per column of ids, all in one round of requests.
 
     Inside a context the gradients of the rows go back to the servers with `autograd.backward`.
     Outside, or without gradients, rows are only read.
@@ -69,7 +69,7 @@ class RemoteEmbedding(Module):
 
         Raises:
             InvalidRequest: The shape does not fit the number of tables.
-            IdOutOfRange: An id is no row of its table.
+            IdOutOfRange: An id is not a row of its table.
         """
         array = as_ids(ids, self._set.names[0])
         wanted = self._want(array)
@@ -88,8 +88,7 @@ class RemoteEmbedding(Module):
     def _read(self, wanted: WantedIds, batch: int) -> Array:
         """Return rows outside any context, [batch, tables, dim].
 
-        A big request goes in several: while the servers gather the rows of some tables, those of
-        others are asked for, or put where they belong.
+        A large request is split, so that requesting, gathering on the servers and copying overlap.
         """
         deadline = Deadline.after(self._set.timeout_s)
         shares = self._shares if wanted.ids.size >= _BIG_IDS else [(0, self._set)]
@@ -110,22 +109,22 @@ class RemoteEmbedding(Module):
         return out
 
     def prefetch(self, ids: Any) -> bool:
-        """Ask for the rows of the next batch, to be there when `forward` wants them.
+        """Prefetch the rows of the next batch, so that `forward` does not wait for them.
 
-        Called in the context of a step, after its own forward. The next forward for the same ids in
-        a context takes these rows and has those refreshed that changed in between, so it sees what
-        it would have seen without prefetching.
+        Call it in the context of a step, after its own forward. The next forward for the same ids
+        in a context uses these rows and refreshes those that changed in between, so it returns the
+        same rows as without prefetching.
 
         Args:
             ids: As for `forward`.
 
         Returns:
-            Whether a request went out: not outside a context, nor beyond the depth.
+            Whether a request was sent: False outside a context and beyond the depth.
         """
         return self._source.prefetch(self._want(as_ids(ids, self._set.names[0])))
 
     def discard_prefetched(self) -> None:
-        """Forget what was prefetched and not used."""
+        """Discard prefetched rows that were not used."""
         self._source.discard()
 
     def _want(self, ids: Ids) -> WantedIds:

@@ -1,4 +1,4 @@
-"""Pooled embedding rows from the servers as a layer of a model, and the bags of ids it pools."""
+"""RemoteEmbeddingBag: a layer that looks up and pools rows on the parameter servers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Bags:
         ids: int64 [n].
         starts: int64 [tables, batch], where each bag begins.
         lengths: int64 [tables, batch].
-        kept: Which of the ids that were given these are, int64 [n]; None for all.
+        kept: Indices of these ids among the given ones, int64 [n]; None for all.
     """
 
     ids: Ids
@@ -66,7 +66,7 @@ class Bags:
         return found
 
     def without(self, padding: Sequence[int | None]) -> "Bags":
-        """Return the bags without the ids that only fill them up; one such id a table."""
+        """Return the bags without padding ids; one padding id per table."""
         if all(skip is None for skip in padding):
             return self
         keep = np.ones(self.ids.size, np.bool_)
@@ -81,9 +81,9 @@ class Bags:
         return Bags(self.ids[keep], starts, lengths, np.flatnonzero(keep))
 
     def by_sample(self, tables: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the order of some tables' ids that brings the bags of a sample together.
+        """Return an order of some tables' ids in which the bags of each sample are adjacent.
 
-        A pooled batch then is [batch, tables, dim] without being moved.
+        The pooled batch is then [batch, tables, dim] without a transposition.
 
         Args:
             tables: Which, int64 [m].
@@ -99,7 +99,7 @@ class Bags:
 def read_bags(
     ids: Any, offsets: Any, names: Sequence[str], *, include_last_offset: bool = False
 ) -> Bags:
-    """Return bags from what a user gives.
+    """Return bags from the arguments of `forward`.
 
     Args:
         ids: For one table an array as torch's EmbeddingBag takes it: [batch, length], or [n] with
@@ -162,23 +162,23 @@ def _read_one(ids: Ids, offsets: Any, name: str, include_last: bool) -> Bags:
 
 @final
 class RemoteEmbeddingBag(Module):
-    """Looks bags of ids up and pools them; all tables and servers in one round.
+    """Look up and pool bags of rows on parameter servers, all in one round of requests.
 
     As torch's EmbeddingBag for each table, with rows on the servers. The tables' results stand side
     by side, so that tables of different dims fit in one layer; `split` takes them apart, and with
     equal dims `pooled.reshape(batch, tables, dim)` does. Sums run in the order of the ids, with
-    the engine's own kernels: values and gradients are those of a local EmbeddingBag to the bit.
+    the engine's own kernels: values and gradients equal those of a local EmbeddingBag bit for bit.
 
     Args:
         tables: One or several, of any dims.
         mode: "sum", "mean" or "max".
         include_last_offset: Whether offsets end with the number of ids.
-        padding_idx: An id that only fills bags up, for all tables or one for each; it is neither
-            fetched nor counted, and gets no gradient.
+        padding_idx: The padding id, for all tables or one for each; it is neither fetched nor
+            counted, and gets no gradient.
         prefetch_depth: How many batches `prefetch` may prefetch; 0 for none.
 
     Raises:
-        InvalidRequest: There is no such mode, or a padding is no row of its table.
+        InvalidRequest: There is no such mode, or a padding is not a row of its table.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class RemoteEmbeddingBag(Module):
 
         Raises:
             InvalidRequest: The shapes do not fit.
-            IdOutOfRange: An id is no row of its table.
+            IdOutOfRange: An id is not a row of its table.
         """
         given = self._read(ids, offsets)
         weights = self._read_weights(per_sample_weights, given)
@@ -241,24 +241,24 @@ class RemoteEmbeddingBag(Module):
         return result
 
     def split(self, pooled: Tensor) -> list[Tensor]:
-        """Return what `forward` gave table by table, [batch, dim] each."""
+        """Split the result of `forward` by table, [batch, dim] each."""
         return list(split(pooled, self.dims, 1))
 
     def prefetch(self, ids: Any, offsets: Any = None) -> bool:
-        """Ask for the rows of the next batch, as RemoteEmbedding's `prefetch` does.
+        """Prefetch the rows of the next batch, as RemoteEmbedding's `prefetch` does.
 
         Args:
             ids: As for `forward`.
             offsets: As for `forward`.
 
         Returns:
-            Whether a request went out: not outside a context, nor beyond the depth.
+            Whether a request was sent: False outside a context and beyond the depth.
         """
         bags = self._read(ids, offsets).without(self.padding_idx)
         return self._source.prefetch(self._want(bags))
 
     def discard_prefetched(self) -> None:
-        """Forget what was prefetched and not used."""
+        """Discard prefetched rows that were not used."""
         self._source.discard()
 
     def _read(self, ids: Any, offsets: Any) -> Bags:

@@ -1,4 +1,4 @@
-"""A module that lives on another worker and is used as if it were here."""
+"""RemoteModule: a module on another worker, used like a local one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self, final
@@ -22,11 +22,11 @@ _TRAIN = "gradmesh.remote_module.train"
 
 @final
 class RemoteModule(Module):
-    """A module on another worker; calling it calls its forward there.
+    """A module on another worker; calling it runs its forward there.
 
-    Its parameters stay there, so whatever would need them here raises ValueError: use
-    `remote_parameters` and `get_module_rref`. It travels in arguments and results of calls, as the
-    reference that it holds, and is of the same use on the receiver, the owner or another.
+    Its parameters stay on that worker, so methods that need them locally raise ValueError: use
+    `remote_parameters` and `get_module_rref`. It can be sent in arguments and results of calls, as
+    the reference that it holds, and works the same on the receiver.
 
     Args:
         remote_device: "worker/device" or "rank:n/device"; the device is "cpu" if left out.
@@ -36,7 +36,7 @@ class RemoteModule(Module):
         kwargs: Its named arguments.
 
     Raises:
-        InvalidRequest: The place makes no sense, or the class is not registered.
+        InvalidRequest: The remote device is invalid, or the class is not registered.
         WorkerNotFound: There is no such worker.
         Exception: What the module's constructor raised.
     """
@@ -53,7 +53,7 @@ class RemoteModule(Module):
         to, self.device = _place(remote_device)
         made = (agent.functions.name_of(module_cls), list(args), dict(kwargs or {}), self.device)
         self.module_rref: RRef[Module] = agent.caller.create(to, _CREATE, made, {}, None)
-        # What went wrong is better known here than at the first forward.
+        # Report an error of the constructor here, not at the first forward.
         kind = self.module_rref.remote_type().result()
         self._name = kind.name
 
@@ -62,7 +62,8 @@ class RemoteModule(Module):
         """Return a module around one that exists.
 
         Args:
-            remote_device: Where inputs go; its worker must be the reference's owner.
+            remote_device: The device that inputs are moved to; its worker must be the reference's
+                owner.
             module_rref: Reference to the module.
 
         Raises:
@@ -86,11 +87,11 @@ class RemoteModule(Module):
         return made
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's forward there and wait for its result."""
+        """Run the module's forward on its worker and wait for the result."""
         return self._call(args, kwargs).result()
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run the module's forward there; return the future of its result."""
+        """Run the module's forward on its worker; return the future of the result."""
         return collect(self._call(args, kwargs))
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
@@ -113,7 +114,7 @@ class RemoteModule(Module):
         return self.module_rref
 
     def train(self, mode: bool = True) -> Self:
-        """Put the module there into training mode, or out of it."""
+        """Set training or evaluation mode of the module on its worker."""
         caller = current_agent().caller
         owner = self.module_rref.owner_name()
         caller.call(owner, _TRAIN, (self.module_rref, mode), {}, None).result()
@@ -146,7 +147,7 @@ class RemoteModule(Module):
     double = _refuse
 
     def extra_repr(self) -> str:
-        """Say what it is, and where."""
+        """Show class, worker and device."""
         return f"{self._name} on {self.module_rref.owner_name()}/{self.device}"
 
 
@@ -154,10 +155,10 @@ def _place(remote_device: str) -> tuple[str | int, str]:
     """Return the worker and the device of "worker/device".
 
     Raises:
-        InvalidRequest: It makes no sense.
+        InvalidRequest: It is malformed, or there is no such device.
     """
     if not isinstance(remote_device, str):
-        raise InvalidRequest(f'a place is "worker/device", not {remote_device!r}')
+        raise InvalidRequest(f'a remote device is "worker/device", not {remote_device!r}')
     worker, slash, device = remote_device.partition("/")
     place = device if slash else "cpu"
     try:
@@ -166,19 +167,19 @@ def _place(remote_device: str) -> tuple[str | int, str]:
         raise InvalidRequest(f"{remote_device!r}: there is no device {place!r}") from None
     if worker.startswith("rank:"):
         if not worker[5:].isdecimal():
-            raise InvalidRequest(f"{remote_device!r}: {worker[5:]!r} is no rank")
+            raise InvalidRequest(f"{remote_device!r}: {worker[5:]!r} is not a rank")
         return int(worker[5:]), place
     if not worker or "/" in device:
-        raise InvalidRequest(f'{remote_device!r} is no place; say "worker/device"')
+        raise InvalidRequest(f'{remote_device!r} is not a remote device; use "worker/device"')
     return worker, place
 
 
 def _create(name: str, args: list[Any], kwargs: dict[str, Any], device: str) -> Module:
-    """Make a module on this worker."""
+    """Create a module on this worker."""
     agent = current_agent()
     cls = agent.functions.find(name, agent.name)
     if not isinstance(cls, type) or not issubclass(cls, Module):
-        raise InvalidRequest(f"{name} is no module class", function=name)
+        raise InvalidRequest(f"{name} is not a module class", function=name)
     module = cls(*args, **kwargs)
     return module if device == "cpu" else module.to(device)
 
@@ -208,18 +209,18 @@ def _parameters(rref: RRef[Module], recurse: bool) -> list[RRef[Parameter]]:
 
 
 def _train(rref: RRef[Module], mode: bool) -> None:
-    """Put a module of this worker into training mode, or out of it."""
+    """Set training or evaluation mode of a module of this worker."""
     rref.local_value().train(mode)
 
 
 def _write(module: RemoteModule) -> tuple[RRef[Module], value_pb2.ModuleValue]:
-    """Return a module as the wire carries it, its reference apart."""
+    """Return the reference and the wire message of a module."""
     value = value_pb2.ModuleValue(device=module.device, type=module._name, training=module.training)
     return module.module_rref, value
 
 
 def _read(rref: RRef[Module], value: value_pb2.ModuleValue) -> RemoteModule:
-    """Return a module that arrived.
+    """Return a module from its reference and wire message.
 
     Raises:
         InvalidFrame: There is no device of that name.
@@ -227,7 +228,7 @@ def _read(rref: RRef[Module], value: value_pb2.ModuleValue) -> RemoteModule:
     try:
         as_device(value.device)
     except Exception:
-        raise InvalidFrame(f"a remote module on {value.device!r}, which is no device") from None
+        raise InvalidFrame(f"a remote module on {value.device!r}, which is not a device") from None
     module = RemoteModule._around(rref, value.device, value.type)
     module.training = value.training
     return module

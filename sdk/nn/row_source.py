@@ -1,4 +1,4 @@
-"""Where layers get rows from: one round of requests, in the context of the thread."""
+"""The source of rows for layers: one round of requests, in the current context."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from gradmesh.sdk.table.prefetch import Prefetch
 from gradmesh.sdk.table.table_set import TableSet, WantedIds
 from gradmesh.sdk.transport.deadline import Deadline
 
-# Rows that are not refreshed by then are refreshed in their step: one thread serves all layers.
+# Deadline of an early refresh; later rows are refreshed in their step. One thread serves all
+# layers.
 _EARLY_REFRESH_S = 0.5
 
 
@@ -25,7 +26,7 @@ class RowSource:
     Args:
         tables: The tables.
         prefetch_depth: How many batches may be prefetched; 0 for none.
-        gather: Adds to prefetched rows what the layer returns; called by another thread.
+        gather: Adds the layer's output to prefetched rows; called on another thread.
 
     Raises:
         InvalidRequest: The depth is negative.
@@ -53,7 +54,7 @@ class RowSource:
         if ctx is None:
             fetched = look_up(self._tables, wanted, self._deadline())
         elif not is_grad_enabled():
-            # Inside a run rows are those of the step, whether gradients follow or not.
+            # Inside a run rows are as of the step, with or without gradients.
             fetched = self._look_up(wanted, LookupRequest(ctx.mark))
         else:
             fetched = self._look_up(wanted, LookupRequest(ctx.mark, ctx.id, ctx.reserve))
@@ -61,18 +62,18 @@ class RowSource:
         return [Tensor(rows) for rows in fetched.rows], fetched
 
     def is_for_reading(self) -> bool:
-        """Return whether rows are only read: outside any context, as they are."""
+        """Return whether rows are only read: outside any context."""
         return self._context() is None
 
     def prefetch(self, wanted: WantedIds) -> bool:
-        """Ask for the rows of a later batch; return whether a request went out.
+        """Prefetch the rows of a later batch; return whether a request was sent.
 
-        No request goes out outside a context, nor when as many batches as the depth are waiting.
+        No request is sent outside a context, nor when `prefetch_depth` batches are outstanding.
         """
         ctx = self._context()
         if ctx is None or len(self._prefetched) >= self._depth:
             return False
-        # The caller may put the next ids into the same memory before these are read.
+        # Copy: the caller may reuse the memory of the ids before they are read.
         wanted = WantedIds(wanted.ids.copy(), wanted.starts)
         prefetch = Prefetch(
             self._tables, wanted, ctx.mesh.connection.new_context_id(), self._gather
@@ -90,7 +91,7 @@ class RowSource:
             self._prefetched[0].refresh_early(step, Deadline.after(within_s))
 
     def discard(self) -> None:
-        """Forget what was prefetched."""
+        """Discard prefetched rows."""
         while self._prefetched:
             self._prefetched.popleft().discard()
 

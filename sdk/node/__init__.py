@@ -1,1 +1,1 @@
-"""A process of the mesh that calls others and is called: every process but the coordinator."""
+"""A node of the mesh, client and server at once: every process but the coordinator."""

@@ -1,4 +1,4 @@
-"""Settings that every member of the mesh has, whatever its role."""
+"""Settings of every member of the mesh, in any role."""
 
 import importlib
 import os
@@ -48,13 +48,13 @@ class MemberConfig(Section):
     )
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what others could not make sense of."""
+        """Yield addresses that other processes could not use."""
         if is_everywhere(self.listen) and self.advertise is None:
-            text = "must say where others reach this process when listen means everywhere"
+            text = "must name a reachable address when listen means all interfaces"
             yield Problem("advertise", text)
 
     def problems_with(self, sections: Sections) -> Iterable[Problem]:
-        """Yield what is unsafe about the addresses."""
+        """Yield unsafe addresses."""
         if SecurityConfig in sections:
             yield from sections[SecurityConfig].problems_at("listen", self.listen)
             yield from sections[SecurityConfig].problems_at("coordinator", self.coordinator)

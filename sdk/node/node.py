@@ -1,4 +1,4 @@
-"""A member of the mesh that serves: agent, autograd, server and membership, put together once."""
+"""Node: a member of the mesh that serves, built of agent, autograd, server and membership."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.nn import remote_module
 from gradmesh.sdk.node.config import MemberConfig
 from gradmesh.sdk.optim import owner
-from gradmesh.sdk.optim.owner import PaceMetrics
+from gradmesh.sdk.optim.owner import StepLeadMetrics
 from gradmesh.sdk.optim.step import StepHandler
 from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.rpc import builtin, current
@@ -33,7 +33,7 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.policy import Timeouts
 from gradmesh.sdk.transport.server import Server
 
-# What every node serves by name registers itself.
+# Register the functions that every node serves by name.
 _SERVED = (builtin, remote_module, owner)
 _OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 _NO_SERVICES: Mapping[ServiceDescriptor, object] = MappingProxyType({})
@@ -41,25 +41,26 @@ _NO_SERVICES: Mapping[ServiceDescriptor, object] = MappingProxyType({})
 
 @final
 class Node:
-    """Client and server of the same contract, so that A → B → A works.
+    """A member of the mesh that makes and serves calls, so that A → B → A works.
 
-    Build it, then `serve`, then `join`; `leave` ends it, however far it came. The constructor opens
-    no socket.
+    Construct it, then call `serve`, then `join`. `leave` ends it at any stage. The constructor
+    opens no socket.
 
     Args:
         config: Name and addresses.
-        role: What this process is in the mesh.
+        role: Role of this process in the mesh.
         process: Certificates, token and lanes.
-        registry: Where metrics are exported; None for nowhere.
-        threads: Calls of others that run at once.
-        timeout_s: Of calls that set none; 0 for no limit.
-        functions: What others may call.
-        rank: Place among the workers, if it has one.
-        is_current: Whether `gm.rpc_sync` and distributed autograd use this node; a process has one.
+        registry: Registry to export metrics to; None exports none.
+        threads: Calls of other workers that run concurrently.
+        timeout_s: Default timeout of a call; 0 for no limit.
+        functions: The functions that other workers may call.
+        rank: Rank among the workers, if it has one.
+        is_current: Whether `gm.rpc_sync` and distributed autograd use this node; at most one node
+            of a process can be current.
 
     Attributes:
-        agent: Calls others, runs their calls and holds references.
-        server: What others reach this node at, once it serves.
+        agent: Makes and serves calls, and holds references.
+        server: The server, once `serve` was called.
 
     Raises:
         RpcNotRunning: The process has a current node already.
@@ -103,12 +104,12 @@ class Node:
         self._participant: AutogradParticipant | None = None
         if is_current:
             current.install(self.agent)
-            # Calls are recorded process-wide, so it is the current node that takes part.
+            # The recorder of calls is process-wide, so only the current node records.
             step = StepHandler(self.agent, CONTEXTS).step
             self._participant = AutogradParticipant(self.agent, step, CONTEXTS)
             self.before_leave(self._participant.close)
             if registry is not None:
-                PaceMetrics(registry)
+                StepLeadMetrics(registry)
 
     @property
     def name(self) -> str:
@@ -133,11 +134,11 @@ class Node:
         contexts: ContextHolder | None = None,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
     ) -> Server:
-        """Begin to serve the rpcs of every node, and those of its role.
+        """Start to serve the rpcs of every node, and those of its role.
 
         Args:
-            services: The role's own.
-            contexts: What is kept for contexts of distributed autograd; by default those that calls
+            services: The services of the role.
+            contexts: The state of distributed-autograd contexts; by default the contexts that calls
                 are recorded in.
             max_frame_bytes: Largest message either way.
 
@@ -173,13 +174,13 @@ class Node:
         table_metrics: TableMetrics | None = None,
         on_lost: Callable[[], object] = lambda: None,
     ) -> Mesh:
-        """Join the mesh: others find this node, and it finds them.
+        """Join the mesh: register with the coordinator and look up the other workers.
 
         Args:
-            server: What `serve` returned.
-            world_size: How many workers wait for each other at their start; 0 for none.
-            timeout_s: How long to look for the coordinator; by default as configured.
-            table_metrics: Where lookups and pushes are counted.
+            server: The result of `serve`.
+            world_size: Number of workers that wait for each other at startup; 0 for none.
+            timeout_s: How long to try to reach the coordinator; by default as configured.
+            table_metrics: Counts lookups and pushes.
             on_lost: Called once if another process takes this one's name.
 
         Raises:
@@ -210,14 +211,14 @@ class Node:
         return mesh
 
     def before_leave(self, end: Callable[[], object]) -> None:
-        """Call a function when this node leaves, while others can still be reached."""
+        """Register a function to call when this node leaves, while peers are still reachable."""
         self._ends.callback(end)
 
     def leave(self, grace_s: float) -> None:
         """Stop serving within `grace_s`, then leave the mesh; may be called twice.
 
-        In this order, because a member that has left counts as lost to those who wait for an answer
-        that is still on its way.
+        In this order, because peers that still wait for a reply treat a member that has left as
+        lost.
         """
         if self.agent.closed:
             return

@@ -1,4 +1,4 @@
-"""How a user's own process becomes a worker."""
+"""Initialize rpc: make a user's process a worker."""
 
 import gc
 import logging
@@ -42,9 +42,9 @@ def init(
     on_lost: OnLost = lambda: None,
     install: bool = True,
 ) -> Node:
-    """Make this process a worker: it can call others, and be called.
+    """Initialize rpc: make this process a worker that can call others and be called.
 
-    With `world_size`, this many workers start together: `init` returns when all have joined.
+    With `world_size`, this waits until that many workers have joined.
     Without it, the worker joins and leaves on its own.
 
     Args:
@@ -69,8 +69,8 @@ def init(
     Raises:
         RpcNotRunning: The process is a worker already.
         NameTaken: A live process holds the name.
-        InvalidRequest: Name, rank and world size do not make sense, or another has the rank.
-        DeadlineExceeded: Some of the others did not come; the message says who.
+        InvalidRequest: Name, rank or world size is invalid, or another worker has the rank.
+        DeadlineExceeded: Some workers did not join in time; the message names their ranks.
         Unreachable: No coordinator answered in time.
     """
     _check(name, rank, world_size)
@@ -118,7 +118,7 @@ def init(
 def _check(name: str, rank: int | None, world_size: int | None) -> None:
     check_name("worker", name)
     if rank is not None and (not isinstance(rank, int) or rank < 0):
-        raise InvalidRequest(f"a rank is a whole number from 0 on, not {rank!r}")
+        raise InvalidRequest(f"a rank must be an integer of 0 or more, not {rank!r}")
     if world_size is not None and (world_size < 1 or rank is None or rank >= world_size):
         raise InvalidRequest(
             f"a world of {world_size} needs ranks 0 to {world_size - 1}, not {rank!r}",
@@ -129,11 +129,11 @@ def _check(name: str, rank: int | None, world_size: int | None) -> None:
 def _await_world(
     agent: Agent, rank: int | None, world_size: int | None, deadline: Deadline
 ) -> tuple[str, ...]:
-    """Wait until all workers that begin together are there; return their names.
+    """Wait until all workers of the world have joined; return their names.
 
     Raises:
-        InvalidRequest: Another worker has our rank, or another idea of how many there are.
-        DeadlineExceeded: Some did not come.
+        InvalidRequest: Another worker has the same rank, or another world size.
+        DeadlineExceeded: Some did not join in time.
     """
     missing: list[int] | None = None
     for pause_s in RetryPolicy(max_s=0.3).pauses():
@@ -142,8 +142,9 @@ def _await_world(
         except DeadlineExceeded:
             if missing is None:
                 raise
-            # Time was up while the coordinator was asked once more; who was missing is the news.
-            raise _in_vain(agent.name, missing) from None
+            # The deadline passed during this request: report the workers that were missing before
+            # it.
+            raise _missing_workers(agent.name, missing) from None
         workers = [m for m in members.values() if m.role == membership_pb2.ROLE_WORKER]
         for one in workers:
             _check_other(agent.name, rank, world_size, one)
@@ -152,15 +153,15 @@ def _await_world(
             return tuple(sorted(m.name for m in world))
         missing = sorted(set(range(world_size or 0)) - {m.rank for m in world})
         if deadline.remaining_s() < pause_s:
-            raise _in_vain(agent.name, missing)
+            raise _missing_workers(agent.name, missing)
         time.sleep(pause_s)
     raise AssertionError("pauses never end")
 
 
-def _in_vain(name: str, missing: list[int]) -> DeadlineExceeded:
+def _missing_workers(name: str, missing: list[int]) -> DeadlineExceeded:
     ranks = ", ".join(map(str, missing))
     return DeadlineExceeded(
-        f"{name!r} waited in vain for the workers of rank {ranks}", missing=missing
+        f"{name!r} timed out waiting for the workers of rank {ranks}", missing=missing
     )
 
 
@@ -171,7 +172,7 @@ def _check_other(
         return
     if rank is not None and other.HasField("rank") and other.rank == rank:
         raise InvalidRequest(
-            f"{name!r} and {other.name!r} both want to be rank {rank}", rank=rank, worker=other.name
+            f"{name!r} and {other.name!r} both have rank {rank}", rank=rank, worker=other.name
         )
     if world_size and other.world_size not in (0, world_size):
         raise InvalidRequest(

@@ -17,20 +17,20 @@ from gradmesh.sdk.rpc.registry import REGISTRY
 from gradmesh.sdk.rpc.rref.rref import RRef
 
 _MODES = ("sync", "async", "bounded")
-# An owner that does not answer forgets the step together with its optimizer.
+# If an owner does not respond, its lease drops the pending step together with the optimizer.
 _ABANDON_S = 2.0
-# Between looks at how far the others are.
+# Interval between two polls of the lead over the other clients.
 _FIRST_LOOK_S = 0.001
 _LONGEST_LOOK_S = 0.05
 
 
 @final
 class DistributedOptimizer:
-    """Update parameters where they live, each worker its own, all at the same time.
+    """Update parameters on the workers that own them, all workers in parallel.
 
     Args:
         optimizer_class: An optimizer of `gm.optim`, a class registered with @gm.rpc.register on all
-            owners, or the name of either. Code does not travel.
+            owners, or the name of either. Code is never sent.
         param_rrefs: References to parameters, or dicts with `params` and options of their own.
         args: Positional arguments of the optimizer after its parameters.
         mode: "sync": a step is prepared by all owners and takes effect when all could; one that
@@ -38,14 +38,14 @@ class DistributedOptimizer:
             async, and `step` returns when this client is at most `staleness` steps ahead of the
             slowest one that steps the same parameters.
         staleness: Of mode "bounded".
-        timeout_s: Of each round of calls; the default of rpc if None.
+        timeout_s: Timeout of each round of calls; the default of rpc if None.
         kwargs: Named arguments of the optimizer.
 
     Attributes:
         param_groups: Options of each group, which schedulers change, and `params`, the references.
 
     Raises:
-        InvalidRequest: The class is not registered, or what is given are no references.
+        InvalidRequest: The class is not registered, or a parameter is not an RRef.
         ValueError: A parameter is in more than one group, or the optimizer refused its options.
         Exception: What a constructor raised; `remote_worker` names the worker.
     """
@@ -64,8 +64,8 @@ class DistributedOptimizer:
             raise ValueError(f"no mode {mode!r}; there are {', '.join(_MODES)}")
         if (mode == "bounded") != (staleness is not None) or (staleness or 0) < 0:
             raise ValueError(
-                f"staleness is {staleness!r} with mode {mode!r}; it is a number of steps, from 0, "
-                "of mode 'bounded' and of no other"
+                f"staleness is {staleness!r} with mode {mode!r}; it must be 0 or more steps, "
+                "and is for mode 'bounded' only"
             )
         self.mode = mode
         self.staleness = staleness
@@ -73,7 +73,7 @@ class DistributedOptimizer:
         self._timeout_s = timeout_s
         self._numbers = itertools.count(1)
         self.param_groups = _groups(param_rrefs)
-        # Of each owner: which groups it has parameters of, and the numbers of its parameters.
+        # For each owner: the groups that it has parameters of, and the indices of its parameters.
         self._shares: dict[str, dict[int, list[int]]] = {}
         every = itertools.count()
         for place, group in enumerate(self.param_groups):
@@ -97,13 +97,13 @@ class DistributedOptimizer:
                 self.param_groups[place].update(own)
 
     def step(self, ctx: Context) -> None:
-        """Update every parameter that has a gradient in a context; others stay as they are.
+        """Update every parameter that has a gradient in a context; others do not change.
 
         Args:
-            ctx: The context whose backward is over.
+            ctx: The context, after its backward.
 
         Raises:
-            ContextReleased: It is over.
+            ContextReleased: The context was released.
             Exception: What an optimizer raised; `remote_worker` names the worker.
         """
         if not isinstance(ctx, Context):
@@ -127,10 +127,10 @@ class DistributedOptimizer:
             self._await_others(number, self.staleness)
 
     def _await_others(self, number: int, staleness: int) -> None:
-        """Return when this client is not too far ahead.
+        """Wait until this client is at most `staleness` steps ahead of the slowest.
 
         Raises:
-            DeadlineExceeded: It still is.
+            DeadlineExceeded: It is still further ahead.
         """
         deadline = current_agent().caller.deadline(self._timeout_s)
         pause_s = _FIRST_LOOK_S
@@ -146,14 +146,14 @@ class DistributedOptimizer:
                 raise DeadlineExceeded(
                     f"step {number} took effect, and is {lead} steps ahead of the slowest client "
                     f"of the same parameters, more than staleness={staleness}; a client that has "
-                    "ended must let go of its optimizer",
+                    "ended must delete its optimizer",
                     lead=lead,
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state and options as an optimizer of all the parameters in one process would."""
+        """Return state and options in the format of a local optimizer of all parameters."""
         answers = self._call("state", lambda worker: ())
         state = {
             number: kept
@@ -169,7 +169,7 @@ class DistributedOptimizer:
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned, here or of a local optimizer.
+        """Load what `state_dict` returned, of this or of a local optimizer.
 
         Raises:
             ValueError: It does not fit the groups or the parameters; nothing is changed then.
@@ -228,7 +228,7 @@ class DistributedOptimizer:
         return [self._name, groups, list(args), dict(kwargs)]
 
     def _options(self, worker: str) -> list[dict[str, Any]]:
-        """Return the options of each group that are not those its owner was made with."""
+        """Return the options of each group that differ from those its owner was created with."""
         groups = [self.param_groups[place] for place in self._shares[worker]]
         return [
             {k: v for k, v in group.items() if k != "params" and (k not in own or own[k] != v)}
@@ -247,11 +247,11 @@ def _groups(given: Sequence[Any]) -> list[dict[str, Any]]:
     seen: set[int] = set()
     for group in listed:
         if not isinstance(group, Mapping) or "params" not in group:
-            raise InvalidRequest("a group of parameters is a dict with `params`")
+            raise InvalidRequest("a parameter group must be a dict with `params`")
         params = [group["params"]] if isinstance(group["params"], RRef) else list(group["params"])
         for rref in params:
             if not isinstance(rref, RRef):
-                raise InvalidRequest(f"parameters are given as RRefs, not {type(rref).__name__}")
+                raise InvalidRequest(f"parameters must be RRefs, not {type(rref).__name__}")
             if id(rref) in seen:
                 raise ValueError("a parameter appears in more than one group")
             seen.add(id(rref))
@@ -264,7 +264,7 @@ def _numbers(share: Mapping[int, Sequence[int]]) -> list[int]:
 
 
 def _started(call: Callable[[str], Future[Any]], worker: str) -> Future[Any]:
-    """Return the future of a call; one that cannot even be made fails like the others."""
+    """Return the future of a call; an error of starting it is the future's, too."""
     try:
         return call(worker)
     except Exception as error:
@@ -297,7 +297,7 @@ def _first(errors: Mapping[str, BaseException]) -> BaseException:
 
 
 def _partly(errors: Mapping[str, BaseException], done: Sequence[str]) -> BaseException:
-    """Return the error of something that took effect on some workers only."""
+    """Return the error of a step that took effect on some workers only."""
     first = _first(errors)
     first.add_note(f"took effect on: {', '.join(done) or 'no worker for certain'}")
     return first

@@ -1,4 +1,4 @@
-"""One step: rows of tables and dense parameters change by the gradients of a context."""
+"""One training step: apply the gradients of a context to tables and dense parameters."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -35,7 +35,7 @@ def step(
 
     Raises:
         ContextReleased: The context was applied or released.
-        StaleGeneration: The trainers' generation is over.
+        StaleGeneration: A newer generation of trainers has formed.
     """
     ctx.check()
     if isinstance(optimizer, DistributedOptimizer):

@@ -1,4 +1,4 @@
-"""The side of a distributed optimizer that runs where the parameters are, and its lead."""
+"""The owner's side of a distributed optimizer, and the lead of its clients."""
 
 import threading
 import weakref
@@ -20,11 +20,11 @@ from gradmesh.sdk.rpc.rref.rref import RRef
 
 CREATE = "gradmesh.optim.create"
 
-# Numbers of steps that are remembered, so that what comes late or again has no effect.
+# Step numbers that are kept, so that late and repeated requests have no effect.
 _MAX_NUMBERS = 1024
 
 
-class PacedClient(Protocol):
+class SteppingClient(Protocol):
     """One client's optimizer on this worker."""
 
     @property
@@ -33,40 +33,40 @@ class PacedClient(Protocol):
 
 
 @final
-class Pace:
-    """Counts the steps that took effect, client by client.
+class StepCounts:
+    """Counts the committed steps of each client.
 
-    A client that begins later counts from where the slowest of the others is. One that is gone no
-    longer counts: its optimizer lives as long as its reference to it.
+    A client that joins later starts at the count of the slowest. A client that is gone is removed:
+    its optimizer lives as long as its reference to it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _steps
-        self._steps: weakref.WeakKeyDictionary[PacedClient, int] = weakref.WeakKeyDictionary()
+        self._steps: weakref.WeakKeyDictionary[SteppingClient, int] = weakref.WeakKeyDictionary()
 
-    def join(self, client: PacedClient) -> None:
-        """Begin to count for a client."""
+    def join(self, client: SteppingClient) -> None:
+        """Add a client."""
         with self._lock:
             self._steps[client] = min(self._of_others(client), default=0)
 
-    def advance(self, client: PacedClient) -> None:
+    def advance(self, client: SteppingClient) -> None:
         """Count a step of a client."""
         with self._lock:
             self._steps[client] += 1
 
-    def lead(self, client: PacedClient) -> int:
-        """Return how many steps a client is ahead of the slowest that shares parameters."""
+    def lead(self, client: SteppingClient) -> int:
+        """Return how many steps a client is ahead of the slowest one that shares parameters."""
         with self._lock:
             own = self._steps[client]
             return max(0, own - min(self._of_others(client), default=own))
 
     def largest_lead(self) -> int:
-        """Return how far the client is that is farthest ahead."""
+        """Return the lead of the client that is furthest ahead."""
         with self._lock:
             clients = list(self._steps)
         return max((self.lead(client) for client in clients), default=0)
 
-    def _of_others(self, client: PacedClient) -> list[int]:
+    def _of_others(self, client: SteppingClient) -> list[int]:
         return [
             steps
             for other, steps in list(self._steps.items())
@@ -74,31 +74,31 @@ class Pace:
         ]
 
 
-PACE = Pace()
-"""That of this process."""
+STEP_COUNTS = StepCounts()
+"""The step counts of this process."""
 
 
 @final
-class PaceMetrics(Collector):
-    """Shows how far clients are ahead of each other.
+class StepLeadMetrics(Collector):
+    """Exports the largest lead of a client.
 
     Args:
-        registry: Where.
+        registry: Where to register.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """Return the figure."""
+        """Return the metric."""
         yield GaugeMetricFamily(
             "gradmesh_optimizer_lead_steps",
             "Steps that some client of parameters here is ahead of the slowest one.",
-            PACE.largest_lead(),
+            STEP_COUNTS.largest_lead(),
         )
 
 
-# A parameter's lock is found by its identity; two may share one, which costs a short wait.
+# A parameter's lock is chosen by its identity; two parameters may share one.
 _LOCKS = [threading.Lock() for _ in range(256)]
 
 
@@ -107,21 +107,21 @@ class PreparedChange(Protocol):
 
     @property
     def params(self) -> list[Tensor]:
-        """The parameters that it concerns."""
+        """The parameters that it changes."""
 
     def publish(self) -> None:
-        """Let it take effect."""
+        """Apply the change."""
 
 
 @final
 class OwnerOptimizer:
     """Steps the parameters of this process for one distributed optimizer.
 
-    Several of them, of several clients, may share parameters: a lock for each parameter makes
-    every step of it whole.
+    Optimizers of several clients may share parameters: a lock for each parameter makes every step
+    atomic.
 
     Args:
-        optimizer: The optimizer of the parameters here.
+        optimizer: The optimizer of this process's parameters.
     """
 
     def __init__(self, optimizer: optim.Optimizer) -> None:
@@ -131,7 +131,7 @@ class OwnerOptimizer:
         self._abandoned: dict[int, None] = {}
         self._committed: dict[int, None] = {}
         self.shared = frozenset(self._params())
-        PACE.join(self)
+        STEP_COUNTS.join(self)
 
     def prepare(
         self,
@@ -139,12 +139,12 @@ class OwnerOptimizer:
         grads: Mapping[Any, Any],
         options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Work a step out aside, for `commit` to publish; again is no error.
+        """Compute a step without applying it; `commit` applies it. Idempotent.
 
         Args:
-            number: Of the step, chosen by the client.
-            grads: Gradients by parameter, of others, too.
-            options: Of each group, those that differ from the optimizer's own.
+            number: Number of the step, chosen by the client.
+            grads: Gradients by parameter; those of other parameters are ignored.
+            options: For each group, the options that differ from the optimizer's own.
 
         Raises:
             Exception: What the optimizer raised; nothing is changed.
@@ -154,10 +154,10 @@ class OwnerOptimizer:
                 self._keep(number, PendingStep(self._optimizer, grads, options))
 
     def commit(self, number: int) -> None:
-        """Publish what was prepared under a number; again is no error.
+        """Apply the step that was prepared under a number; idempotent.
 
         Raises:
-            InvalidRequest: Nothing was.
+            InvalidRequest: There is none.
         """
         with self._lock:
             if number in self._committed:
@@ -169,18 +169,18 @@ class OwnerOptimizer:
                 pending.publish()
             _note(self._committed, number)
         if isinstance(pending, PendingStep):
-            PACE.advance(self)
+            STEP_COUNTS.advance(self)
 
     def abandon(self, number: int) -> None:
-        """Forget what was prepared under a number, if anything was."""
+        """Drop the step that was prepared under a number, if there is one."""
         with self._lock:
             if self._pending.pop(number, None) is None:
                 _note(self._abandoned, number)
 
     @property
     def lead(self) -> int:
-        """Steps of this client beyond those of the slowest that shares parameters with it."""
-        return PACE.lead(self)
+        """How many steps this client is ahead of the slowest one that shares parameters with it."""
+        return STEP_COUNTS.lead(self)
 
     def options(self) -> list[dict[str, Any]]:
         """Return the options of each group."""
@@ -194,7 +194,7 @@ class OwnerOptimizer:
             return [None if one is None else dict(one) for one in kept]
 
     def prepare_state(self, number: int, state: Sequence[Mapping[str, Any] | None]) -> None:
-        """Check a state that `state` returned, for `commit` to take it over.
+        """Check a state that `state` returned, for `commit` to load.
 
         Raises:
             ValueError: It does not fit the parameters.
@@ -215,11 +215,13 @@ class OwnerOptimizer:
 def _create(
     name: str, groups: list[dict[str, Any]], args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[RRef[OwnerOptimizer], list[dict[str, Any]]]:
-    """Make an optimizer of parameters of this process; return a reference and its options."""
+    """Create an optimizer of parameters of this process; return a reference and its options."""
     worker = current_agent().info.name
     made = REGISTRY.find(name, worker)
     if not isinstance(made, type) or not issubclass(made, optim.Optimizer):
-        raise InvalidRequest(f"{name!r} on {worker} is no optimizer", function=name, worker=worker)
+        raise InvalidRequest(
+            f"{name!r} on {worker} is not an optimizer", function=name, worker=worker
+        )
     local = [
         {**group, "params": [rref.local_value() for rref in group["params"]]} for group in groups
     ]
@@ -235,7 +237,7 @@ def _note(numbers: dict[int, None], number: int) -> None:
 
 @contextmanager
 def _held(params: Sequence[Tensor]) -> Iterator[None]:
-    """Hold the locks of parameters, always in the same order."""
+    """Acquire the locks of parameters, always in the same order."""
     with ExitStack() as stack:
         for place in sorted({hash(param) % len(_LOCKS) for param in params}):
             stack.enter_context(_LOCKS[place])
@@ -243,7 +245,7 @@ def _held(params: Sequence[Tensor]) -> Iterator[None]:
 
 
 def register() -> None:
-    """Let peers make and step optimizers; again is no error."""
+    """Register the functions with which peers create and step optimizers; idempotent."""
     REGISTRY.register(CREATE, _create)
     REGISTRY.register("gradmesh.optim.OwnerOptimizer", OwnerOptimizer)
     for name in optim.__all__:

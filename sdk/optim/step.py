@@ -1,4 +1,4 @@
-"""One phase of a step of a distributed optimizer: the client asks all owners, an owner serves."""
+"""The phases of a distributed optimizer's step: a client requests them, each owner serves them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
@@ -19,11 +19,11 @@ from gradmesh.sdk.transport.channel import PendingCall
 
 @final
 class StepHandler:
-    """Steps the parameters of one worker.
+    """Serves the phases of steps for the parameters of one worker.
 
     Args:
-        agent: Keeps the optimizers.
-        contexts: Have the gradients.
+        agent: Owns the optimizers.
+        contexts: Hold the gradients.
     """
 
     def __init__(self, agent: Agent, contexts: ContextRegistry) -> None:
@@ -35,7 +35,7 @@ class StepHandler:
 
         Raises:
             RefNotFound: The optimizer is gone.
-            InvalidRequest: The reference is to something else.
+            InvalidRequest: The reference is not to an optimizer.
         """
         return self.take(self._find(request.optimizer), request)
 
@@ -58,7 +58,7 @@ class StepHandler:
                     pass
                 case _:
                     raise InvalidRequest(f"no phase {request.phase} of a step")
-        # Of the catalogue, too: they are what became of the step, not of the call.
+        # Errors of the catalogue, too: they are the outcome of the step, not of the call.
         except Exception as error:
             agent = self._agent
             return pb.StepParametersResponse(
@@ -77,10 +77,12 @@ class StepHandler:
         rrefs.check_incarnation(ref)
         outcome = rrefs.owners.find(key_of(ref)).outcome
         if not outcome.done():
-            raise RefNotFound("there is no such optimizer here", worker=self._agent.name)
+            raise RefNotFound(
+                "the optimizer does not exist on this worker", worker=self._agent.name
+            )
         found = outcome.value()
         if not isinstance(found, OwnerOptimizer):
-            raise InvalidRequest(f"a {type(found).__name__} is no distributed optimizer")
+            raise InvalidRequest(f"a {type(found).__name__} is not a distributed optimizer")
         return found
 
 
@@ -95,11 +97,11 @@ _STEP = METHODS["StepParameters"]
 
 @final
 class StepClient:
-    """Asks the owners of a distributed optimizer; every request leaves before an answer is read.
+    """Sends requests to the owners of a distributed optimizer, all before it reads the first reply.
 
     Args:
-        agent: Of this worker.
-        owners: The optimizer of each worker that has parameters.
+        agent: The agent of this worker.
+        owners: The optimizer of each owner.
     """
 
     def __init__(self, agent: Agent, owners: Mapping[str, RRef[OwnerOptimizer]]) -> None:
@@ -119,14 +121,14 @@ class StepClient:
         """Take one phase of a step on all owners.
 
         Args:
-            phase: Which.
-            number: Of the step.
-            context: Whose gradients are used.
-            options: Of each owner and group.
-            timeout_s: Of the round.
+            phase: The phase.
+            number: Number of the step.
+            context: The context whose gradients are used.
+            options: The options for each owner and group.
+            timeout_s: Timeout of the round.
 
         Returns:
-            The largest lead of this client over the slowest, and what went wrong by worker.
+            The largest lead of this client over the slowest, and the errors by worker.
         """
         caller = self._agent.caller
         deadline = caller.deadline(timeout_s)
@@ -163,18 +165,18 @@ class StepClient:
         return max(leads), errors
 
     def _ref(self, worker: str) -> value_pb2.RemoteRef | None:
-        """Return the optimizer of a worker as the wire names it; none is needed for our own."""
+        """Return the wire message of a worker's optimizer; None for this worker."""
         rref = self._owners[worker]
         if rref.is_owner():
             return None
-        used = rref._usable()  # says so if rpc was shut down
+        used = rref._usable()  # raises if rpc was shut down
         ref = self._refs.get(worker)
         if ref is None:
             ref = self._refs[worker] = used.proto()
         return ref
 
     def _take(self, response: pb.StepParametersResponse) -> int:
-        """Return the lead of an answer, or raise what it says."""
+        """Return the lead in a reply, or raise its error."""
         if response.HasField("error"):
             raise error_from_proto(response.error, self._agent.functions)
         return response.lead

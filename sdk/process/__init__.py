@@ -1,4 +1,4 @@
-"""What every gradmesh process shares: configuration, logs, metrics, signals, draining."""
+"""The base of every gradmesh process: configuration, logs, metrics, signals, draining."""
 
 from gradmesh.sdk.process.config import Sections as Sections
 from gradmesh.sdk.process.config import load as load

@@ -1,4 +1,4 @@
-"""Fault injection for tests: a process ends itself at a named point of its work.
+"""Fault injection for tests: a process kills itself at a named point of its work.
 
 Off unless `process.faults` is set, which no deployment does. A fault fires once, even if its
 process restarts: it leaves a mark file in a folder.

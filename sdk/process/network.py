@@ -1,4 +1,4 @@
-"""What a process needs to know of the network: addresses, certificates, tokens, lanes."""
+"""Network settings of a process: addresses, certificates, tokens, lanes."""
 
 import ipaddress
 import os

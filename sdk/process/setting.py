@@ -1,4 +1,4 @@
-"""Settings: documented fields of configuration sections, and what is wrong with them.
+"""Settings: documented fields of configuration sections, and the problems found in them.
 
 A section is a frozen dataclass whose fields are made by `setting`, so that the loader, the command
 line and the table in docs/operations.md all read the same declaration.
@@ -15,7 +15,7 @@ from gradmesh.base_error import GradmeshError
 @final
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with the configuration.
+    """One problem of the configuration.
 
     Attributes:
         key: The setting, as `section.key`, or the name of a file or variable.
@@ -87,11 +87,11 @@ class Section:
     flag_prefix: ClassVar[str] = ""
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong between the fields of this section, keyed by the field's name."""
+        """Yield conflicts between the fields of this section, keyed by the field's name."""
         return ()
 
     def problems_with(self, sections: "Sections") -> Iterable[Problem]:
-        """Yield what is wrong between this section and the others that were loaded with it."""
+        """Yield conflicts between this section and the others that were loaded with it."""
         return ()
 
 

@@ -31,11 +31,12 @@ class Agent:
         incarnation: Of this worker.
         functions: What others may call.
         dial: Makes channels.
-        rank: Its place among the workers, if it has one.
-        timeout_s: Of calls that set none.
-        threads: Calls that run at once before others stand in line.
+        rank: Rank of this worker, if it has one.
+        timeout_s: Default timeout of a call.
+        threads: Calls that run concurrently before others are queued.
         inline: Calls that may run on gRPC's own threads.
-        leave: Ends the node that the agent belongs to, within so many seconds; `close` by default.
+        leave: Ends the node that the agent belongs to, within the given seconds; `close` by
+            default.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Agent:
         self.collectives = CollectiveRegistry()
         self.leave: Callable[[float], None] = leave or (lambda grace_s: self.close())
         self.directory = WorkerDirectory(dial)
-        self.threads = ThreadPool("rpc-run", patient=threads)
+        self.threads = ThreadPool("rpc-run", max_queued=threads)
         self.control = RRefControl(self.directory, self.threads.run)
         self.outstanding = OutstandingCalls(self.me, self.directory, self.threads)
         self.caller = RpcCaller(
@@ -78,7 +79,7 @@ class Agent:
         """Find other workers through the coordinator from now on.
 
         Args:
-            coordinator: Knows the members.
+            coordinator: Lists the members.
         """
         self.directory.join(coordinator)
         self.control.start()
@@ -99,17 +100,17 @@ class Agent:
         """Return the channel to another worker, for rpcs of other services.
 
         Raises:
-            WorkerNotFound: Nobody of that name is there.
+            WorkerNotFound: No member has that name.
         """
         return self.directory.channel(worker, deadline)
 
     def suspect(self, worker: str) -> None:
-        """Look a worker up again before the next call to it: it did not answer."""
+        """Look up a worker again before the next call to it: it did not respond."""
         self.directory.suspect(worker)
 
     def debug_info(self) -> dict[str, int]:
-        """Return what is under way, in figures."""
-        threads, idle = self.threads.figures()
+        """Return counters of calls, threads and references in progress."""
+        threads, idle = self.threads.counts()
         return {
             "agent.thread_pool_size": threads,
             "agent.num_idle_threads": idle,

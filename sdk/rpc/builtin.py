@@ -1,4 +1,4 @@
-"""What every worker can be asked without anybody having registered it."""
+"""Functions that every worker serves without registration by a user."""
 
 from typing import Any
 
@@ -16,19 +16,19 @@ BACKWARD = "gradmesh.rref.backward"
 
 @async_execution
 def _gather(names: list[str], count: int, who: str, value: Any, timeout_s: float) -> Future[Any]:
-    """Enter a value into a meeting that this worker keeps the table of."""
+    """Add a value to an all-gather that this worker coordinates."""
     return current_agent().collectives.arrive(names, count, who, value, timeout_s)
 
 
 def _backward(rref: RRef[Any], context: tuple[str, int, int], retain_graph: bool) -> None:
-    """Run a backward pass from a value that this worker keeps."""
+    """Run a backward pass from a value that this worker owns."""
     worker, incarnation, counter = context
     where = context_pb2.ContextId(worker=worker, incarnation=incarnation, counter=counter)
     run_backward(rref.local_value(), where, retain_graph)
 
 
 def register() -> None:
-    """Let peers call what every worker has; again is no error."""
+    """Register these functions for peers; idempotent."""
     REGISTRY.register(GATHER, _gather)
     REGISTRY.register(BACKWARD, _backward)
     REGISTRY.register("gradmesh.Tensor", Tensor)

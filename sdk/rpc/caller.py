@@ -185,9 +185,9 @@ class RpcCaller:
 
     def _send(self, call: RpcCall[Any], rpc: str, request: Body) -> None:
         channel = self.directory.channel(call.worker, call.deadline)
-        self._harvest.make_room(call.worker)
+        self._harvest.free_connections(call.worker)
         call.sent(channel.start(METHODS[rpc], request, call.deadline))
-        self._harvest.sown(call)
+        self._harvest.add(call)
 
     def _read(self, reply: Reply, worker: str, deadline: Deadline) -> Any:
         """Return the result in an answer.

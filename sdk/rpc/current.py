@@ -1,4 +1,4 @@
-"""Which agent the code of this process speaks through, and how deep in calls it is."""
+"""The agent that the code of this process uses, and the nesting depth of its calls."""
 
 import contextvars
 import threading
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class RpcNotRunning(RuntimeError, GradmeshError):
-    """The process takes no part in rpc: not yet, not any more, or twice."""
+    """Rpc is not initialized in this process, was shut down, or is initialized twice."""
 
 
 class RefLeak(RuntimeError, GradmeshError):
-    """References were left at the end of a process that was told not to leave any."""
+    """References were left at shutdown although `strict_refs` forbids it."""
 
 
 _lock = threading.Lock()  # guards _process_agent
@@ -29,10 +29,10 @@ _process_agent: "Agent | None" = None
 here: contextvars.ContextVar["Agent | None"] = contextvars.ContextVar(
     "gradmesh_agent", default=None
 )
-"""The agent that runs the function of this thread; where there is none, the process's."""
+"""The agent whose call this thread runs; unset outside calls, where the process's agent is used."""
 
 depth: contextvars.ContextVar[int] = contextvars.ContextVar("gradmesh_depth", default=0)
-"""How many calls wait for what this thread does."""
+"""Number of nested calls that wait for this thread."""
 
 
 def current_agent() -> "Agent":
@@ -48,7 +48,7 @@ def current_agent() -> "Agent":
 
 
 def install(agent: "Agent") -> None:
-    """Make an agent the process's.
+    """Set the agent of the process.
 
     Raises:
         RpcNotRunning: There is one already.
@@ -63,7 +63,7 @@ def install(agent: "Agent") -> None:
 
 
 def uninstall(agent: "Agent") -> None:
-    """Take an agent back, if it is the process's."""
+    """Unset the agent of the process, if it is this one."""
     global _process_agent
     with _lock:
         if _process_agent is agent:
@@ -76,7 +76,7 @@ _collected: contextvars.ContextVar[list[Future[Any]] | None] = contextvars.Conte
 
 
 def collect(future: Future[T]) -> Future[T]:
-    """Note a call for the block that it was begun in, if there is one."""
+    """Add a call to the `call_group` block that it was started in, if any."""
     futures = _collected.get()
     if futures is not None:
         futures.append(future)
@@ -85,10 +85,10 @@ def collect(future: Future[T]) -> Future[T]:
 
 @contextmanager
 def call_group() -> Iterator[list[Future[Any]]]:
-    """Wait at the end of the block for every `rpc_async` and `remote` of it, also after an error.
+    """Wait at the end of the block for all its `rpc_async` and `remote` calls, also after an error.
 
     Raises:
-        Exception: What went wrong with the first call that failed, unless the block itself raised.
+        Exception: The error of the first call that failed, unless the block itself raised.
     """
     futures: list[Future[Any]] = []
     before = _collected.set(futures)

@@ -1,4 +1,4 @@
-"""The other workers: who they are, where they are, and a channel to each."""
+"""The directory of workers: names, ranks, addresses, and a channel to each."""
 
 import threading
 from collections.abc import Callable
@@ -14,21 +14,22 @@ Dial: TypeAlias = Callable[[str, str], Channel]
 """Makes a channel from an address and a name."""
 
 To: TypeAlias = str | int | WorkerInfo
-"""A worker by name, by rank, or as it is known."""
+"""A worker by name, by rank, or as a WorkerInfo."""
 
 
 class StatusSource(Protocol):
-    """Whoever can be asked who is there: the coordinator."""
+    """The source of the member list: the coordinator."""
 
     def get_status(self, deadline: Deadline) -> status_pb2.GetStatusResponse:
-        """Read everything at a glance."""
+        """Return the status of the cluster."""
 
 
 @final
 class WorkerDirectory:
-    """All workers of the mesh, as one of them sees them.
+    """All workers of the mesh, as seen from this one.
 
-    Asked for once and remembered; asked for again when a name is unknown or nobody answers there.
+    The member list is cached. It is fetched again when a name is unknown or a worker does not
+    respond.
 
     Args:
         dial: Makes a channel.
@@ -47,14 +48,14 @@ class WorkerDirectory:
         self._closed = False
 
     def join(self, coordinator: StatusSource) -> None:
-        """Begin to ask the coordinator."""
+        """Use a coordinator as the source from now on."""
         self._coordinator = coordinator
 
     def refresh(self, deadline: Deadline) -> dict[str, membership_pb2.Member]:
-        """Ask who is there; return the members by name.
+        """Fetch the member list; return the members by name.
 
         Raises:
-            Unreachable: There is nobody to ask.
+            Unreachable: This worker has not joined a mesh.
         """
         if self._coordinator is None:
             raise Unreachable("this worker has not joined a mesh yet")
@@ -79,8 +80,8 @@ class WorkerDirectory:
         """Return a worker.
 
         Raises:
-            WorkerNotFound: Nobody of that name or rank is there.
-            InvalidRequest: That is no name and no rank.
+            WorkerNotFound: No member has that name or rank.
+            InvalidRequest: `to` is neither a name nor a rank.
         """
         found = self._known(to)
         if found is None:
@@ -112,11 +113,11 @@ class WorkerDirectory:
         return None if member is None or not member.address else info_of(member)
 
     def known(self, name: str) -> WorkerId:
-        """Return a worker as far as it is known, without asking anybody."""
+        """Return a worker from the cached member list, without a request."""
         return self._workers.get(name) or WorkerId(name, 0)
 
     def infos(self, deadline: Deadline) -> list[WorkerInfo]:
-        """Return everybody who can be called, by name."""
+        """Return all workers that can be called, sorted by name."""
         members = self.refresh(deadline)
         return [info_of(m) for _, m in sorted(members.items()) if m.address]
 
@@ -124,7 +125,7 @@ class WorkerDirectory:
         """Return the channel to a worker.
 
         Raises:
-            WorkerNotFound: Nobody of that name is there.
+            WorkerNotFound: No member has that name.
             Unreachable: This worker has left.
         """
         channel = self._channels.get(worker)
@@ -143,13 +144,13 @@ class WorkerDirectory:
         return channel
 
     def is_gone(self, worker: WorkerId, deadline: Deadline) -> bool:
-        """Tell whether a process was a member and is none any more, asking the coordinator."""
+        """Return whether a process was a member and no longer is; asks the coordinator."""
         return self.is_lost(worker, self.refresh(deadline))
 
     def is_lost(self, worker: WorkerId, members: dict[str, membership_pb2.Member]) -> bool:
-        """Tell whether a process was a member and is not among these.
+        """Return whether a process was a member and is not in `members`.
 
-        A caller that never was one has no lease, so nothing says that it is gone.
+        A caller that never was a member has no lease, so its loss cannot be detected.
         """
         member = members.get(worker.name)
         if member is not None and worker.incarnation in (0, member.incarnation):
@@ -161,7 +162,7 @@ class WorkerDirectory:
             )
 
     def was_there(self, to: To) -> bool:
-        """Tell whether a worker of that name or rank has been seen as a member."""
+        """Return whether a worker of that name or rank was in a fetched member list."""
         name = to.name if isinstance(to, WorkerInfo) else to
         with self._lock:
             if isinstance(name, int):
@@ -169,7 +170,7 @@ class WorkerDirectory:
             return any(once.name == name for once in self._once)
 
     def suspect(self, worker: str) -> None:
-        """Ask about a worker anew before the next call to it: it did not answer."""
+        """Look up a worker again before the next call to it: it did not respond."""
         with self._lock:
             self._suspects.add(worker)
 
@@ -183,6 +184,6 @@ class WorkerDirectory:
 
 
 def info_of(member: membership_pb2.Member) -> WorkerInfo:
-    """Return who a member is."""
+    """Return a member as a WorkerInfo."""
     rank = member.rank if member.HasField("rank") else None
     return WorkerInfo(member.name, rank, member.incarnation)

@@ -1,8 +1,8 @@
-"""Registered functions, run for callers.
+"""Execution of registered functions for callers.
 
-A call runs on the thread that brought it while there are enough of those. Beyond that it moves to
-a thread of our own and is answered later, so that there is always one left for the small messages
-that calls under way need; a call that others wait for never stands in line.
+A call runs on the thread that received it while enough of those are free. Otherwise it moves to a
+thread of our own and its reply is deferred, so that one receiving thread is always left for the
+small messages that calls in progress need. A call that other calls wait for is never queued.
 """
 
 import threading
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gradmesh.sdk.rpc.agent import Agent
 
 MAX_DEPTH = 128
-"""How many calls may wait for one another."""
+"""Maximum nesting depth of calls that wait for one another."""
 
 R = TypeVar("R", pb.CallRequest, pb.CreateRefRequest)
 Request: TypeAlias = pb.CallRequest | pb.CreateRefRequest
@@ -49,11 +49,11 @@ class CallExecutor:
     Args:
         me: This worker.
         functions: What may be called.
-        exchange: References that come and go.
-        threads: For what leaves the thread that brought it.
-        answers: What is owed to callers.
-        inline: How many calls may run on the threads that gRPC brings them on.
-        agent: What functions call others through.
+        exchange: References in messages.
+        threads: Runs calls that leave the thread that received them.
+        answers: The deferred replies.
+        inline: How many calls may run on gRPC's own threads.
+        agent: The agent that the functions use for calls of their own.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class CallExecutor:
     def answer(
         self, message: Asking, call: Call, work: Callable[[], Reply | Future[Reply]]
     ) -> Reply:
-        """Do some work for a caller; return the answer, or word that it comes later.
+        """Run work for a caller; return the reply, or one that says that the reply is deferred.
 
         Raises:
             MeshError: The work was refused.
         """
         caller = caller_of(message) if self._agent.joined else None
         done: Reply | Future[Reply]
-        # A lane has a thread of its own for each call it carries.
+        # A lane has one thread per connection, so its thread may block.
         if call.borrowed or caller is None:
             done = work()
         elif self._inline.acquire(blocking=False):
@@ -113,9 +113,9 @@ class CallExecutor:
         call: Call,
         work: Callable[[R, list[Array], Call], Reply | Future[Reply]],
     ) -> Callable[[], Reply | Future[Reply]]:
-        """Return work on a request that begins when the object of its method is made.
+        """Return work on a request that starts once the target object exists.
 
-        No thread waits for that: it might be the one that the object's own creation needs.
+        No thread blocks on that: the object's creation might need this very thread.
         """
         message, arrays = request.message, request.arrays
         made = self._awaited(message)
@@ -141,7 +141,7 @@ class CallExecutor:
         return later
 
     def _awaited(self, message: Request) -> Future[Any] | None:
-        """Return the outcome of the object whose method is called, if it is not there yet."""
+        """Return the future of the object whose method is called, if it is not created yet."""
         if not message.HasField("target") or message.target.owner != self._me.name:
             return None
         self._rrefs.check_incarnation(message.target)
@@ -149,19 +149,19 @@ class CallExecutor:
         return None if outcome.done() else outcome
 
     def _elsewhere(self, work: Callable[[], Reply | Future[Reply]], depth: int) -> Future[Reply]:
-        """Do the work on another thread; at once if somebody waits for it."""
+        """Run the work on another thread; not queued if another call waits for it."""
         later: Future[Reply] = Future()
         task = self._task(work, later)
         if depth:
             self._threads.run(task)
         else:
-            self._threads.stand_in_line(task)
+            self._threads.enqueue(task)
         return later
 
     def _task(
         self, work: Callable[[], Reply | Future[Reply]], later: Future[Reply]
     ) -> Callable[[], None]:
-        """Return work whose answer settles a future."""
+        """Return a task that completes a future with the reply of the work."""
 
         def task() -> None:
             try:
@@ -182,7 +182,7 @@ class CallExecutor:
     def call(
         self, message: pb.CallRequest, arrays: list[Array], call: Call
     ) -> Reply | Future[Reply]:
-        """Run the function of a request; return its answer, or the future of it."""
+        """Run the function of a request; return its reply, or the future of it."""
         outcome = self.run(message, arrays, call)
         if isinstance(outcome, Future):
             return outcome.then(lambda done: self.reply(done, message, message.function))
@@ -192,8 +192,8 @@ class CallExecutor:
         """Run the function of a request.
 
         Returns:
-            The answer; or, for functions that answer later and for values that stay, the future of
-            what it returned or raised.
+            The reply; for async_execution and for values that stay on this worker, the future of
+            what the function returned or raised.
 
         Raises:
             MeshError: The request was refused; the function did not run.
@@ -256,7 +256,7 @@ class CallExecutor:
                         f"{type(result).__name__}"
                     )
                 return result
-        # Errors of the catalogue too: raised here they would tell the caller's retry loop that
+        # Errors of the catalogue, too: raised here, they would signal the caller's retry loop that
         # this worker did not act.
         except (Exception, SystemExit) as error:
             if not stays:
@@ -273,7 +273,7 @@ class CallExecutor:
     def reply(
         self, done: Future[Any], message: pb.CallRequest | pb.FetchRefRequest, name: str
     ) -> Reply:
-        """Return the answer made of a result that is there."""
+        """Return the reply for a completed result."""
         error = done.exception()
         if error is not None:
             return Reply(error=self.error(error, name))
@@ -303,7 +303,7 @@ class CallExecutor:
             return self._changed.wait_for(lambda: not self.active, deadline.remaining_s())
 
     def error(self, error: BaseException, name: str) -> pb.RemoteError:
-        """Return what a caller gets to know of a function that failed."""
+        """Return the error that the caller of a failed function receives."""
         return error_to_proto(error, name, self._me.name, self._functions)
 
 

@@ -19,7 +19,7 @@ class WorkerId(NamedTuple):
     incarnation: int = 0
 
     def proto(self) -> worker_pb2.WorkerId:
-        """Return it as the wire carries it."""
+        """Return the wire message."""
         return worker_pb2.WorkerId(name=self.name, incarnation=self.incarnation)
 
 
@@ -42,7 +42,7 @@ class GlobalId(NamedTuple):
 
 @final
 class IdCounter:
-    """Names that nothing had before: a worker counts its values and references together.
+    """Unique names: a worker numbers its values and references with one counter.
 
     Args:
         me: The worker.
@@ -58,7 +58,7 @@ class IdCounter:
 
 
 def worker_of(proto: worker_pb2.WorkerId) -> WorkerId:
-    """Return a worker that arrived."""
+    """Return a worker from its wire message."""
     return WorkerId(proto.name, proto.incarnation)
 
 
@@ -68,7 +68,7 @@ def key_of(ref: value_pb2.RemoteRef) -> GlobalId:
 
 
 def fork_of(ref: value_pb2.RemoteRef) -> GlobalId:
-    """Return the name of a reference; the creator's own has the value's."""
+    """Return the name of a reference; the creator's own reference has the name of the value."""
     return fork_key(ref.fork) if ref.HasField("fork") else key_of(ref)
 
 
@@ -78,7 +78,7 @@ def fork_key(fork: value_pb2.ForkId) -> GlobalId:
 
 
 def fork_proto(fork: GlobalId) -> value_pb2.ForkId:
-    """Return the name of a reference as the wire carries it."""
+    """Return the name of a reference as a wire message."""
     worker = worker_pb2.WorkerId(name=fork.worker, incarnation=fork.incarnation)
     return value_pb2.ForkId(worker=worker, counter=fork.counter)
 
@@ -86,11 +86,11 @@ def fork_proto(fork: GlobalId) -> value_pb2.ForkId:
 @final
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One process.
+    """Name, rank and incarnation of a worker.
 
     Args:
         name: Unique in the mesh.
-        rank: Its place among the workers, if it has one.
+        rank: Its rank among the workers, if it has one.
         incarnation: Distinguishes it from a former process of the name.
     """
 
@@ -100,5 +100,5 @@ class WorkerInfo:
 
     @property
     def id(self) -> int | None:
-        """The rank, by the name other systems have for it."""
+        """The rank, under PyTorch's name for it."""
         return self.rank

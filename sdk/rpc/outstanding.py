@@ -1,4 +1,4 @@
-"""The calls that this worker has made and that are not answered yet."""
+"""The calls of this worker that have no reply yet."""
 
 import functools
 import threading
@@ -18,21 +18,21 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 T = TypeVar("T")
 
-# How often workers that owe us an answer are asked whether they still know.
+# Interval at which workers are asked whether they still track the deferred calls.
 _CHECK_S = 1.0
 _CHECK_TIMEOUT_S = 5.0
 
-# How often, at the end, calls without a reader are searched for, and how many threads read those
-# that are answered.
+# At shutdown: interval of the search for calls that no thread reads, and the number of threads that
+# read their replies.
 _KEEP_S = 0.05
 _KEEPERS = 16
 
-# How many calls a message names.
+# Number of calls that an error message lists.
 _NAMED = 5
 
 
 class TaskRunner(Protocol):
-    """Whoever has threads."""
+    """Runs tasks on threads."""
 
     def run(self, task: Task) -> None:
         """Run a task on a thread of its own."""
@@ -40,7 +40,7 @@ class TaskRunner(Protocol):
 
 @final
 class OutstandingCalls:
-    """All calls of this worker.
+    """All calls of this worker that are in progress.
 
     Args:
         me: The worker.
@@ -53,8 +53,8 @@ class OutstandingCalls:
         self._directory = directory
         self.run = threads.run
         self.suspect = directory.suspect
-        # Guards all below. Reentrant: the garbage collector may abandon a call in the middle of
-        # something.
+        # Guards all below. Reentrant: the garbage collector may abandon a call while the lock is
+        # held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._count = 0
@@ -73,7 +73,7 @@ class OutstandingCalls:
         read: Callable[[Reply], T],
         over: Callable[[bool], None],
     ) -> RpcCall[T]:
-        """Note a call that is about to be made."""
+        """Register a call that is about to be sent."""
         with self._lock:
             if self._closed:
                 raise Unreachable("rpc was shut down; no call can be made", worker=worker)
@@ -82,8 +82,8 @@ class OutstandingCalls:
             self._calls[call.call_id] = call
         return call
 
-    def forget(self, call: RpcCall[Any]) -> None:
-        """Hear that a call has ended."""
+    def remove(self, call: RpcCall[Any]) -> None:
+        """Remove a call that has ended."""
         with self._lock:
             self._calls.pop(call.call_id, None)
             if self._deferred:
@@ -92,7 +92,7 @@ class OutstandingCalls:
                 self._changed.notify_all()
 
     def expect(self, ready: Callable[[], None]) -> CompletionTask:
-        """Have `wait_idle` wait, from now on, until `ready` was called by what is returned."""
+        """Return a task that calls `ready`; `wait_idle` waits for it from now on."""
         reaction = CompletionTask(ready, self._ended)
         with self._lock:
             self._reactions.add(reaction)
@@ -104,10 +104,10 @@ class OutstandingCalls:
             self._changed.notify_all()
 
     def start(self, task: Task, reaction: CompletionTask) -> None:
-        """Run a task, which leads to a reaction, on a thread of its own.
+        """Run a task that schedules a reaction on a thread of its own.
 
         Raises:
-            Overloaded: There are too many threads; the reaction is not expected any more.
+            Overloaded: There are too many threads; `wait_idle` no longer waits for the reaction.
         """
         try:
             self.run(task)
@@ -116,14 +116,14 @@ class OutstandingCalls:
             raise
 
     def react(self, reaction: CompletionTask) -> None:
-        """Run a reaction on a thread of its own; here, if there are too many."""
+        """Run a reaction on a thread of its own; on the calling thread if there are too many."""
         try:
             self.run(reaction)
         except Overloaded:
             reaction()
 
     def deliver(self, frame: Frame[pb.DeliverRequest]) -> bool:
-        """Take a deferred answer; return whether anybody waits for it."""
+        """Accept a deferred reply; return whether a call still waits for it."""
         call = self._calls.get(frame.message.call_id)
         if call is None or frame.message.caller.incarnation != self._me.incarnation:
             return False
@@ -131,7 +131,7 @@ class OutstandingCalls:
         return True
 
     def watch(self, call: RpcCall[Any]) -> None:
-        """Look after a call whose answer comes later."""
+        """Monitor a call whose reply is deferred."""
         with self._lock:
             if call.call_id not in self._calls:
                 return
@@ -163,7 +163,7 @@ class OutstandingCalls:
             missed = now_missed
 
     def _check(self, worker: str, calls: list[RpcCall[Any]], missed: set[int]) -> set[int]:
-        """Ask a worker whether it still knows our calls; return those it does not."""
+        """Ask a worker whether it still tracks our calls; return those it has lost."""
         request = pb.CheckCallsRequest(
             caller=self._me.proto(), call_ids=[call.call_id for call in calls]
         )
@@ -172,7 +172,7 @@ class OutstandingCalls:
             channel = self._directory.channel(worker, deadline)
             unknown = set(channel.call(METHODS["CheckCalls"], request, deadline).unknown_ids)
         except DeadlineExceeded:
-            return set()  # busy; the next round will tell
+            return set()  # busy; the next round decides
         except MeshError as error:
             for call in calls:
                 call.fail(
@@ -189,9 +189,9 @@ class OutstandingCalls:
         return unknown
 
     def drain(self, deadline: Deadline) -> bool:
-        """Wait until every call was answered, whether or not its result is ever asked for.
+        """Wait until every call has a reply, whether or not its result is ever read.
 
-        Results stay with their futures. So do those of calls that begin meanwhile, unless their
+        Results stay in their futures, also those of calls that begin meanwhile, unless their
         callers read them at once, as most do.
         """
         while True:
@@ -202,13 +202,13 @@ class OutstandingCalls:
                 return False
 
     def _keep_all(self) -> None:
-        """Have the answers read that no thread has asked for."""
+        """Read the replies that no thread waits for."""
         with self._lock:
             calls = [call for call in self._calls.values() if not call.is_kept]
             answered = deque(call for call in calls if call.is_answered)
             more = min(len(answered), _KEEPERS - self._keepers)
-        # Not on this thread, which has a deadline: an answer may refer to values of a worker that
-        # must be told, and is slow.
+        # Not on this thread, which has a deadline: a reply may contain references whose owners must
+        # be notified first, and an owner may be slow.
         for _ in range(more):
             try:
                 self.run(functools.partial(self._keep_answered, answered))
@@ -231,18 +231,18 @@ class OutstandingCalls:
                 self._keepers -= 1
 
     def wait_idle(self, deadline: Deadline) -> bool:
-        """Wait until every call has ended: it was answered, the answer read, callbacks called."""
+        """Wait until every call has ended: its reply was read and its callbacks have run."""
         me = threading.get_ident()  # a callback may end the worker
 
         def idle() -> bool:
-            # A copy, made at once: the garbage collector may add to it in the middle of a loop.
+            # Iterate over a copy: the garbage collector may add entries during the loop.
             return not self._calls and all(r.thread == me for r in self._reactions.copy())
 
         with self._lock:
             return self._changed.wait_for(idle, deadline.remaining_s())
 
     def under_way(self) -> str:
-        """Return what `drain` waits for, for messages."""
+        """Describe what `drain` waits for, for error messages."""
         with self._lock:
             calls = [f"{call.what} on {call.worker}" for call in self._calls.values()]
         if not calls:
@@ -262,7 +262,7 @@ class OutstandingCalls:
         return len(self._calls)
 
     def close(self) -> None:
-        """Fail whatever is left; may be called twice."""
+        """Fail the remaining calls; may be called twice."""
         with self._lock:
             self._closed = True
             left = list(self._calls.values())

@@ -1,7 +1,7 @@
-"""What calls tell distributed autograd, and what it tells them.
+"""The interface between calls and distributed autograd.
 
-The layer that sends and receives user values knows no graph. It reports each message here, in a
-fixed order, and carries a note of the recorder's to the other side:
+The layer that sends and receives user values does not depend on autograd graphs. It reports each
+message here, in a fixed order, and carries the recorder's note to the other side:
 
     caller                                     callee
     outgoing(tensors, "b", forced=True)
@@ -27,56 +27,57 @@ from gradmesh.protos.errors import InvalidRequest
 
 
 class Recorder(Protocol):
-    """Sees every message with user values; the one of a process is set by `install`."""
+    """Records every message with user values; `install` sets the recorder of a process."""
 
     def outgoing(
         self, tensors: Sequence[Tensor], worker: str, *, forced: bool
     ) -> AutogradNote | None:
-        """Note a message that is about to be sent, on the thread that sends it.
+        """Record a message that is about to be sent, on the thread that sends it.
 
-        Called before the message is encoded; a message that is then not sent, or whose call fails,
-        leaves a send that nobody answers.
+        Called before the message is encoded. If the message is not sent after all, or its call
+        fails, its send record gets no gradients.
 
         Args:
             tensors: All tensors of the message, in order, whether they require gradients or not.
-            worker: Who gets it.
-            forced: Whether the context travels though no tensor requires gradients, as the reply
-                may have some: true for calls, creations and fetches, false for replies.
+            worker: The receiver.
+            forced: Whether to send the context even if no tensor requires gradients, since tensors
+                of the reply may: True for calls, creations and fetches, False for replies.
 
         Returns:
-            What travels with the message: None outside of a context, and for a reply without
+            The note to send with the message; None outside of a context, and for a reply without
             tensors that require gradients.
 
         Raises:
-            MeshError: The context of this thread is over; nothing is sent then.
+            MeshError: The context of this thread was released; nothing is sent then.
         """
 
     def incoming(self, note: AutogradNote, tensors: Sequence[Tensor], worker: str) -> None:
-        """Note a message that arrived with a note, before anybody sees its values.
+        """Record a received message that carries a note, before user code reads its values.
 
-        Tensors that require gradients get, in place, a node that sends their gradients back. For
-        a request this runs inside `handling(note)`. For a reply it runs on whichever thread takes
-        it, which need not be the one that called, nor be in the context: the note says which.
+        Attach to tensors that require gradients, in place, a node that sends their gradients back.
+        For a request this runs inside `handling(note)`. For a reply it runs on the thread that
+        reads it, which need not be the calling one nor work in the context: the note names the
+        context.
 
         Args:
-            note: What `outgoing` returned there.
+            note: The result of `outgoing` on the sender.
             tensors: All tensors of the message in the sender's order: leaves with the sender's
-                `requires_grad`, not yet seen by anybody.
-            worker: Who sent it.
+                `requires_grad`, not used by any op yet.
+            worker: The sender.
 
         Raises:
-            MeshError: The context was released. It becomes the error of the call.
+            MeshError: The context was released; the call fails with this error.
         """
 
     def handling(self, note: AutogradNote) -> AbstractContextManager[object]:
-        """Work in the context of a request that arrived; leaving restores what was before.
+        """Work in the context of a received request; leaving restores the previous one.
 
         Entered on the thread that runs the function, and again, on any thread, to send the reply of
         a function that answered with a future. Callbacks of futures run in the contextvars of the
         code that added them, so they need no entering.
 
         Raises:
-            MeshError: The context was released. It becomes the answer to the request.
+            MeshError: The context was released; the request is answered with this error.
         """
 
     def backward(self, root: Tensor, context: ContextId | None, retain_graph: bool) -> None:
@@ -89,12 +90,12 @@ class Recorder(Protocol):
         """
 
     def counters(self) -> Mapping[str, int]:
-        """Return figures for `debug_info`, e.g. {"num_autograd_contexts": 0}."""
+        """Return counters for `debug_info`, e.g. {"num_autograd_contexts": 0}."""
 
 
 @final
 class NullRecorder:
-    """Records nothing: tensors travel by value and no gradient comes back."""
+    """Records nothing: tensors are sent by value and no gradient is sent back."""
 
     def outgoing(
         self, tensors: Sequence[Tensor], worker: str, *, forced: bool
@@ -110,10 +111,10 @@ class NullRecorder:
         return nullcontext()
 
     def backward(self, root: Tensor, context: ContextId | None, retain_graph: bool) -> None:
-        """Run a local backward.
+        """Run a local backward pass.
 
         Raises:
-            InvalidRequest: A context is asked for.
+            InvalidRequest: A context was given.
         """
         if context is not None:
             raise InvalidRequest("this process keeps no contexts of distributed autograd")
@@ -128,7 +129,7 @@ _installed: Recorder = NullRecorder()
 
 
 def install(recorder: Recorder) -> None:
-    """Let a recorder see the messages of this process from now on."""
+    """Set the recorder of this process."""
     global _installed
     _installed = recorder
 

@@ -1,6 +1,6 @@
-"""What peers may call, by name: functions, classes and their methods. Nothing else can be called.
+"""The registry of functions, classes and methods that peers may call, by name.
 
-A function is called by the name it was registered under, on both ends: code never travels.
+Nothing else can be called. Both ends use the registered name: code is never sent.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ class Registry:
         """Let peers call a function, or make objects of a class and call their public methods.
 
         Raises:
-            InvalidRequest: The name is none, or belongs to another function.
+            InvalidRequest: The name is invalid, or belongs to another function.
         """
         check_name("function", name)
         held = self._functions.get(name)
         if held is not None and held is not function:
             raise InvalidRequest(
-                f"two functions want to be called {name!r}; give one another name", name=name
+                f"two functions are registered as {name!r}; give one another name", name=name
             )
         self._functions[name] = function
         self._names.setdefault(function, name)
@@ -45,18 +45,18 @@ class Registry:
         """Let an exception keep its type on the way to a caller.
 
         Raises:
-            InvalidRequest: The name is none, or belongs to another class.
+            InvalidRequest: The name is invalid, or belongs to another class.
         """
         check_name("exception", name)
         if self._exceptions.setdefault(name, cls) is not cls:
-            raise InvalidRequest(f"two exceptions want to be called {name!r}", name=name)
+            raise InvalidRequest(f"two exceptions are registered as {name!r}", name=name)
         self._exception_names.setdefault(cls, name)
 
     def find(self, name: str, worker: str) -> Callable[..., Any]:
         """Return a function; `Class.method` finds static and class methods of registered classes.
 
         Raises:
-            FunctionNotFound: Nobody registered it here.
+            FunctionNotFound: It is not registered here.
         """
         found = self._functions.get(name)
         if found is not None:
@@ -68,7 +68,7 @@ class Registry:
             return bound
         raise FunctionNotFound(
             f"{worker} has no function {name!r}; decorate it with @gm.rpc.register and import its "
-            "module there: code does not travel",
+            "module there: code is not sent",
             function=name,
             worker=worker,
         )
@@ -91,7 +91,7 @@ class Registry:
         return bound
 
     def methods(self, cls: type) -> frozenset[str]:
-        """Return the names of the methods that peers may call; none if it is not registered."""
+        """Return the names of the methods that peers may call; empty if not registered."""
         known = self._methods.get(cls)
         if known is None:
             if cls not in self._names:
@@ -101,7 +101,7 @@ class Registry:
         return known
 
     def name_of(self, function: Callable[..., Any] | str) -> str:
-        """Return the name under which peers know a function.
+        """Return the name that peers call a function by.
 
         Raises:
             InvalidRequest: It is not registered here.
@@ -117,7 +117,7 @@ class Registry:
         owner = getattr(function, "__self__", None)
         if isinstance(owner, type) and owner in self._names:
             return f"{self._names[owner]}.{function.__name__}"
-        # A static method does not know its class.
+        # A static method has no reference to its class.
         method = getattr(function, "__name__", "")
         for cls, held in self._names.items():
             if isinstance(cls, type) and getattr(cls, method, None) is function:
@@ -148,7 +148,7 @@ def _is_method(cls: type, name: str) -> bool:
 
 
 REGISTRY = Registry()
-"""What `register` fills; a process serves it."""
+"""The registry that `register` adds to, and that a process serves by default."""
 
 
 @overload
@@ -156,10 +156,11 @@ def register(function: F, /) -> F: ...
 @overload
 def register(*, name: str) -> Callable[[F], F]: ...
 def register(function: F | None = None, /, *, name: str | None = None) -> F | Callable[[F], F]:
-    """Let other workers call a function or a class: `@gm.rpc.register`, or with `(name="…")`.
+    """Register a function or class for calls from other workers; a decorator.
 
-    Of a class, they may make objects, call static and class methods, and call the public methods of
-    objects they have a reference to.
+    Use it as `@gm.rpc.register` or `@gm.rpc.register(name="…")`. Of a class, other workers may
+    create objects, call static and class methods, and call public methods of objects that they hold
+    a reference to.
 
     Args:
         function: The function or class.
@@ -178,10 +179,10 @@ def register_exception(cls: E, /) -> E: ...
 @overload
 def register_exception(*, name: str) -> Callable[[E], E]: ...
 def register_exception(cls: E | None = None, /, *, name: str | None = None) -> E | Callable[[E], E]:
-    """Let an exception keep its type on the way to a caller; it is made from one text there.
+    """Register an exception class, so that callers receive the same type; a decorator.
 
     Args:
-        cls: The exception's class.
+        cls: The exception class; created from one text at the caller.
         name: Its name on both ends; by default its module and qualified name.
     """
 
@@ -193,9 +194,10 @@ def register_exception(cls: E | None = None, /, *, name: str | None = None) -> E
 
 
 def async_execution(function: F) -> F:
-    """Mark a function that returns a Future: its caller gets the future's result, when it is there.
+    """Mark a function that returns a Future: its caller gets the future's result. A decorator.
 
-    No thread waits meanwhile. Below `@gm.rpc.register`, `@staticmethod` and `@classmethod`:
+    No thread blocks on the future. Apply it below `@gm.rpc.register`, `@staticmethod` and
+    `@classmethod`:
 
         @gm.rpc.register
         @gm.rpc.async_execution
@@ -211,5 +213,5 @@ def async_execution(function: F) -> F:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Tell whether a function answers with a future."""
+    """Return whether a function is marked with `async_execution`."""
     return bool(getattr(function, _ASYNC, False))

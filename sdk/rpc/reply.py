@@ -1,4 +1,4 @@
-"""The answer to a call, before it is put into the response of one rpc or another."""
+"""The reply to a call, independent of the rpc whose response carries it."""
 
 import builtins
 import threading
@@ -20,25 +20,25 @@ from gradmesh.sdk.rpc.rref.control import RRefControl
 from gradmesh.sdk.rpc.threads import Task
 from gradmesh.sdk.transport.deadline import Deadline
 
-# A long chain of nested calls would bring the traceback of each.
+# A long chain of nested calls would include the traceback of each.
 _MAX_TEXT = 64 * 2**10
 
-# Raised where they would be taken for something else: the end of a loop, of a generator.
+# Raising these at the caller would change control flow: the end of a loop or generator.
 _MISLEADING = {"StopIteration", "StopAsyncIteration", "GeneratorExit"}
 
 
 @dataclass(slots=True, eq=False)
 class Reply:
-    """What a function returned or raised, or what a kept value is.
+    """The outcome of a function, or the type of an owned value.
 
     Args:
         result: The value.
         arrays: Its arrays.
-        note: Of distributed autograd.
-        error: What was raised.
-        type: Class of a kept value.
+        note: The note of distributed autograd.
+        error: The error that was raised.
+        type: Class name of an owned value.
         methods: Its methods.
-        deferred: Whether the answer comes later.
+        deferred: Whether the reply follows later.
     """
 
     result: Value | None = None
@@ -87,11 +87,11 @@ class Reply:
 
 
 DEFERRED = Reply(deferred=True)
-"""Says that the answer comes later."""
+"""The reply that announces a deferred one."""
 
 
 def reply_of(body: Any) -> Reply:
-    """Return the answer in a response, or in the request of Deliver."""
+    """Return the reply in a response, or in the request of Deliver."""
     arrays: list[Array] = []
     if isinstance(body, Frame):
         body, arrays = body.message, body.arrays
@@ -121,9 +121,9 @@ def reply_of(body: Any) -> Reply:
 def error_to_proto(
     error: BaseException, function: str, worker: str, functions: Registry
 ) -> pb.RemoteError:
-    """Return an exception as the wire carries it.
+    """Return an exception as a wire message.
 
-    Whoever registered the function is the caller's colleague: the traceback may leave.
+    Registered functions belong to the same application as the caller, so the traceback is sent.
     """
     metadata: dict[str, str] = {}
     if isinstance(error, MeshError):
@@ -174,7 +174,7 @@ def _make(error: pb.RemoteError, text: str, functions: Registry) -> Exception | 
     try:
         made = cls(text)
     except Exception:
-        return None  # it wants more than a text
+        return None  # its constructor needs more than a text
     return made if isinstance(made, cls) else None
 
 
@@ -184,7 +184,7 @@ def _builtin(name: str) -> type[Exception] | None:
     if not isinstance(cls, type) or not issubclass(cls, Exception) or name in _MISLEADING:
         return None
     if issubclass(cls, KeyError):
-        # A KeyError shows its text quoted on one line: no traceback could be read.
+        # A KeyError shows its text quoted on one line, which makes a traceback unreadable.
         return type(name, (cls,), {"__str__": Exception.__str__, "__module__": "builtins"})
     return cls
 
@@ -195,11 +195,11 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return f"a {type(error).__name__} without words"
+        return f"a {type(error).__name__} without a message"
 
 
 def _fit(text: str) -> str:
-    """Return a text that the wire takes."""
+    """Return a text as valid Unicode, without its middle if it is too long."""
     text = text.encode(errors="replace").decode()
     if len(text) <= _MAX_TEXT:
         return text
@@ -208,11 +208,11 @@ def _fit(text: str) -> str:
 
 @final
 class DeferredReplies:
-    """The calls of others that this worker still owes an answer.
+    """The calls of other workers whose deferred replies are outstanding.
 
     Args:
         me: The worker.
-        control: Brings answers to the callers.
+        control: Sends the replies to the callers.
         run: Runs a task on a thread.
     """
 
@@ -220,8 +220,8 @@ class DeferredReplies:
         self._me = me
         self._control = control
         self._run = run
-        self._changed = threading.Condition()  # guards _owed
-        self._owed: set[tuple[WorkerId, int]] = set()
+        self._changed = threading.Condition()  # guards _outstanding
+        self._outstanding: set[tuple[WorkerId, int]] = set()
 
     def defer(
         self,
@@ -230,17 +230,17 @@ class DeferredReplies:
         reply: Future[Reply],
         fail: Callable[[BaseException], Reply],
     ) -> None:
-        """Bring an answer to its caller when it is there.
+        """Send a reply to its caller when it is complete.
 
         Args:
-            caller: Who asked.
-            call_id: The caller's count.
-            reply: The answer.
-            fail: Makes the answer of what went wrong.
+            caller: The calling worker.
+            call_id: The caller's number of the call.
+            reply: The future of the reply.
+            fail: Makes the reply for an error.
         """
-        owed = (caller, call_id)
+        call = (caller, call_id)
         with self._changed:
-            self._owed.add(owed)
+            self._outstanding.add(call)
 
         def deliver() -> None:
             try:
@@ -251,35 +251,37 @@ class DeferredReplies:
                 )
             finally:
                 with self._changed:
-                    self._owed.discard(owed)
+                    self._outstanding.discard(call)
                     self._changed.notify_all()
 
-        def bring(_: Future[Reply]) -> None:
+        def deliver_later(_: Future[Reply]) -> None:
             try:
                 self._run(deliver)
             except MeshError:
-                deliver()  # no thread is left; this one has time
+                deliver()  # no thread is free; send on this one
 
-        reply.add_done_callback(bring)
+        reply.add_done_callback(deliver_later)
 
     def unknown(self, caller: WorkerId, call_ids: Iterable[int]) -> list[int]:
-        """Return which of a caller's calls nobody here is going to answer."""
+        """Return which of a caller's calls have no outstanding reply here."""
         with self._changed:
-            return [count for count in call_ids if (caller, count) not in self._owed]
+            return [count for count in call_ids if (caller, count) not in self._outstanding]
 
     def wait_idle(self, deadline: Deadline, but: Callable[[], int] = lambda: 0) -> bool:
-        """Wait until nothing is owed, but so many answers."""
+        """Wait until at most `but()` replies are outstanding."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._owed) <= but(), deadline.remaining_s())
+            return self._changed.wait_for(
+                lambda: len(self._outstanding) <= but(), deadline.remaining_s()
+            )
 
     def __len__(self) -> int:
-        return len(self._owed)
+        return len(self._outstanding)
 
 
 def caller_of(
     message: pb.CallRequest | pb.CreateRefRequest | pb.FetchRefRequest | pb.DescribeRefRequest,
 ) -> WorkerId | None:
-    """Return who asks, if an answer can be brought there later."""
+    """Return the caller of a request, or None if a deferred reply cannot be sent to it."""
     if not message.HasField("caller") or not message.call_id:
         return None
     return WorkerId(message.caller.name, message.caller.incarnation)

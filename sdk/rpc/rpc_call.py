@@ -1,4 +1,4 @@
-"""One call that this worker has made, until its answer was read."""
+"""One call of this worker, from its request until its reply was read."""
 
 import functools
 import logging
@@ -23,21 +23,21 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# As many as a channel has connections.
+# Lane connections of a channel.
 _CONNECTIONS = 8
 _MOMENT_S = 0.0005
 
-# After a moment in vain so many calls go without one: their functions take longer.
+# Back-off: after a wait without a reply this many calls do not wait, at most.
 _MOST_SKIPPED = 64
 
 
 @final
 class CompletionTask:
-    """A task that runs once, when an answer is there; it calls callbacks, which may make calls.
+    """A task that runs once, when a reply has arrived; it runs callbacks, which may make calls.
 
     Args:
         ready: The task.
-        over: Called with the reaction when the task has ended, whether or not it raised.
+        over: Called with this object when the task has ended, whether or not it raised.
     """
 
     __slots__ = ("_over", "_ready", "thread")
@@ -46,7 +46,7 @@ class CompletionTask:
         self._ready = ready
         self._over = over
         self.thread: int | None = None
-        """The thread that it runs on, once it does."""
+        """The thread that runs it; None before."""
 
     def __call__(self) -> None:
         """Run the task."""
@@ -59,16 +59,16 @@ class CompletionTask:
 
 @final
 class RpcCall(Generic[T]):
-    """One call under way; the source of its Future.
+    """One call in progress; the source of its Future.
 
     Args:
         outstanding: All calls of this worker.
-        call_id: Their count.
-        worker: Who is asked.
-        what: What of it, for messages.
+        call_id: Number of the call.
+        worker: The called worker.
+        what: The function or value, for error messages.
         deadline: When to stop waiting.
-        read: Makes the result of the answer, or raises what it says.
-        over: Called once when the call has ended; with whether it was answered.
+        read: Converts the reply into the result, or raises its error.
+        over: Called once when the call has ended, with whether a reply was received.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class RpcCall(Generic[T]):
         self._over: Callable[[bool], None] | None = over
         self._pending: PendingCall | None = None
         self._sent = False
-        self._turn = threading.Lock()  # held by the one that waits for the response, or reads it
+        self._turn = threading.Lock()  # held by the thread that waits for the response, or reads it
         self._lock = threading.Lock()  # guards _reply, _error, _arrived, _ready and _keeping
         self._reply: Reply | None = None
         self._error: Exception | None = None
@@ -123,22 +123,22 @@ class RpcCall(Generic[T]):
         self._kept: Future[T] | None = None
 
     def sent(self, pending: PendingCall) -> None:
-        """Note that the request is on its way."""
+        """Record that the request was sent."""
         self._pending = pending
         self._sent = True
 
     @property
     def doorbell(self) -> socket.socket | None:
-        """What can be read when the response has come, where the call occupies a socket."""
+        """The socket that is readable when the response has arrived; None if there is none."""
         pending = self._pending
         return None if pending is None else pending.doorbell
 
     def take(self) -> None:
-        """Take a response that is there, so that its connection is free."""
+        """Read a response that has arrived, so that its connection is free."""
         self._respond()
 
     def finish(self) -> T:
-        """Wait for the answer; return what it says or raise it."""
+        """Wait for the reply; return its result or raise its error."""
         self._respond()
         if not self._has_answer():
             self._await_delivery()
@@ -146,39 +146,39 @@ class RpcCall(Generic[T]):
             return self._take() if self._kept is None else self._kept.value()
 
     def _take(self) -> T:
-        """Return what the answer that is there says, or raise it; `_turn` is held."""
+        """Return the result of the received reply, or raise its error; `_turn` is held."""
         try:
             if self._error is not None:
                 raise self._error
             assert self._reply is not None
             return self._read(self._reply)
         finally:
-            # After the read: until then references in the answer are not this worker's yet.
+            # After the read: only then does this worker hold the references in the reply.
             self.end(self._error is None)
 
     def end(self, answered: bool = False) -> None:
-        """Let go of what the call needed; again is no error."""
+        """Release the resources of the call; idempotent."""
         over, self._over = self._over, None
         if over is not None:
-            self._outstanding.forget(self)
+            self._outstanding.remove(self)
             over(answered)
 
     @property
     def is_kept(self) -> bool:
-        """Whether the answer is read when it comes, or was; or cannot be yet."""
+        """Whether the reply was read, is being read on arrival, or cannot be read yet."""
         return self._keeping or not self._sent
 
     @property
     def is_answered(self) -> bool:
-        """Whether reading the answer does not have to wait for it."""
+        """Whether the reply has arrived, so that reading it does not block."""
         pending = self._pending
         return self._has_answer() or (pending is not None and pending.answered)
 
     def keep(self) -> None:
-        """Have the answer read when it comes and kept for the future; again is no error.
+        """Read the reply on arrival and store it for the future; idempotent.
 
-        The call has ended then, whether or not the user ever asks for its result. Where there are
-        too many threads for that it has to be asked for again.
+        The call then ends even if the user never reads its result. If no thread is free, this must
+        be called again.
         """
         with self._lock:
             first = not self.is_kept
@@ -186,7 +186,7 @@ class RpcCall(Generic[T]):
         if not first:
             return
         if self.is_answered:
-            self._keep()  # a thread for each of thousands would be one too many
+            self._keep()  # not a thread for each of thousands of calls
         else:
             self._keep_later()
 
@@ -199,7 +199,7 @@ class RpcCall(Generic[T]):
     def _keep(self) -> None:
         self._respond()
         if not self._has_answer():
-            self._keep_later()  # the response says that the answer comes later
+            self._keep_later()  # the response announces a deferred reply
             return
         with self._turn:
             if self._over is None:
@@ -215,7 +215,7 @@ class RpcCall(Generic[T]):
         return self._reply is not None or self._error is not None
 
     def _respond(self) -> None:
-        """Wait for the response, which may say that the answer comes later."""
+        """Wait for the response, which may announce a deferred reply."""
         with self._turn:
             pending, self._pending = self._pending, None
             if pending is None:
@@ -248,7 +248,7 @@ class RpcCall(Generic[T]):
             self.fail(self.late())
 
     def late(self) -> DeadlineExceeded:
-        """Return the error of a call whose time is over."""
+        """Return the error of a call whose deadline has passed."""
         return DeadlineExceeded(
             f"{self.what} on {self.worker}: no answer in time; it may still run there",
             worker=self.worker,
@@ -262,11 +262,11 @@ class RpcCall(Generic[T]):
         )
 
     def deliver(self, reply: Reply) -> None:
-        """Take the answer."""
+        """Accept the reply."""
         self._settle(reply, None)
 
     def fail(self, error: Exception) -> None:
-        """Give up; an answer that came is not lost."""
+        """Fail the call, unless its reply has arrived."""
         self._settle(None, error)
 
     def _settle(self, reply: Reply | None, error: Exception | None) -> None:
@@ -282,12 +282,12 @@ class RpcCall(Generic[T]):
             self._outstanding.react(reaction)
 
     def notify(self, ready: Callable[[], None]) -> None:
-        """Call `ready` on another thread when the answer is there; at once if it was read."""
+        """Call `ready` on another thread when the reply has arrived; at once if it was read."""
         if self._kept is not None:
             ready()
             return
 
-        # Expected before it is scheduled: the call may end first, by `keep`.
+        # Register it before scheduling: the call may end first, by `keep`.
         reaction = self._outstanding.expect(ready)
 
         def respond() -> None:
@@ -300,68 +300,68 @@ class RpcCall(Generic[T]):
                 reaction()
 
         pending = self._pending
-        # On a lane a thread must wait; there are few connections, so there are few threads.
+        # On a lane a thread must wait; the number of connections bounds the number of threads.
         start = functools.partial(self._outstanding.start, respond, reaction)
         if pending is None or not pending.on_answer(start):
             start()
 
     def abandon(self) -> None:
-        """Take the answer off the connection, though no future wants it."""
+        """Read the reply to free the connection, although no future needs it."""
 
         def finish() -> None:
             try:
                 self.finish()
             except Exception as error:
-                _log.debug("nobody waited for a failed call", extra={"error": str(error)})
+                _log.debug("no future waited for a failed call", extra={"error": str(error)})
 
         self.notify(finish)
 
 
 @final
 class ConnectionReaper:
-    """The calls of one worker that occupy connections of lanes, by who is asked.
+    """Read replies that have arrived, to free the lane connections of calls without a reader.
 
-    Used by many threads without a lock: at worst an answer is taken off a little later.
+    Used by many threads without a lock: at worst a reply is read a little later.
     """
 
     def __init__(self) -> None:
-        # Weak, for what a call brought is not ours to keep.
+        # Weak: a finished call and its result must not be kept alive here.
         self._calls: dict[str, list[weakref.ref[RpcCall[Any]]]] = defaultdict(list)
         self._skip: dict[str, int] = defaultdict(int)
         self._penalty: dict[str, int] = defaultdict(lambda: 1)
 
-    def sown(self, call: RpcCall[Any]) -> None:
-        """Note a call that was sent."""
+    def add(self, call: RpcCall[Any]) -> None:
+        """Track a call that was sent."""
         if call.doorbell is not None:
             self._calls[call.worker].append(weakref.ref(call))
 
-    def make_room(self, worker: str) -> None:
-        """Take answers off, if all connections to a worker seem to be taken."""
+    def free_connections(self, worker: str) -> None:
+        """Read replies if all connections to a worker seem to be in use."""
         calls = self._calls.get(worker)
         if calls is None or len(calls) < _CONNECTIONS:
             return
-        bells: dict[socket.socket, RpcCall[Any]] = {
-            bell: call
+        sockets: dict[socket.socket, RpcCall[Any]] = {
+            sock: call
             for known in calls
-            if (call := known()) is not None and (bell := call.doorbell) is not None
+            if (call := known()) is not None and (sock := call.doorbell) is not None
         }
-        if len(bells) >= _CONNECTIONS:
-            for bell in self._ringing(worker, list(bells)):
-                bells.pop(bell).take()
-        self._calls[worker] = [weakref.ref(call) for call in bells.values()]
+        if len(sockets) >= _CONNECTIONS:
+            for sock in self._readable(worker, list(sockets)):
+                sockets.pop(sock).take()
+        self._calls[worker] = [weakref.ref(call) for call in sockets.values()]
 
-    def _ringing(self, worker: str, bells: list[socket.socket]) -> list[socket.socket]:
-        """Return the connections with an answer; waits a moment where that is worth it."""
-        patient = self._skip[worker] == 0
+    def _readable(self, worker: str, sockets: list[socket.socket]) -> list[socket.socket]:
+        """Return the connections with a reply; wait briefly unless recent waits were in vain."""
+        waits = self._skip[worker] == 0
         try:
-            ringing = select.select(bells, (), (), _MOMENT_S if patient else 0)[0]
+            readable = select.select(sockets, (), (), _MOMENT_S if waits else 0)[0]
         except (OSError, ValueError):  # one was closed meanwhile
             return []
-        if ringing:
+        if readable:
             self._penalty[worker] = 1
-        elif patient:
+        elif waits:
             self._skip[worker] = self._penalty[worker]
             self._penalty[worker] = min(2 * self._penalty[worker], _MOST_SKIPPED)
         else:
             self._skip[worker] -= 1
-        return ringing
+        return readable

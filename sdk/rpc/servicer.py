@@ -19,21 +19,21 @@ from gradmesh.sdk.transport.server import Call
 
 
 class ContextHolder(Protocol):
-    """Whatever a process keeps for contexts of distributed autograd."""
+    """The state that a process keeps for contexts of distributed autograd."""
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """Forget a context; return whether anything was kept for it."""
+        """Release a context; return whether any state was kept for it."""
 
     def open_count(self) -> int:
-        """Return how many contexts are kept."""
+        """Return how many contexts have state here."""
 
 
 @final
 class NoContexts:
-    """A process that keeps nothing for the contexts of others."""
+    """A process without state for contexts."""
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """Return False: there was nothing."""
+        """Return False: there is no state."""
         return False
 
     def open_count(self) -> int:
@@ -43,36 +43,36 @@ class NoContexts:
 
 @final
 class SharedContexts:
-    """What several parts of a process keep for contexts.
+    """The context state of several parts of a process.
 
     Args:
-        holders: These parts.
+        holders: The parts.
     """
 
     def __init__(self, *holders: ContextHolder) -> None:
         self._holders = holders
 
     def release(self, context: context_pb2.ContextId) -> bool:
-        """Forget a context everywhere; return whether anything was kept for it."""
+        """Release a context in all parts; return whether any state was kept for it."""
         released = [holder.release(context) for holder in self._holders]
         return any(released)
 
     def open_count(self) -> int:
-        """Return how many contexts are kept, by the part that has most."""
+        """Return how many contexts have state here, by the part that has most."""
         return max(holder.open_count() for holder in self._holders)
 
 
 @final
 class OwnerServicer:
-    """Serves functions, kept values and contexts.
+    """Serves functions, owned values and contexts.
 
     Args:
         name: Name of this worker.
         role: e.g. "trainer".
         incarnation: Of this worker.
-        functions: What may be called.
-        contexts: What is kept for contexts.
-        agent: Runs functions and keeps values; by default one that knows no other workers.
+        functions: The functions that may be called.
+        contexts: The state of contexts.
+        agent: Runs functions and owns values; by default one without other workers.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class OwnerServicer:
         self._deferred: DeferredReplies = agent.deferred
 
     def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
-        """Tell who answers here."""
+        """Return name, role and functions of this worker."""
         return pb.DescribeResponse(
             name=self._me.name,
             role=self._role,
@@ -112,7 +112,7 @@ class OwnerServicer:
         ).called()
 
     def create_ref(self, request: Frame[pb.CreateRefRequest], call: Call) -> pb.CreateRefResponse:
-        """Run a function and keep its result, once for each reference."""
+        """Run a function and keep its result; once per reference."""
         message = request.message
         self._check(message.ref)
         holder = worker_of(message.caller) if message.HasField("caller") else _creator(message.ref)
@@ -141,7 +141,7 @@ class OwnerServicer:
         outcome.add_done_callback(lambda done: _settle(kept, done))
 
     def fetch_ref(self, request: pb.FetchRefRequest, call: Call) -> Frame[pb.FetchRefResponse]:
-        """Read a kept value."""
+        """Return an owned value."""
         executor = self._executor
 
         def read(done: Future[object]) -> Reply:
@@ -150,7 +150,7 @@ class OwnerServicer:
         return self._when_made(request, call, read).fetched()
 
     def describe_ref(self, request: pb.DescribeRefRequest, call: Call) -> pb.DescribeRefResponse:
-        """Tell the class of a kept value."""
+        """Return the class of an owned value."""
 
         def read(done: Future[object]) -> Reply:
             error = done.exception()
@@ -174,14 +174,14 @@ class OwnerServicer:
         return self._executor.answer(request, call, lambda: outcome.then(read))
 
     def fork_ref(self, request: pb.ForkRefRequest, call: Call) -> pb.ForkRefResponse:
-        """Note a reference that a user got from another."""
+        """Register a reference that a user received from another user."""
         self._check(request.ref)
         ref = request.ref
         self._rrefs.owners.fork(key_of(ref), fork_of(ref), worker_of(request.caller))
         return pb.ForkRefResponse()
 
     def accept_fork(self, request: pb.AcceptForkRequest, call: Call) -> pb.AcceptForkResponse:
-        """Let go of a reference that was passed on."""
+        """Release a reference that was passed on."""
         self._rrefs.accept_fork(request.fork)
         return pb.AcceptForkResponse()
 
@@ -197,29 +197,29 @@ class OwnerServicer:
         return pb.DeleteRefResponse()
 
     def deliver(self, request: Frame[pb.DeliverRequest], call: Call) -> pb.DeliverResponse:
-        """Take the answer of a call that was deferred."""
+        """Accept a deferred reply."""
         if call.borrowed:
             request = Frame(request.message, [array.copy() for array in request.arrays])
         return pb.DeliverResponse(wanted=self._agent.outstanding.deliver(request))
 
     def check_calls(self, request: pb.CheckCallsRequest, call: Call) -> pb.CheckCallsResponse:
-        """Tell which calls nobody here is going to answer."""
+        """Return which calls have no outstanding reply here."""
         unknown = self._deferred.unknown(worker_of(request.caller), request.call_ids)
         return pb.CheckCallsResponse(unknown_ids=unknown)
 
     def release_context(
         self, request: pb.ReleaseContextRequest, call: Call
     ) -> pb.ReleaseContextResponse:
-        """Forget contexts."""
+        """Release contexts."""
         released = [self._contexts.release(id_) for id_ in (request.context, *request.others)]
         return pb.ReleaseContextResponse(found=any(released))
 
     def _check(self, ref: value_pb2.RemoteRef) -> None:
-        """Return if a reference is to a value of this worker.
+        """Check that a reference is to a value of this worker.
 
         Raises:
-            InvalidRequest: It is of another worker.
-            RefNotFound: It is of a former process of this name.
+            InvalidRequest: Another worker owns it.
+            RefNotFound: A former process of this name owned it.
         """
         if ref.owner != self._me.name:
             raise self._other(ref)

@@ -1,9 +1,9 @@
-"""Threads for what must not wait behind something that waits for it.
+"""A thread pool that cannot deadlock on tasks that wait for each other.
 
 A pool of fixed size deadlocks when its tasks wait for tasks that have no thread. Here a task that
-others wait for gets a thread at once, and only tasks that nobody waits for stand in line. Threads
-that had nothing to do for a while end: the one that was busy last is woken first, so that those a
-burst has left over stay idle however steady the calls after it are.
+others wait for gets a thread at once; only tasks that no task waits for are queued. Idle threads
+end after a while. The thread that was busy last is woken first, so that threads left over from a
+burst stay idle and end under steady load.
 """
 
 import logging
@@ -24,27 +24,27 @@ class ThreadPool:
     """Runs tasks.
 
     Args:
-        name: Of the threads.
-        patient: How many tasks that may stand in line run at once.
-        most: How many threads there may be in all.
+        name: Name of the threads.
+        max_queued: How many queued tasks run at once.
+        most: Maximum number of threads.
         idle_s: How long a thread waits for another task before it ends.
     """
 
     def __init__(
-        self, name: str, *, patient: int = 16, most: int = 1024, idle_s: float = 5.0
+        self, name: str, *, max_queued: int = 16, most: int = 1024, idle_s: float = 5.0
     ) -> None:
         self._name = name
-        self._patient = patient
+        self._max_queued = max_queued
         self._most = most
         self._idle_s = idle_s
-        # Guards all below. Reentrant: the garbage collector may call us in the middle of something.
+        # Guards all below. Reentrant: the garbage collector may call `run` while it is held.
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
         self._urgent: deque[Task] = deque()
-        self._line: deque[Task] = deque()
-        self._standing = 0  # tasks from the line that run now
+        self._queue: deque[Task] = deque()
+        self._queued_running = 0  # tasks from the queue that run now
         self._threads = 0
-        self._idle: list[threading.Condition] = []  # of threads that wait; the last is woken first
+        self._idle: list[threading.Condition] = []  # of idle threads; the last is woken first
         self._closed = False
 
     def run(self, task: Task) -> None:
@@ -62,15 +62,15 @@ class ThreadPool:
             self._urgent.append(task)
             self._wake()
 
-    def stand_in_line(self, task: Task) -> None:
-        """Run a task when fewer than `patient` of its kind run."""
+    def enqueue(self, task: Task) -> None:
+        """Queue a task; it runs when fewer than `max_queued` queued tasks run."""
         with self._lock:
-            self._line.append(task)
-            if self._standing < self._patient:
+            self._queue.append(task)
+            if self._queued_running < self._max_queued:
                 self._wake()
 
     def _wake(self) -> None:
-        """Have one more thread look for a task; the lock is held."""
+        """Wake or start one more thread; the lock is held."""
         if self._idle:
             self._idle.pop().notify()
         elif self._threads < self._most:
@@ -78,16 +78,16 @@ class ThreadPool:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
     def _next(self) -> tuple[Task, bool] | None:
-        """Return a task and whether it stood in line, if there is one; the lock is held."""
+        """Return the next task and whether it was queued, or None; the lock is held."""
         if self._urgent:
             return self._urgent.popleft(), False
-        if self._line and self._standing < self._patient:
-            self._standing += 1
-            return self._line.popleft(), True
+        if self._queue and self._queued_running < self._max_queued:
+            self._queued_running += 1
+            return self._queue.popleft(), True
         return None
 
     def _woken(self, mine: threading.Condition) -> bool:
-        """Wait; return whether there may be a task, and not that it took too long."""
+        """Wait; return False if the wait timed out."""
         self._idle.append(mine)
         if mine.wait(self._idle_s) or mine not in self._idle:
             return True
@@ -111,18 +111,18 @@ class ThreadPool:
                 task()
             except Exception:
                 _log.exception("a task failed")
-            del task, found  # what they hold is not ours to keep while we wait
+            del task, found  # an idle thread must not keep its last task alive
             if stood:
                 with self._lock:
-                    self._standing -= 1
+                    self._queued_running -= 1
 
-    def figures(self) -> tuple[int, int]:
-        """Return how many threads there are, and how many of them have nothing to do."""
+    def counts(self) -> tuple[int, int]:
+        """Return the number of threads, and how many of them are idle."""
         with self._lock:
             return self._threads, len(self._idle)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Let the threads end when their tasks have; wait for them a little."""
+        """Stop the threads after their tasks; wait for them until the timeout."""
         with self._lock:
             self._closed = True
             while self._idle:

@@ -1,6 +1,6 @@
-"""User values on their way: what `protos.value` knows, tensors, rows, workers and modules.
+"""Encoding of user values: plain values, tensors, row gradients, workers and modules.
 
-Tensors are noted in order, because distributed autograd attaches its nodes to them.
+Tensors are listed in order, because distributed autograd attaches its nodes to them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +19,12 @@ from gradmesh.sdk.rpc.ids import WorkerInfo
 
 @final
 class ModuleCodec(NamedTuple):
-    """How a class travels as a reference and a few words.
+    """How objects of a class are sent: as a reference and a small message.
 
     Args:
         cls: The class.
-        write: Returns the reference of an object, and the message without it.
-        read: Makes an object of a reference that arrived, and the message.
+        write: Returns the reference of an object, and the message without the reference.
+        read: Makes an object from a received reference and the message.
     """
 
     cls: type
@@ -36,32 +36,32 @@ _carrier: ModuleCodec | None = None
 
 
 def install_module_codec(module_codec: ModuleCodec) -> None:
-    """Say how remote modules travel."""
+    """Set the codec of remote modules."""
     global _carrier
     _carrier = module_codec
 
 
 def module_codec() -> ModuleCodec | None:
-    """Return how remote modules travel, in a process that has them: any that takes part in rpc."""
+    """Return the codec of remote modules; None in a process without rpc."""
     return _carrier
 
 
 SendRef: TypeAlias = Callable[[Any], pb.RemoteRef | None]
-"""Returns what the wire carries for a reference, or None for an object that is none."""
+"""Returns the wire message of a reference, or None for other objects."""
 
 ReceiveRef: TypeAlias = Callable[[pb.RemoteRef], Any]
-"""Returns the reference that arrived."""
+"""Returns the reference of a received wire message."""
 
 
 @final
 class ValueEncoder:
-    """Values that are about to be sent, in the order in which they are added.
+    """Encodes the values of one message, in the order in which they are added.
 
     Args:
-        send_ref: Knows references.
+        send_ref: Encodes references.
 
     Attributes:
-        arrays: What the values point to.
+        arrays: The arrays that the values point to.
         tensors: The tensors among them, in order.
     """
 
@@ -115,12 +115,12 @@ class ValueEncoder:
 
 @final
 class ValueDecoder:
-    """Values that arrived.
+    """Decodes the values of one message.
 
     Args:
         arrays: The arrays of their message.
         borrowed: Whether the arrays are gone when the handler returns.
-        receive_ref: Makes references.
+        receive_ref: Decodes references.
 
     """
 
@@ -137,14 +137,14 @@ class ValueDecoder:
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors among the values read so far, in the sender's order."""
-        # Maps have no order on the wire, but the sender counted the arrays as it went.
+        # Maps have no order on the wire, but array indices follow the sender's order.
         return [tensor for _, tensor in sorted(self._tensors, key=lambda pair: pair[0])]
 
     def read(self, value: pb.Value) -> Any:
         """Return an object; its arrays are the receiver's own.
 
         Raises:
-            InvalidFrame: The value makes no sense.
+            InvalidFrame: The value is malformed.
         """
         if value.HasField("tensor_value"):
             return self._tensor(value.tensor_value)
@@ -158,7 +158,7 @@ class ValueDecoder:
         return positional, {name: self.read(value) for name, value in kwargs.items()}
 
     def _own(self, array: Array) -> Array:
-        # A view of received bytes cannot be written to, and users may want to.
+        # Copy, because views of received bytes are read-only.
         return array.copy() if self._borrowed or not array.flags.writeable else array
 
     def _other(self, kind: str, value: pb.Value, arrays: list[Array]) -> Any:

@@ -1,4 +1,4 @@
-"""Reading rows where models are served: no membership, no contexts, no writing."""
+"""Read-only access to tables for serving: no membership, no contexts."""
 
 from gradmesh.sdk.serving.reader import ReadOnly as ReadOnly
 from gradmesh.sdk.serving.reader import TableReader as TableReader

@@ -1,7 +1,7 @@
-"""A reader of tables for serving: read only, and able to outlast restarts.
+"""TableReader: a read-only client of tables for serving, which survives restarts of the cluster.
 
-It is not a member of the mesh: it has no lease, no other process waits for it, and while the
-parameter servers do not move it does not need the coordinator.
+It is not a member of the mesh: it has no lease, and no other process waits for it. While the
+parameter servers keep their addresses it does not need the coordinator.
 """
 
 import sys
@@ -64,15 +64,15 @@ _LOOKUP_S = 10.0
 
 
 class ReadOnly(PermissionError, GradmeshError):
-    """A reader was asked to change rows; connect with `gm.connect` to do that."""
+    """A reader cannot change rows; connect with `gm.connect` to do that."""
 
 
 @final
 class TableReader:
-    """Reads rows; a context manager, for any number of threads.
+    """A read-only client of tables, for serving; thread-safe, and a context manager.
 
     Args:
-        coordinator: Address of the coordinator, "host:port", or several under which it may be.
+        coordinator: Address of the coordinator, "host:port", or several alternative ones.
         cache_rows: Rows of each table to cache, the recently used ones; 0 for no cache.
         max_age_s: Seconds after which a cached row expires.
         security: Certificates and token.
@@ -123,12 +123,12 @@ class TableReader:
         self._caches: dict[str, RowCache] = {}
 
     def tables(self, *, timeout_s: float | None = None) -> dict[str, int]:
-        """Return the dim of each table there is, by name."""
+        """Return the dim of each table, by name."""
         specs = self._coordinators.list_tables(self._deadline(timeout_s))
         return {spec.name: spec.dim for spec in specs}
 
     def lookup(self, table: str, ids: Any, *, timeout_s: float | None = None) -> Any:
-        """Return rows of one table.
+        """Look up rows of one table.
 
         Args:
             table: Its name.
@@ -147,7 +147,7 @@ class TableReader:
         return like_ids(rows, ids, table)
 
     def lookup_many(self, ids: Any, *, timeout_s: float | None = None) -> Any:
-        """Return rows of several tables, looked up in one round.
+        """Look up rows of several tables in one round of requests.
 
         Args:
             ids: For each table, by name, its ids; a mapping or a pandas DataFrame.
@@ -167,7 +167,7 @@ class TableReader:
         return side_by_side(list(found.values())) if is_frame(ids) else found
 
     def push(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: a reader changes nothing.
+        """Raise ReadOnly: a reader cannot push gradients.
 
         Raises:
             ReadOnly: Always.

@@ -1,4 +1,4 @@
-"""The rule for gradients that are not finite numbers, chosen for each table.
+"""The policy for gradients that are not finite, chosen for each table.
 
 Client and server both apply it: the client before it adds up the gradients of repeated ids, the
 server because it does not trust clients.
@@ -21,7 +21,7 @@ _NAMES = ("reject", "clip", "allow")
 @final
 @dataclass(frozen=True, slots=True)
 class BadGradients:
-    """The rule for gradients that are NaN or infinite.
+    """The policy for gradients that are NaN or infinite.
 
     Args:
         name: "reject", "clip" or "allow".

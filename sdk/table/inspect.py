@@ -1,4 +1,4 @@
-"""The specification of a table and what the servers hold of it, for operators."""
+"""The specification of a table and its statistics on the servers, for operators."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -69,7 +69,7 @@ def _recipe(recipe: table_pb2.Recipe) -> str:
 
 
 def inspect_table(servers: ParameterServers, name: str, deadline: Deadline) -> TableReport:
-    """Return what all servers hold of a table.
+    """Return the statistics of a table on all servers.
 
     Raises:
         TableNotFound: There is none of that name.

@@ -1,4 +1,4 @@
-"""Which ids of a hash table get a row, and which rows go when memory is short."""
+"""Lifetime of the rows of a hash table: admission of new ids, and eviction of rows."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,7 +14,9 @@ _MAX_STEPS = 2**31
 @final
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Which new ids get a row; the others read as their initial row and ignore gradients.
+    """The admission policy of a hash table: which new ids get a row.
+
+    Other ids read as their initial row and ignore gradients.
 
     Args:
         name: "frequency" or "probability".
@@ -53,7 +55,7 @@ class Admission:
 @final
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Which rows go first.
+    """The eviction policy of a hash table: which rows are dropped first.
 
     Args:
         name: "lru", "lfu" or "ttl".

@@ -1,4 +1,4 @@
-"""Reading rows of several tables from all servers at once.
+"""Lookups: rows of several tables, read from all servers in parallel.
 
 LookupRequest ─► start_lookup ─► LookupFuture ─► FetchedRows
 step, context    routes, sends   waits, retries   distinct rows, and where each came from
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LookupRequest:
-    """What a lookup inside a context says beside the ids.
+    """The parameters of a lookup inside a context, beside the ids.
 
     Args:
         step: The step of a run; None outside a run.
         context: The context that will send gradients; None if none will follow.
         reserve: Reserves message numbers of the context and returns the first.
-        prefetch: Whether the rows are wanted as they are now, to be refreshed later.
+        prefetch: Whether to return the rows as they are now; they are refreshed later.
     """
 
     step: context_pb2.StepMark | None
@@ -241,7 +241,9 @@ class LookupFuture:
                     break
             else:
                 return arrays
-        raise InvalidFrame("the rows that came are not those asked for; do both ends run the same?")
+        raise InvalidFrame(
+            "the rows received are not those requested; are both ends of one version?"
+        )
 
     def cancel(self) -> None:
         """Cancel the calls under way."""
@@ -266,7 +268,7 @@ def start_lookup(
     servers = tables.servers
     future = LookupFuture(tables, wanted, deadline, request)
     if request.step is None and servers.prepared_step is not None:
-        # A read outside the run sees the steps that this process has prepared in it.
+        # A read outside the run must see the steps that this process has prepared in it.
         commit_step(servers, deadline)
     try:
         future._sent = future._send(servers.shard_map(deadline))

@@ -1,9 +1,9 @@
 """Rows that are prefetched before their step, and refreshed when it comes.
 
-The servers answer at once with the rows as they are, and remember which. When the step before is
-applied, a thread fetches the rows that changed, while the caller is still busy with its dense
-parameters. When the step comes, the servers send what has changed since then: a layer returns the
-same with and without prefetching, to the bit.
+The servers return the current rows at once, and record which were sent. When the previous step is
+applied, a thread fetches the rows that changed, while the caller still updates its dense
+parameters. When the step starts, the servers send the rows that have changed since then: a layer
+returns the same values with and without prefetching, bit for bit.
 """
 
 import contextlib
@@ -36,22 +36,22 @@ from gradmesh.sdk.transport.deadline import Deadline
 # Servers that cannot be reached release the context when its lease ends: do not wait for long.
 _RELEASE_S = 1.0
 
-_OTHER_ROWS = "the rows that came are not those prefetched; do both ends run the same?"
+_OTHER_ROWS = "the rows received are not those prefetched; are both ends of one version?"
 
-# The rows must be looked up again: a server moved, or lost what it remembered.
+# The rows must be looked up again: a server moved, or lost its record of the prefetch.
 _LOST = (ContextReleased, LookupNotFound, StaleShardMap, Unreachable)
 
 
 @final
 class Prefetch:
-    """Rows on their way before their step.
+    """Rows that are fetched before their step.
 
     A thread looks them up and gathers them while the caller computes.
 
     Args:
         tables: Whose rows.
         wanted: Which ids.
-        context: A context id of its own, under which the servers remember the rows.
+        context: A context id of its own, under which the servers record the rows.
         gather: Adds to the rows what the layer returns, for tables of one dim and type.
     """
 
@@ -159,7 +159,7 @@ class Prefetch:
             (servers.channel(fetched.shards, message.shard), request)
             for message, request in zip(messages, requests, strict=True)
         ]
-        # Rows of the first group, which is the only one of rows that are gathered.
+        # Rows of the first group; rows that are gathered have no other.
         is_changed = None if fetched.output is None else np.zeros(fetched.route.totals[0], np.bool_)
         changed, counts = 0, []
         replies = Calls(METHODS["Refresh"], calls, deadline).borrowed()
@@ -183,7 +183,7 @@ class Prefetch:
         return counts
 
     def discard(self) -> None:
-        """Let the servers forget the rows."""
+        """Release the rows on the servers."""
         self._tables.metrics.add(prefetch_misses=1)
         with contextlib.suppress(MeshError):
             fetched = self._fetched.result()
@@ -211,7 +211,7 @@ def _replace(rows: Array, positions: Array, new: Array, wire: int) -> None:
     Raises:
         InvalidFrame: They do not fit.
     """
-    # Refreshed rows travel exactly; round them as the prefetched ones were.
+    # Refreshed rows are sent exactly; round them as the prefetched ones were.
     fitting = unpack(pack(new, wire), wire)
     fits = fitting.shape == (positions.size, rows.shape[1]) and fitting.dtype == rows.dtype
     if (

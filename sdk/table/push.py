@@ -1,4 +1,4 @@
-"""Sending gradients outside contexts, each exactly once.
+"""Pushes: gradients sent outside contexts, each applied exactly once.
 
 What goes to one server in one message has a sequence number of its own, and a confirmed message is
 never sent again. A message that a server refused for its shard map took no effect: it is cut again,
@@ -74,8 +74,8 @@ class PushFuture:
             rows = grads  # no id repeats, and all are in order
         else:
             rows = coalesce(plan.inverse, grads, plan.totals[0])
-        # Each server checks again; but the refusal of one could not undo the push of another. A sum
-        # is finite only if all its terms are.
+        # Servers check again, but if one refused, the push to another could not be undone. A sum is
+        # finite only if all its terms are.
         rows = table.bad_gradients.clean(rows, table.name)
         return [
             _Gradients(message.shard, some.ids, rows[some.span])

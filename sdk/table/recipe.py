@@ -34,7 +34,7 @@ _FILLS: dict[str, tuple[set[str], _Fill]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """How the initial rows of a table are drawn; a row depends on its seed and id alone.
+    """The distribution of a table's initial rows; a row depends on its seed and id alone.
 
     Args:
         name: "uniform", "normal" or "constant".
@@ -93,12 +93,12 @@ def to_recipe(source: Initializer | Optimizer) -> table_pb2.Recipe:
         return table_pb2.Recipe(name=source.name, settings=source.settings)
     if not source.is_recipe:
         raise InvalidRequest(
-            f"a table wants an optimizer without parameters, e.g. {type(source).__name__}(lr=0.05)"
+            f"a table needs an optimizer without parameters, e.g. {type(source).__name__}(lr=0.05)"
         )
     settings: dict[str, float] = {}
     for name, value in source.defaults.items():
         if name == "maximize" and not value:
-            # Older tables and servers do not know the option.
+            # Older tables and servers do not have the option.
             continue
         if isinstance(value, tuple):
             settings |= {f"{name}.{i}": float(part) for i, part in enumerate(value)}
@@ -136,7 +136,7 @@ def rule_of(recipe: table_pb2.Recipe) -> tuple[Rule, float]:
 
 
 def _options(plain: Rule, settings: dict[str, float]) -> dict[str, Any]:
-    """Return a rule's options: truth values travel as numbers, pairs as name.0 and name.1."""
+    """Return a rule's options: bools are sent as numbers, pairs as name.0 and name.1."""
     options: dict[str, Any] = {}
     pairs = {name.partition(".")[0] for name in settings if "." in name}
     for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""Which ids go to which server, and where the rows that come back belong; no I/O.
+"""Routing: which ids go to which server, and the positions of the returned rows; no I/O.
 
 The distinct rows of a request are ordered by server, so that a message holds one run of rows for
 each table: nothing is gathered or scattered, only copied.
@@ -21,7 +21,7 @@ _TABLE_BYTES = 64 + limits.MAX_NAME_BYTES
 
 
 class TableSlice(NamedTuple):
-    """What one message asks of one table; a tuple, because lookups make many of them.
+    """The part of a message for one table; a tuple, because lookups create many of them.
 
     Args:
         table: Index of the table in its set.
@@ -62,7 +62,7 @@ class Route(NamedTuple):
         messages: Servers that hold none of the rows get none.
         inverse: For each wanted id the position of its row in the matrix of its group, int64 [n].
         totals: Number of rows in the matrix of each group.
-        distinct: The ids that travel, int64 [m]: all of one matrix, then those of the next.
+        distinct: The ids that are sent, int64 [m]: all of one matrix, then those of the next.
     """
 
     messages: list[ShardMessage]
@@ -92,7 +92,7 @@ def route(
     Args:
         tables: Whose ids.
         wanted: The ids.
-        shards: Who holds which.
+        shards: The shard map.
         max_bytes: Largest message; bigger ones are cut.
 
     Raises:

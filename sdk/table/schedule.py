@@ -49,7 +49,7 @@ _KINDS: dict[str, tuple[type[lr_scheduler.LRScheduler], dict[str, str]]] = {
     ),
 }
 _WHOLE = ("total_iters", "T_max", "step_size", "total_steps")
-# Words are sent as their index in these.
+# Text arguments are sent as their index in these.
 _WORDS = {
     "anneal_strategy": ("cos", "linear"),
     "mode": ("triangular", "triangular2", "exp_range"),
@@ -106,7 +106,9 @@ def schedule_of(recipe: table_pb2.Recipe) -> Rate:
     for name, words in _WORDS.items():
         if name in settings:
             if settings[name] not in range(len(words)):
-                raise InvalidRequest(f"schedule {recipe.name!r}: {name} is no number of a word")
+                raise InvalidRequest(
+                    f"schedule {recipe.name!r}: {name} is not the index of an option"
+                )
             settings[name] = words[int(settings[name])]
     if issubclass(kind, (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR)):
         settings["cycle_momentum"] = False
@@ -130,7 +132,7 @@ def _check_numbers_only(schedule: lr_scheduler.LRScheduler) -> None:
         )
     if getattr(schedule, "scale_fn", None) is not None:
         raise InvalidRequest(
-            f"a function cannot travel; make the {type(schedule).__name__} of a table with a mode "
+            f"a function cannot be sent; make the {type(schedule).__name__} of a table with a mode "
             "instead of scale_fn"
         )
 

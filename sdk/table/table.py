@@ -66,7 +66,7 @@ class Table:
         self.metrics = metrics or TableMetrics()
         if wire != LOSSLESS and self.dtype != np.float32:
             raise InvalidRequest(
-                f"table {spec.name!r} has rows of {self.dtype}; only float32 travels in another "
+                f"table {spec.name!r} has rows of {self.dtype}; only float32 is sent in another "
                 "precision",
                 table=spec.name,
             )
@@ -76,16 +76,16 @@ class Table:
 
     @property
     def first_id(self) -> int:
-        """The least id; a table without a number of rows takes any int64."""
+        """The smallest valid id: 0, or the smallest int64 for a hash table."""
         return 0 if self.spec.rows else -(2**63)
 
     @property
     def last_id(self) -> int:
-        """The greatest id."""
+        """The largest valid id."""
         return self.spec.rows - 1 if self.spec.rows else 2**63 - 1
 
     def lookup(self, ids: object, *, timeout_s: float | None = None) -> Array:
-        """Return rows, outside any context.
+        """Look up rows, outside any context.
 
         Args:
             ids: Integers of any shape; an array, tensor, pandas Series, list or number.
@@ -100,7 +100,7 @@ class Table:
         return self._start(ids, timeout_s)()
 
     def lookup_async(self, ids: object, *, timeout_s: float | None = None) -> Future[Array]:
-        """Look rows up as `lookup` does, without waiting for them.
+        """Start a lookup, as `lookup` does; return the future of its rows.
 
         Raises:
             IdOutOfRange: An id is not a row of the table; other errors come with the result.
@@ -108,7 +108,7 @@ class Table:
         return self.servers.future(self._start(ids, timeout_s))
 
     def _start(self, ids: object, timeout_s: float | None) -> Callable[[], Array]:
-        """Send a lookup; return the function that waits for its rows."""
+        """Send a lookup; return a function that waits for its rows."""
         shaped = as_ids(ids, self.name)
         pending = start_lookup(self._alone, _want(shaped), self._deadline(timeout_s))
         if shaped.ndim == 1:
@@ -116,7 +116,7 @@ class Table:
         return lambda: pending.gather().reshape(*shaped.shape, self.dim)
 
     def push(self, ids: object, grads: object, *, timeout_s: float | None = None) -> None:
-        """Send gradients, which the servers apply at once and exactly once.
+        """Push gradients, which the servers apply at once and exactly once.
 
         Args:
             ids: Integers of any shape; repeated ones add up.
@@ -132,7 +132,7 @@ class Table:
     def push_async(
         self, ids: object, grads: object, *, timeout_s: float | None = None
     ) -> Future[None]:
-        """Send gradients as `push` does, without waiting until they are applied.
+        """Start a push, as `push` does; return a future that completes when it is applied.
 
         Raises:
             IdOutOfRange: An id is not a row of the table; other errors come with the result.

@@ -1,4 +1,4 @@
-"""Tables that are looked up together, and the ids that are wanted of them."""
+"""Tables that are looked up together, and the requested ids of each."""
 
 import contextlib
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ def as_ids(ids: object, table: str) -> Ids:
         )
     if array.dtype == np.uint64 and (bad := int(array.max())) >= 2**63:
         raise IdOutOfRange(
-            f"table {table!r}: id {bad} is no int64; hash it to one", table=table, id=bad
+            f"table {table!r}: id {bad} is not an int64; hash it to one", table=table, id=bad
         )
     return np.asarray(array, dtype=np.int64, order="C")
 

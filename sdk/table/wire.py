@@ -21,7 +21,7 @@ class Wire(NamedTuple):
 
 
 LOSSLESS = Wire(EXACT, EXACT)
-"""Rows and gradients travel in the table's own type."""
+"""Rows and gradients are sent in the table's own type."""
 
 
 def wire_of(rows: Precision | None, grads: Precision | None) -> Wire:

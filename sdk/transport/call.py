@@ -75,7 +75,7 @@ def set_caller(caller: CallerRole) -> None:
 
 
 MAX_CALL_S = 600.0
-"""Deadline of a call whose client set none, and the longest: nothing waits for ever."""
+"""Deadline of a call whose client set none, and the longest: every wait is bounded."""
 
 ArrayAllocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]
 """Returns memory for an array, given its shape and dtype."""
@@ -83,7 +83,7 @@ ArrayAllocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """What a handler knows about the call it serves.
+    """The call that a handler serves.
 
     Args:
         deadline: When the client stops waiting.

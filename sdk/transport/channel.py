@@ -107,7 +107,7 @@ class Channel:
         """
         if timeout_s <= 0:
             raise DeadlineExceeded(
-                f"no time was left to ask {self.worker} at {self.address}, {method.name}"
+                f"no time was left to call {self.worker} at {self.address}, {method.name}"
             )
         call = self._calls.get(method.path)
         try:
@@ -161,7 +161,7 @@ def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", max_frame_bytes),
         ("grpc.max_send_message_length", max_frame_bytes),
-        # Our own retries know which calls are repeatable; gRPC's do not.
+        # Our own retries depend on which calls are repeatable; gRPC's do not.
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1_000),

@@ -1,4 +1,4 @@
-"""A call under way: first on a lane if there is one, then through gRPC, repeated until answered."""
+"""A call under way: first on a lane if there is one, then through gRPC, with retries."""
 
 import socket
 import threading
@@ -180,7 +180,7 @@ class PendingCall:
             received = link.receive(self._deadline.at)
             refused = received.number != SUCCEEDED and received.call in (0, link.calls)
             if received.call != link.calls and not refused:
-                raise LaneBroken("an answer to another call")
+                raise LaneBroken("a response to another call")
             message = None if refused else parse(received.head, self._method.response_type)
         except (LaneBroken, TimeoutError, InvalidFrame) as error:
             raise self._break(link, error) from None
@@ -319,7 +319,7 @@ def _final(error: MeshError, former: MeshError | None) -> MeshError:
     """
     said = former if former is not None and isinstance(error, DeadlineExceeded) else error
     if said.retry is Retry.CALL and not isinstance(said, Unreachable):
-        waited = DeadlineExceeded(f"waited in vain: {said.message}", **said.metadata)
+        waited = DeadlineExceeded(f"timed out: {said.message}", **said.metadata)
         waited.__cause__ = said
         return waited
     return error

@@ -42,7 +42,7 @@ def server_credentials(config: SecurityConfig) -> grpc.ServerCredentials | None:
     files = _CertificateFiles(config)
     credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
         files.configuration(),
-        files.changed,  # type: ignore[arg-type]  # None means "keep", which the stubs do not know
+        files.changed,  # type: ignore[arg-type]  # the stubs lack None for "keep"
         config.tls_require_client_certificate,
     )
     return credentials
@@ -199,7 +199,7 @@ class CallerCheck:
     def _by_token(self, metadata: Mapping[str, str]) -> CallerRole:
         shown = metadata.get(_HEADER)
         if shown is None:
-            raise Unauthenticated("this cluster wants a token; set security.token_file")
+            raise Unauthenticated("this cluster requires a token; set security.token_file")
         assert self._tokens is not None
         # Looked up by hash, so that the time of the search reveals nothing about the tokens.
         role = self._tokens.get(_sum_of(shown.removeprefix(_BEARER)))

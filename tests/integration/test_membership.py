@@ -123,7 +123,7 @@ def test_without_the_right_token_nobody_joins(make_cluster, tmp_path):
 
     with pytest.raises(Unauthenticated, match=r"token is wrong.*security\.token_file"):
         cluster.connect("thief", security=SecurityConfig(token_file=tmp_path / "wrong"))
-    with pytest.raises(Unauthenticated, match="wants a token"):
+    with pytest.raises(Unauthenticated, match="requires a token"):
         cluster.connect("thief", security=SecurityConfig())
 
     assert make_table(cluster.connect()).lookup([1]).shape == (1, 2)

@@ -120,7 +120,7 @@ def test_bad_file_makes_no_table(run, mesh, tmp_path):
     code, _, err = run("import", "copy", tmp_path / "bad.npz", "--create")
 
     assert code == 2
-    assert "comes twice" in err
+    assert "appears twice" in err
     specs = mesh.connection.coordinator.list_tables(mesh.connection.deadline())
     assert "copy" not in [spec.name for spec in specs]
 

@@ -89,7 +89,7 @@ def test_predict_answers_every_line_in_order(trained, tmp_path):
     bare.write_text("nonsense\n")
     refused = gradmesh("predict", trained, bare)
     assert refused.returncode == 2
-    assert "bare.txt:1: column 1 is no number" in refused.stderr
+    assert "bare.txt:1: column 1 is not a number" in refused.stderr
 
 
 @pytest.mark.slow

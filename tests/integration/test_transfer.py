@@ -88,13 +88,13 @@ def good():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"ids": np.array([0, 1, 2, 3, 3])}, "id 3 comes twice"),
+        ({"ids": np.array([0, 1, 2, 3, 3])}, "id 3 appears twice"),
         ({"ids": np.arange(5, dtype=np.int32)}, "expected int64"),
         ({"ids": np.arange(4)}, "for 4 ids"),
         ({"rows": np.ones((5, 3), np.float32)}, "rows of 3 float32"),
         ({"rows": np.ones((5, DIM), np.int64)}, "rows of 4 int64"),
-        ({"rows": np.full((5, DIM), np.nan, np.float32)}, "no finite number"),
-        ({"rows": np.full((5, DIM), 1e300)}, "no finite number as float32"),
+        ({"rows": np.full((5, DIM), np.nan, np.float32)}, "not finite"),
+        ({"rows": np.full((5, DIM), 1e300)}, "not finite as float32"),
     ],
 )
 @pytest.mark.parametrize("kind", ["safetensors", "npz"])
@@ -112,7 +112,7 @@ def test_file_that_does_not_fit_changes_nothing(mesh, table, tmp_path, kind, cha
 def test_foreign_files_are_refused(mesh, table, tmp_path):
     for kind in FORMATS:
         (tmp_path / f"noise.{kind}").write_bytes(b"\xff" * 100)
-        with pytest.raises(InvalidRequest, match="no file of ids and rows"):
+        with pytest.raises(InvalidRequest, match="not a file of ids and rows"):
             mesh.import_table(table, tmp_path / f"noise.{kind}")
         with pytest.raises(FileNotFoundError):
             mesh.import_table(table, tmp_path / f"missing.{kind}")
@@ -126,7 +126,7 @@ def test_truncated_files_are_refused(mesh, table, tmp_path):
         path = tmp_path / f"user.{kind}"
         mesh.export_table(table, path)
         path.write_bytes(path.read_bytes()[:-40])
-        with pytest.raises(InvalidRequest, match="no file of ids and rows"):
+        with pytest.raises(InvalidRequest, match="not a file of ids and rows"):
             mesh.import_table(table, path)
 
 

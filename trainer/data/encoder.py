@@ -17,7 +17,7 @@ from gradmesh.trainer.errors import DataError
 ABSENT: Final = 0
 """The id of a value that is missing."""
 RARE: Final = 1
-"""The id of all values that are too rare, or were never seen."""
+"""The id of all values that are too rare, or unknown."""
 _FIRST_ID: Final = 2
 
 

@@ -68,7 +68,7 @@ class ParquetFile:
         try:
             self._file: Any = parquet.ParquetFile(path)
         except (OSError, arrow.ArrowException) as error:
-            raise DataError(f"{path} is no Parquet file: {error}") from error
+            raise DataError(f"{path} is not a Parquet file: {error}") from error
         held = set(self._file.schema_arrow.names)
         wanted = [*([label] if label else []), *dense, *categorical]
         missing = [name for name in wanted if name not in held]

@@ -174,7 +174,7 @@ class BadLines:
             if len(self._met) > self._limit:
                 raise DataError(
                     f"{line}; that is bad line number {len(self._met)} and data.max_bad_lines is"
-                    f" {self._limit}: mend the file, or raise the limit"
+                    f" {self._limit}: fix the file, or raise the limit"
                 )
             if len(self._met) <= _SHOWN:
                 _log.warning("bad line dropped", extra={"line": str(line)})

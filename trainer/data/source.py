@@ -170,7 +170,7 @@ def build_vocabulary(config: DataConfig) -> Vocabulary:
     """Count the values in the training files; reads them once.
 
     Args:
-        config: Its `vocabulary` and `ids` are not looked at; `rows` bound it, if set.
+        config: Its `vocabulary` and `ids` are ignored; `rows` limit the sizes, if set.
     """
     plain = plain_data_config(config) | {"ids": "hash", "vocabulary": None, "shuffle": False}
     source = Source(data_config_from(plain), 0)

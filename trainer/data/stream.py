@@ -2,8 +2,8 @@
 
 The position is a list of progressions: each is every stride-th block of an endless series of
 epochs. One per rank divides a data set among the ranks. A rank that leaves hands its progression
-over, a rank that joins takes half of one. So every sample of an epoch is read once, by whatever
-number of ranks.
+over, a rank that joins takes half of one. So every sample of an epoch is read once, by any number
+of ranks.
 """
 
 from collections import deque

@@ -26,10 +26,10 @@ COLUMN_KINDS = tuple(_ROLES)
 _REASONS = {
     text_kernel.FEW_COLUMNS: "the line ends after column {column}; {count} are expected",
     text_kernel.MANY_COLUMNS: "there is a column {column}; {count} are expected",
-    text_kernel.NO_NUMBER: "column {column} is no number",
+    text_kernel.NO_NUMBER: "column {column} is not a number",
     text_kernel.NO_LABEL: "column {column}, the label, is neither 0 nor 1",
     text_kernel.EMPTY: "the line is empty",
-    text_kernel.NO_HEXADECIMAL: "column {column} is no hexadecimal number",
+    text_kernel.NO_HEXADECIMAL: "column {column} is not a hexadecimal number",
 }
 
 

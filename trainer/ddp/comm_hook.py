@@ -17,7 +17,7 @@ from gradmesh.trainer.process_group import ProcessGroup, Work
 
 @final
 class CommFuture:
-    """Hold a value that is available once communication has finished.
+    """The future of a value that is available once communication has finished.
 
     Public as `gm.ddp.Future`.
 
@@ -72,7 +72,7 @@ class CommFuture:
 
 @final
 class GradBucket:
-    """Gradients of some parameters, not yet divided, in one contiguous memory.
+    """A bucket of gradients, not divided yet, in one contiguous buffer.
 
     The memory belongs to the reducer, which reuses it in the next pass.
 

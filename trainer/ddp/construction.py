@@ -216,7 +216,7 @@ _ATTRIBUTE = "_ddp_params_and_buffers_to_ignore"
 
 
 def set_params_and_buffers_to_ignore(module: Module, names: Iterable[str]) -> None:
-    """Leave some parameters and buffers out of DistributedDataParallel.
+    """Exclude parameters and buffers of a module from DistributedDataParallel.
 
     Call it before wrapping. They are not compared, copied or averaged; their shapes may differ
     between ranks.

@@ -93,7 +93,7 @@ class DDPJoinHook(JoinHook):
 
 @final
 class DistributedDataParallel(Module, Joinable):
-    """Keep a module equal on all ranks: same start, same averaged gradients.
+    """Data-parallel wrapper: replicas start equal, and gradients are averaged over all ranks.
 
     Construction is collective. After it every backward pass through the wrapper's outputs averages
     gradients over the ranks: summed in rank order, then divided. Inside a distributed-autograd
@@ -311,7 +311,7 @@ class DistributedDataParallel(Module, Joinable):
 
     @property
     def join_process_group(self) -> ProcessGroup:
-        """The ranks."""
+        """The process group."""
         return self._group
 
     @property

@@ -63,7 +63,7 @@ class JoinIteration:
 
 
 class JoinHook:
-    """What a joinable does on a rank whose inputs have ended."""
+    """The actions of a joinable on a rank whose inputs have ended."""
 
     def main_hook(self, iteration: JoinIteration) -> None:
         """Mirror the collectives of one iteration of the active ranks."""

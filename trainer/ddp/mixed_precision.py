@@ -16,7 +16,7 @@ from gradmesh.trainer.ddp.tensor_tree import map_tensors
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPrecision:
-    """Dtypes to use; None does not change one.
+    """The dtypes of mixed precision; None leaves one unchanged.
 
     Raises:
         DtypeError: If the engine has no such dtype.

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelAverager(ABC):
-    """Replace parameters by their averages over ranks, periodically.
+    """Base of averagers, which periodically replace parameters by their averages over ranks.
 
     `step` counts the calls of `average_parameters`; save it in checkpoints.
 

@@ -46,7 +46,7 @@ def apply_optimizer_in_backward(
 
 
 def in_backward_optimizers(parameters: Iterable[Tensor]) -> list[Optimizer]:
-    """Return the optimizers that step these parameters in backward."""
+    """Return the optimizers that step the given parameters in backward."""
     return [optimizer for p in parameters for optimizer, _ in _in_backward.get(id(p), ())]
 
 

@@ -16,7 +16,7 @@ from gradmesh.trainer.process_group.reduction import accumulation_dtype
 
 @final
 class SyncBatchNorm(BatchNorm):
-    """Normalise each channel of [n, channels, ...] over the batches of all ranks.
+    """Apply batch normalisation to [n, channels, ...], with statistics over all ranks.
 
     In training forward and backward are collective. In evaluation it is an ordinary layer. Sums run
     in float64 and in rank order, so all ranks have the same statistics.

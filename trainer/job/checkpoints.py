@@ -142,7 +142,7 @@ class Checkpoints:
             [spec.name for spec in self._specs],
             step,
             base="" if kept is None else kept.manifest.id,
-            # The other trainers wait meanwhile.
+            # The other trainers wait during this call.
             freeze_s=min(_ARM_S, self._config.collective_timeout_s / 4),
             call_s=self._connection.timeouts.call_s,
         )
@@ -190,7 +190,7 @@ class Checkpoints:
         return False
 
     def _has_stalled(self) -> bool:
-        """Return whether the checkpoint has taken longer than anything should wait for it."""
+        """Return whether the checkpoint has taken longer than the longest wait for it."""
         longest_s = self._config.checkpoint_timeout_s + _LAST_S
         stalled = self._clock() - self._begun_at > longest_s
         if stalled:

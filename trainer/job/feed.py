@@ -31,7 +31,7 @@ class Feed:
 
     From time to time the ranks agree on what all of them have read. A rank that resumes from that
     position replays what all ranks read between it and the current step, and takes its share of the
-    rest. So every sample of an epoch is used once, whatever the number of ranks.
+    rest. So every sample of an epoch is used once, for any number of ranks.
 
     Args:
         source: The data.
@@ -70,7 +70,7 @@ class Feed:
         return self._drawn[step]
 
     def take(self, step: int) -> Batch:
-        """Return the batch of a step, and forget it."""
+        """Return the batch of a step and consume it."""
         batch = self.peek(step)
         del self._drawn[step]
         self._positions = {at: held for at, held in self._positions.items() if at >= step}

@@ -49,7 +49,7 @@ from gradmesh.trainer.process_group import Backend, Endpoint, connect
 
 _log = logging.getLogger(__name__)
 
-# Reports are news, not state: a coordinator on its way back must not hold up a step for long.
+# Reports may be lost: a coordinator that restarts must not delay a step for long.
 _REPORT_S = 1.0
 
 
@@ -145,7 +145,7 @@ class TrainingRun:
         self._asked = self.steps
 
     def _take_over(self, agreed: Agreement, held: DenseState | None) -> Mapping[str, Any] | None:
-        """Bring the dense part to the agreed step: from what this rank holds, or from another rank.
+        """Load the dense part of the agreed step: from this rank's state, or from another rank.
 
         Returns:
             The arrays it was loaded from; None if the run begins.

@@ -1,4 +1,4 @@
-"""Models that train here; embeddings are an argument, local or remote."""
+"""Click models; their embedding layers are an argument, local or remote."""
 
 from gradmesh.trainer.models.build import build_model as build_model
 from gradmesh.trainer.models.build import row_dim as row_dim

@@ -58,7 +58,7 @@ class LocalEmbedding(Module):
         """Look rows up: int64 [batch, ids of a sample] gives [batch, features, dim].
 
         Raises:
-            IndexError: An id is no row of its feature's table.
+            IndexError: An id is not a row of its feature's table.
         """
         array = np.asarray(ids.data if isinstance(ids, Tensor) else ids)
         width = self._limits.size
@@ -101,11 +101,11 @@ class RemotePooledEmbedding(Module):
         return shaped
 
     def prefetch(self, ids: Any) -> bool:
-        """Ask for the rows of the next batch, as RemoteEmbedding's `prefetch` does."""
+        """Prefetch the rows of the next batch, as RemoteEmbedding's `prefetch` does."""
         return self.bag.prefetch(self._parts(ids))
 
     def discard_prefetched(self) -> None:
-        """Forget what was fetched ahead and not used."""
+        """Discard prefetched rows that were not used."""
         self.bag.discard_prefetched()
 
     def _parts(self, ids: Any) -> Any:

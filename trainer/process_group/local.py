@@ -21,7 +21,7 @@ from gradmesh.trainer.process_group.work import FinishedWork, Work
 
 @final
 class LocalProcessGroup(ProcessGroup):
-    """One rank, no peers: every collective has finished when its call returns."""
+    """A process group of one rank: every collective has finished when its call returns."""
 
     def __init__(self) -> None:
         self._error: RuntimeError | None = None

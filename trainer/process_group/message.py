@@ -58,7 +58,7 @@ def shutdown_error(kind: MessageKind, about: int, rank: int, address: str) -> Ex
         )
     if kind is MessageKind.PEER_LOST and about != rank:
         return PeerLost(
-            f"rank {rank} ({address}) lost rank {about}; rejoin to go on in the next generation",
+            f"rank {rank} ({address}) lost rank {about}; rejoin to continue in the next generation",
             rank=about,
             address=f"rank {about}",
         )
@@ -68,7 +68,7 @@ def shutdown_error(kind: MessageKind, about: int, rank: int, address: str) -> Ex
 def peer_lost(rank: int, address: str, why: str) -> PeerLost:
     """Return the error for a rank that is gone."""
     return PeerLost(
-        f"lost rank {rank} at {address}: {why}; rejoin to go on in the next generation",
+        f"lost rank {rank} at {address}: {why}; rejoin to continue in the next generation",
         rank=rank,
         address=address,
     )

@@ -211,7 +211,7 @@ class MpiTransport:
 
 @final
 class MpiProcessGroup(HostProcessGroup):
-    """Ranks of one MPI world. Build it with `connect`; use it from any thread.
+    """A process group over MPI; built by `connect`, thread-safe.
 
     MPI ends all processes of its world if one of them dies: no rank is left to name it.
 

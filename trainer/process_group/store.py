@@ -15,7 +15,7 @@ _POLL_S = 0.005
 
 
 class Store(Protocol):
-    """Keys and values that all ranks of one generation share."""
+    """The rendezvous store: keys and values that all ranks of one generation share."""
 
     def set(self, key: str, value: bytes) -> None:
         """Publish a value; from then on every rank MUST get it."""
@@ -52,7 +52,7 @@ class PrefixStore:
 
 @final
 class FileStore:
-    """Keep keys and values as files of a folder that all ranks share; needs no coordinator.
+    """A rendezvous store of files in a folder that all ranks share; needs no coordinator.
 
     Args:
         folder: An empty folder, for one generation only.

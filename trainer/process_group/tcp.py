@@ -34,7 +34,7 @@ _SHUTDOWN_S = 0.5
 
 @final
 class TcpProcessGroup(HostProcessGroup):
-    """Ranks joined by TCP. Build it with `connect`; use it from any thread.
+    """A process group over TCP; built by `connect`, thread-safe.
 
     Args:
         links: A link to every other rank, by rank.

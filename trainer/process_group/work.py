@@ -22,7 +22,7 @@ class Work(ABC):
             timeout_s: How long to wait; None waits for the collective's own deadline.
 
         Raises:
-            CollectiveTimeout: `timeout_s` ran out (the collective goes on), or the
+            CollectiveTimeout: `timeout_s` ran out (the collective continues), or the
                 collective's own deadline did (the group is unusable then).
             PeerLost: A rank left or died.
             CollectiveMismatch: Ranks called different collectives.

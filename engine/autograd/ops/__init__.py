@@ -1,4 +1,4 @@
-"""The ops, one family a file; the lower-case functions are what users call."""
+"""The ops, one family per file; the lower-case functions are the public ones."""
 
 from gradmesh.engine.autograd.ops.activation import dropout as dropout
 from gradmesh.engine.autograd.ops.activation import gelu as gelu

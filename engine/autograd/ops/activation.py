@@ -158,7 +158,7 @@ def relu(x: Any) -> Any:
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
-    """Return x where it is positive, else x times a slope."""
+    """Return x where it is positive, else x times negative_slope."""
     return _LeakyRelu.apply(x, negative_slope)
 
 
@@ -178,7 +178,7 @@ def silu(x: Any) -> Any:
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """Return x times the normal distribution function of x.
+    """Return x times the cumulative normal distribution function of x.
 
     Args:
         x: A float tensor.

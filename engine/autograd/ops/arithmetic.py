@@ -279,7 +279,7 @@ def minimum(a: Any, b: Any) -> Any:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """Return a where the condition holds, else b."""
+    """Return elements of a where the condition is true, else of b."""
     return _Where.apply(condition, as_number(a), as_number(b))
 
 
@@ -350,7 +350,7 @@ def remainder(a: Any, b: Any) -> Any:
 
 
 def floor_divide(a: Any, b: Any) -> Any:
-    """Return a / b rounded down; it has no derivative.
+    """Return a / b rounded down; not differentiable.
 
     Raises:
         ZeroDivisionError: If integers are divided by 0; floats give an infinity or NaN.

@@ -150,7 +150,7 @@ class _SoftCrossEntropy(Function):
 
 
 def _as_rows(name: str, x: Array, target: Array) -> tuple[Array, Array]:
-    """Return input as [n, classes] and target as [n], whatever axes follow the classes."""
+    """Return input as [n, classes] and target as [n], for any axes after the classes."""
     if x.dtype.kind in "iub":
         raise DtypeError(f"{name}: takes floats, not {x.dtype}; cast with .float() first")
     if target.dtype.kind not in "iu":
@@ -226,7 +226,7 @@ def _total(scale: Array) -> Array:
 def nll_loss(
     x: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Any:
-    """Return the negated log-probability of the target class.
+    """Return the negative log-likelihood of the target classes.
 
     Args:
         x: Log-probabilities, [n, classes, ...].
@@ -248,7 +248,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Return the cross-entropy of softmax(x) against classes, or against probabilities of them.
+    """Return the cross-entropy of softmax(x) against class indices or class probabilities.
 
     Args:
         x: Logits, [n, classes, ...], or [classes].

@@ -20,7 +20,7 @@ Labels: TypeAlias = list[Label]
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    """Return the product of tensors, summed over the labels that the result does not have.
+    """Return the Einstein sum: products of tensors, summed over labels that the result omits.
 
     Args:
         equation: Labels of each operand's axes, letters and at most one `...` each, then `->` and

@@ -211,7 +211,7 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
 
 
 def split(x: Any, lengths: int | Sequence[int], dim: int = 0) -> Any:
-    """Return consecutive pieces of x along an axis, of one length or of the lengths given."""
+    """Split x along an axis into consecutive pieces, of one length or of the given lengths."""
     if not x.ndim:
         raise ShapeError("split: a tensor without axes has no pieces")
     axis = axis_of("split", dim, x.ndim)

@@ -58,13 +58,13 @@ def cross_layer(x0: Any, x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def factorization_machine(x: Any) -> Any:
-    """Return half the difference of square of sum and sum of squares, over the features.
+    """Return the sum of the dot products of all pairs of features.
 
     Args:
         x: [batch, features, dim].
 
     Returns:
-        [batch, 1], the sum over all pairs of features of their dot products.
+        [batch, 1], computed as half of (square of the sum - sum of the squares).
     """
     if x.ndim != 3:
         raise ShapeError(f"factorization_machine: needs [batch, features, dim], got {x.shape}")

@@ -72,40 +72,40 @@ def _logical(name: str, a: Any, b: Any) -> Any:
 
 
 def bitwise_and(a: Any, b: Any) -> Any:
-    """Return a & b, of bits or of bools."""
+    """Return a & b: bitwise for integers, logical for bools."""
     return _bitwise("bitwise_and", a, b)
 
 
 def bitwise_or(a: Any, b: Any) -> Any:
-    """Return a | b, of bits or of bools."""
+    """Return a | b: bitwise for integers, logical for bools."""
     return _bitwise("bitwise_or", a, b)
 
 
 def bitwise_xor(a: Any, b: Any) -> Any:
-    """Return a ^ b, of bits or of bools."""
+    """Return a ^ b: bitwise for integers, logical for bools."""
     return _bitwise("bitwise_xor", a, b)
 
 
 def bitwise_not(x: Any) -> Any:
-    """Return ~x: the inverted bits of integers, the negation of bools."""
+    """Return ~x: bitwise for integers, logical for bools."""
     return _BitwiseNot.apply(_constant(x))
 
 
 def logical_and(a: Any, b: Any) -> Any:
-    """Return where both a and b are true, or not 0."""
+    """Return for each element whether both a and b are true (non-zero)."""
     return _logical("logical_and", a, b)
 
 
 def logical_or(a: Any, b: Any) -> Any:
-    """Return where a or b is true, or not 0."""
+    """Return for each element whether a or b is true (non-zero)."""
     return _logical("logical_or", a, b)
 
 
 def logical_xor(a: Any, b: Any) -> Any:
-    """Return where exactly one of a and b is true, or not 0."""
+    """Return for each element whether exactly one of a and b is true (non-zero)."""
     return _logical("logical_xor", a, b)
 
 
 def logical_not(x: Any) -> Any:
-    """Return where x is false, or 0."""
+    """Return for each element whether x is false (zero)."""
     return _LogicalNot.apply(_constant(x))

@@ -318,9 +318,10 @@ def l1_loss(x: Any, target: Any, reduction: str = "mean") -> Any:
 
 
 def smooth_l1_loss(x: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
-    """Return the absolute error less beta / 2, and below beta its square over 2 * beta.
+    """Return the smooth L1 loss: quadratic for errors below beta, linear beyond.
 
-    Shapes that differ broadcast, with a warning. With beta 0 it is the absolute error.
+    It is error**2 / (2 * beta) below beta, and |error| - beta / 2 beyond; with beta 0 the absolute
+    error. Shapes that differ broadcast, with a warning.
 
     Raises:
         ValueError: If beta is negative.
@@ -335,7 +336,7 @@ def smooth_l1_loss(x: Any, target: Any, reduction: str = "mean", beta: float = 1
 
 
 def huber_loss(x: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
-    """Return half the squared error, and beyond delta a line of slope delta.
+    """Return the Huber loss: quadratic for errors below delta, linear beyond.
 
     Shapes that differ broadcast, with a warning.
 

@@ -13,7 +13,7 @@ from gradmesh.engine.backend.dtype import float32
 
 
 class Sorted(NamedTuple):
-    """Hold sorted elements and where they were."""
+    """Sorted elements, and their indices in the input."""
 
     values: Any
     indices: Any
@@ -40,7 +40,7 @@ def _taken(x: Any, axis: int, positions: Array) -> Sorted:
 
 
 def sort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Sorted:
-    """Return the elements in order along an axis, and where they were.
+    """Return the elements sorted along an axis, and their indices.
 
     Args:
         x: A tensor.
@@ -53,13 +53,13 @@ def sort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True) -
 
 
 def argsort(x: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    """Return where the elements in order along an axis are; arguments as in `sort`."""
+    """Return the indices that sort x along an axis; arguments as in `sort`."""
     axis = axis_of("argsort", dim, x.ndim)
     return tensor_module.Tensor(_order(x.data, axis, descending))
 
 
 def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Sorted:
-    """Return the k largest (or smallest) elements along an axis, and where they were.
+    """Return the k largest (or smallest) elements along an axis, and their indices.
 
     Args:
         x: A tensor.

@@ -124,7 +124,7 @@ def _window(name: str, kernel_size: Any, stride: Any, padding: Any) -> Window:
 
 
 def max_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Any:
-    """Return the largest element of each window; the stride is the window unless given."""
+    """Return the largest element of each window; the default stride is the window size."""
     return _MaxPool2d.apply(x, _window("max_pool2d", kernel_size, stride, padding))
 
 
@@ -134,5 +134,5 @@ def avg_pool2d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0) -
 
 
 def adaptive_avg_pool2d(x: Any, output_size: Any) -> Any:
-    """Return means over a grid of the given size, whatever the size of the image."""
+    """Return means over a grid of the given output size, for images of any size."""
     return _AdaptiveAvgPool2d.apply(x, pair(output_size))

@@ -17,7 +17,7 @@ from gradmesh.engine.backend.dtype import FLOATS, float32, float64, int64
 
 
 class Extremes(NamedTuple):
-    """The extreme elements along an axis, and where each of them is."""
+    """The extreme elements along an axis, and their indices."""
 
     values: Any
     indices: Any
@@ -195,7 +195,7 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def var(x: Any, dim: Any = None, correction: float = 1, keepdim: bool = False) -> Any:
-    """Return the variance; correction 1 divides by n - 1; True and False mean 1 and 0."""
+    """Return the variance; it is divided by n - correction, with True and False as 1 and 0."""
     if isinstance(dim, bool):
         dim, correction = None, dim
     return _Var.apply(x, dim, correction, keepdim, False)
@@ -209,7 +209,7 @@ def std(x: Any, dim: Any = None, correction: float = 1, keepdim: bool = False) -
 
 
 def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the largest element of all, or the largest along an axis with their positions.
+    """Return the largest element, or (values, indices) of the largest along an axis.
 
     Args:
         x: A tensor.
@@ -222,7 +222,7 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the smallest element of all, or along an axis; arguments as in `max`."""
+    """Return the smallest element, or (values, indices) along an axis; arguments as in `max`."""
     if isinstance(dim, tensor_module.Tensor):
         return minimum(x, dim)
     return _Extremum.apply(x, False) if dim is None else _along("min", x, dim, keepdim)

@@ -163,7 +163,7 @@ class _MaskedFill(Function):
 
 
 def gather(x: Any, dim: int, index: Any) -> Any:
-    """Return, for each position of the index, the element of x at that position along an axis."""
+    """Return elements of x at the positions along an axis that an index gives."""
     axis = axis_of("gather", dim, x.ndim)
     if not x.ndim:
         return gather(x.reshape(1), 0, index.reshape(-1)).reshape(index.shape)
@@ -171,7 +171,7 @@ def gather(x: Any, dim: int, index: Any) -> Any:
 
 
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
-    """Return x with each element of src added at its index along an axis; repeated indices add up.
+    """Return x with the elements of src added at indices along an axis; repeated ones add up.
 
     Args:
         x: A tensor.
@@ -184,7 +184,7 @@ def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
 
 
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    """Return x with a value, a number or a tensor without axes, where the mask is true."""
+    """Return x with a value, a number or a scalar tensor, where the mask is true."""
     return _MaskedFill.apply(x, mask, as_number(value))
 
 
@@ -205,7 +205,7 @@ def masked_select(x: Any, mask: Any) -> Any:
 
 
 def chunk(x: Any, chunks: int, dim: int = 0) -> Any:
-    """Return at most `chunks` pieces of x along an axis, all but the last of one length."""
+    """Split x into at most `chunks` pieces along an axis, all but the last of equal length."""
     if not x.ndim:
         raise ShapeError("chunk: a tensor without axes has no pieces")
     if chunks < 1:

@@ -202,7 +202,7 @@ def repeat(x: Any, counts: Sequence[int]) -> Any:
 
 
 def tile(x: Any, dims: Sequence[int]) -> Any:
-    """Return x repeated along its last axes, or along new ones in front if more counts are given.
+    """Return x repeated along its last axes; more counts than axes add axes in front.
 
     Raises:
         ShapeError: If a count is negative.

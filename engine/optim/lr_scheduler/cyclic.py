@@ -70,7 +70,7 @@ _MODES: dict[str, Callable[[float, float], float]] = {
 
 @final
 class CyclicLR(LRScheduler):
-    """Go in a line from base_lr to max_lr and back, again and again.
+    """Move the rate linearly from base_lr to max_lr and back, in cycles.
 
     Args:
         optimizer: Whose groups are scheduled; their own rates are not used.
@@ -155,7 +155,7 @@ class CyclicLR(LRScheduler):
 
 
 class _Phase(NamedTuple):
-    """Where a phase ends, and between which names of rates and momentums it goes."""
+    """End of a phase, and the names of its first and last rate and momentum."""
 
     end: float
     rates: tuple[str, str]
@@ -164,7 +164,7 @@ class _Phase(NamedTuple):
 
 @final
 class OneCycleLR(LRScheduler):
-    """Go from max_lr / div_factor to max_lr and down to nearly nothing, in a given number of steps.
+    """Raise the rate from max_lr / div_factor to max_lr, then anneal it to nearly 0, over a run.
 
     Args:
         optimizer: Whose groups are scheduled; their own rates are not used.

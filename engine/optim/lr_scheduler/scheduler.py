@@ -10,20 +10,20 @@ from typing import Any, Protocol
 
 
 class Scheduled(Protocol):
-    """Whose learning rates can be set: an optimizer, here or over many workers."""
+    """An optimizer whose learning rates can be set, local or distributed."""
 
     param_groups: list[dict[str, Any]]
 
 
 class LRScheduler(ABC):
-    """Set an optimizer's learning rates from the number of steps taken.
+    """Base class of schedules: set learning rates from the number of steps taken.
 
     Args:
         optimizer: Whose groups are scheduled; their learning rates now are the base.
-        last_epoch: The step to go on from, with `initial_lr` in each group; -1 begins.
+        last_epoch: The step to resume from, with `initial_lr` in each group; -1 starts.
 
     Raises:
-        KeyError: If the schedule goes on and a group has no `initial_lr`.
+        KeyError: If the schedule resumes and a group has no `initial_lr`.
     """
 
     def __init__(self, optimizer: Scheduled, last_epoch: int = -1) -> None:
@@ -31,7 +31,7 @@ class LRScheduler(ABC):
         self.last_epoch = last_epoch + 1
         for number, group in enumerate(optimizer.param_groups):
             if last_epoch != -1 and "initial_lr" not in group:
-                raise KeyError(f"parameter group {number} has no initial_lr to go on with")
+                raise KeyError(f"parameter group {number} has no initial_lr to resume with")
             group.setdefault("initial_lr", group["lr"])
         self.base_lrs = [float(group["initial_lr"]) for group in optimizer.param_groups]
         self._set()

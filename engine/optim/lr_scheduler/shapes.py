@@ -32,7 +32,7 @@ class ConstantLR(LRScheduler):
 
 @final
 class LinearLR(LRScheduler):
-    """Go in a line from one factor to another: a warm-up, or a decay.
+    """Change a factor of the rate linearly: a warm-up, or a decay.
 
     Args:
         optimizer: Whose groups are scheduled.
@@ -62,7 +62,7 @@ class LinearLR(LRScheduler):
 
 @final
 class CosineAnnealingLR(LRScheduler):
-    """Fall along half a cosine wave.
+    """Decrease the rate along half a cosine wave.
 
     Args:
         optimizer: Whose groups are scheduled.
@@ -163,7 +163,7 @@ class LambdaLR(LRScheduler):
 
 @final
 class SequentialLR(LRScheduler):
-    """Follow several schedules one after the other, each from its own start.
+    """Run several schedules one after another, each from its own start.
 
     Args:
         optimizer: Whose groups are scheduled.

@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class AutogradServiceStub(object):
-    """Served by every process that takes part in contexts. One process begins a pass; gradients flow
-    from the receiver of each message back to its sender. A call never waits for gradients that are
-    still to come: it is answered when nothing more can be done with what is there, or on arrival, and
-    the one who began the pass hears in time that each part is over.
+    """Served by every process that takes part in contexts. One process, the initiator, starts a pass;
+    gradients flow from the receiver of each message back to its sender. A call never waits for
+    gradients that have not arrived: the reply is sent on arrival, or when no more work is possible
+    with the gradients received so far. The initiator receives a report when each share is done.
     """
 
     def __init__(self, channel):
@@ -66,25 +66,25 @@ class AutogradServiceStub(object):
 
 
 class AutogradServiceServicer(object):
-    """Served by every process that takes part in contexts. One process begins a pass; gradients flow
-    from the receiver of each message back to its sender. A call never waits for gradients that are
-    still to come: it is answered when nothing more can be done with what is there, or on arrival, and
-    the one who began the pass hears in time that each part is over.
+    """Served by every process that takes part in contexts. One process, the initiator, starts a pass;
+    gradients flow from the receiver of each message back to its sender. A call never waits for
+    gradients that have not arrived: the reply is sent on arrival, or when no more work is possible
+    with the gradients received so far. The initiator receives a report when each share is done.
     """
 
     def SendGradients(self, request, context):
-        """Brings the gradients of one message back to the worker that sent it. What they lead to at once
-        and belongs to the caller comes with the answer.
+        """Sends the gradients of one message back to the worker that sent it. Gradients for the caller
+        that result at once are in the response.
         Repeatable: (pass, message) counts once.
         Fails with FAILED_PRECONDITION (CONTEXT_RELEASED, SEND_NOT_FOUND), ABORTED (BACKWARD_ABORTED)
-        for a pass that was given up, INVALID_ARGUMENT (INVALID_REQUEST) for gradients that do not fit.
+        for an aborted pass, INVALID_ARGUMENT (INVALID_REQUEST) for gradients that do not fit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportParts(self, request, context):
-        """Tells the worker that began a pass which parts are over, or that one failed.
+        """Reports to the initiator of a pass which shares are done, or that one failed.
         Repeatable.
         Fails with FAILED_PRECONDITION (CONTEXT_RELEASED).
         """
@@ -93,7 +93,7 @@ class AutogradServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AbortPass(self, request, context):
-        """Gives a pass up: its part here is dropped and what it added to gradients is taken back.
+        """Aborts a pass: its share here is dropped and what it added to gradients is undone.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -101,8 +101,8 @@ class AutogradServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ProbePass(self, request, context):
-        """Tells whether a part of a pass is still under way here. Asked while a pass takes long, to
-        notice a worker that is gone.
+        """Returns the state of a pass's share here. The initiator probes long passes with it, to detect
+        lost workers.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -110,11 +110,11 @@ class AutogradServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StepParameters(self, request, context):
-        """Takes one phase of a step of a distributed optimizer, for the parameters of this worker. What
-        the optimizer raised is an answer, too: `error` is set then, and nothing is changed.
-        Repeatable: a step counts once, by its number.
+        """Runs one phase of a step of a distributed optimizer, for the parameters of this worker. An
+        error of the optimizer is returned in `error`; nothing is changed then.
+        Repeatable: a step takes effect once, by its number.
         Fails with NOT_FOUND (REF_NOT_FOUND) when the optimizer is gone, INVALID_ARGUMENT
-        (INVALID_REQUEST) for a reference to something else.
+        (INVALID_REQUEST) for a reference to another kind of object.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,10 +157,10 @@ def add_AutogradServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AutogradService(object):
-    """Served by every process that takes part in contexts. One process begins a pass; gradients flow
-    from the receiver of each message back to its sender. A call never waits for gradients that are
-    still to come: it is answered when nothing more can be done with what is there, or on arrival, and
-    the one who began the pass hears in time that each part is over.
+    """Served by every process that takes part in contexts. One process, the initiator, starts a pass;
+    gradients flow from the receiver of each message back to its sender. A call never waits for
+    gradients that have not arrived: the reply is sent on arrival, or when no more work is possible
+    with the gradients received so far. The initiator receives a report when each share is done.
     """
 
     @staticmethod

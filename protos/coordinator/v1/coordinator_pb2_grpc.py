@@ -31,8 +31,8 @@ if _version_not_supported:
 
 
 class CoordinatorServiceStub(object):
-    """Keeps the facts that all processes must agree on: who is a member, which ranks the trainers have,
-    which tables exist and where their rows live. Every process calls it; it calls nobody.
+    """Stores the state that all processes must agree on: the members, the trainers' ranks, the tables
+    and the location of their rows. Every process calls it; it calls no other process.
     """
 
     def __init__(self, channel):
@@ -149,13 +149,13 @@ class CoordinatorServiceStub(object):
 
 
 class CoordinatorServiceServicer(object):
-    """Keeps the facts that all processes must agree on: who is a member, which ranks the trainers have,
-    which tables exist and where their rows live. Every process calls it; it calls nobody.
+    """Stores the state that all processes must agree on: the members, the trainers' ranks, the tables
+    and the location of their rows. Every process calls it; it calls no other process.
     """
 
     def Register(self, request, context):
-        """Makes a process a member and grants it a lease. A process that comes back with a higher
-        incarnation replaces its former self.
+        """Makes a process a member and grants it a lease. A restarted process, with a higher incarnation,
+        replaces the former one.
         Repeatable: the same (name, incarnation) gets the same answer.
         Fails with ALREADY_EXISTS (NAME_TAKEN) while another live process holds the name,
         FAILED_PRECONDITION (PROTOCOL_MISMATCH) for another version of the contract,
@@ -166,19 +166,19 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Extends a member's lease and tells it the news: the current generation, the shard map's epoch,
-        whether a checkpoint is wanted. The answer comes with the news, or after the time that the member
-        gives it; so one call after the other is a stream of news.
+        """Extends a member's lease and returns the state that members watch: the current generation, the
+        shard map's epoch, requests for a checkpoint. The response is sent when that state changes, or
+        after the time that the member allows, so consecutive calls act as a watch.
         Repeatable.
-        Fails with FAILED_PRECONDITION (NOT_MEMBER) when the lease ran out: register again.
+        Fails with FAILED_PRECONDITION (NOT_MEMBER) when the lease has expired: register again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Ends a membership at the member's own wish.
-        Repeatable: leaving twice is leaving.
+        """Ends a membership.
+        Repeatable: leaving twice has the effect of leaving once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -187,9 +187,9 @@ class CoordinatorServiceServicer(object):
     def JoinRound(self, request, context):
         """Waits for the expected number of trainers and gives each its rank in a new generation. The
         wait ends at the caller's deadline or after a few seconds, whichever is sooner.
-        Repeatable: a trainer that asks again keeps its place in the round.
-        Fails with UNAVAILABLE (ROUND_OPEN) while trainers are missing: ask again,
-        FAILED_PRECONDITION (NOT_MEMBER) for a stranger,
+        Repeatable: a trainer that retries stays in the round.
+        Fails with UNAVAILABLE (ROUND_OPEN) while trainers are missing: retry,
+        FAILED_PRECONDITION (NOT_MEMBER) for a process that is not a member,
         FAILED_PRECONDITION (JOB_DONE) for a job whose result was reported.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -209,17 +209,18 @@ class CoordinatorServiceServicer(object):
     def GetKey(self, request, context):
         """Reads a published value, waiting for it until the caller's deadline or a few seconds.
         Repeatable.
-        Fails with ABORTED (STALE_GENERATION), UNAVAILABLE (KEY_MISSING) when it was not there yet.
+        Fails with ABORTED (STALE_GENERATION), UNAVAILABLE (KEY_MISSING) when it was not published in
+        that time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateTable(self, request, context):
-        """Enters a table into the catalogue.
+        """Adds a table to the catalogue.
         Repeatable: the same specification may be created twice.
         Fails with ALREADY_EXISTS (TABLE_CONFLICT) for the same name with another specification,
-        INVALID_ARGUMENT (INVALID_REQUEST) for a specification that makes no sense.
+        INVALID_ARGUMENT (INVALID_REQUEST) for an invalid specification.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -235,7 +236,7 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListTables(self, request, context):
-        """Lists the catalogue by name.
+        """Lists all tables, sorted by name.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -252,10 +253,10 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ScaleParameterServers(self, request, context):
-        """Begins to change the number of parameter servers, while they serve. Servers to be added are those
-        that are members and hold no shard; until enough have come, the reshard waits for them. Nothing
-        is lost and no step is repeated: see GetReshard for how far it is.
-        Repeatable: the number that is being scaled to may be asked for twice.
+        """Starts to change the number of parameter servers, while they serve. Servers to be added are
+        members that hold no shard; the reshard waits until enough have registered. No data is lost and
+        no step is repeated. GetReshard returns the progress.
+        Repeatable: a request for the current target changes nothing.
         Fails with INVALID_ARGUMENT (INVALID_REQUEST) for 0, or more than there are buckets,
         FAILED_PRECONDITION (RESHARD_UNDER_WAY) while another number is being scaled to,
         UNAVAILABLE (SHARD_NOT_READY) until the first servers have registered.
@@ -265,7 +266,7 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetReshard(self, request, context):
-        """Reads how far the newest reshard is.
+        """Returns the state of the newest reshard.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -273,8 +274,8 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportMove(self, request, context):
-        """Tells how far a parameter server is with a reshard and reads what to do next, waiting a few
-        seconds for news.
+        """Reports the progress of a parameter server in a reshard and returns the next phase, waiting a
+        few seconds for a change.
         Repeatable: only the newest report of a server counts.
         Fails with FAILED_PRECONDITION (NOT_MEMBER).
         """
@@ -283,19 +284,19 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TakeShard(self, request, context):
-        """Takes notice of finished shards of a data set and hands out the next one. Shards that a worker
-        had when it was gone are handed out again. Waits while all that are left are in others' hands.
-        Repeatable: the newest (worker, incarnation, sequence) gets the same answer.
-        Fails with UNAVAILABLE (SHARD_NOT_READY) while others still read the last shards: ask again,
+        """Records finished shards of a data set and assigns the next one. Shards of a lost worker are
+        assigned again. Waits while all remaining shards are assigned to other workers.
+        Repeatable: the newest (worker, incarnation, sequence) gets the same response.
+        Fails with UNAVAILABLE (SHARD_NOT_READY) while others still read the last shards: retry,
         FAILED_PRECONDITION (NOT_MEMBER),
-        INVALID_ARGUMENT (INVALID_REQUEST) for a set that is cut in another way, or none.
+        INVALID_ARGUMENT (INVALID_REQUEST) for another division of the set, or an empty set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDataPosition(self, request, context):
-        """Reads how far a data set was read: the epoch and its finished shards.
+        """Returns the data position: the epoch and its finished shards.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -303,16 +304,16 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetDataPosition(self, request, context):
-        """Puts a data set back to a former position; shards in anybody's hands are taken back.
+        """Resets a data set to an earlier position; current assignments of shards are revoked.
         Repeatable.
-        Fails with INVALID_ARGUMENT (INVALID_REQUEST) for what is no position.
+        Fails with INVALID_ARGUMENT (INVALID_REQUEST) for bytes that are not a position.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportProgress(self, request, context):
-        """Tells how far a trainer is. Only the newest report of each trainer is kept.
+        """Reports the progress of a trainer. Only the newest report of each trainer is kept.
         Repeatable.
         Fails with FAILED_PRECONDITION (NOT_MEMBER).
         """
@@ -321,7 +322,7 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportResult(self, request, context):
-        """Tells the outcome of a finished run, and that its job is done.
+        """Reports the outcome of a finished run, and that its job is done.
         Repeatable: the newest outcome of a generation is kept.
         Fails with ABORTED (STALE_GENERATION).
         """
@@ -330,8 +331,9 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RequestCheckpoint(self, request, context):
-        """Asks the trainers for a checkpoint of the run; rank 0 hears of it with its next lease renewal.
-        Repeatable: two requests before one is answered get one checkpoint.
+        """Requests a checkpoint of the run from the trainers; rank 0 receives it with its next lease
+        renewal.
+        Repeatable: two requests before a checkpoint get one checkpoint.
         Fails with FAILED_PRECONDITION (NOT_MEMBER) when no trainers have formed a generation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -339,7 +341,7 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportCheckpoint(self, request, context):
-        """Tells of a checkpoint that was written, or could not be.
+        """Reports a checkpoint that was written, or the error.
         Repeatable: the newest is kept.
         Fails with FAILED_PRECONDITION (NOT_MEMBER).
         """
@@ -348,7 +350,7 @@ class CoordinatorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Reads the state of the whole cluster at a glance.
+        """Returns the status of the whole cluster.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -472,8 +474,8 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoordinatorService(object):
-    """Keeps the facts that all processes must agree on: who is a member, which ranks the trainers have,
-    which tables exist and where their rows live. Every process calls it; it calls nobody.
+    """Stores the state that all processes must agree on: the members, the trainers' ranks, the tables
+    and the location of their rows. Every process calls it; it calls no other process.
     """
 
     @staticmethod

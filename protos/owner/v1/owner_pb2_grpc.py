@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class OwnerServiceStub(object):
-    """Served by every process of the mesh: functions registered by name, values kept for others, and
-    the contexts of distributed autograd.
+    """Served by every process of the mesh: functions registered by name, values owned for other
+    workers, and the contexts of distributed autograd.
     """
 
     def __init__(self, channel):
@@ -104,12 +104,12 @@ class OwnerServiceStub(object):
 
 
 class OwnerServiceServicer(object):
-    """Served by every process of the mesh: functions registered by name, values kept for others, and
-    the contexts of distributed autograd.
+    """Served by every process of the mesh: functions registered by name, values owned for other
+    workers, and the contexts of distributed autograd.
     """
 
     def Describe(self, request, context):
-        """Tells who answers here.
+        """Returns the identity of this worker, and what it serves.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -117,11 +117,11 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Call(self, request, context):
-        """Runs a registered function, or a method of a kept value, and returns its result. What the
-        function raised is an answer, too: `error` is set then. A function that takes its time may be
-        answered later: `deferred` is set, and Deliver brings the result to the caller's own server.
+        """Runs a registered function, or a method of an owned value, and returns its result. If the
+        function raised, `error` is set. The reply of a slow function may be deferred: `deferred` is
+        set, and the result is sent to the caller's own server by Deliver.
         Not repeatable: the function may have effects.
-        Fails with NOT_FOUND (FUNCTION_NOT_FOUND) for a name nobody registered, NOT_FOUND
+        Fails with NOT_FOUND (FUNCTION_NOT_FOUND) for a name that is not registered, NOT_FOUND
         (REF_NOT_FOUND) when an argument or the object of a method is gone, UNAVAILABLE (OVERLOADED)
         when too many calls run here.
         """
@@ -130,17 +130,17 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CreateRef(self, request, context):
-        """Runs a registered function and keeps its result here under the caller's reference; also what
-        it raised, for whoever fetches the value. Answered when the function has ended.
-        Repeatable: a reference is created once, whatever is sent again.
-        Fails as Call does; nothing is kept then.
+        """Runs a registered function and keeps its result, or its error, here under the caller's
+        reference. The reply is sent when the function has ended.
+        Repeatable: a reference is created once.
+        Fails as Call does; no value is kept then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchRef(self, request, context):
-        """Reads a kept value, waiting for one that is being made or whose creation is still on its way.
+        """Returns an owned value; waits for one whose creation is in progress or has not arrived yet.
         Repeatable.
         Fails with NOT_FOUND (REF_NOT_FOUND) when it was deleted or belongs to a former process.
         """
@@ -149,7 +149,7 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeRef(self, request, context):
-        """Tells the class of a kept value and which of its methods can be called, waiting as FetchRef.
+        """Returns the class of an owned value and the methods that can be called; waits as FetchRef does.
         Repeatable.
         Fails with NOT_FOUND (REF_NOT_FOUND).
         """
@@ -158,7 +158,7 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ForkRef(self, request, context):
-        """Tells the owner of a value that the caller has a reference to it, got from another user.
+        """Registers with the owner a reference that the caller received from another user.
         Repeatable.
         Fails with NOT_FOUND (REF_NOT_FOUND).
         """
@@ -167,8 +167,8 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AcceptFork(self, request, context):
-        """Tells a user of a value that its owner knows the reference it has passed on: it may drop its
-        own now.
+        """Confirms to a user that passed a reference on that the owner has registered the receiver's one:
+        the user may release its own.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -176,23 +176,23 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRef(self, request, context):
-        """Drops references; a value goes with the last of them.
-        Repeatable: dropping what is gone is no error.
+        """Deletes references; a value is deleted with its last reference.
+        Repeatable: deleting an absent reference is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Deliver(self, request, context):
-        """Brings the answer of a call that was deferred to whoever made it.
-        Repeatable: an answer that nobody waits for any more is dropped.
+        """Sends a deferred reply to the caller.
+        Repeatable: a reply that no call waits for is dropped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckCalls(self, request, context):
-        """Tells which deferred calls of the caller are still going to be answered.
+        """Returns which deferred calls of the caller will get no reply.
         Repeatable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -200,17 +200,18 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseContext(self, request, context):
-        """Forgets everything kept for a context: remembered lookups and gradients not yet applied.
-        Repeatable. The id stays known as released, so late messages cannot revive it.
+        """Releases the state of a context: its lookups, and its gradients that are not applied yet.
+        Repeatable. The id leaves a tombstone, so that late messages cannot recreate the context.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenLane(self, request, context):
-        """Offers one connection of a lane: a faster way for the hot rpcs beside gRPC. The caller connects
-        to the address, shows the secret once, and speaks lane frames; docs/architecture.md tells how.
-        Repeatable: an offer that nobody takes runs out by itself.
+        """Negotiates one connection of a lane: a faster transport for the hot rpcs beside gRPC. The
+        caller connects to the address, sends the secret once, and exchanges lane frames; see
+        docs/architecture.md.
+        Repeatable: an unused offer expires.
         Fails with FAILED_PRECONDITION (LANE_UNAVAILABLE) when the two have no lane in common,
         lanes are off here, or all connections are taken.
         """
@@ -219,11 +220,11 @@ class OwnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Exchange(self, request_iterator, context):
-        """Carries hot rpcs over one long-lived stream, for callers whom nothing but gRPC reaches: lane
-        frames, one call at a time, the request and then its response. A caller with several calls at
-        once opens several streams.
-        Repeatable: a stream does nothing by itself; the calls in it are what they are elsewhere.
-        Fails with FAILED_PRECONDITION (LANE_UNAVAILABLE) when all streams are taken.
+        """Carries hot rpcs over one long-lived stream, for callers that can use gRPC only: lane frames,
+        one call at a time, the request and then its response. A caller with concurrent calls opens
+        several streams.
+        Repeatable: a stream has no effect of its own; its calls are repeatable as their rpcs are.
+        Fails with FAILED_PRECONDITION (LANE_UNAVAILABLE) when all streams are in use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -306,8 +307,8 @@ def add_OwnerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OwnerService(object):
-    """Served by every process of the mesh: functions registered by name, values kept for others, and
-    the contexts of distributed autograd.
+    """Served by every process of the mesh: functions registered by name, values owned for other
+    workers, and the contexts of distributed autograd.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ParameterServerServiceStub(object):
-    """Serves the rows of one shard of every table. Trainers and clients call it.
+    """Serves the rows of one shard of every table to trainers and clients.
     """
 
     def __init__(self, channel):
@@ -123,25 +123,25 @@ class ParameterServerServiceStub(object):
 
 
 class ParameterServerServiceServicer(object):
-    """Serves the rows of one shard of every table. Trainers and clients call it.
+    """Serves the rows of one shard of every table to trainers and clients.
     """
 
     def StartRun(self, request, context):
-        """Begins a run: puts the named tables back to their initial rows, or goes on with a run where all
-        servers are, and fences out every mark of an older generation.
-        Repeatable: a generation begins once.
+        """Starts a run: resets the named tables to their initial rows, or resumes a run at the step that
+        all servers have. Fences requests of older generations.
+        Repeatable: a generation starts once.
         Fails with ABORTED (STALE_GENERATION) when a newer generation began,
-        NOT_FOUND (TABLE_NOT_FOUND), FAILED_PRECONDITION (RUN_LOST) when the run that shall go on is
-        not here at that step, INVALID_ARGUMENT (INVALID_REQUEST) for a generation that the trainers
-        have not had.
+        NOT_FOUND (TABLE_NOT_FOUND), FAILED_PRECONDITION (RUN_LOST) when the run to resume is not here
+        at that step, INVALID_ARGUMENT (INVALID_REQUEST) for a generation that the trainers have not
+        had.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InspectRun(self, request, context):
-        """Tells how far the run of this server is, after fencing out every mark of a generation before
-        the caller's: from then on nothing but the caller's StartRun changes the answer.
+        """Returns the state of the run on this server, after fencing requests of generations before the
+        caller's: from then on only the caller's StartRun changes it.
         Repeatable.
         Fails with ABORTED (STALE_GENERATION) when a newer generation began, INVALID_ARGUMENT
         (INVALID_REQUEST) for one that the trainers have not had.
@@ -151,9 +151,9 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Lookup(self, request, context):
-        """Reads rows of several tables. In a context the ids are remembered, so that gradients travel
-        without them. With a mark, waits until all earlier steps of the run are applied, unless the
-        rows are wanted ahead of the step.
+        """Returns rows of several tables. In a context the ids are stored, so that gradients are sent
+        without them. With a step, waits until all earlier steps of the run are applied, unless `ahead`
+        is set (prefetch).
         Repeatable: the same (context, lookup) may be sent twice.
         Fails with NOT_FOUND (TABLE_NOT_FOUND), OUT_OF_RANGE (ID_OUT_OF_RANGE),
         ABORTED (STALE_SHARD_MAP, STALE_GENERATION), UNAVAILABLE (STEP_PENDING),
@@ -164,11 +164,11 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Refresh(self, request, context):
-        """Brings rows that were looked up ahead of their step up to date: sends those that changed since,
-        and moves the ids into the context that will send gradients. A peek only sends rows. With a
-        mark, waits until all earlier steps of the run are applied.
+        """Refreshes prefetched rows: returns those that changed since, and moves the ids into the context
+        that will send gradients. With `peek` it only returns rows. With a step, waits until all
+        earlier steps of the run are applied.
         Repeatable: the same (context, lookup) may be sent twice; without a context the second one
-        finds nothing, and the rows are looked up anew. A peek changes nothing.
+        finds no lookup, and the client looks the rows up again. A peek changes nothing.
         Fails as Lookup does, and with FAILED_PRECONDITION (LOOKUP_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -176,8 +176,8 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Backward(self, request, context):
-        """Brings the gradients of a former lookup into its context. Nothing is applied yet.
-        Repeatable: each lookup takes its gradients once a pass; those of several passes add up.
+        """Adds the gradients of an earlier lookup to its context. Nothing is applied yet.
+        Repeatable: the gradients of a lookup count once per pass; those of several passes add up.
         Fails with FAILED_PRECONDITION (LOOKUP_NOT_FOUND, CONTEXT_RELEASED),
         INVALID_ARGUMENT (INVALID_REQUEST) for another shape, type or number of arrays, or NaN.
         """
@@ -186,23 +186,24 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Apply(self, request, context):
-        """Applies a context's gradients. Without a mark at once. With a mark of a synchronous run, waits
-        until the whole group's gradients of that step are here, averaged in rank order, and written to
-        the server's log: the step is prepared. It is applied when the server learns that all servers
-        have prepared it: a rank that every server has answered says so with its next mark, which is of
-        a later step, or by CommitStep. In a run with staleness each rank's step is applied at once.
-        Repeatable: a context, and a rank's place in a step, count once.
-        Fails with ABORTED (STALE_GENERATION; STALE_SHARD_MAP for a step that begins when buckets have
-        changed hands), UNAVAILABLE (STEP_PENDING) while gradients are missing,
-        FAILED_PRECONDITION (CONTEXT_RELEASED, LOOKUP_NOT_FOUND), RESOURCE_EXHAUSTED (STORE_FULL) when
-        the log's disk is full.
+        """Applies a context's gradients. Without a step, at once. In a synchronous run, waits until the
+        gradients of all ranks for that step have arrived, are averaged in rank order, and are written
+        to the server's log: the step is prepared. It is committed and applied when all servers have
+        prepared it: a rank that has the responses of all servers shows that with its next request,
+        which names a later step, or by CommitStep. In a run with staleness each rank's step is applied
+        at once.
+        Repeatable: a context, and a rank's contribution to a step, count once.
+        Fails with ABORTED (STALE_GENERATION; STALE_SHARD_MAP for a step that starts after buckets have
+        moved), UNAVAILABLE (STEP_PENDING) while gradients are missing, FAILED_PRECONDITION
+        (CONTEXT_RELEASED, LOOKUP_NOT_FOUND), RESOURCE_EXHAUSTED (STORE_FULL) when the log's disk is
+        full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitStep(self, request, context):
-        """Applies a step that every server has prepared, as the answers to Apply have shown.
+        """Commits a step that every server has prepared, as their responses to Apply have shown.
         Repeatable: a step is applied once.
         Fails with ABORTED (STALE_GENERATION), UNAVAILABLE (STEP_PENDING) when it is not prepared here.
         """
@@ -220,7 +221,7 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def InspectTable(self, request, context):
-        """Tells what this server holds of a table.
+        """Returns the statistics of this server's shard of a table.
         Repeatable.
         Fails with NOT_FOUND (TABLE_NOT_FOUND).
         """
@@ -229,20 +230,20 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BeginSnapshot(self, request, context):
-        """Freezes tables for copying, while lookups and gradients go on: at once, or when the run has
-        applied a number of steps. Frozen is false while that has not come, or when it has passed; ask
-        again, with a later step if need be.
+        """Freezes tables for copying, while lookups and gradients continue: at once, or when the run has
+        applied a number of steps. `frozen` is false before that step, and after it has passed; repeat
+        the call, with a later step if needed.
         Repeatable: a snapshot of that name freezes once.
-        Fails with NOT_FOUND (TABLE_NOT_FOUND), UNAVAILABLE (SHARD_NOT_READY) while another snapshot
-        of a table lasts, FAILED_PRECONDITION (BASE_LOST), INVALID_ARGUMENT (INVALID_REQUEST).
+        Fails with NOT_FOUND (TABLE_NOT_FOUND), UNAVAILABLE (SHARD_NOT_READY) while a table has another
+        snapshot, FAILED_PRECONDITION (BASE_LOST), INVALID_ARGUMENT (INVALID_REQUEST).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadSnapshot(self, request, context):
-        """Reads a part of a frozen table.
-        Repeatable: the newest cursor of a table may be asked for twice.
+        """Returns a part of a frozen table.
+        Repeatable: the newest cursor of a table may be read twice.
         Fails with ABORTED (SNAPSHOT_LOST), INVALID_ARGUMENT (INVALID_REQUEST).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -250,17 +251,17 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EndSnapshot(self, request, context):
-        """Lets a snapshot go.
+        """Releases a snapshot.
         Repeatable.
-        Fails with ABORTED (SNAPSHOT_LOST) when it is to be a base and is not there.
+        Fails with ABORTED (SNAPSHOT_LOST) when it is to be a base and does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BeginRestore(self, request, context):
-        """Empties tables to fill them with former rows; until the end they cannot be looked up.
-        Repeatable: a restore of that name begins once.
+        """Empties tables to fill them with saved rows; they refuse lookups until EndRestore.
+        Repeatable: a restore of that name starts once.
         Fails with NOT_FOUND (TABLE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -268,8 +269,8 @@ class ParameterServerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LoadRows(self, request, context):
-        """Sets rows. In a restore with their optimizer state and history; outside one the state begins
-        anew unless it is given.
+        """Sets rows. In a restore with their optimizer state and history; otherwise the state is reset
+        unless it is given.
         Repeatable: the same rows may be set twice.
         Fails with NOT_FOUND (TABLE_NOT_FOUND), OUT_OF_RANGE (ID_OUT_OF_RANGE),
         ABORTED (STALE_SHARD_MAP, SNAPSHOT_LOST), RESOURCE_EXHAUSTED (STORE_FULL),
@@ -282,28 +283,28 @@ class ParameterServerServiceServicer(object):
     def EndRestore(self, request, context):
         """Opens restored tables for lookups again.
         Repeatable.
-        Fails with ABORTED (SNAPSHOT_LOST) when the restore is not there.
+        Fails with ABORTED (SNAPSHOT_LOST) when the restore does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StageRows(self, request, context):
-        """Brings rows of buckets that will be this server's when a reshard is through. They are written to
-        its log, and served once the map is the new one; if the reshard is given up, they are dropped.
-        Repeatable: the newest rows count.
-        Fails with UNAVAILABLE (SHARD_NOT_READY) until this server has heard of the reshard,
-        FAILED_PRECONDITION (RESHARD_ABORTED) when it is over, RESOURCE_EXHAUSTED (STORE_FULL) when the
-        rows do not fit, NOT_FOUND (TABLE_NOT_FOUND), ABORTED (STALE_SHARD_MAP) for rows that will be
-        another server's, INVALID_ARGUMENT (INVALID_REQUEST).
+        """Copies rows of buckets that a reshard moves to this server. They are written to its log, and
+        served once the new map is committed; if the reshard is aborted, they are dropped.
+        Repeatable: the newest rows are kept.
+        Fails with UNAVAILABLE (SHARD_NOT_READY) until this server has received the reshard,
+        FAILED_PRECONDITION (RESHARD_ABORTED) when it has ended, RESOURCE_EXHAUSTED (STORE_FULL) when
+        the rows do not fit, NOT_FOUND (TABLE_NOT_FOUND), ABORTED (STALE_SHARD_MAP) for rows that the
+        new map assigns to another server, INVALID_ARGUMENT (INVALID_REQUEST).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StageMarks(self, request, context):
-        """Brings what goes with the rows: the run, steps of tables, which pushes took effect. Comes last;
-        with the answer all that was staged is in the log.
+        """Copies the state beside the rows: the run, steps of tables, dedupe tables of pushes. Sent last;
+        with the response all staged data is in the log.
         Repeatable.
         Fails as StageRows does.
         """
@@ -408,7 +409,7 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ParameterServerService(object):
-    """Serves the rows of one shard of every table. Trainers and clients call it.
+    """Serves the rows of one shard of every table to trainers and clients.
     """
 
     @staticmethod

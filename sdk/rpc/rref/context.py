@@ -1,4 +1,4 @@
-"""References on their way from worker to worker: what is noted when one leaves, and comes."""
+"""References in messages: bookkeeping when one is sent and when one is received."""
 
 import logging
 import threading
@@ -35,8 +35,8 @@ class OutgoingRefs:
     """The references in one message that is about to be sent.
 
     Args:
-        exchange: Of this worker.
-        to: Who gets the message.
+        rrefs: All references of this worker.
+        to: The receiver of the message.
     """
 
     __slots__ = ("_rrefs", "_shared", "_to", "holds")
@@ -48,7 +48,7 @@ class OutgoingRefs:
         self._shared: list[tuple[GlobalId, GlobalId]] = []
 
     def lend(self, obj: object) -> value_pb2.RemoteRef | None:
-        """Return what the wire carries for a reference, or None for an object that is none.
+        """Return the wire message of a reference, or None for other objects.
 
         Raises:
             RefNotFound: Its creation failed, or it was deleted.
@@ -77,7 +77,7 @@ class OutgoingRefs:
         return proto
 
     def target(self, rref: RRef[Any]) -> value_pb2.RemoteRef:
-        """Return what the wire carries for the object of a method call.
+        """Return the wire message of the target object of a method call.
 
         Raises:
             RefNotFound: Its creation failed, or it was deleted.
@@ -88,12 +88,12 @@ class OutgoingRefs:
         return lent
 
     def arrived(self) -> None:
-        """Let go: the receiver has answered, so the owners know its references."""
+        """Release the references: the receiver replied, so their owners have its own."""
         for fork in self.holds:
             self._rrefs.users.release(fork)
 
     def undo(self) -> None:
-        """Take everything back: the message was not sent."""
+        """Revert all bookkeeping: the message was not sent."""
         self.arrived()
         for key, fork in self._shared:
             self._rrefs.owners.delete(key, fork)
@@ -101,13 +101,13 @@ class OutgoingRefs:
 
 @final
 class IncomingRefs:
-    """The references in one message that arrived; a context manager around reading it.
+    """The references in one received message; a context manager around decoding it.
 
-    Leaving it waits until the owners know them all.
+    Leaving it waits until the owners have registered all of them.
 
     Args:
-        exchange: Of this worker.
-        is_reply: Whether the sender waits for word that they arrived.
+        rrefs: All references of this worker.
+        is_reply: Whether the sender waits for an acknowledgement of each reference.
     """
 
     __slots__ = ("_calls", "_is_reply", "_rrefs")
@@ -118,10 +118,10 @@ class IncomingRefs:
         self._calls: list[tuple[PendingCall, UserRef, WorkerId]] = []
 
     def take(self, ref: value_pb2.RemoteRef, deadline: Deadline) -> RRef[Any]:
-        """Return a reference that arrived.
+        """Return a received reference.
 
         Raises:
-            RefNotFound: The value is gone.
+            RefNotFound: The value was deleted.
         """
         rrefs = self._rrefs
         parent = worker_of(ref.parent) if ref.HasField("parent") else None
@@ -163,20 +163,21 @@ class IncomingRefs:
         return rref
 
     def __enter__(self) -> None:
-        """Begin to read."""
+        """Enter the context."""
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self._settle()
         except MeshError:
             if error is None:
-                raise  # else the message itself is bad, which says more
+                raise  # else the error of the message itself is raised
 
     def _settle(self) -> None:
-        """Wait until the owners know all references of the message.
+        """Wait until the owners have registered all references of the message.
 
         Raises:
-            MeshError: One of them does not; none of the message's references is of use then.
+            MeshError: Registration of one failed; none of the message's references can be used
+                then.
         """
         failure: Exception | None = None
         for call, used, parent in self._calls:
@@ -199,8 +200,8 @@ class RRefContext:
 
     Args:
         me: The worker.
-        home: What references need to ask their owners.
-        peers: Channels to other workers.
+        home: The client that references call their owners with.
+        directory: Channels to other workers.
         control: Sends messages about references.
     """
 
@@ -216,29 +217,29 @@ class RRefContext:
         self.users = UserRefs(self.keys, control)
 
     def check_incarnation(self, ref: value_pb2.RemoteRef) -> None:
-        """Return if a reference to a value of this worker is to one of this process.
+        """Check that a reference to this worker is to this process and not to a former one.
 
         Raises:
-            RefNotFound: It is to one of a former process of the name.
+            RefNotFound: It is to a former process of the name.
         """
         if ref.owner_incarnation not in (0, self.me.incarnation):
             raise RefNotFound(
-                f"{self.me.name} restarted since the reference was made; what it kept is gone",
+                f"{self.me.name} restarted since the reference was made; its values are gone",
                 worker=self.me.name,
             )
 
     def accept_fork(self, fork: value_pb2.ForkId) -> None:
-        """Hear that an owner knows a reference that was passed on from here."""
+        """Release a passed-on reference: the owner has registered the receiver's own."""
         self.users.release(fork_key(fork))
 
 
 @final
 class CallCleanup:
-    """What happens when a call has ended.
+    """Releases the references of a call when it has ended.
 
     Args:
-        lending: The references it carried.
-        kept: What must live until then.
+        lending: The references that it carried.
+        kept: An object to keep alive until then.
     """
 
     __slots__ = ("_kept", "_lending")
@@ -248,8 +249,8 @@ class CallCleanup:
         self._kept = kept
 
     def __call__(self, answered: bool) -> None:
-        """Let go of what the call needed."""
-        # After a call of unknown fate the receiver may still ask for its references.
+        """Release the references."""
+        # If the outcome of the call is unknown, the receiver may still register its references.
         if answered:
             self._lending.arrived()
         self._kept = None
@@ -257,11 +258,11 @@ class CallCleanup:
 
 @final
 class RRefCollector:
-    """Looks now and then who is still there.
+    """Collects the references of lost workers, periodically.
 
     Args:
-        exchange: The references.
-        peers: Knows who is there.
+        rrefs: All references of this worker.
+        directory: Lists the members.
     """
 
     def __init__(self, rrefs: RRefContext, directory: WorkerDirectory) -> None:
@@ -271,7 +272,7 @@ class RRefCollector:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="rref-collector", daemon=True)
         self._thread.start()
 
@@ -285,9 +286,9 @@ class RRefCollector:
                 _log.exception("references not looked after")
 
     def collect(self) -> None:
-        """Forget what belongs to workers that are gone.
+        """Drop the references of workers that are gone.
 
-        A name that came back with another incarnation is another worker.
+        A member of the same name with another incarnation is another worker.
         """
         rrefs = self._rrefs
         others = {holder for holder in rrefs.owners.holders() if holder != rrefs.me}
@@ -304,7 +305,7 @@ class RRefCollector:
             _log.warning("collected references of lost workers", extra={"references": count})
 
     def close(self) -> None:
-        """End; may be called twice."""
+        """End the thread; may be called twice."""
         self._closed.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():

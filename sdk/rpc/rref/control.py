@@ -1,7 +1,7 @@
-"""The small messages about references: deletions and acceptances, sent until they arrive.
+"""Control messages about references: deletions and acceptances, sent until they arrive.
 
-They are repeatable, so they are sent again when their fate is unknown; only when their receiver is
-known to be gone, or after long enough, they are given up: the receiver's leases clean up then.
+They are repeatable, so they are sent again when their outcome is unknown. They are dropped only
+when their receiver is known to be gone, or after a timeout: the receiver's leases clean up then.
 """
 
 import logging
@@ -33,31 +33,31 @@ Run: TypeAlias = Callable[[Callable[[], object]], None]
 
 
 class WorkerChannels(Protocol):
-    """Whoever has channels to other workers."""
+    """Channels to other workers."""
 
     def channel(self, worker: str, deadline: Deadline) -> Channel:
         """Return the channel to a worker."""
 
     def is_gone(self, worker: WorkerId, deadline: Deadline) -> bool:
-        """Tell whether a process is known to be a member no more."""
+        """Return whether a process was a member and no longer is."""
 
     def suspect(self, worker: str) -> None:
-        """Hear that a worker did not answer."""
+        """Record that a worker did not respond."""
 
 
 @final
 class RRefControl:
-    """Sends messages about references in the background.
+    """Sends control messages about references in the background.
 
     Args:
-        peers: Where to.
+        directory: Channels to the receivers.
         run: Runs a task on a thread.
     """
 
     def __init__(self, directory: WorkerChannels, run: Run) -> None:
         self._directory = directory
         self._run = run
-        # Reentrant: the garbage collector may call us in the middle of a put.
+        # Reentrant: the garbage collector may call `later` during a put.
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()  # guards _under_way, _deletions and _thread
         self._under_way = 0
@@ -66,16 +66,16 @@ class RRefControl:
         self._closing = threading.Event()
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._work, name="rref-control", daemon=True)
         self._thread.start()
 
     def later(self, task: Callable[[], object]) -> None:
-        """Do something soon; may be called by the garbage collector."""
+        """Run a task soon; may be called by the garbage collector."""
         self._queue.put(task)
 
     def delete(self, owner: WorkerId, ref: value_pb2.RemoteRef) -> None:
-        """Tell the owner that a reference is gone; many at once go in one message."""
+        """Send the owner the deletion of a reference; deletions are batched."""
         with self._changed:
             refs = self._deletions[owner]
             refs.append(ref)
@@ -85,7 +85,7 @@ class RRefControl:
             self.later(lambda: self._delete_all(owner))
 
     def accept(self, parent: WorkerId, fork: GlobalId) -> None:
-        """Tell whoever passed a reference on that its owner knows the new one."""
+        """Confirm to its sender that the owner has registered a received reference."""
         request = pb.AcceptForkRequest(fork=fork_proto(fork))
         with self._changed:
             self._under_way += 1
@@ -112,14 +112,14 @@ class RRefControl:
         try:
             self._run(task)
         except MeshError:
-            task()  # no thread is left; this one has time
+            task()  # no thread is free; send on this one
 
     def deliver(self, name: str, worker: WorkerId, request: Body) -> None:
-        """Send a repeatable message until it arrives, its receiver is gone, or it takes too long.
+        """Send a repeatable message until it arrives, its receiver is gone, or a timeout.
 
         Args:
             name: Of the rpc.
-            worker: Who gets it.
+            worker: The receiver.
             request: What to send.
         """
         deadline = Deadline.after(_PATIENCE_S)
@@ -135,13 +135,13 @@ class RRefControl:
                 failure: MeshError = error
                 gone = self._is_gone(worker, deadline)
             except WorkerNotFound:
-                return  # and all it kept for us went with it
+                return  # its values and references ended with it
             except MeshError as error:
                 failure, gone = error, True
             closing = self._closing.is_set()
             if gone or closing or deadline.remaining_s() < (pause_s := next(pauses)):
-                told = {"rpc": name, "worker": worker.name, "error": failure.message}
-                _log.warning("a message was given up", extra=told)
+                extra = {"rpc": name, "worker": worker.name, "error": failure.message}
+                _log.warning("a message was given up", extra=extra)
                 return
             self._closing.wait(pause_s)
 
@@ -149,19 +149,19 @@ class RRefControl:
         try:
             return self._directory.is_gone(worker, deadline)
         except MeshError:
-            return False  # the coordinator is silent, too
+            return False  # the coordinator does not respond, either
 
     def _work(self) -> None:
         task: Callable[[], object] | None = self._queue.get()
         while task is not None:
-            # Deletions of a loop go in one message, and most creations are answered by then.
+            # Batches the deletions of a loop; most creations have a reply by then.
             self._closing.wait(_GATHER_S)
             while task is not None:
                 try:
                     task()
                 except Exception:
                     _log.exception("a message about references failed")
-                del task  # what it holds is not ours to keep while we wait
+                del task  # an idle thread must not keep its last task alive
                 try:
                     task = self._queue.get_nowait()
                 except queue.Empty:
@@ -169,7 +169,7 @@ class RRefControl:
                     break
 
     def flush(self, deadline: Deadline) -> bool:
-        """Wait until everything asked for so far has arrived or was given up."""
+        """Wait until all messages so far have arrived or were dropped."""
         seen = threading.Event()
         self._queue.put(seen.set)
         if self._thread is not None and not seen.wait(deadline.remaining_s()):

@@ -1,8 +1,8 @@
-"""The owner's side of references: values kept for others, and who has a reference to them.
+"""The owner's side of references: owned values, and which workers hold references to them.
 
-A value is kept while a reference to it is known, or while this process itself uses it. The owner
-hears of each reference before its holder lets go of the one that it was made from, so a value never
-goes while somebody can still ask for it.
+A value lives while a reference to it is registered, or while this process itself uses it. The owner
+registers each reference before its sender releases the one that it was made from, so a value is
+never deleted while a worker can still fetch it.
 """
 
 import threading
@@ -14,10 +14,10 @@ from gradmesh.protos.errors import RefNotFound
 from gradmesh.sdk.future import Future
 from gradmesh.sdk.rpc.ids import GlobalId, IdCounter, WorkerId
 
-# Only what comes late or again meets one, seconds after the deletion; of more than 5 MB of them a
-# worker that makes many references would have no use.
+# Tombstones only refuse late and repeated messages, seconds after a deletion; all of them take
+# at most 5 MB.
 _TOMBSTONES = 16_384
-# A value that somebody asked for before its creation came, and whose creation never does.
+# Lifetime of an entry that was requested before its creation arrived, if that never arrives.
 _AWAITED_S = 600.0
 
 IsGone: TypeAlias = Callable[[WorkerId], bool]
@@ -25,13 +25,13 @@ IsGone: TypeAlias = Callable[[WorkerId], bool]
 
 @final
 class OwnedValue:
-    """A value of this worker, or what went wrong when it was made.
+    """A value of this worker, or the error of its creation.
 
     Attributes:
         key: Its name.
-        outcome: The value, when it is there.
-        forks: The references that others have, and who.
-        begun: Whether somebody makes it.
+        outcome: Future of the value.
+        forks: The references of other workers, and the holder of each.
+        begun: Whether its creation has started.
     """
 
     __slots__ = ("__weakref__", "begun", "forks", "key", "outcome", "since")
@@ -46,11 +46,11 @@ class OwnedValue:
 
 @final
 class OwnedValues:
-    """All values that one worker keeps for others.
+    """All values that one worker owns for others.
 
     Args:
         me: The worker.
-        keys: Its count of names.
+        keys: Generates its ids.
     """
 
     def __init__(self, me: WorkerId, keys: IdCounter) -> None:
@@ -59,26 +59,26 @@ class OwnedValues:
         self._lock = threading.Lock()  # guards all below, and the forks of each value
         self._kept: dict[GlobalId, OwnedValue] = {}
         self._awaited: dict[GlobalId, OwnedValue] = {}
-        self._gone: dict[GlobalId, None] = {}
-        self._gone_forks: dict[GlobalId, None] = {}
+        self._tombstones: dict[GlobalId, None] = {}
+        self._fork_tombstones: dict[GlobalId, None] = {}
 
     def begin(self, key: GlobalId, fork: GlobalId, holder: WorkerId) -> tuple[OwnedValue, bool]:
-        """Make room for a value that is about to be made.
+        """Add the entry of a value that is about to be created.
 
         Returns:
-            Its room, and whether the caller is the one to make it.
+            The entry, and whether the caller must create the value.
 
         Raises:
-            RefNotFound: It was deleted: this is late, or a late repetition.
+            RefNotFound: It was deleted: the request is late or repeated.
         """
         with self._lock:
             kept = self._kept.get(key)
             if kept is None:
                 kept = self._awaited.get(key) or OwnedValue(key)
-                if fork not in self._gone_forks:
+                if fork not in self._fork_tombstones:
                     kept.forks[fork] = holder
-                # Whoever asked for it may have let go of it before this came.
-                if key in self._gone or not kept.forks:
+                # Its references may have been deleted before the creation arrived.
+                if key in self._tombstones or not kept.forks:
                     raise self._not_found(key)
                 self._awaited.pop(key, None)
                 self._kept[key] = kept
@@ -86,7 +86,7 @@ class OwnedValues:
             return kept, first
 
     def reserve(self, key: GlobalId) -> OwnedValue:
-        """Make room for a value that this worker asks itself to make."""
+        """Add the entry of a value that this worker creates for itself."""
         kept = OwnedValue(key)
         with self._lock:
             kept.forks[key] = self._me
@@ -94,62 +94,62 @@ class OwnedValues:
         return kept
 
     def give_up(self, kept: OwnedValue) -> None:
-        """Forget a value whose creation was refused before it began."""
+        """Remove a value whose creation was refused before it started."""
         with self._lock:
             if self._kept.get(kept.key) is kept:
                 del self._kept[kept.key]
 
     def find(self, key: GlobalId) -> OwnedValue:
-        """Return a value, or the room of one whose creation has not come yet.
+        """Return a value, or the entry of one whose creation has not arrived yet.
 
         Raises:
             RefNotFound: It was deleted.
         """
         with self._lock:
-            return self._room(key)
+            return self._entry(key)
 
     def share(self, kept: OwnedValue, holder: WorkerId) -> GlobalId:
-        """Note a new reference that goes to another worker; return its name."""
+        """Register a new reference for another worker; return its id."""
         fork = self._keys.new()
         with self._lock:
-            # One whose creation has not come yet stays where the creation looks for it: it adds
-            # the reference of its creator, and until then no deletion is the last.
+            # A value whose creation has not arrived stays in _awaited, where the creation looks for
+            # it and adds the creator's reference; until then no deletion is the last.
             if self._awaited.get(kept.key) is not kept:
-                self._gone.pop(kept.key, None)
+                self._tombstones.pop(kept.key, None)
                 self._kept[kept.key] = kept
             kept.forks[fork] = holder
         return fork
 
     def fork(self, key: GlobalId, fork: GlobalId, holder: WorkerId) -> None:
-        """Note a reference that a user passed on; again is no error.
+        """Register a reference that a user passed on; idempotent.
 
-        It may come before the creation of the value does.
+        It may arrive before the creation of the value.
 
         Raises:
             RefNotFound: The value was deleted.
         """
         with self._lock:
-            if fork in self._gone_forks:
-                return  # its holder has let go of it already
-            self._room(key).forks[fork] = holder
+            if fork in self._fork_tombstones:
+                return  # its holder has deleted it already
+            self._entry(key).forks[fork] = holder
 
     def delete(self, key: GlobalId, fork: GlobalId) -> None:
-        """Forget a reference, and the value with the last one; again is no error."""
+        """Delete a reference, and the value with the last one; idempotent."""
         with self._lock:
-            _remember(self._gone_forks, fork)
+            _add_tombstone(self._fork_tombstones, fork)
             kept = self._kept.get(key)
             if kept is None:
                 awaited = self._awaited.get(key)
                 if awaited is not None:
                     awaited.forks.pop(fork, None)
                 elif fork == key:
-                    # The creation may still be on its way.
-                    _remember(self._gone, key)
+                    # The creation may still arrive.
+                    _add_tombstone(self._tombstones, key)
             elif kept.forks.pop(fork, None) is not None and not kept.forks:
                 self._drop(key)
 
     def take_back(self, key: GlobalId, fork: GlobalId) -> None:
-        """Forget a reference that this worker lent to itself, if it is one."""
+        """Delete a reference that this worker sent to itself, if it is one."""
         with self._lock:
             kept = self._kept.get(key) or self._awaited.get(key)
             mine = kept is not None and kept.forks.get(fork) == self._me
@@ -157,7 +157,7 @@ class OwnedValues:
             self.delete(key, fork)
 
     def collect(self, is_gone: IsGone) -> int:
-        """Forget the references of workers that are gone; return how many."""
+        """Delete the references of workers that are gone; return how many."""
         count = 0
         with self._lock:
             old = time.monotonic() - _AWAITED_S
@@ -175,25 +175,25 @@ class OwnedValues:
         return count
 
     def openers(self) -> dict[tuple[str, int], int]:
-        """Return who has references, for the coordinator to say who of them is gone.
+        """Return the holders of references, with 0 contexts each, to report in heartbeats.
 
-        It knows of members, too, that came and went before this worker heard of them. None of them
-        counts as having opened a context by it.
+        The coordinator replies which of them are gone, also members that this worker never saw in
+        a member list.
         """
         others = self.holders() - {self._me}
         return {(other.name, other.incarnation): 0 for other in others if other.incarnation}
 
     def drop_worker(self, name: str, incarnation: int) -> int:
-        """Forget the references of a process that is gone; return how many."""
+        """Delete the references of a process that is gone; return how many."""
         return self.collect(lambda holder: holder == (name, incarnation))
 
     def holders(self) -> set[WorkerId]:
-        """Return everybody who has a reference."""
+        """Return all workers that hold a reference."""
         with self._lock:
             return {holder for kept in self._kept.values() for holder in kept.forks.values()}
 
     def report(self) -> list[str]:
-        """Return one line about each value that others have references to."""
+        """Return one line about each value that other workers hold references to."""
         with self._lock:
             return [
                 f"{kept.key} held by {', '.join(sorted({w.name for w in kept.forks.values()}))}"
@@ -201,7 +201,7 @@ class OwnedValues:
             ]
 
     def counts(self) -> dict[str, int]:
-        """Return figures for `debug_info`."""
+        """Return counters for `debug_info`."""
         with self._lock:
             return {
                 "num_owner_rrefs": len(self._kept),
@@ -213,11 +213,11 @@ class OwnedValues:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _room(self, key: GlobalId) -> OwnedValue:
-        """Return a value, or the room of one whose creation has not come yet; the lock is held."""
+    def _entry(self, key: GlobalId) -> OwnedValue:
+        """Return a value, or the entry of one whose creation has not arrived; the lock is held."""
         kept = self._kept.get(key)
         if kept is None:
-            if key in self._gone or key[:2] == self._me:
+            if key in self._tombstones or key[:2] == self._me:
                 raise self._not_found(key)
             kept = self._awaited.setdefault(key, OwnedValue(key))
             if len(self._awaited) > _TOMBSTONES:
@@ -226,7 +226,7 @@ class OwnedValues:
 
     def _drop(self, key: GlobalId) -> None:
         del self._kept[key]
-        _remember(self._gone, key)
+        _add_tombstone(self._tombstones, key)
 
     def _not_found(self, key: GlobalId) -> RefNotFound:
         return RefNotFound(
@@ -238,7 +238,7 @@ class OwnedValues:
         )
 
 
-def _remember(gone: dict[GlobalId, None], key: GlobalId) -> None:
+def _add_tombstone(gone: dict[GlobalId, None], key: GlobalId) -> None:
     gone[key] = None
     if len(gone) > _TOMBSTONES:
         del gone[next(iter(gone))]

@@ -1,4 +1,4 @@
-"""A reference to a value that stays with the worker that made it."""
+"""References to values on other workers: RRef, and its proxy for calls on the value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import (
@@ -31,14 +31,14 @@ CallMode: TypeAlias = Literal["sync", "async", "remote"]
 
 @final
 class RRefProxy:
-    """Has the methods of the value that a reference refers to.
+    """A proxy with the methods of the value that a reference refers to.
 
-    The first use of a reference asks its owner which methods there are, so that a name that does
+    The first use of a reference fetches the method names from its owner, so that a name that does
     not exist fails here.
 
     Args:
         rref: The reference.
-        way: Wait, return a Future, or return an RRef.
+        way: How to call: wait, return a Future, or return an RRef.
         timeout_s: Of each call.
     """
 
@@ -101,22 +101,22 @@ def _is_known(kind: "Future[RemoteType]") -> bool:
 
 
 def _check(kind: "RemoteType", name: str) -> None:
-    """Return if there is such a method.
+    """Check that the type has a method that can be called.
 
     Raises:
-        AttributeError: There is none that can be called.
+        AttributeError: It has none of that name.
     """
     if name not in kind.methods:
         why = "" if kind.methods else "; its class is not registered with @gm.rpc.register"
-        raise AttributeError(f"a {kind.name} has no method {name!r} to call from elsewhere{why}")
+        raise AttributeError(f"a {kind.name} has no method {name!r} that peers can call{why}")
 
 
 class RemoteType(NamedTuple):
-    """What a kept value is.
+    """The type of an owned value.
 
     Args:
         name: Name of its class.
-        methods: The methods that can be called.
+        methods: Names of the methods that can be called.
     """
 
     name: str
@@ -124,19 +124,19 @@ class RemoteType(NamedTuple):
 
 
 class RRefClient(Protocol):
-    """What references ask of the worker they live on."""
+    """The interface of references to the agent of their worker."""
 
     name: str
     closed: bool
 
     def info_of(self, worker: WorkerId) -> WorkerInfo:
-        """Return who a worker is."""
+        """Return a worker as a WorkerInfo."""
 
     def new_keys(self) -> IdCounter:
-        """Return this worker's count of names."""
+        """Return the id generator of this worker."""
 
     def await_creation(self, used: UserRef, timeout_s: float | None) -> None:
-        """Wait for the creation of a value, where that saves a thread."""
+        """Wait for the creation of a value on this thread, where that saves another one."""
 
     def fetch(self, used: UserRef, timeout_s: float | None) -> Future[Any]:
         """Ask the owner for a copy of the value."""
@@ -145,7 +145,7 @@ class RRefClient(Protocol):
         """Ask the owner for the class of the value."""
 
     def local_type(self, value: object) -> RemoteType:
-        """Return what a value of this worker is."""
+        """Return the type of a value of this worker."""
 
     def call(
         self,
@@ -156,7 +156,7 @@ class RRefClient(Protocol):
         timeout_s: float | None,
         target: "RRef[Any] | None" = None,
     ) -> Future[Any]:
-        """Call a function, or a method of a kept value."""
+        """Call a function, or a method of an owned value."""
 
     def create(
         self,
@@ -167,20 +167,21 @@ class RRefClient(Protocol):
         timeout_s: float | None,
         target: "RRef[Any] | None" = None,
     ) -> "RRef[Any]":
-        """Call a function, or a method of a kept value, whose result stays."""
+        """Call a function, or a method of an owned value, and keep the result on its worker."""
 
 
 @final
 class RRef(Generic[T]):
     """A reference to a value on some worker; the value lives while a reference to it does.
 
-    `RRef(value)` makes one to a value of this process. References travel in arguments and results.
+    `RRef(value)` makes one to a value of this process. References can be sent in arguments and
+    results.
 
     Args:
-        value: What it refers to.
+        value: The value.
 
     Raises:
-        RpcNotRunning: This process takes no part in rpc.
+        RpcNotRunning: This process has not called `gm.rpc.init`.
     """
 
     __slots__ = ("__weakref__", "_home", "_kept", "_type", "_used")
@@ -210,15 +211,15 @@ class RRef(Generic[T]):
         return made
 
     def to_here(self, timeout_s: float | None = None) -> T:
-        """Return a copy of the value; on its owner, the value itself. Waits until it is made.
+        """Wait for the value and return a copy of it; on its owner, the value itself.
 
         Args:
             timeout_s: How long; the default of rpc if None, `math.inf` for no limit.
 
         Raises:
             RefNotFound: It was deleted, its creation failed, or its owner is gone.
-            DeadlineExceeded: It is not there in time.
-            Exception: What the function raised that should have made it.
+            DeadlineExceeded: The value was not ready in time.
+            Exception: What the function that creates the value raised.
         """
         if self._kept is not None:
             self._check_open()
@@ -227,11 +228,11 @@ class RRef(Generic[T]):
         return cast(T, self._home.fetch(self._usable(), timeout_s).result())
 
     def local_value(self) -> T:
-        """Return the value, on its owner.
+        """Return the value; can be called on its owner only.
 
         Raises:
             RuntimeError: This worker is not the owner.
-            Exception: What the function raised that should have made it.
+            Exception: What the function that creates the value raised.
         """
         if self._kept is None:
             raise RuntimeError(
@@ -241,63 +242,63 @@ class RRef(Generic[T]):
         return cast(T, self._kept.outcome.result())
 
     def owner(self) -> WorkerInfo:
-        """Return the worker that has the value."""
+        """Return the worker that owns the value."""
         if self._used is None:
             return self._home.info_of(WorkerId(self._home.name))
         return self._home.info_of(self._used.owner)
 
     def owner_name(self) -> str:
-        """Return the name of the worker that has the value."""
+        """Return the name of the worker that owns the value."""
         return self._home.name if self._used is None else self._used.owner.name
 
     def is_owner(self) -> bool:
-        """Tell whether this worker has the value."""
+        """Return whether this worker owns the value."""
         return self._used is None
 
     def confirmed_by_owner(self) -> bool:
-        """Tell whether the owner knows of this reference."""
+        """Return whether the owner has registered this reference."""
         if self._used is None:
             return True
         return self._used.confirmed.done() and self._used.confirmed.exception() is None
 
     def rpc_sync(self, timeout_s: float | None = None) -> RRefProxy:
-        """Return a stand-in: `rref.rpc_sync().method(…)` calls it on the owner and waits."""
+        """Return a proxy: `rref.rpc_sync().method(…)` calls the method on the owner and waits."""
         return RRefProxy(self, "sync", timeout_s)
 
     def rpc_async(self, timeout_s: float | None = None) -> RRefProxy:
-        """Return a stand-in: `rref.rpc_async().method(…)` returns a Future."""
+        """Return a proxy: `rref.rpc_async().method(…)` returns a Future of the result."""
         return RRefProxy(self, "async", timeout_s)
 
     def remote(self, timeout_s: float | None = None) -> RRefProxy:
-        """Return a stand-in: `rref.remote().method(…)` returns an RRef to the result."""
+        """Return a proxy: `rref.remote().method(…)` returns an RRef to the result."""
         return RRefProxy(self, "remote", timeout_s)
 
     def backward(self, context: Any = None, retain_graph: bool = False) -> None:
-        """Run a backward pass from the value, on its owner.
+        """Run a backward pass from the value, a scalar tensor, on its owner.
 
         Args:
-            context: Distributed-autograd context, or its id; may be left out on the owner, whose
-                leaves then get their `.grad`.
+            context: Distributed-autograd context, or its id; optional on the owner, where gradients
+                then go to `.grad`.
             retain_graph: Keep the graph for another pass.
 
         Raises:
-            RuntimeError: There is no context and the value is elsewhere, or it is no tensor that
-                can be the root of a backward pass.
+            RuntimeError: The value is on another worker and no context was given, or it is not a
+                tensor that can be the root of a backward pass.
         """
         found = getattr(context, "id", context)
         if self._kept is not None:
             run_backward(self.local_value(), found, retain_graph)
             return
         if found is None:
-            raise RuntimeError(f"{self}: backward from elsewhere needs a context")
+            raise RuntimeError(f"{self}: backward on another worker needs a context")
         where = (found.worker, found.incarnation, found.counter)
         args = (self, where, retain_graph)
         self._home.call(self.owner_name(), "gradmesh.rref.backward", args, {}, None).result()
 
     def remote_type(self, timeout_s: float | None = None) -> Future[RemoteType]:
-        """Return what the value is; asked once, then known."""
+        """Return a future of the value's type, fetched once and then cached."""
         known = self._type
-        # A failure is not remembered; the next one may have more luck.
+        # A failure is not cached; the next attempt may succeed.
         if known is None or (known.done() and known.exception() is not None):
             if self._kept is not None:
                 home = self._home
@@ -313,7 +314,7 @@ class RRef(Generic[T]):
         except RefNotFound as error:
             if error.__cause__ is None:
                 raise
-            return failed(error)  # its creation failed, which may be noticed later just as well
+            return failed(error)  # its creation failed; the future reports it
         return self._home.describe_ref(used, timeout_s)
 
     def _usable(self) -> UserRef:
@@ -338,7 +339,7 @@ class RRef(Generic[T]):
             raise RefNotFound(f"{self}: rpc was shut down; the reference is gone")
 
     def __reduce__(self) -> Any:
-        raise TypeError("an RRef travels in calls only; it cannot be pickled")
+        raise TypeError("an RRef can be sent in calls only; it cannot be pickled")
 
     def __repr__(self) -> str:
         if self._used is None:
@@ -351,7 +352,7 @@ def run_backward(root: object, context: context_pb2.ContextId | None, retain_gra
     """Run a backward pass from a value of this worker.
 
     Raises:
-        RuntimeError: It is no tensor of one element that requires gradients.
+        RuntimeError: It is not a tensor of one element that requires gradients.
     """
     if not isinstance(root, Tensor):
         raise RuntimeError(f"backward needs a reference to a tensor, not to {type(root).__name__}")

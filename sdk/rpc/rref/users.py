@@ -1,7 +1,7 @@
-"""The user's side of references: those this worker has to values of others, and those passed on.
+"""The user's side of references: those to values of other workers, and those passed on.
 
-A reference is pending until its owner has heard of it. It is deleted there once nobody here uses it
-any more, by a message that is sent again until it arrives, or its owner is known to be gone.
+A reference is pending until its owner has registered it. When its last use on this worker ends, a
+deletion is sent to the owner until it arrives, or the owner is known to be gone.
 """
 
 import threading
@@ -16,21 +16,22 @@ from gradmesh.sdk.rpc.rref.control import RRefControl
 from gradmesh.sdk.rpc.rref.owners import IsGone
 from gradmesh.sdk.transport.deadline import Deadline
 
-# A reference that was passed on with a call whose fate nobody knows.
+# Lifetime of a reference that was passed on in a call whose outcome is unknown.
 _HOLD_S = 600.0
 
 
 @final
 class PendingCreation:
-    """The creation of a value elsewhere, under way.
+    """The creation of a value on another worker, in progress.
 
-    Nobody waits for its answer at first: whoever uses the reference soon does, else a thread of
-    the worker's a few milliseconds later. That saves the thread where it matters.
+    At first no thread waits for its reply. The thread that uses the reference does so, or else a
+    background thread a few milliseconds later. This saves a thread switch for references that are
+    used at once.
 
     Args:
-        answer: Of the creation.
-        created: Settled when the answer is there.
-        deadline: Of the creation.
+        answer: The reply to the creation.
+        created: Completed when the reply has arrived.
+        deadline: Deadline of the creation.
     """
 
     __slots__ = ("_answer", "_created", "_deadline", "_lock")
@@ -39,15 +40,15 @@ class PendingCreation:
         self._answer = answer
         self._created = created
         self._deadline = deadline
-        self._lock = threading.Lock()  # held while _created is settled
+        self._lock = threading.Lock()  # held while _created is completed
 
     def await_answer(self, deadline: Deadline) -> None:
-        """Wait for the answer on this thread, unless it may come after the deadline."""
+        """Wait for the reply on this thread, unless it may arrive after the deadline."""
         if not self._created.done() and self._deadline.at <= deadline.at:
             self._settle(self._answer)
 
     def finish(self) -> None:
-        """Have the answer waited for by somebody else."""
+        """Let another thread wait for the reply."""
         self._answer.add_done_callback(self._settle)
 
     def _settle(self, answer: Future[None]) -> None:
@@ -63,19 +64,20 @@ class PendingCreation:
 
 @final
 class UserRef:
-    """One reference of this worker to a value elsewhere.
+    """One reference of this worker to a value of another one.
 
     Args:
-        owner: Who keeps the value.
+        owner: The worker that owns the value.
         key: Name of the value.
         fork: Name of the reference.
 
     Attributes:
-        confirmed: Settled when the owner knows the reference, with an error if it never will.
-        deleted: Whether the owner was told that it is gone.
+        confirmed: Completed when the owner has registered the reference, or with the error of the
+            registration.
+        deleted: Whether its deletion was sent to the owner.
         creation: The creation of the value, where this worker asked for it.
-        calls: How many questions about the value have no answer yet.
-        dropped: Whether no RRef here uses it any more.
+        calls: Number of requests about the value without a reply.
+        dropped: Whether no RRef on this worker uses it any more.
     """
 
     __slots__ = ("calls", "confirmed", "creation", "deleted", "dropped", "fork", "key", "owner")
@@ -91,11 +93,11 @@ class UserRef:
         self.dropped = False
 
     def fail(self, error: BaseException) -> None:
-        """Take notice that the owner never will know it."""
+        """Record that its registration with the owner failed."""
         self.confirmed.set_exception(without_frames(error))
 
     def proto(self) -> value_pb2.RemoteRef:
-        """Return the reference as the wire carries it."""
+        """Return the reference as a wire message."""
         return value_pb2.RemoteRef(
             owner=self.owner.name,
             owner_incarnation=self.owner.incarnation,
@@ -110,9 +112,9 @@ class PendingChild(NamedTuple):
     """A reference kept because it was passed on.
 
     Args:
-        rref: What is kept.
-        worker: Who got it.
-        until: When nobody can come for it any more.
+        rref: The reference.
+        worker: The receiver.
+        until: When it expires.
     """
 
     rref: Any
@@ -125,7 +127,7 @@ class UserRefs:
     """All references of one worker to values of others.
 
     Args:
-        keys: The worker's count of names.
+        keys: Generates the worker's ids.
         control: Sends the messages about them.
     """
 
@@ -137,17 +139,17 @@ class UserRefs:
         self._holds: dict[GlobalId, PendingChild] = {}
 
     def track(self, rref: Any, used: UserRef) -> None:
-        """Tell the owner when the last user of a reference here is gone."""
+        """Delete a reference from its owner when its last RRef on this worker is gone."""
         with self._lock:
             self._living[used.fork] = used
         weakref.finalize(rref, self._drop, used).atexit = False
 
     def _drop(self, used: UserRef) -> None:
-        """Begin to delete; called by the garbage collector, on any thread, under any lock."""
+        """Schedule the deletion; called by the garbage collector, on any thread, under any lock."""
         self._control.later(lambda: self._dropped(used))
 
     def _dropped(self, used: UserRef) -> None:
-        """Delete a reference without an RRef, after the answers to all questions about it."""
+        """Delete a reference without an RRef, after the replies to all requests about it."""
         with self._lock:
             used.dropped = True
             asked = used.calls > 0
@@ -155,12 +157,12 @@ class UserRefs:
             self._delete_later(used)
 
     def begin_use(self, used: UserRef) -> None:
-        """Keep a reference known to its owner until `end_use`, though its RRef may be gone."""
+        """Keep a reference registered with its owner until `end_use`, even if its RRef is gone."""
         with self._lock:
             used.calls += 1
 
     def end_use(self, used: UserRef) -> None:
-        """Let go of a reference after an answer."""
+        """Release a reference after the reply to a request about it."""
         with self._lock:
             used.calls -= 1
             unused = used.dropped and not used.calls
@@ -168,7 +170,7 @@ class UserRefs:
             self._control.later(lambda: self._delete_later(used))
 
     def _delete_later(self, used: UserRef) -> None:
-        """Delete a reference once its owner knows it."""
+        """Delete a reference once its owner has registered it."""
         used.confirmed.add_done_callback(lambda _: self._delete(used))
 
     def _delete(self, used: UserRef) -> None:
@@ -179,7 +181,7 @@ class UserRefs:
             self._control.delete(used.owner, used.proto())
 
     def delete_all(self) -> None:
-        """Delete every reference, used or not; what is asked of one afterwards fails."""
+        """Delete every reference, used or not; later requests through one fail."""
         with self._lock:
             self._holds.clear()
             living = list(self._living.values())
@@ -187,7 +189,7 @@ class UserRefs:
             self._delete_later(used)
 
     def hold(self, rref: Any, worker: str) -> GlobalId:
-        """Keep a reference that is passed on; return the name of the new one."""
+        """Keep a reference that is passed on; return the id of the receiver's one."""
         fork = self._keys.new()
         with self._lock:
             self._holds[fork] = PendingChild(rref, worker, time.monotonic() + _HOLD_S)
@@ -200,13 +202,13 @@ class UserRefs:
         return None if hold is None else hold.rref
 
     def release(self, fork: GlobalId) -> None:
-        """Let go of a reference that was passed on: its owner knows the new one."""
+        """Release a reference that was passed on: its owner has registered the receiver's one."""
         with self._lock:
             dropped = self._holds.pop(fork, None)
         del dropped  # outside of the lock: it may be the last use
 
     def collect(self, is_gone: IsGone) -> None:
-        """Let go of what was passed on to workers that are gone."""
+        """Release the references that were passed on to workers that are gone, or have expired."""
         now = time.monotonic()
         with self._lock:
             workers = {hold.worker for hold in self._holds.values()}
@@ -225,7 +227,7 @@ class UserRefs:
             ]
 
     def counts(self) -> dict[str, int]:
-        """Return figures for `debug_info`."""
+        """Return counters for `debug_info`."""
         with self._lock:
             pending = sum(not used.confirmed.done() for used in self._living.values())
             return {

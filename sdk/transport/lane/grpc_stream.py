@@ -1,8 +1,8 @@
 """The lane `stream`: both ends of a long-lived gRPC stream, the rpc Exchange.
 
 A message on a stream takes gRPC a third less time than a call. gRPC has no deadline for a message,
-so a watchdog ends the streams whose response is late. Frames travel as messages `bytes data = 1`; a
-large frame takes several, so that one is copied out while the next is on its way.
+so a watchdog ends the streams whose response is late. Frames are sent as messages `bytes data = 1`;
+a large frame takes several, so that one is copied out while the next is on its way.
 """
 
 import threading

@@ -157,7 +157,7 @@ def _admit(hello: bytes, admit: Callable[[bytes], CallerRole | None]) -> CallerR
 
 def _check(greeting: tuple[Any, ...]) -> None:
     if greeting != (_MAGIC, VERSION):
-        raise LaneBroken("the other end does not speak this version of lanes")
+        raise LaneBroken("the other end uses another version of lanes")
 
 
 def _read(sock: socket.socket, size: int) -> bytes:

@@ -243,7 +243,7 @@ class LaneServer:
         return self._session(link, f"{kind}:{peer}", caller)
 
     def refuse(self) -> None:
-        """Accept no more calls; those under way go on."""
+        """Accept no more calls; those under way continue."""
         with self._lock:
             self._draining = True
             listeners = list(self._listeners.values())

@@ -320,7 +320,7 @@ def test_what_is_refused(world):
         distributed(gm.optim.SGD, [pair.rrefs[0], pair.rrefs[0]], 0.1)
     with pytest.raises(InvalidRequest, match="RRefs"):
         distributed(gm.optim.SGD, [pair.x], 0.1)
-    with pytest.raises(InvalidRequest, match="no optimizer"):
+    with pytest.raises(InvalidRequest, match="not an optimizer"):
         distributed("gradmesh.nn.Linear", pair.rrefs, 0.1)
     with pytest.raises(FunctionNotFound, match=r"nowhere\.SGD"):
         distributed("nowhere.SGD", pair.rrefs, 0.1)

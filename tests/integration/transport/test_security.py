@@ -179,7 +179,7 @@ def test_an_authority_alone_does_not_make_a_plain_server(
 
 @pytest.mark.parametrize(
     ("shown", "message"),
-    [("other", "the token is wrong"), (None, "this cluster wants a token")],
+    [("other", "the token is wrong"), (None, "this cluster requires a token")],
 )
 def test_without_the_token_nobody_gets_in(
     serve: Any,

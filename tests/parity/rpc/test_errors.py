@@ -102,7 +102,7 @@ def test_what_cannot_be_sent(value: Any) -> None:
 
 
 def test_rref_py_pickle_not_supported() -> None:
-    with pytest.raises(TypeError, match="travels in calls only"):
+    with pytest.raises(TypeError, match="can be sent in calls only"):
         pickle.dumps(gm.RRef(1))
 
 

@@ -59,7 +59,7 @@ def test_duplicate_name(address: str, make_agent: Callable[..., Agent]) -> None:
 
 
 def test_duplicate_rank(address: str) -> None:
-    with pytest.raises(errors.InvalidRequest, match="both want to be rank 2"):
+    with pytest.raises(errors.InvalidRequest, match="both have rank 2"):
         gm.rpc.init("other", coordinator=address, rank=2, install=False)
 
     assert "other" not in {info.name for info in gm.rpc.get_worker_infos()}

@@ -44,7 +44,7 @@ def test_unknown_worker_and_class() -> None:
         gm.nn.RemoteModule("nobody/cpu", gm.nn.ReLU)
     with pytest.raises(errors.FunctionNotFound, match=r"has no function 'no\.such'"):
         gm.nn.RemoteModule("worker-0", "no.such")
-    with pytest.raises(errors.InvalidRequest, match="is no module class"):
+    with pytest.raises(errors.InvalidRequest, match="is not a module class"):
         gm.nn.RemoteModule("worker-0", "rpc_functions.add")
     with pytest.raises(TypeError, match="missing"):
         gm.nn.RemoteModule("worker-0", gm.nn.Linear)

@@ -285,7 +285,7 @@ def test_owner_rref_backward() -> None:
 def test_user_rref_backward_needs_a_context() -> None:
     rref = gm.remote("worker-0", add, (1, 1))
 
-    with pytest.raises(RuntimeError, match="backward from elsewhere needs a context"):
+    with pytest.raises(RuntimeError, match="backward on another worker needs a context"):
         rref.backward()
 
 

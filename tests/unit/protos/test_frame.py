@@ -250,7 +250,7 @@ def test_unknown_element_types_are_refused(number: int) -> None:
 
 
 def test_truth_values_are_0_or_1() -> None:
-    with pytest.raises(InvalidFrame, match="a truth value other than 0 and 1"):
+    with pytest.raises(InvalidFrame, match="a bool other than 0 and 1"):
         decode(claim(array_pb2.ELEMENT_TYPE_BOOL, (2,), b"\1\2"), pb.LookupRequest)
 
 

@@ -74,12 +74,12 @@ def _widen(buffer: Any, sums: Any) -> Any:
 
 
 def fp16_compress_wrapper(hook: CommHook) -> CommHook:
-    """Return a hook that runs another one on the bucket in float16 and widens its result."""
+    """Return a hook that runs another hook on a float16 copy of the bucket."""
     return _wrapped(hook, float16, "fp16")
 
 
 def bf16_compress_wrapper(hook: CommHook) -> CommHook:
-    """Return a hook that runs another one on the bucket in bfloat16 and widens its result."""
+    """Return a hook that runs another hook on a bfloat16 copy of the bucket."""
     return _wrapped(hook, bfloat16, "bf16")
 
 
@@ -104,14 +104,14 @@ def _wrapped(hook: CommHook, dtype: Any, name: str) -> CommHook:
 
 
 def noop_hook(state: Any, bucket: GradBucket) -> CommFuture:
-    """Send nothing: gradients stay local. For measuring the cost of communication."""
+    """Leave gradients unreduced, to measure the cost of communication."""
     return CommFuture.done(bucket.buffer())
 
 
 def hook_then_optimizer(
     hook: CommHook, optimizer: Optimizer, parameters: Iterable[Tensor] | None = None
 ) -> CommHook:
-    """Return a hook that runs another one and then the optimizer on the bucket's parameters.
+    """Return a hook that runs another hook, then the optimizer on the bucket's parameters.
 
     Steps of early buckets overlap with the reduction of later ones. A parameter without a gradient
     on any rank is stepped with zero. Not for gradient accumulation.

@@ -17,7 +17,7 @@ from gradmesh.trainer.process_group import ProcessGroup
 
 @final
 class PostLocalSGDState:
-    """Hold the iteration of training and the groups to average over.
+    """The state of `post_local_sgd_hook`: the iteration, and the groups to average over.
 
     Args:
         process_group: All ranks; None means those of the wrapper.

@@ -21,7 +21,7 @@ from gradmesh.trainer.process_group.reduction import accumulation_dtype
 
 @final
 class PowerSGDState:
-    """Hold the options of PowerSGD, and its errors and matrices between iterations.
+    """The state of the PowerSGD hooks: options, compression errors and matrices.
 
     Args:
         process_group: The ranks; None means those of the wrapper.
@@ -136,7 +136,7 @@ def orthonormalise(matrix: Array, epsilon: float = 0.0) -> None:
 
 
 def power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFuture:
-    """Average matrices as products of thin ones; vectors and small matrices uncompressed."""
+    """Average with PowerSGD: matrices as low-rank products, other gradients uncompressed."""
     group = state.process_group or bucket.group
     if not state.begin(bucket):
         return average(group, bucket)
@@ -179,7 +179,7 @@ def power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFuture:
 
 
 def batched_power_sgd_hook(state: PowerSGDState, bucket: GradBucket) -> CommFuture:
-    """Average the whole bucket as one square matrix: faster, less accurate."""
+    """Average with PowerSGD, the whole bucket as one square matrix: faster, less accurate."""
     group = state.process_group or bucket.group
     if not state.begin(bucket):
         return average(group, bucket)

@@ -19,7 +19,7 @@ _CHANNEL = 512
 
 
 def quantization_pertensor_hook(process_group: Any, bucket: GradBucket) -> CommFuture:
-    """Average with one range of values for the whole bucket."""
+    """Average with 8-bit quantisation, one range of values per bucket."""
     _check_dense(bucket)
     buffer = bucket.buffer()
     return _exchange(group_of(process_group, bucket), buffer, buffer.size)
@@ -28,7 +28,7 @@ def quantization_pertensor_hook(process_group: Any, bucket: GradBucket) -> CommF
 def quantization_perchannel_hook(
     process_group: Any, bucket: GradBucket, bucket_size: int = _CHANNEL
 ) -> CommFuture:
-    """Average with a range of values for each run of `bucket_size` elements."""
+    """Average with 8-bit quantisation, one range of values per `bucket_size` elements."""
     _check_dense(bucket)
     return _exchange(group_of(process_group, bucket), bucket.buffer(), bucket_size)
 

@@ -29,7 +29,7 @@ _CLOSE_S = 5.0
 
 @final
 class NcclProcessGroup(ProcessGroup):
-    """Ranks with a GPU each. Build it with `connect`; arrays are cupy's.
+    """A process group over NCCL, one GPU per rank; built by `connect`, for cupy arrays.
 
     Args:
         communicator: NCCL's communicator of all ranks.

@@ -159,8 +159,8 @@ class NcclWatchdog:
             if (error := async_error(self._communicator)) is not None:
                 self._abort_signal.set(
                     PeerLost(
-                        f"NCCL reports {error}: a rank or the network is gone; rejoin to go on in"
-                        " the next generation",
+                        f"NCCL reports {error}: a rank or the network is gone; rejoin to continue"
+                        " in the next generation",
                         rank=-1,
                         address="unknown",
                     )

@@ -65,7 +65,7 @@ def greet(sock: socket.socket, identity: RankIdentity, acceptor: int, timeout_s:
         timeout_s: Longest time for the whole handshake.
 
     Raises:
-        HandshakeRefused: It refused this rank, or did not prove that it knows the secret.
+        HandshakeRefused: It refused this rank, or did not prove that it has the secret.
         OSError: The connection broke or timed out.
     """
     deadline = time.monotonic() + timeout_s
@@ -87,7 +87,7 @@ def greet(sock: socket.socket, identity: RankIdentity, acceptor: int, timeout_s:
     )
     if not hmac.compare_digest(proof, expected):
         raise HandshakeRefused(
-            f"the process that answers for rank {acceptor} does not know this generation's"
+            f"the process that answers for rank {acceptor} does not have this generation's"
             " secret; rejoin to get the current addresses"
         )
 

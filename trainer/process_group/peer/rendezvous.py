@@ -29,7 +29,7 @@ _BACKLOG = 128
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a rank listens for its peers."""
+    """The address at which a rank listens for its peers."""
 
     listen_host: str = "127.0.0.1"
     """Address to bind; the kernel chooses the port."""

@@ -20,7 +20,7 @@ _SHUTDOWN_S = 0.5
 
 @final
 class ShmProcessGroup(HostProcessGroup):
-    """Ranks of one host. Build it with `connect`; use it from any thread.
+    """A process group of one host, over shared memory; built by `connect`, thread-safe.
 
     Messages between two ranks go through unix sockets, everything else through shared memory.
     A closed socket also shows that a rank is gone.

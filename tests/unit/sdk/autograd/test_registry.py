@@ -101,7 +101,7 @@ def test_a_context_is_found_by_its_name():
     with pytest.raises(ContextReleased):
         find_context(ctx.name)
     for wrong in ("", "w", "w/1", "/1/1", "w/x/1", "w/1/-1"):
-        with pytest.raises(InvalidRequest, match="no name of a context"):
+        with pytest.raises(InvalidRequest, match="not the name of a context"):
             find_context(wrong)
 
 

@@ -35,5 +35,5 @@ def test_a_listen_address_of_one_interface_is_what_others_get(role):
 
 
 def test_a_worker_of_a_program_needs_it_too():
-    with pytest.raises(InvalidRequest, match="advertise must say where others reach"):
+    with pytest.raises(InvalidRequest, match="advertise must name a reachable address"):
         init("w", coordinator="127.0.0.1:1", listen="0.0.0.0:0")

@@ -3,7 +3,7 @@ import pytest
 
 import gradmesh as gm
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.optim.owner import PACE, OwnerOptimizer
+from gradmesh.sdk.optim.owner import STEP_COUNTS, OwnerOptimizer
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_pace_is_that_of_clients_with_common_parameters(param):
     step(third, 1, alone)
 
     assert (first.lead, second.lead, third.lead) == (3, 0, 0)
-    assert PACE.largest_lead() == 3
+    assert STEP_COUNTS.largest_lead() == 3
     step(second, 1, param)
     late = make(param)
     assert (first.lead, second.lead, late.lead) == (2, 0, 0)

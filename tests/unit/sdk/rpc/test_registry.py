@@ -32,7 +32,7 @@ def test_two_functions_cannot_share_a_name() -> None:
     registry = Registry()
     registry.register("f", add)
 
-    with pytest.raises(InvalidRequest, match="two functions want to be called 'f'"):
+    with pytest.raises(InvalidRequest, match="two functions are registered as 'f'"):
         registry.register("f", len)
     assert registry.find("f", "ps-0") is add
 

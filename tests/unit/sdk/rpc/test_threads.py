@@ -21,11 +21,11 @@ def make() -> Iterator[Callable[..., ThreadPool]]:
     yield make
     for threads in made:
         threads.close()
-        assert threads.figures()[0] == 0
+        assert threads.counts()[0] == 0
 
 
-def test_tasks_that_may_wait_stand_in_line(make: Callable[..., ThreadPool]) -> None:
-    threads, free, done = make(patient=2), threading.Event(), threading.Semaphore(0)
+def test_tasks_that_may_wait_are_queued(make: Callable[..., ThreadPool]) -> None:
+    threads, free, done = make(max_queued=2), threading.Event(), threading.Semaphore(0)
     running: list[int] = []
 
     def task() -> None:
@@ -34,7 +34,7 @@ def test_tasks_that_may_wait_stand_in_line(make: Callable[..., ThreadPool]) -> N
         done.release()
 
     for _ in range(6):
-        threads.stand_in_line(task)
+        threads.enqueue(task)
     urgent = threading.Event()
     threads.run(urgent.set)
 
@@ -45,7 +45,7 @@ def test_tasks_that_may_wait_stand_in_line(make: Callable[..., ThreadPool]) -> N
 
 
 def test_urgent_tasks_run_all_at_once(make: Callable[..., ThreadPool]) -> None:
-    threads, meeting = make(patient=1), threading.Barrier(20)
+    threads, meeting = make(max_queued=1), threading.Barrier(20)
     done = threading.Semaphore(0)
 
     def task() -> None:
@@ -76,9 +76,9 @@ def test_idle_threads_end_and_are_reused_before(
         done = threading.Event()
         threads.run(done.set)
         assert done.wait(10)
-    assert threads.figures()[0] <= 2
+    assert threads.counts()[0] <= 2
 
-    eventually(lambda: threads.figures()[0] == 0)
+    eventually(lambda: threads.counts()[0] == 0)
 
 
 def test_threads_that_a_burst_left_over_end_though_calls_go_on(
@@ -93,7 +93,7 @@ def test_threads_that_a_burst_left_over_end_though_calls_go_on(
         done = threading.Event()
         threads.run(done.set)
         assert done.wait(10)
-        return threads.figures()[0] <= 2
+        return threads.counts()[0] <= 2
 
     eventually(one_more_call_and_few_threads)
 

@@ -357,7 +357,7 @@ def test_file_that_is_no_parquet_is_named(tmp_path):
     pytest.importorskip("pyarrow")
     save_file({"a": np.zeros(3)}, tmp_path / "a.parquet")
 
-    with pytest.raises(DataError, match=r"a.parquet is no Parquet file"):
+    with pytest.raises(DataError, match=r"a.parquet is not a Parquet file"):
         Source(DataConfig(format="parquet", train=(tmp_path / "a.parquet",)), 0).blocks("train", 1)
 
 
