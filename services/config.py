@@ -22,7 +22,7 @@ class CoordinatorConfig(Section):
         "127.0.0.1:7070", "Address to serve on; port 0 takes a free one.", check=listening
     )
     state_dir: Path | None = setting(
-        None, "Folder that keeps the state over a restart; none keeps it in memory only."
+        None, "Folder that stores the state across restarts; none keeps it in memory only."
     )
     address_file: Path | None = setting(
         None, "File that receives the bound address once the coordinator serves."
@@ -35,14 +35,14 @@ class CoordinatorConfig(Section):
     )
     min_trainers: int = setting(
         0,
-        "Trainers that train when no more come; others may join and leave meanwhile. 0 for no "
-        "fewer than all.",
+        "Smallest number of trainers to train with; others may join and leave during training. "
+        "0 requires all.",
         minimum=0,
         maximum=4096,
     )
     join_window_s: float = setting(
         3.0,
-        "Seconds that fewer trainers than all wait for others to come.",
+        "Seconds to wait for the remaining trainers before training with fewer.",
         minimum=0,
         maximum=3600,
     )
@@ -54,7 +54,7 @@ class CoordinatorConfig(Section):
     )
 
     def problems_with(self, sections: Sections) -> Iterable[Problem]:
-        """Yield what is wrong between the fields, and what is unsafe about the address."""
+        """Yield contradictions between the fields, and an unsafe address."""
         if self.min_trainers > self.trainers:
             yield Problem("min_trainers", "must not exceed trainers; lower it")
         if SecurityConfig in sections:
@@ -62,7 +62,7 @@ class CoordinatorConfig(Section):
 
 
 Durability: TypeAlias = Literal["off", "os", "fsync"]
-"""What a change must have survived before it is acknowledged."""
+"""How durable a change must be before it is acknowledged."""
 
 
 @final
@@ -93,15 +93,15 @@ class ParameterServerConfig(MemberConfig):
     )
     snapshot_bytes: int = setting(
         1 << 30,
-        "Size of the log at which all tables are written out and it begins anew; at least the size "
-        "of the tables.",
+        "Size of the log at which all tables are written to a snapshot and a new log begins; at "
+        "least the size of the tables.",
         minimum=1 << 20,
     )
     ssd_path: Path | None = setting(
         None, "Directory for the rows of tables with hot_bytes that are not in memory."
     )
     max_ssd_bytes: int = setting(
-        64 << 30, "Disk that the rows of one table may take there, in bytes.", minimum=1 << 20
+        64 << 30, "Disk space that the rows of one table may take there, in bytes.", minimum=1 << 20
     )
 
 
@@ -113,11 +113,11 @@ class WorkerConfig(MemberConfig):
     section: ClassVar[str] = "worker"
 
     rank: int | None = setting(
-        None, "Place of this worker, by which others may call it.", minimum=0, maximum=1 << 20
+        None, "Rank of this worker, by which others may call it.", minimum=0, maximum=1 << 20
     )
     server_threads: int = setting(
         16,
-        "Calls served at once; more stand in line, unless somebody waits for them.",
+        "Calls served at once; further ones queue, except those made within another call.",
         minimum=1,
         maximum=1024,
     )
