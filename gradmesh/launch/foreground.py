@@ -18,7 +18,7 @@ _LOGS_END_S = 10.0
 
 
 class Stoppable(Protocol):
-    """What `stay` waits for and ends."""
+    """What `wait_for_end` waits for and ends."""
 
     def request_stop(self) -> None:
         """Ask for an orderly end and return at once."""
@@ -30,7 +30,7 @@ class Stoppable(Protocol):
         """Wait for the end; None when the timeout came first."""
 
 
-def stay(cluster: Stoppable, drain_s: float) -> tuple[Outcome, int]:
+def wait_for_end(cluster: Stoppable, drain_s: float) -> tuple[Outcome, int]:
     """Wait for the end of a cluster.
 
     The first SIGINT or SIGTERM asks for an orderly end, the second kills, the third gives up on
@@ -65,7 +65,7 @@ def stay(cluster: Stoppable, drain_s: float) -> tuple[Outcome, int]:
 
 @final
 class LauncherWatch:
-    """Polls the status of a cluster that runs elsewhere, so that `stay` can wait for it.
+    """Polls the status of a cluster that runs elsewhere, so that `wait_for_end` can wait for it.
 
     Args:
         launcher: Of a running cluster.
@@ -109,7 +109,7 @@ class LauncherWatch:
         return None
 
 
-def stay_elsewhere(
+def follow_remote(
     launcher: Launcher,
     on_line: Callable[[str, str], None],
     drain_s: float,
@@ -145,7 +145,7 @@ def stay_elsewhere(
     reader = threading.Thread(target=show, name="cluster-logs", daemon=True)
     try:
         reader.start()
-        outcome, code = stay(watch, drain_s)
+        outcome, code = wait_for_end(watch, drain_s)
         log_tail = tail(outcome) if outcome.exit_code else ()
     finally:
         remove(0.0 if watch.killed else drain_s)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import final
 
 from gradmesh.launch.errors import CannotScale, ClusterFailed, NoCluster, StateInUse
-from gradmesh.launch.foreground import stay
+from gradmesh.launch.foreground import wait_for_end
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, ProcessView, Role
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.logs import LogFiles, readable
@@ -63,7 +63,7 @@ class LocalLauncher(Launcher):
         )
         cluster.launch()
         try:
-            outcome, code = stay(cluster, drain_s)
+            outcome, code = wait_for_end(cluster, drain_s)
         finally:
             cluster.stop()
         if outcome.exit_code != 0:

@@ -19,7 +19,7 @@ from gradmesh.launch.docker.engine import (
 )
 from gradmesh.launch.docker.sizing import change_servers, change_trainers
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
-from gradmesh.launch.foreground import stay_elsewhere
+from gradmesh.launch.foreground import follow_remote
 from gradmesh.launch.launcher import (
     ClusterRequest,
     ClusterView,
@@ -76,7 +76,7 @@ class DockerLauncher(Launcher):
     ) -> int:
         """Start the containers, show their logs, and remove them at the end."""
         self.up(request)
-        return stay_elsewhere(
+        return follow_remote(
             self,
             on_line,
             drain_s,

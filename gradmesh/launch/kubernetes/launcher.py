@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, final
 
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
-from gradmesh.launch.foreground import stay_elsewhere
+from gradmesh.launch.foreground import follow_remote
 from gradmesh.launch.kubernetes.api import Api, KubernetesOptions
 from gradmesh.launch.kubernetes.errors import (
     KubernetesRejected,
@@ -121,7 +121,7 @@ class KubernetesLauncher(Launcher):
         """Create the cluster, show its logs, and remove it at the end."""
         files = None if request.config is None else files_of(request.config, ())
         self.create(request, files)
-        return stay_elsewhere(
+        return follow_remote(
             self,
             on_line,
             drain_s,
