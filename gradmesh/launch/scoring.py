@@ -74,7 +74,7 @@ class Scorer:
             number = 0
             while (block := blocks.read(0, number)) is not None:
                 if block.bad:
-                    # The output has one line per line of the file; skipping one would shift the rest.
+                    # The output has one line per line of the file: skipping one shifts the rest.
                     raise DataError(f"{block.bad[0]}; correct the file, every line needs a result")
                 number += 1
                 size = self.saved.spec.job.batch_size

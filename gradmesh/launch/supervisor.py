@@ -268,11 +268,11 @@ class Supervisor:
         for slot in slots:
             if slot.spec.name in change.names and slot.retires_at is None:
                 slot.retires_at = time.monotonic() + _RETIRE_S
-        # A child that does not run needs no deadline.
+        # Drop retired children that do not run.
         self._slots = [s for s in slots if s.retires_at is None or s.child is not None]
 
     def _retire(self, slot: _Slot, now: float) -> float:
-        """Terminate retired children at their deadline; return the seconds to the next check."""
+        """Terminate a retired child at its deadline; return the seconds to the next check."""
         assert slot.retires_at is not None
         if now >= slot.retires_at and slot.child is not None:
             slot.child.terminate()
