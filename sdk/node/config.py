@@ -1,4 +1,4 @@
-"""Settings that every member of the mesh has, whatever its role."""
+"""Settings of every member of the mesh, in any role."""
 
 import importlib
 import os

@@ -127,7 +127,7 @@ def forwarded(api: Api, cluster: str, pod: Callable[[], str | None], port: int) 
         return _open[key].address
 
 
-def forget(api: Api, cluster: str) -> None:
+def close_forward(api: Api, cluster: str) -> None:
     """Close the port of a cluster that has ended."""
     with _guard:
         made = _open.pop((api.server, api.namespace, cluster), None)

@@ -14,7 +14,7 @@ from gradmesh.launch.kubernetes.errors import (
     NotOnKubernetes,
 )
 from gradmesh.launch.kubernetes.files import Files, files_of
-from gradmesh.launch.kubernetes.forward import forget, forwarded
+from gradmesh.launch.kubernetes.forward import close_forward, forwarded
 from gradmesh.launch.kubernetes.manifests import IMAGE, Manifests
 from gradmesh.launch.kubernetes.pods import PodLogs, Pods, selector
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, Role
@@ -242,7 +242,7 @@ class KubernetesLauncher(Launcher):
             for one in self._api.find(kind, labels):
                 # What the user deploys into a cluster has other components.
                 self._api.delete(kind, one["metadata"]["name"])
-        forget(self._api, self.name)
+        close_forward(self._api, self.name)
         return in_order
 
     def _wait_for_pods(self, role: str, deadline: float) -> bool:
