@@ -5,7 +5,7 @@ GEN := .venv-gen
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# The tag that .env and the manifests name, too.
+# The tag in .env and in the manifests, too.
 IMAGE ?= gradmesh:$(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' protos/version.py)
 BUILD_NETWORK ?= default
 # A package index of your own reaches the build as an argument, never as a file of the repository.
@@ -37,7 +37,7 @@ $(GEN)/.done: Makefile
 	@touch $@
 
 $(VENV)/.parity: $(VENV)/.dev
-	@echo "installing what the parity, GPU and MPI tests need: torch 2.13.0, cupy, MKL, mpi4py, mpich"
+	@echo "installing the packages of the parity, GPU and MPI tests: torch 2.13.0, cupy, MKL, mpi4py, mpich"
 	@$(BIN)/pip install -q 'torch==2.13.0' 'cupy-cuda13x>=14,<15' 'mkl>=2024' 'mpi4py>=4' 'mpich>=4'
 	@touch $@
 
@@ -54,18 +54,18 @@ test: $(VENV)/.dev kernels  ## the tests, without the slow ones
 test-all: $(VENV)/.dev kernels  ## all tests that need no container engine
 	$(BIN)/python -m pytest -q -n 4 --dist=worksteal -m "not e2e"
 
-# Another slice each day, so that all seeds of the slow fault tests run within a week.
+# A different slice each day, so that all seeds of the slow fault tests run within a week.
 SLICES := 7
 SLICE ?= $(shell expr $$(date +%s) / 86400 % $(SLICES))
 
-faults-slice: $(VENV)/.dev kernels  ## a seventh of the slow fault tests, another one each day; SLICE=0..6
+faults-slice: $(VENV)/.dev kernels  ## a seventh of the slow fault tests, a different one each day; SLICE=0..6
 	TEST_SLICE=$(SLICE)/$(SLICES) $(BIN)/python -m pytest -q -n 2 --dist=worksteal -m "slow and not e2e" tests/faults
 
-# Compiled once; else each of the processes that tests start at the same time would do it.
+# Compile once: otherwise each process of the parallel tests would compile.
 kernels: $(VENV)/.dev
 	@$(BIN)/python -c "from gradmesh.engine.kernels.warm import warm_up; warm_up()"
 
-soak: $(VENV)/.dev  ## the suites of rpc and distributed autograd, 20 times in the same processes; looks for what is left
+soak: $(VENV)/.dev  ## the suites of rpc and distributed autograd, 20 times in the same processes; detects leaks
 	TEST_ROUNDS=20 $(BIN)/python -m pytest -q -x -m "not e2e" tests/parity/rpc tests/integration/dist_autograd
 
 fuzz-engine: $(VENV)/.parity kernels  ## random graphs, optimizers and schedules against torch; FUZZ_SEEDS=A..B, FUZZ_SECONDS=n, FUZZ_PROCESSES=n
@@ -77,14 +77,14 @@ fuzz-ddp: $(VENV)/.parity  ## random DDP configurations against torch over gloo;
 fuzz-dist: $(VENV)/.dev  ## random graphs over four workers against local autograd; FUZZ_SEEDS=A..B, FUZZ_SECONDS=n
 	$(BIN)/python -m tests.parity.fuzz.dist_run
 
-check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, the shape of the packages, docs tables
+check: $(VENV)/.dev check-protos  ## linters, types, import contracts, protos, package structure, docs tables
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/architecture tests/contract tests/unit/cli/test_reference.py tests/unit/test_public_api.py
 
-format: $(VENV)/.dev  ## format the code and fix what can be fixed
+format: $(VENV)/.dev  ## format the code and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -98,14 +98,14 @@ bench: $(VENV)/.dev  ## side-by-side figures; with torch where `make parity-setu
 	$(BIN)/gradmesh bench lookup
 	$(BIN)/gradmesh bench hybrid
 
-render: $(VENV)/.dev  ## every overlay and combination: schemas, meaning, and the launcher, against an emulated API server
+render: $(VENV)/.dev  ## every overlay and combination: schemas, semantics, and the launcher, against an emulated API server
 	$(BIN)/yamllint -s docker-compose.yml deploy tests/deploy
 	$(BIN)/python -m pytest -q -n 2 tests/deploy
 
 image:  ## the container image of all roles; BUILD_NETWORK=host where builds reach no package index otherwise
 	docker build -q --network $(BUILD_NETWORK) -f deploy/docker/Dockerfile -t $(IMAGE) $(BUILD_ARGS) .
 
-e2e: $(VENV)/.dev  ## containers for real: compose trains, loses processes and ends with the same bits; skipped without an engine
+e2e: $(VENV)/.dev  ## real containers: compose trains, loses processes and ends with the same bits; skipped without an engine
 	@if docker info >/dev/null 2>&1; then \
 	  $(MAKE) --no-print-directory image && GRADMESH_IMAGE=$(IMAGE) BUILD_NETWORK=$(BUILD_NETWORK) $(BIN)/python -m pytest -q -m e2e tests/e2e; \
 	else \

@@ -22,7 +22,7 @@ class CoordinatorConfig(Section):
         "127.0.0.1:7070", "Address to serve on; port 0 takes a free one.", check=listening
     )
     state_dir: Path | None = setting(
-        None, "Folder that keeps the state over a restart; none keeps it in memory only."
+        None, "Folder that stores the state across restarts; none keeps it in memory only."
     )
     address_file: Path | None = setting(
         None, "File that receives the bound address once the coordinator serves."
@@ -101,7 +101,7 @@ class ParameterServerConfig(MemberConfig):
         None, "Directory for the rows of tables with hot_bytes that are not in memory."
     )
     max_ssd_bytes: int = setting(
-        64 << 30, "Disk that the rows of one table may take there, in bytes.", minimum=1 << 20
+        64 << 30, "Disk space that the rows of one table may take there, in bytes.", minimum=1 << 20
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of a trainer process; what it trains is in the [job] table."""
+"""Settings of a trainer process; the [job] table has those of the training."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -21,6 +21,6 @@ class TrainerConfig(MemberConfig):
     )
     backend: Backend = setting(
         "auto",
-        "How trainers exchange gradients: shared memory on one host (shm), sockets (tcp), MPI "
-        "(mpi), NCCL (nccl), alone (local), or shm or tcp by where they run (auto).",
+        "Backend of the trainers' collectives: shared memory on one host (shm), sockets (tcp), MPI "
+        "(mpi), NCCL (nccl), a single trainer (local), or shm or tcp by their hosts (auto).",
     )

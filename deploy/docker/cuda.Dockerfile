@@ -4,7 +4,7 @@
 #
 # It was built here on a Debian in place of the CUDA base, and has never run on a GPU. Build arguments as in Dockerfile, and
 #   CUDA_IMAGE   a Debian or Ubuntu with CUDA's libraries and Python 3.11 or newer as a package
-#   CUDA_EXTRA   cuda12 or cuda13, as the base has it
+#   CUDA_EXTRA   cuda12 or cuda13, matching the base
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 ARG CUDA_IMAGE=nvidia/cuda:12.9.1-runtime-ubuntu24.04
 
@@ -23,7 +23,7 @@ ARG PIP_EXTRA_INDEX_URL
 ARG CUDA_EXTRA=cuda12
 ARG EXTRAS=""
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1
-# The base pins what apt can give.
+# The base determines the versions of apt packages.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/gradmesh
@@ -46,7 +46,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -
     && install -d -o 10001 -g 10001 /var/cache/gradmesh
 COPY --from=build /opt/gradmesh /opt/gradmesh
 COPY deploy/docker/healthcheck.py /opt/gradmesh/healthcheck.py
-# cupy compiles its kernels on the first use, and keeps them.
+# cupy compiles its kernels on first use, and caches them.
 ENV PATH=/opt/gradmesh/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     NUMBA_CACHE_DIR=/var/cache/gradmesh \
@@ -56,7 +56,7 @@ WORKDIR /var/lib/gradmesh
 RUN python -c "from gradmesh.engine.kernels.warm import warm_up; warm_up()"
 EXPOSE 7070 7071 7072 9090
 HEALTHCHECK --interval=3s --timeout=3s --start-period=60s --retries=3 CMD ["python", "-IS", "/opt/gradmesh/healthcheck.py"]
-# Last, so that a new revision builds nothing anew.
+# Last, so that a new revision rebuilds no layer.
 ARG VERSION=unreleased
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gradmesh" \

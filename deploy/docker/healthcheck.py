@@ -1,7 +1,7 @@
-"""Whether the process of this container does its work: exit code 0, or 1 with the reason.
+"""Check whether the process of this container is ready: exit code 0, or 1 with the reason.
 
-It asks the endpoint that GRADMESH_METRICS_LISTEN names, over a plain socket: this runs every few
-seconds in every container, and must cost next to nothing.
+It requests the endpoint of GRADMESH_METRICS_LISTEN over a plain socket: this runs every few
+seconds in every container, and must be cheap.
 """
 
 import os
@@ -13,7 +13,7 @@ _ANY_HOST = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}
 
 
 def main() -> int:
-    """Ask once."""
+    """Check once."""
     listen = os.environ.get("GRADMESH_METRICS_LISTEN", "off")
     if listen == "off":
         print("GRADMESH_METRICS_LISTEN is off: it runs, and more is not known")

@@ -2,7 +2,7 @@
 
     python make_sample.py sample.txt 1000
 
-Criteo's own data are for the user to download; these only have their form: a label, 13 numbers and
+Download Criteo's own data yourself; these lines only have their layout: a label, 13 numbers and
 26 hexadecimal values of 8 digits, separated by tabs, some of them missing.
 """
 
@@ -17,7 +17,7 @@ _MISSING = 0.1
 
 
 def lines(count: int, seed: int = 0) -> list[str]:
-    """Return so many lines."""
+    """Return `count` lines."""
     rng = np.random.default_rng(seed)
     data = ClickData(criteo_spec(seed=seed, scale=1e-4, alpha=1.2))
     batch = data.batch("train", 0, count)

@@ -1,4 +1,4 @@
-"""A model of one's own: each feature gets a gate, which the numbers of the sample open or close."""
+"""A custom model: the dense features of a sample compute a gate for each category."""
 
 import gradmesh as gm
 
@@ -21,5 +21,5 @@ class GatedSum(gm.nn.Module):
 
 
 def build(embeddings, fields, config, generator):
-    """Called by every trainer; the generator makes all of them begin alike."""
+    """Build the model on each trainer; the generator gives all of them equal parameters."""
     return GatedSum(embeddings, fields, config, generator)

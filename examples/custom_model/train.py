@@ -1,4 +1,4 @@
-"""Train a model of one's own on a local cluster: `python train.py`."""
+"""Train a custom model on a local cluster: `python train.py`."""
 
 import gradmesh as gm
 
@@ -19,7 +19,7 @@ JOB = {
 
 
 def show(line: dict) -> None:
-    """Print what the trainers report."""
+    """Print the trainers' reports."""
     if line["kind"] == "validation":
         print(f"step {line['step']}: AUC {line['auc']:.4f}")
 

@@ -1,8 +1,8 @@
 """Two processes train parameters of each other: one context, one backward, one step.
 
-Each creates two random tensors on its peer, adds copies of them up, runs one backward over both
-processes and lets the peer step. The gradient of a sum is 1 everywhere, so every element decreases
-by the learning rate, 0.05.
+Each creates two random tensors on its peer, sums copies of them, runs one backward over both
+processes and steps the tensors on the peer. The gradient of a sum is 1 everywhere, so every element
+decreases by the learning rate, 0.05.
 """
 
 import multiprocessing
@@ -23,12 +23,12 @@ def random_tensor(seed):
 
 
 def work(rank, coordinator):
-    """Be one of the two processes."""
+    """Run one of the two processes."""
     gm.rpc.init(NAMES[rank], coordinator=coordinator, rank=rank, world_size=2)
     peer = NAMES[1 - rank]
     with gm.autograd.context() as ctx:
         rrefs = [gm.remote(peer, random_tensor, (10 * rank + n,)) for n in (1, 2)]
-        before = [rref.to_here() for rref in rrefs]  # copies that remember where they are from
+        before = [rref.to_here() for rref in rrefs]  # copies, recorded as received from the peer
         loss = (before[0] + before[1]).sum()
         gm.autograd.backward(ctx, [loss])
         optimizer = gm.optim.DistributedOptimizer(gm.optim.SGD, rrefs, lr=LR)
@@ -36,7 +36,7 @@ def work(rank, coordinator):
     for old, rref in zip(before, rrefs, strict=True):
         assert (rref.to_here().data == old.data - np.float32(LR)).all()
     print(f"{NAMES[rank]}: both tensors on {peer} decreased by {LR} everywhere", flush=True)
-    gm.rpc.shutdown()  # waits until the peer needs nothing any more
+    gm.rpc.shutdown()  # waits until the peer has finished its calls
 
 
 def main():

@@ -1,6 +1,6 @@
 """The `gradmesh` command. Each subcommand is imported only when it is used."""
 
-from gradmesh.cli.border import run
+from gradmesh.cli.error_boundary import run
 
 __all__ = ["main"]
 
@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code; docs/operations.md lists them.
     """
-    # Imported here, so that the error border stands before anything can fail.
+    # Imported here, so that the error boundary covers failing imports.
     from gradmesh.cli.group import gradmesh
 
     return run(gradmesh, arguments)

@@ -1,6 +1,6 @@
-"""docs/api.md: every public name with one line, made from the modules themselves.
+"""Generate docs/api.md from the modules: every public name with one line.
 
-`python -m gradmesh.cli.api_reference docs/api.md` writes it again.
+Run `python -m gradmesh.cli.api_reference docs/api.md`.
 """
 
 import inspect
@@ -33,8 +33,8 @@ _MODULES = (
     "gm.process_group",
     "gm.errors",
 )
-# Classes whose methods are listed, too, all or some; those of tensors, layers and optimizers are
-# torch's.
+# Classes whose methods are listed, too: all, or those named. Methods of tensors, layers and
+# optimizers are torch's.
 _METHODS: dict[str, tuple[str, ...]] = {
     "gm.Mesh": (),
     "gm.Table": (),

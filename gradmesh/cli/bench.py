@@ -34,7 +34,7 @@ class BenchGroup(click.Group):
 
 @click.group(cls=BenchGroup)
 def bench() -> None:
-    """Measure against the peer on this machine: same work, same run, ratios."""
+    """Compare with the peer on this machine: same work, same run, ratios."""
 
 
 def _run(benchmark: Benchmark, file: Path | None = None, **options: Any) -> int:

@@ -1,6 +1,6 @@
-"""The table of benchmarks that `gradmesh bench` offers, with their options.
+"""The table of benchmarks of `gradmesh bench`, with their options.
 
-Names of workloads and models are written out, so that `--help` does not import numpy; a test
+Names of workloads and models are repeated here, so that `--help` does not import numpy; a test
 compares them with those of gradmesh.benchmarks.
 """
 
@@ -33,7 +33,7 @@ LANES = ("shm", "tcp", "stream")
 BACKENDS = ("shm", "tcp")
 SIZES = ("4KiB", "1MiB", "25MiB")
 
-_TURNS = "Measure this peer in turns with ours."
+_TURNS = "Measure this peer alternately with ours."
 
 
 class Benchmark(NamedTuple):
@@ -41,7 +41,7 @@ class Benchmark(NamedTuple):
 
     Attributes:
         run: Module of gradmesh.benchmarks, and its function that takes `echo` and the options.
-        help: What `--help` says.
+        help: Text for `--help`.
         params: Its options and arguments.
         fixed: More arguments of the function.
     """
@@ -55,7 +55,7 @@ class Benchmark(NamedTuple):
 def _split(
     convert: Callable[[str], object], context: click.Context, param: click.Parameter, text: str
 ) -> tuple[object, ...]:
-    """Return the items of a list with commas; `convert` raises ValueError if it cannot."""
+    """Return the converted items of a list with commas; `convert` raises ValueError."""
     try:
         return tuple(convert(item.strip()) for item in text.split(","))
     except ValueError as error:
@@ -99,7 +99,7 @@ def _against(help: str = _TURNS) -> click.Option:
 def _named(
     flag: str, name: str, what: str, known: Sequence[str], **attributes: Any
 ) -> click.Option:
-    """Return an option that takes some of the known names, separated by commas."""
+    """Return an option that takes a subset of the known names, separated by commas."""
     attributes.setdefault("default", ",".join(known))
     return _option(
         flag, name, callback=partial(_split, partial(_one_of, what, known)), **attributes
@@ -186,9 +186,9 @@ BENCHMARKS = {
         "autograd:command",
         """Run contexts with a forward and a backward over up to four other workers.
 
-        chain-N goes along N workers and back, fanout-4 calls four at once, contexts-1000 is a
+        chain-N calls along N workers and back, fanout-4 calls four at once, contexts-1000 runs a
         thousand small contexts, optimizer-4 is a step of a distributed optimizer over four owners.
-        Each in smart mode on lanes, in fast mode (-fast; async steps) and on gRPC streams
+        Each runs in smart mode on lanes, in fast mode (-fast; async steps) and on gRPC streams
         (-stream). The ratio is the peer's median over ours: above 1 we are faster.
         """,
         [
@@ -202,8 +202,8 @@ BENCHMARKS = {
         "step:checkpoint_command",
         """Training steps with checkpoints in the background, compared with none.
 
-        Two parameter servers, one trainer. The first row is all that they add to the mean step, the
-        second what the training itself waited for them.
+        Two parameter servers, one trainer. The first row is their total cost per mean step, the
+        second the time that training waited for them.
         """,
         [
             _workload(STEP_WORKLOADS),
@@ -221,9 +221,9 @@ BENCHMARKS = {
         "ddp:command",
         """Measure training steps under DistributedDataParallel.
 
-        One row for each number of processes: seconds of an iteration and examples a second of one
-        process, at four percentiles. The first row is a step without DDP. Sizes are small, so that
-        a CPU can do it: --batch-size 32 --image-size 224 are those of the original benchmark.
+        One row for each number of processes: seconds per iteration and examples per second of one
+        process, at four percentiles. The first row is a step without DDP. Default sizes are small
+        enough for a CPU: --batch-size 32 --image-size 224 are those of the original benchmark.
         """,
         [
             _option(
@@ -238,7 +238,7 @@ BENCHMARKS = {
                 "--backend",
                 type=click.Choice(["auto", "shm", "tcp"]),
                 default="auto",
-                help="How the processes communicate.  [default: auto]",
+                help="Backend of the process group.  [default: auto]",
             ),
             _option(
                 "--bucket-mb",
@@ -246,14 +246,14 @@ BENCHMARKS = {
                 default=25.0,
                 help="Cap of the buckets in MiB.  [default: 25]",
             ),
-            _option("--view/--no-view", default=False, help="Let gradients lie in the buckets."),
-            _count("--batch-size", "Examples a process.  [default: 2; 64]"),
+            _option("--view/--no-view", default=False, help="Make gradients views of the buckets."),
+            _count("--batch-size", "Examples per process.  [default: 2; 64]"),
             _count("--image-size", "Pixels.", 32, least=32),
-            _count("--width", "Of the mlp.", 1024, least=2),
+            _count("--width", "Width of the mlp.", 1024, least=2),
             _count("--warmup", "Iterations not measured.", 5),
             _count("--rounds", "Iterations measured.", 10),
             _against(
-                "Instead: what DDP adds to a step of the mlp, in turns with torch's DDP over gloo."
+                "Instead measure the cost of DDP per step of the mlp, against torch's DDP on gloo."
             ),
             _json("Write the results here."),
         ],
@@ -262,14 +262,14 @@ BENCHMARKS = {
         "dense:command",
         """Train dense layers and an embedding bag in one process, forward, backward and step.
 
-        The row of MKL is left out where gradmesh[mkl] is not installed.
+        The row of MKL is skipped if gradmesh[mkl] is not installed.
         """,
         [
             _against("Measure a peer in the same run."),
             _workload(DENSE_WORKLOADS),
             _json(),
-            _seconds(5.0, "How long to measure each workload."),
-            _count("--threads", "On both sides.", 1),
+            _seconds(5.0, "Seconds to measure each workload."),
+            _count("--threads", "Threads of both sides.", 1),
         ],
     ),
     "diff": Benchmark(
@@ -281,7 +281,7 @@ BENCHMARKS = {
         "step:command",
         """Training steps with the servers' log in modes os and fsync, compared with none.
 
-        Two parameter servers, one trainer. The cost is what the log adds to a step.
+        Two parameter servers, one trainer. The cost is the time that the log adds to a step.
         """,
         [_workload(STEP_WORKLOADS), _json(), _seconds(10.0)],
         {"sides": "durability"},
@@ -290,14 +290,14 @@ BENCHMARKS = {
         "hybrid:command",
         """Train with tables on servers and dense layers under DDP, split into the parts of a step.
 
-        With --trainers, --parameter-servers, --embeddings or --dim it is the benchmark of torch's
-        examples: epochs of 10 batches of about 7 bags, one table a server, and its table of
-        percentiles a trainer; samples/sec are true ones. Otherwise rows of 2 trainers and 1 server
-        are measured, and one of 8 and 8, in steps. With --against the peer takes turns: torch RPC,
-        DDP over gloo, distributed autograd and optimizer. A ratio above 1 means that we are faster.
+        With --trainers, --parameter-servers, --embeddings or --dim it runs the benchmark of torch's
+        examples: epochs of 10 batches of about 7 bags, one table per server, and its table of
+        percentiles per trainer. Otherwise it measures steps of 2 trainers and 1 server, and of 8
+        and 8. With --against it alternates with the peer: torch RPC, DDP over gloo, distributed
+        autograd and optimizer. A ratio above 1 means that we are faster.
         """,
         [
-            _against("Measure this peer in turns."),
+            _against("Measure this peer alternately."),
             _option(
                 "--workload",
                 "workloads",
@@ -305,15 +305,17 @@ BENCHMARKS = {
                 multiple=True,
                 help="Only this one; may be given several times.  [default: all]",
             ),
-            _count("--trainers", "Run the seed benchmark with this many.", most=64),
-            _count("--parameter-servers", "As --trainers.", most=64),
-            _count("--embeddings", "Rows of a table, as --trainers."),
-            _count("--dim", "Elements of a row, as --trainers.", most=4096),
-            _count("--epochs", "Of the seed benchmark.", 100),
-            _count("--warmup-cycles", "Epochs before.", 5, least=0),
+            _count("--trainers", "Trainers of the seed benchmark.", most=64),
+            _count("--parameter-servers", "Parameter servers of the seed benchmark.", most=64),
+            _count("--embeddings", "Rows of a table of the seed benchmark."),
+            _count("--dim", "Elements of a row of the seed benchmark.", most=4096),
+            _count("--epochs", "Epochs of the seed benchmark.", 100),
+            _count("--warmup-cycles", "Epochs before the measurement.", 5, least=0),
             _count("--rows", "Rows of each of the 26 realistic tables.", 100_000),
-            _count("--prefetch", "Batches ours fetches ahead.", 0, least=0, most=16),
-            _option("--lane", type=click.Choice(["auto", *LANES]), default="auto", help="Of ours."),
+            _count("--prefetch", "Batches that our side prefetches.", 0, least=0, most=16),
+            _option(
+                "--lane", type=click.Choice(["auto", *LANES]), default="auto", help="Our lane."
+            ),
             _json(),
             _seconds(10.0, least=0.1),
         ],
@@ -339,7 +341,7 @@ BENCHMARKS = {
                 "--durability",
                 type=click.Choice(["off", "os", "fsync"]),
                 default="off",
-                help="What our server writes of pushes; the peer writes nothing.  [default: off]",
+                help="Durability of our server's log; the peer has no log.  [default: off]",
             ),
             _json(),
             _seconds(2.0),
@@ -350,9 +352,9 @@ BENCHMARKS = {
         """Hide lookups behind the dense layers: one trainer, one server, with and without
         prefetching.
 
-        "Hidden" is the share of the time for a batch's rows that is gone when they are asked for
-        one step ahead. What cannot be hidden are the rows that the step in between has changed, and
-        laying rows out for the layers.
+        "Hidden" is the fraction of the time for a batch's rows that prefetch by one step saves. It
+        cannot hide refreshing the rows that the step in between changed, nor laying rows out for
+        the layers.
         """,
         [
             _lanes(),
@@ -364,19 +366,19 @@ BENCHMARKS = {
     ),
     "recovery": Benchmark(
         "recovery:command",
-        "Seconds for each gigabyte that a killed parameter server takes to have its rows again.",
+        "Seconds per gigabyte that a killed parameter server takes to recover its rows.",
         [
             _workload(RECOVERY_WORKLOADS),
             _json(),
-            _count("--megabytes", "How much is on the disk when the server is killed.", 512),
+            _count("--megabytes", "Data on disk when the server is killed.", 512),
         ],
     ),
     "rpc": Benchmark(
         "rpc:command",
         """Call registered functions of another process.
 
-        null takes and returns nothing, tensor-1m echoes 4 MB, async-100 are 100 calls at once,
-        remote makes a reference and fetches its value, later answers with a future. The ratio is
+        null takes and returns nothing, tensor-1m echoes 4 MB, async-100 makes 100 calls at once,
+        remote creates a reference and fetches its value, later answers with a future. The ratio is
         the peer's median over ours: above 1 we are faster.
         """,
         [
@@ -391,9 +393,9 @@ BENCHMARKS = {
         "scale:command",
         """Grow the hybrid step: 1, 2 and 4 trainers and servers, batches, tables.
 
-        The last columns are the share of distinct rows among the ids of a batch, what a trainer
-        moves in a step, how many times the least possible that is, the most memory that a trainer
-        had, and the size of all tables. docs/scaling.md reads the figures.
+        The last columns are the fraction of distinct rows among the ids of a batch, the bytes that
+        a trainer moves per step, their ratio to the least possible, the peak memory of a trainer,
+        and the size of all tables. docs/scaling.md explains the results.
         """,
         [
             _count("--rows", "Of a table.", 100_000, least=10),
@@ -405,17 +407,17 @@ BENCHMARKS = {
         "step:command",
         """Steps of a synchronous run, compared with uncoordinated steps.
 
-        Two parameter servers without a log, one trainer. The cost is what the coordination adds.
+        Two parameter servers without a log, one trainer. The cost is the time of coordination.
         """,
         [_workload(STEP_WORKLOADS), _json(), _seconds(10.0)],
         {"sides": "coordination"},
     ),
     "table": Benchmark(
         "table:command",
-        """Look up 65536 rows of ever bigger tables inside one process, dense and hash.
+        """Look up 65536 rows of growing tables inside one process, dense and hash.
 
-        The floor is a plain gather from as much memory; the ratio to it stays where lookups are
-        flat.
+        The floor is a plain gather from as much memory; the ratio to it is constant if the cost of
+        lookups does not depend on the size.
         """,
         [
             _option(

@@ -102,7 +102,7 @@ def _line(stored: StoredCheckpoint) -> dict[str, Any]:
 @_folder
 @json_option
 def show(folder: str, as_json: bool) -> int:
-    """Verify every byte of the checkpoint in FOLDER, and show what is in it."""
+    """Verify every byte of the checkpoint in FOLDER, and show its contents."""
     store, stored = open_checkpoint(folder)
     with contextlib.closing(store):
         chain = chain_of(store.fetch(stored))
@@ -124,9 +124,9 @@ def show(folder: str, as_json: bool) -> int:
 @_folder
 @with_mesh(_LONG_S)
 def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
-    """Put the tables of a mesh back to the checkpoint in FOLDER; it is verified first.
+    """Restore the tables of a mesh from the checkpoint in FOLDER; it is verified first.
 
-    A job that shall go on from it, dense parameters included, is started with --resume FOLDER.
+    To resume a job from it, dense parameters included, start the job with --resume FOLDER.
     """
     store, stored = open_checkpoint(folder)
     with contextlib.closing(store), RowBar("restoring") as bar:
@@ -144,13 +144,13 @@ def restore(mesh: Mesh, timeout_s: float, folder: str) -> int:
     "--keep-s",
     type=click.FloatRange(min=0),
     default=0.0,
-    help="Keep what is younger than this many seconds, too.  [default: 0]",
+    help="Also keep checkpoints younger than this many seconds.  [default: 0]",
 )
 @click.option(
-    "--partial", is_flag=True, help="Remove what killed processes left; no process may be writing."
+    "--partial", is_flag=True, help="Remove partial files of killed processes; stop writers first."
 )
 def prune_old(folder: str, keep: int, keep_s: float, partial: bool) -> int:
-    """Remove all but the newest checkpoints in FOLDER, and those that they add to."""
+    """Remove all but the newest checkpoints in FOLDER and their base checkpoints."""
     with contextlib.closing(open_store(folder)) as store:
         gone = store.prune(keep, keep_s)
     if partial and "://" not in folder:
@@ -166,9 +166,9 @@ def prune_old(folder: str, keep: int, keep_s: float, partial: bool) -> int:
 def export(folder: str, target: Path) -> int:
     """Write the whole model of the checkpoint in FOLDER to TARGET.
 
-    If that ends in .safetensors it is one file: parameters have torch's names, tables are
-    embeddings.NAME.weight, optimizer state stays behind. Else it is a folder that `gradmesh eval`,
-    `predict` and `export` take, as if the job had ended there.
+    If TARGET ends in .safetensors it is one file: parameters have torch's names, tables are
+    embeddings.NAME.weight, optimizer state is not written. Else it is a folder for `gradmesh eval`,
+    `predict` and `export`, as if the job had ended there.
     """
     store, stored = open_checkpoint(folder)
     with contextlib.closing(store):

@@ -33,7 +33,7 @@ def with_launcher(function: Callable[..., int]) -> Command:
     for option in (
         click.option(
             "--name",
-            "cluster_name",  # `name` is what many commands call their argument
+            "cluster_name",  # many commands have an argument `name`
             default="gradmesh",
             envvar="GRADMESH_NAME",
             help="Name of a cluster that is not local.  [env: GRADMESH_NAME; default: gradmesh]",
@@ -52,7 +52,7 @@ def with_launcher(function: Callable[..., int]) -> Command:
 
 
 coordinator_option = click.option(
-    "--coordinator", metavar="ADDRESS", help="Ask this coordinator, wherever it runs."
+    "--coordinator", metavar="ADDRESS", help="Use the coordinator at this address."
 )
 
 on_option = click.option(
@@ -65,7 +65,7 @@ on_option = click.option(
 
 
 def with_kubernetes(function: Callable[..., int]) -> Command:
-    """Give a command `kubernetes`: which one, and where in it."""
+    """Give a command `kubernetes`: the options that select a cluster and a namespace."""
 
     @functools.wraps(function)
     def call(
@@ -85,23 +85,23 @@ def with_kubernetes(function: Callable[..., int]) -> Command:
         click.option(
             "--image",
             envvar="GRADMESH_IMAGE",
-            help="Image that containers run.  [env: GRADMESH_IMAGE; default: that of this version]",
+            help="Image of the containers.  [env: GRADMESH_IMAGE; default: that of this version]",
         ),
         click.option(
             "--kubeconfig",
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
-            help="File that says which Kubernetes.  [default: as kubectl has it]",
+            help="File that configures access to Kubernetes.  [default: kubectl's]",
         ),
         click.option(
             "--context",
             envvar="GRADMESH_CONTEXT",
-            help="Context in it.  [env: GRADMESH_CONTEXT; default: the current one]",
+            help="Context of the kubeconfig.  [env: GRADMESH_CONTEXT; default: the current one]",
         ),
         click.option(
             "--namespace",
             default="gradmesh",
             envvar="GRADMESH_NAMESPACE",
-            help="Namespace there.  [env: GRADMESH_NAMESPACE; default: gradmesh]",
+            help="Kubernetes namespace.  [env: GRADMESH_NAMESPACE; default: gradmesh]",
         ),
     ):
         command = option(command)
@@ -115,8 +115,8 @@ def with_mesh(
 
     Args:
         default_timeout_s: Seconds that the whole command may take.
-        with_processes: Whether to give it `launcher`, too, which is None if the mesh was named by
-            its coordinator.
+        with_processes: Whether to give it `launcher`, too; None if the user gave the coordinator's
+            address.
     """
 
     def decorate(function: Callable[..., int]) -> Command:
@@ -129,7 +129,7 @@ def with_mesh(
             timeout_s: float,
             **parameters: Any,
         ) -> int:
-            # Imported here, so that commands without a mesh start quickly.
+            # Imported here, so that commands without a mesh start fast.
             from gradmesh.sdk.mesh.connect import connect
             from gradmesh.sdk.transport.policy import Timeouts
 
@@ -148,7 +148,7 @@ def with_mesh(
                 "--timeout-s",
                 type=click.FloatRange(min=0.1),
                 default=default_timeout_s,
-                help=f"Seconds that all of it may take.  [default: {default_timeout_s:g}]",
+                help=f"Deadline of the whole command in seconds.  [default: {default_timeout_s:g}]",
             ),
             coordinator_option,
         ):
@@ -162,7 +162,7 @@ def address_of(coordinator: str | None, launcher: Launcher) -> str:
     """Return the coordinator's address: the one that the user gave, or that of the launcher.
 
     Raises:
-        ConfigError: What the user gave is not an address.
+        ConfigError: The user's text is not an address.
         NoCluster: The launcher has no cluster.
     """
     return checked(coordinator) if coordinator else launcher.status().address

@@ -1,4 +1,4 @@
-"""`gradmesh demo`: the first screen."""
+"""`gradmesh demo`: train a small model on a local cluster."""
 
 import tempfile
 import time
@@ -14,8 +14,8 @@ from gradmesh.launch.training import result_of
 
 _SHOWN = ("auc", "best_auc", "samples", "samples_per_s", "bytes_moved", "seconds")
 
-# What this job learns most with, by the validation data of seeds 1 to 5. What is shown is measured
-# on the test data of seed 0.
+# The best settings of this job on the validation data of seeds 1 to 5. The demo's results are
+# measured on the test data of seed 0.
 _FOUND = {
     "job.learning_rate": 0.008,
     "job.table_optimizer": "sgd",
@@ -27,16 +27,16 @@ _FOUND = {
 @click.command()
 @click.option("--parameter-servers", type=click.IntRange(1, 64), default=2, help="[default: 2]")
 @click.option("--trainers", type=click.IntRange(1, 64), default=2, help="[default: 2]")
-@click.option("--steps", type=click.IntRange(1), help="Steps to train; the job's own by default.")
+@click.option("--steps", type=click.IntRange(1), help="Steps to train; the job's by default.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of data and parameters.")
-@click.option("--keep-logs", is_flag=True, help="Keep the state folder and say where it is.")
+@click.option("--keep-logs", is_flag=True, help="Keep the state folder and print its path.")
 def demo(
     parameter_servers: int, trainers: int, steps: int | None, seed: int | None, keep_logs: bool
 ) -> int:
     """Train a small model on a local cluster, from start to finish.
 
     Starts a coordinator, parameter servers and trainers as processes of this machine, trains a
-    model on generated click data, shows how well it did, and leaves nothing behind.
+    model on generated click data, shows the results, and leaves nothing behind.
     """
     state = Path(tempfile.mkdtemp(prefix="gradmesh-demo-")) if keep_logs else None
     cluster = LocalCluster(

@@ -1,4 +1,4 @@
-"""What commands show: the progress of a run, of rows that move, results and tables."""
+"""Displays of the commands: progress of a run or of moving rows, results, tables."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ _LINE_EVERY_S = 3.0
 
 
 class ProgressScreen(ABC):
-    """Shows how far a run is; a context manager."""
+    """Shows the progress of a run; a context manager."""
 
     @abstractmethod
     def update(self, status: ClusterStatus) -> None:
@@ -95,7 +95,7 @@ class LineScreen(ProgressScreen):
         self._last = ""
 
     def update(self, status: ClusterStatus) -> None:
-        """Write a line when it is time, or when the stage has changed."""
+        """Write a line when one is due, or when the stage has changed."""
         now, news = self._clock(), stage(status)
         if now >= self._due or news != self._last:
             self._due = now + _LINE_EVERY_S
@@ -108,7 +108,7 @@ class LineScreen(ProgressScreen):
         self._console.print(text, markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Do nothing: lines stay by themselves."""
+        """Do nothing: printed lines need no cleanup."""
 
 
 @final
@@ -125,7 +125,7 @@ class NoteHandler(logging.Handler):
 
 
 def stage(status: ClusterStatus) -> str:
-    """Return in one word what the cluster does."""
+    """Return the cluster's stage in one word."""
     if status.result:
         return "done"
     if not status.total_steps:
@@ -142,10 +142,10 @@ def figures(status: ClusterStatus) -> str:
 
 @final
 class ResultTable:
-    """The figures of a finished run as a table.
+    """The results of a finished run as a table.
 
     Args:
-        result: By name; what a first look does not need is left out.
+        result: By name; names without a label are not shown.
     """
 
     _LABELS: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -156,7 +156,7 @@ class ResultTable:
         "calibration": ("calibration", lambda v: f"{v:.4f}"),
         "samples": ("samples seen", lambda v: f"{v:,.0f}"),
         "samples_per_s": ("samples/s", lambda v: f"{v:,.0f}"),
-        "bad_lines": ("bad lines left out", lambda v: f"{v:,.0f}"),
+        "bad_lines": ("bad lines skipped", lambda v: f"{v:,.0f}"),
         "bytes_moved": ("bytes moved", lambda v: in_bytes(v)),
         "seconds": ("time", lambda v: f"{v:.1f} s"),
     }
@@ -196,8 +196,8 @@ class RowBar:
     """A progress callback and a context manager.
 
     Args:
-        title: What goes on.
-        unit: What is counted.
+        title: Name of the operation.
+        unit: Unit of the count.
     """
 
     def __init__(self, title: str, unit: str = "rows") -> None:
@@ -232,7 +232,7 @@ class RowBar:
 
 
 def output_console() -> Console:
-    """Return a console for standard output that cuts nothing off in a pipe, which has no width."""
+    """Return a console for standard output that does not truncate lines in a pipe."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=200)
 

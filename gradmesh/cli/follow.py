@@ -1,4 +1,4 @@
-"""How a command stays with a training cluster: progress on the screen, Ctrl-C in order."""
+"""Follow a training cluster from a command: progress on the screen, orderly end on Ctrl-C."""
 
 import logging
 import os
@@ -30,14 +30,14 @@ def follow(cluster: LocalCluster, title: str) -> tuple[ClusterStatus | None, int
     """Start a cluster and show its progress until its trainers are done.
 
     Args:
-        cluster: Not started yet.
-        title: What the screen says at the top.
+        cluster: A cluster that is not started yet.
+        title: First line of the screen.
 
     Returns:
         The last status, or None if the user ended it; and the exit code then.
 
     Raises:
-        ClusterFailed: The cluster ended by itself.
+        ClusterFailed: The cluster failed.
     """
 
     def statuses(is_stopping: Callable[[], bool]) -> Iterable[ClusterStatus]:
@@ -55,24 +55,24 @@ def train_on_kubernetes(
     options: "KubernetesOptions",
     given: Mapping[str, Any],
 ) -> tuple[dict[str, float] | None, int]:
-    """Train a job on a cluster of its own, and remove that cluster in the end, whatever happens.
+    """Train a job on a cluster of its own, and always remove that cluster in the end.
 
     Args:
         sections: All settings.
         config: The job's file.
         output: Folder for the report.
-        title: What the screen says at the top.
-        name: Of the cluster; made of the file's name by default.
-        options: Which Kubernetes.
+        title: First line of the screen.
+        name: Name of the cluster; derived from the file's name by default.
+        options: The Kubernetes cluster and namespace.
         given: Settings of the command line by `section.key`.
 
     Returns:
-        The figures, or None if the user ended it; and the exit code then.
+        The results, or None if the user ended it; and the exit code then.
 
     Raises:
         ClusterFailed: The trainers were given up, or ended without a result.
     """
-    # Imported here: a local cluster needs none of it.
+    # Imported here: a local cluster does not need them.
     from gradmesh.launch.kubernetes.launcher import KubernetesLauncher
     from gradmesh.launch.kubernetes.training import RemoteTraining, cluster_name, collect
     from gradmesh.sdk.node.config import RpcConfig
@@ -86,7 +86,7 @@ def train_on_kubernetes(
     request = ClusterRequest(
         parameter_servers=counts.parameter_servers,
         trainers=counts.trainers,
-        # The report is written here; there, a folder of this machine means nothing.
+        # The report is written here: pods cannot write to a folder of this machine.
         settings={**given, "job.output": "none"},
     )
     training = RemoteTraining(launcher, sections[SecurityConfig])
@@ -125,9 +125,9 @@ def _follow(
     """Show statuses until there are no more.
 
     Args:
-        title: What the screen says at the top.
+        title: First line of the screen.
         cluster: Runs while the statuses are read.
-        statuses: Returns them; takes a function that returns whether the user wants the end.
+        statuses: Returns them; takes a function that returns whether the user asked to stop.
         kill: Ends everything at once.
         drain_s: Seconds an orderly end may take.
 

@@ -1,6 +1,6 @@
-"""The command group: it has the name and one line about each command, and imports the rest late.
+"""The command group: it lists names and help lines, and imports each command on use.
 
-A command that imported numba and grpc for `--help` would make every shell completion slow.
+Importing numba and grpc for `--help` would make every shell completion slow.
 """
 
 import difflib
@@ -11,21 +11,21 @@ import click
 
 import gradmesh as package
 
-# name: what --help says
+# name: its line in --help
 _COMMANDS = {
     "demo": "Train a small model on a local cluster, from start to finish.",
     "train": "Train a job from a file on a local cluster.",
     "eval": "Measure a trained model on other data.",
-    "predict": "Write the probabilities that a trained model gives.",
-    "export": "Write a trained model as files that others read.",
-    "up": "Start a cluster and stay with it.",
+    "predict": "Write the probabilities that a trained model predicts.",
+    "export": "Write a trained model as files readable without gradmesh.",
+    "up": "Start a cluster and run it in the foreground.",
     "status": "Show the members and the progress of a cluster.",
-    "report": "Follow a training run until it is done, and show its figures.",
+    "report": "Follow a training run until it is done, and show its results.",
     "logs": "Show the logs of a cluster's processes.",
     "contexts": "List the open contexts of distributed autograd by worker.",
     "table": "List, inspect, save and restore tables.",
     "checkpoint": "Save, list, inspect and restore checkpoints of runs.",
-    "scale": "Change the number of parameter servers or trainers; a run goes on with them.",
+    "scale": "Change the number of parameter servers or trainers during a run.",
     "down": "End the cluster that `up` started.",
     "coordinator": "Run a coordinator in the foreground.",
     "parameter-server": "Run a parameter server in the foreground.",
@@ -34,7 +34,7 @@ _COMMANDS = {
     "bench": "Measure against the peer on this machine.",
     "version": "Show the version.",
 }
-# Modules of commands that do not have a module of their name.
+# Modules of commands without a module of their name.
 _MODULES = {
     "eval": "trained_model",
     "predict": "trained_model",
@@ -48,8 +48,8 @@ _PROCESSES = ("coordinator", "parameter-server", "trainer", "worker")
 
 
 @final
-class LateGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+class LazyGroup(click.Group):
+    """A group that imports its commands when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order in which a new user needs them."""
@@ -76,13 +76,13 @@ class LateGroup(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package.__version__, prog_name="gradmesh")
 def gradmesh() -> None:
     """Train embedding-heavy models on a cluster of small services.
 
     Begin with `gradmesh demo`. Settings come from flags, GRADMESH_<SECTION>_<KEY> variables and a
-    TOML file, in this order of strength.
+    TOML file, in this order of precedence.
     """
 
 

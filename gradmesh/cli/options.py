@@ -26,9 +26,9 @@ def configured(
     """Give a command one option per setting, and the effective configuration as `sections`.
 
     Args:
-        sections: What the command reads.
-        without: Keys (`section.key`) that get no option, since the command sets them.
-        file: Name of the argument that is the settings' file; by default it is an option.
+        sections: Sections that the command reads.
+        without: Keys (`section.key`) without an option, because the command sets them.
+        file: Name of the argument for the settings file; by default it is an option.
     """
     declared = [s for section in sections for s in settings(section) if s.key not in without]
 
@@ -79,7 +79,7 @@ def _config_argument(name: str) -> Callable[[Command], Command]:
 def _option(setting: Setting) -> Callable[[Command], Command]:
     switch = setting.annotation is bool
     flag = f"{setting.flag}/--no-{setting.flag[2:]}" if switch else setting.flag
-    # Text, whatever the type: the loader converts, and reports all problems together.
+    # Always text: the loader converts, and reports all problems together.
     return click.option(
         flag,
         _parameter(setting),

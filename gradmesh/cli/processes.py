@@ -13,7 +13,7 @@ from gradmesh.sdk.process.config import Sections
 def process_command(role: str) -> click.Command:
     """Make the command that runs a process of a role.
 
-    Only the settings of that role are imported: `--help` of one should not wait for the others.
+    It imports only the settings of that role: `--help` of one should not wait for the others.
     """
     run = _RUNNERS[role]
 
@@ -54,7 +54,7 @@ def _trainer(sections: Sections) -> int:
 
 
 def _worker(sections: Sections) -> int:
-    """Run a worker in the foreground: functions of your own modules, called by others."""
+    """Run a worker in the foreground: it serves functions of your own modules."""
     from gradmesh.sdk.node.config import RpcConfig
     from gradmesh.services.config import WorkerConfig
     from gradmesh.services.worker import run

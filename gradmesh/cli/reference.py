@@ -1,6 +1,6 @@
-"""The table of settings in docs/operations.md, made from the sections themselves.
+"""Generate the tables of settings in docs/operations.md from the sections.
 
-`python -m gradmesh.cli.reference docs/operations.md` renews it.
+Run `python -m gradmesh.cli.reference docs/operations.md`.
 """
 
 import sys
@@ -20,7 +20,7 @@ def settings_tables() -> str:
 
 
 def renew(page: str) -> str:
-    """Return the page with its tables of settings renewed.
+    """Return the page with its tables of settings regenerated.
 
     Raises:
         ValueError: The page lacks the markers.

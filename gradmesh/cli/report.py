@@ -1,4 +1,4 @@
-"""`gradmesh report`: follow a running training until it is done, and show its result."""
+"""`gradmesh report`: follow a training run until it is done, and show its results."""
 
 import time
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _OLD_RESULT_S = 10.0
     "--patience-s",
     type=click.FloatRange(min=0.1),
     default=600.0,
-    help="Seconds without any progress after which it gives up.  [default: 600]",
+    help="Seconds without progress after which it gives up.  [default: 600]",
 )
 @with_launcher
 @configured(SecurityConfig)
@@ -41,7 +41,7 @@ def report(
     coordinator: str | None,
     patience_s: float,
 ) -> int:
-    """Follow a training run until it is done, and show its figures."""
+    """Follow a training run until it is done, and show its results."""
     address = address_of(coordinator, launcher)
     status = ClusterStatus()
     with progress_screen(f"gradmesh report: following {address}") as screen:
@@ -55,10 +55,10 @@ def report(
 def statuses(address: str, security: SecurityConfig, patience_s: float) -> Iterator[ClusterStatus]:
     """Yield the status of a cluster repeatedly, the last time with the run's result.
 
-    A result that is there already is taken for that of an older run if trainers come soon.
+    A result that exists at the start belongs to an older run if trainers join soon.
 
     Raises:
-        ClusterFailed: Nothing has changed for too long.
+        ClusterFailed: No progress for `patience_s`.
     """
     status, why = ClusterStatus(), "training does not begin; look at the logs"
     moved, begun, is_old = time.monotonic(), time.monotonic(), None

@@ -15,7 +15,7 @@ from gradmesh.sdk.process.log import LogConfig
     "--timeout-s",
     type=click.FloatRange(min=0.1),
     default=60.0,
-    help="Seconds to wait for an orderly end before the cluster is killed.  [default: 60]",
+    help="Seconds to wait for the cluster to drain before it is killed.  [default: 60]",
 )
 @with_launcher
 def down(launcher: Launcher, timeout_s: float) -> int:
@@ -27,8 +27,8 @@ def down(launcher: Launcher, timeout_s: float) -> int:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the cluster has ended.")
-@click.option("--tail", type=click.IntRange(0), help="Begin with the last lines of each process.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the logs until the cluster has ended.")
+@click.option("--tail", type=click.IntRange(0), help="Number of last lines of each process.")
 @with_launcher
 def logs(launcher: Launcher, names: tuple[str, ...], follow: bool, tail: int | None) -> int:
     """Show the logs of a cluster's processes, all or those named, as lines on standard output."""

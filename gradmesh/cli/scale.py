@@ -18,14 +18,14 @@ _LONG_S = 3600.0
 
 @click.group()
 def scale() -> None:
-    """Change the number of a cluster's processes; a run goes on with them."""
+    """Change the number of a cluster's processes during a run."""
 
 
 @scale.command("trainers")
 @click.argument("count", type=click.IntRange(min=0))
 @with_launcher
 def trainers(launcher: Launcher, count: int) -> int:
-    """Have COUNT trainers run the job, where the cluster was started with `gradmesh up`."""
+    """Run the job with COUNT trainers, in a cluster started with `gradmesh up`."""
     launcher.scale("trainer", count)
     click.echo(f"{count} trainers")
     return 0
@@ -43,11 +43,11 @@ def trainers(launcher: Launcher, count: int) -> int:
 def parameter_servers(
     mesh: Mesh, timeout_s: float, launcher: Launcher | None, count: int, wait_s: float
 ) -> int:
-    """Have COUNT parameter servers hold the tables; training goes on.
+    """Reshard the tables to COUNT parameter servers while training continues.
 
-    Servers are started and ended where `gradmesh up` has started the cluster. For one that is named
-    by --coordinator, start the new ones yourself; those without buckets end by themselves.
-    Ctrl-C leaves the change to be completed, or given up, without this command.
+    In a cluster started with `gradmesh up` the command also starts and ends servers. With
+    --coordinator, start the new ones yourself; those without buckets exit. After Ctrl-C the reshard
+    continues without this command.
     """
     connection = mesh.connection
     before = len(connection.servers.refresh(connection.deadline()).names)
@@ -56,7 +56,7 @@ def parameter_servers(
         with RowBar("moving", "buckets") as bar:
 
             def watch(reshard: reshard_pb2.Reshard) -> None:
-                # Not before the coordinator has agreed to it.
+                # Only once the coordinator has accepted the reshard.
                 if launcher is not None and reshard.phase == reshard_pb2.RESHARD_PHASE_WAITING:
                     launcher.scale("parameter-server", count)
                 bar(reshard.buckets_moved, reshard.buckets)
@@ -67,7 +67,7 @@ def parameter_servers(
             launcher.scale("parameter-server", before)
         raise
     except KeyboardInterrupt:
-        click.echo("the change goes on by itself; the same command again shows it", err=True)
+        click.echo("the reshard continues; run the same command again to follow it", err=True)
         raise
     if launcher is not None:
         launcher.scale("parameter-server", count)

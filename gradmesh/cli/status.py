@@ -26,14 +26,17 @@ from gradmesh.sdk.process.setting import ConfigError, Problem
 @click.command()
 @coordinator_option
 @json_option
-@click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
 @click.option(
-    "--every-s", type=click.FloatRange(min=0.1), default=1.0, help="With --watch.  [default: 1]"
+    "--every-s",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    help="Seconds between refreshes of --watch.  [default: 1]",
 )
 @click.option(
     "--serve",
     metavar="ADDRESS",
-    help="Show it as a page at this address, and as /status.json, until interrupted.",
+    help="Serve the status as a page at this address, and as /status.json, until interrupted.",
 )
 @click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, help="[default: 5]")
 @with_launcher
@@ -51,7 +54,7 @@ def status(
 ) -> int:
     """Show the members and the progress of a cluster."""
     if serve is not None and (watch or as_json):
-        raise click.UsageError("--serve goes with neither --watch nor --json")
+        raise click.UsageError("--serve excludes --watch and --json; leave them out")
     while True:
         processes: Sequence[ProcessView] = ()
         if coordinator is None:
@@ -68,7 +71,7 @@ def status(
                 **dataclasses.asdict(cluster),
                 "processes": [dataclasses.asdict(process) for process in processes],
             }
-            # One line each when it goes on, for programs that read lines.
+            # One line per refresh, for programs that read lines.
             click.echo(json.dumps(shown, indent=None if watch else 2))
         else:
             if watch:
@@ -148,8 +151,8 @@ def contexts(
 ) -> int:
     """List the open contexts of distributed autograd by the worker that opened them.
 
-    Members report them with their heartbeats, at most a second ago. Contexts of a worker that is
-    gone are released by their holders with the next heartbeat.
+    Members report them with their heartbeats, at most a second ago. Contexts of a lost worker are
+    released by their holders with the next heartbeat.
     """
     address = address_of(coordinator, launcher)
     found = fetch(address, sections[SecurityConfig], timeout_s).contexts

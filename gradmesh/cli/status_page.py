@@ -1,4 +1,4 @@
-"""`gradmesh status --serve`: the status of a cluster as a page that renews itself, and as JSON."""
+"""`gradmesh status --serve`: the status of a cluster as a page that refreshes, and as JSON."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from gradmesh.sdk.cluster.status import ClusterStatus
 from gradmesh.sdk.process.network import join, split
 from gradmesh.sdk.process.setting import AddressInUse
 
-# Many readers of the page are one reader of the coordinator.
+# The page caches the status, so that many readers make few calls to the coordinator.
 _KEPT_S = 0.5
 _HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>gradmesh</title>
 <meta http-equiv="refresh" content="2"><meta name="viewport" content="width=device-width"><style>
@@ -34,7 +34,7 @@ class StatusPage:
 
     Args:
         listen: Address to bind; port 0 takes a free one.
-        fetch: Asks the coordinator; what it raises is shown on the page.
+        fetch: Calls the coordinator; the page shows its errors.
 
     Raises:
         AddressInUse: The address cannot be bound.
@@ -63,7 +63,7 @@ class StatusPage:
         self._server.shutdown()
 
     def ask(self) -> ClusterStatus | MeshError:
-        """Return the status, or why there is none; asked for at most twice a second."""
+        """Return the status, or the error; fetched at most twice a second."""
         with self._lock:
             if self._kept is None or time.monotonic() - self._kept[0] > _KEPT_S:
                 found: ClusterStatus | MeshError
@@ -117,11 +117,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Stay silent: the page renews itself every two seconds."""
+        """Log nothing: the page refreshes every two seconds."""
 
 
 def as_json(found: ClusterStatus | MeshError) -> str:
-    """Return what `gradmesh status --json` has of the cluster, or the error."""
+    """Return the cluster's status as `gradmesh status --json` does, or the error."""
     if isinstance(found, MeshError):
         return json.dumps({"error": str(found)}) + "\n"
     return json.dumps(dataclasses.asdict(found), indent=2) + "\n"

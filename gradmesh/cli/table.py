@@ -69,7 +69,7 @@ def _line(report: TableReport) -> list[str]:
 @json_option
 @with_mesh(30.0)
 def inspect(mesh: Mesh, timeout_s: float, name: str, as_json: bool) -> int:
-    """Show what a table is, and what each server holds of it."""
+    """Show the definition of a table, and its share on each server."""
     connection = mesh.connection
     report = inspect_table(connection.servers, name, connection.deadline())
     if as_json:
@@ -78,7 +78,7 @@ def inspect(mesh: Mesh, timeout_s: float, name: str, as_json: bool) -> int:
     for key, value in report.spec.items():
         if value:
             click.echo(f"{key + ':':<13}{value}")
-    # Servers side by side, for there are more figures than servers.
+    # One column per server, because there are more metrics than servers.
     figures = next(iter(report.servers.values()))
     lines = [
         [figure.replace("_", " "), *(_shown(s[figure]) for s in report.servers.values())]
@@ -108,14 +108,19 @@ def export(mesh: Mesh, timeout_s: float, name: str, file: Path) -> int:
 @table.command("import")
 @click.argument("name")
 @_file
-@click.option("--create", is_flag=True, help="Make the table; its dim is that of the file.")
+@click.option("--create", is_flag=True, help="Create the table with the file's dim.")
 @click.option(
-    "--rows", type=click.IntRange(min=1), help="Rows of a new table; none for a hash one."
+    "--rows", type=click.IntRange(min=1), help="Rows of a new table; none for a hash table."
 )
 @click.option(
-    "--optimizer", type=click.Choice(list(_OPTIMIZERS)), default="sgd", help="Of a new table."
+    "--optimizer",
+    type=click.Choice(list(_OPTIMIZERS)),
+    default="sgd",
+    help="Optimizer of a new table.",
 )
-@click.option("--lr", type=click.FloatRange(min=0), default=0.01, help="Of a new table.")
+@click.option(
+    "--lr", type=click.FloatRange(min=0), default=0.01, help="Learning rate of a new table."
+)
 @with_mesh(_LONG_S)
 def import_file(
     mesh: Mesh,
@@ -127,10 +132,10 @@ def import_file(
     optimizer: str,
     lr: float,
 ) -> int:
-    """Set rows of a table from FILE, as export writes it; all of it is checked first."""
+    """Set rows of a table from FILE, as export writes it; the whole file is checked first."""
     if create:
         reader = reader_for(file)
-        # Before the table is made, for a bad file must change nothing.
+        # Before the table is created: a bad file must change nothing.
         wanted = table_pb2.TableSpec(
             name=name,
             rows=rows,
@@ -150,17 +155,17 @@ def import_file(
 
 @table.command("checkpoint")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--table", "tables", multiple=True, help="Only this table; may come again.")
+@click.option("--table", "tables", multiple=True, help="Only this table; may be repeated.")
 @click.option(
     "--base",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The checkpoint before; only rows changed since then are written.",
+    help="The previous checkpoint; only rows changed since then are written.",
 )
 @with_mesh(_LONG_S)
 def checkpoint(
     mesh: Mesh, timeout_s: float, folder: Path, tables: tuple[str, ...], base: Path | None
 ) -> int:
-    """Write all tables with their optimizer state to FOLDER, while training goes on."""
+    """Write all tables with their optimizer state to FOLDER while training continues."""
     with RowBar("saving") as bar:
         made = mesh.checkpoint(
             folder, tables=tables or None, base=base, progress=bar, timeout_s=timeout_s
@@ -173,7 +178,7 @@ def checkpoint(
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @with_mesh(_LONG_S)
 def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
-    """Put tables back to the checkpoint in FOLDER; it is verified first."""
+    """Restore tables from the checkpoint in FOLDER; it is verified first."""
     with RowBar("restoring") as bar:
         made = mesh.restore(folder, progress=bar, timeout_s=timeout_s)
     connection = mesh.connection
@@ -184,10 +189,10 @@ def restore(mesh: Mesh, timeout_s: float, folder: Path) -> int:
 
 @table.command("reset")
 @click.argument("name")
-@click.confirmation_option(prompt="All rows of the table will be lost. Go on?")
+@click.confirmation_option(prompt="All rows of the table will be lost. Continue?")
 @with_mesh(30.0)
 def reset(mesh: Mesh, timeout_s: float, name: str) -> int:
-    """Put a table back to its first rows; opens one that a restore left closed midway."""
+    """Reset a table to its initial rows; reopens one that an interrupted restore left closed."""
     mesh.reset_table(mesh.open_table(name), timeout_s=timeout_s)
     click.echo(f"{name} is back at its first rows")
     return 0

@@ -26,7 +26,7 @@ from gradmesh.trainer.job.spec import job_spec_of
 @click.option(
     "--name",
     "cluster_name",
-    help="Name of the cluster that trains it elsewhere.  [default: the file's]",
+    help="Name of the cluster if it is not local.  [default: the file's]",
 )
 @on_option
 @with_kubernetes
@@ -41,9 +41,9 @@ def train(
 ) -> int:
     r"""Train a job from a file, from start to finish, on a cluster of its own.
 
-    The file has a table [data] that says what to read, [model] what to train, [job] how, and
-    [coordinator] how many trainers and parameter_servers. Every setting is a flag, too, named after
-    its key: job.batch_size is --batch-size, data.train --data-train, model.name --model-name.
+    The file configures the samples in [data], the model in [model], the training in [job], and the
+    numbers of trainers and parameter_servers in [coordinator]. Every setting is a flag, too, named
+    after its key: job.batch_size is --batch-size, data.train --data-train, model.name --model-name.
 
     \b
         [coordinator]
@@ -61,8 +61,8 @@ def train(
         eval_every = 1000
 
     Metrics, the report (report.json, report.html) and the trained model go to the folder
-    job.output, which is the file's name without its ending if not set. With --on kubernetes the
-    file, your modules and small data beside it travel in a ConfigMap; the model stays there.
+    job.output, by default the file's name without its suffix. With --on kubernetes the file, your
+    modules and small data beside it are sent in a ConfigMap; the model is not copied back.
     """
     if on not in ("local", "kubernetes"):
         raise click.BadParameter(

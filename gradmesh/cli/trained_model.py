@@ -15,10 +15,10 @@ import click
 @click.option(
     "--batches",
     type=click.IntRange(min=0),
-    help="How many batches; 0 for all.  [default: the job's]",
+    help="Number of batches; 0 for all.  [default: the job's]",
 )
 @click.option("--parameter-servers", type=click.IntRange(1, 64), default=1, help="[default: 1]")
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures here.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the results here.")
 def eval(
     model: Path,
     files: tuple[Path, ...],
@@ -50,9 +50,9 @@ def eval(
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Text file, or .npy; it appears when it is complete.  [default: standard output]",
+    help="Text file, or .npy; created when complete.  [default: standard output]",
 )
-@click.option("--labelled", is_flag=True, help="The files hold labels; they are left out.")
+@click.option("--labelled", is_flag=True, help="The files hold labels, which are ignored.")
 @click.option("--parameter-servers", type=click.IntRange(1, 64), default=1, help="[default: 1]")
 def predict(
     model: Path,
@@ -61,9 +61,9 @@ def predict(
     labelled: bool,
     parameter_servers: int,
 ) -> int:
-    """Write the probability of a click for each sample of FILES, one a line, in their order.
+    """Write the probability of a click for each sample of FILES, one per line, in their order.
 
-    MODEL is the output folder of `gradmesh train`; the files are of the format it was trained on,
+    MODEL is the output folder of `gradmesh train`; the files have the format it was trained on,
     without the label unless --labelled is given.
     """
     # Imported here, so that --help stays quick.
@@ -103,14 +103,14 @@ def _write(file: IO[str], part: object) -> None:
     "kind",
     type=click.Choice(["safetensors", "npz", "parquet"]),
     default="safetensors",
-    help="Of the tables.  [default: safetensors]",
+    help="Format of the tables.  [default: safetensors]",
 )
 @click.option("--parameter-servers", type=click.IntRange(1, 64), default=1, help="[default: 1]")
 def export(model: Path, folder: Path, kind: str, parameter_servers: int) -> int:
-    """Write a trained model into FOLDER as plain files that need no gradmesh to be read.
+    """Write a trained model into FOLDER as plain files that are readable without gradmesh.
 
     dense.safetensors holds the dense layers by torch's names, feature-N.* the ids and rows of each
-    table that training has used, job.json the settings. MODEL is the output of `gradmesh train`.
+    table that training used, job.json the settings. MODEL is the output of `gradmesh train`.
     """
     # Imported here, so that --help stays quick.
     from gradmesh.launch.local import LocalCluster

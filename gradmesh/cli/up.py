@@ -31,9 +31,9 @@ def up(
     workers: int,
     exit_when_done: bool,
 ) -> int:
-    """Start a cluster and stay with it.
+    """Start a cluster and run it in the foreground.
 
-    A process that dies is restarted. One Ctrl-C ends all of them in order, a second one at once.
+    A process that dies is restarted. One Ctrl-C drains all of them in order, a second one kills.
     """
     request = ClusterRequest(
         parameter_servers=sections[CoordinatorConfig].parameter_servers,

@@ -1,8 +1,8 @@
 """One process under supervision, in a session of its own, with its output read and a lifeline.
 
 The child's standard input is a pipe whose other end only the supervisor holds. When the supervisor
-dies, even by SIGKILL, the kernel closes it and the child sees the end of its input (the `lifeline`
-of gradmesh.sdk.process.process). So there is never an orphan.
+dies, even by SIGKILL, the kernel closes it and the child reads the end of its input (the `lifeline`
+of gradmesh.sdk.process.process). So no child is orphaned.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ _LONGEST_LINE_BYTES = 1 << 16
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """What to run, as data.
+    """The description of a child process.
 
     Attributes:
         name: Unique in the cluster; names the log file.
         role: Children of one role are stopped together.
-        argv: Makes the command line, asked at each start: an address may have become known.
+        argv: Returns the command line, called at each start: addresses may have changed.
         environment: Variables added to those of the supervisor.
-        finite: Whether exit code 0 means that the work is done; other children never end.
-        ready: Whether the children after this one may be started; None means at once.
+        finite: Whether exit code 0 means that the work is done; other children run for ever.
+        ready: Returns whether the next children may be started; None starts them at once.
     """
 
     name: str
@@ -46,10 +46,10 @@ class Child:
     """A running process; starts on construction.
 
     Args:
-        spec: What to run.
-        log_file: Receives all output; appended to.
+        spec: The process to run.
+        log_file: File to which all output is appended.
         on_line: Called with each line of output, from a thread of its own.
-        on_exit: Called once the process is gone and its output read, from a thread of its own.
+        on_exit: Called once the process has ended and its output is read, from its own thread.
 
     Raises:
         OSError: The command cannot be run.
@@ -75,7 +75,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.environment},
-                # Ctrl-C reaches the supervisor alone, which then ends the children in order.
+                # Ctrl-C reaches only the supervisor, which then ends the children in order.
                 start_new_session=True,
             )
         except BaseException:
@@ -106,13 +106,13 @@ class Child:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process and all it has started, at once."""
+        """Kill the process and its descendants in the process group."""
         if not self._gone.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process is gone; return whether it is."""
+        """Wait until the process has ended; return whether it has."""
         return self._gone.wait(timeout_s)
 
     def describe_end(self) -> str:
@@ -136,7 +136,7 @@ class Child:
                 self._on_line(self.spec.name, raw.decode(errors="replace").rstrip("\n"))
 
     def _reap(self) -> None:
-        # Not reaped yet, the process still owns its id, so the group that is killed is its own.
+        # Before it is reaped the process still owns its id: killing the group cannot hit another.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster that a launcher runs."""
+"""Errors of launchers."""
 
 from pathlib import Path
 from typing import ClassVar, Self, final
@@ -27,11 +27,11 @@ class StateInUse(RuntimeError, GradmeshError):
 
 @final
 class NoCluster(RuntimeError, GradmeshError):
-    """No cluster runs where one was looked for.
+    """No cluster runs in the given place.
 
     Args:
-        place: Where it was looked for.
-        options: What `gradmesh up` takes to start one there.
+        place: State folder, engine or namespace.
+        options: Options of `gradmesh up` that start one there.
     """
 
     exit_code: ClassVar[int] = 3
@@ -50,11 +50,11 @@ class NoCluster(RuntimeError, GradmeshError):
 
 @final
 class ClusterExists(RuntimeError, GradmeshError):
-    """A cluster runs already where one was to be started.
+    """A cluster already runs in the given place.
 
     Args:
-        place: Where it runs.
-        options: What `gradmesh down` takes to end it.
+        place: Engine or namespace.
+        options: Options of `gradmesh down` that end it.
     """
 
     exit_code: ClassVar[int] = 2
@@ -71,8 +71,8 @@ class CannotScale(RuntimeError, GradmeshError):
     """A launcher cannot change the number of processes of a role.
 
     Args:
-        role: Which processes.
-        reason: Why not, and what to do.
+        role: Role of the processes.
+        reason: Why not, and the remedy.
     """
 
     exit_code: ClassVar[int] = 2
@@ -83,11 +83,11 @@ class CannotScale(RuntimeError, GradmeshError):
 
 @final
 class ClusterFailed(RuntimeError, GradmeshError):
-    """The cluster ended by itself, and not because its work was done.
+    """The cluster ended before its work was done.
 
     Args:
         reason: What happened, to which process, and what to do.
-        exit_code: What the command should exit with.
+        exit_code: Exit code of the command.
         log_tail: Last lines of the process that failed.
     """
 

@@ -1,4 +1,4 @@
-"""Stay with a cluster until it ends, and turn signals into its end."""
+"""Run a cluster in the foreground until it ends, and turn signals into its shutdown."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _LOGS_END_S = 10.0
 
 
 class Stoppable(Protocol):
-    """What `stay` waits for and ends."""
+    """A cluster that `wait_for_end` waits for and stops."""
 
     def request_stop(self) -> None:
         """Ask for an orderly end and return at once."""
@@ -30,7 +30,7 @@ class Stoppable(Protocol):
         """Wait for the end; None when the timeout came first."""
 
 
-def stay(cluster: Stoppable, drain_s: float) -> tuple[Outcome, int]:
+def wait_for_end(cluster: Stoppable, drain_s: float) -> tuple[Outcome, int]:
     """Wait for the end of a cluster.
 
     The first SIGINT or SIGTERM asks for an orderly end, the second kills, the third gives up on
@@ -41,7 +41,7 @@ def stay(cluster: Stoppable, drain_s: float) -> tuple[Outcome, int]:
         drain_s: Seconds an orderly end may take.
 
     Returns:
-        How the cluster ended, and the exit code that says so: 130 or 143 after a signal.
+        How the cluster ended, and the exit code for that: 130 or 143 after a signal.
     """
     killed = False
 
@@ -58,17 +58,17 @@ def stay(cluster: Stoppable, drain_s: float) -> tuple[Outcome, int]:
             if life.stopping and not asked:
                 asked = True
                 cluster.request_stop()
-        # Only a signal sets the code in here, but it may have come after the cluster failed.
+        # Only a signal sets this code, but it may have arrived after the cluster failed.
         code = life.exit_code if asked and outcome.exit_code == 0 else outcome.exit_code
     return outcome, code
 
 
 @final
 class LauncherWatch:
-    """Polls the status of a cluster that runs elsewhere, so that `stay` can wait for it.
+    """Polls the status of a remote cluster, so that `wait_for_end` can wait for it.
 
     Args:
-        launcher: Of a running cluster.
+        launcher: Launcher of a running cluster.
         until_done: Whether to end when all trainers are done.
     """
 
@@ -84,12 +84,12 @@ class LauncherWatch:
         self._stop.set()
 
     def kill(self) -> None:
-        """End the wait, and have the cluster killed."""
+        """End the wait, and let `follow_remote` kill the cluster."""
         self.killed = True
         self._stop.set()
 
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
-        """Poll the status now and then; None when the timeout came first."""
+        """Poll the status at intervals; None when the timeout came first."""
         if self._stop.wait(timeout_s):
             return Outcome(0, "stopped on request")
         if time.monotonic() < self._due:
@@ -109,7 +109,7 @@ class LauncherWatch:
         return None
 
 
-def stay_elsewhere(
+def follow_remote(
     launcher: Launcher,
     on_line: Callable[[str, str], None],
     drain_s: float,
@@ -118,21 +118,21 @@ def stay_elsewhere(
     tail: Callable[[Outcome], tuple[str, ...]],
     remove: Callable[[float], object],
 ) -> int:
-    """Show the logs of a cluster that runs elsewhere until it ends, then remove it.
+    """Show the logs of a remote cluster until it ends, then remove it.
 
     Args:
-        launcher: Of a running cluster.
+        launcher: Launcher of a running cluster.
         on_line: Called with process and line of its log, from another thread.
         drain_s: Seconds an orderly end may take.
         until_done: Whether to end when all trainers are done.
-        tail: Returns the last log lines of what failed; called while the cluster still exists.
+        tail: Returns the last log lines of the failed process; called while the cluster exists.
         remove: Removes the cluster within a number of seconds; 0 kills it.
 
     Returns:
         The exit code; 130 or 143 after a signal.
 
     Raises:
-        ClusterFailed: The cluster ended by itself, and not because its work was done.
+        ClusterFailed: The cluster ended before its work was done.
     """
 
     def show() -> None:
@@ -145,7 +145,7 @@ def stay_elsewhere(
     reader = threading.Thread(target=show, name="cluster-logs", daemon=True)
     try:
         reader.start()
-        outcome, code = stay(watch, drain_s)
+        outcome, code = wait_for_end(watch, drain_s)
         log_tail = tail(outcome) if outcome.exit_code else ()
     finally:
         remove(0.0 if watch.killed else drain_s)

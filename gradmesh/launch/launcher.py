@@ -1,6 +1,6 @@
-"""The interface behind `gradmesh up --on …`: a launcher hides where a cluster runs.
+"""The interface behind `gradmesh up --on …`: a launcher runs a cluster on one platform.
 
-A launcher finds its cluster again by what it was made with (a state folder, a name), so that every
+A launcher finds its cluster again by its arguments (a state folder, a name), because every
 command may be another process.
 """
 
@@ -20,16 +20,16 @@ ProcessState: TypeAlias = Literal["waiting", "running", "done", "failed"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRequest:
-    """What a user asks for.
+    """The cluster that a user requests.
 
     Attributes:
-        parameter_servers: How many, at least one.
-        trainers: How many run the configured job; 0 leaves training to others.
-        workers: How many serve functions.
-        settings: By `section.key`, such as `{"job.steps": 100}`; stronger than the file.
+        parameter_servers: Number of parameter servers, at least one.
+        trainers: Number of trainers that run the configured job; 0 starts none.
+        workers: Number of workers that serve functions.
+        settings: By `section.key`, such as `{"job.steps": 100}`; they override the file.
         config: TOML file that all processes read.
-        listen: Where the coordinator serves, as far as that is for the user to say.
-        until_done: Whether the cluster ends by itself when all trainers are done.
+        listen: Listen address of the coordinator, if the launcher lets the user choose.
+        until_done: Whether the cluster ends when all trainers are done.
     """
 
     parameter_servers: int
@@ -47,11 +47,11 @@ class ProcessView:
     """One process of a cluster as its launcher sees it.
 
     Attributes:
-        name: Unique in the cluster, and kept over restarts.
-        role: What it is.
+        name: Unique in the cluster, and stable across restarts.
+        role: Role of the process.
         state: Not started yet or about to be restarted, running, done, or failed for good.
-        restarts: How often it was started again.
-        pid: Its process id on this machine, if that means anything.
+        restarts: Number of restarts.
+        pid: Its process id, if it runs on this machine.
         place: Container or pod it runs in; empty for a process of this machine.
     """
 
@@ -69,9 +69,9 @@ class ClusterView:
     """A running cluster as its launcher sees it.
 
     Attributes:
-        address: Where this machine reaches the coordinator.
+        address: The coordinator's address as seen from this machine.
         processes: In the order of their start.
-        failure: Why the cluster cannot go on, if its launcher knows; else empty.
+        failure: Why the cluster cannot continue, if its launcher detects that; else empty.
     """
 
     address: str
@@ -86,7 +86,7 @@ class ClusterView:
 
 
 class Launcher(abc.ABC):
-    """Runs one cluster somewhere; `tests/conformance/test_launcher.py` holds all to the same."""
+    """Runs one cluster on a platform; `tests/conformance/launcher_suite.py` tests all launchers."""
 
     address_lasts: ClassVar[bool] = True
     """Whether its addresses can be reached from other processes."""
@@ -99,7 +99,7 @@ class Launcher(abc.ABC):
         fails.
 
         Returns:
-            Where this machine reaches the coordinator.
+            The coordinator's address as seen from this machine.
 
         Raises:
             ClusterExists: One runs already (StateInUse for a state folder).
@@ -110,10 +110,10 @@ class Launcher(abc.ABC):
     def run(
         self, request: ClusterRequest, on_line: Callable[[str, str], None], drain_s: float
     ) -> int:
-        """Start a cluster, stay with it, and end it: on SIGINT or SIGTERM, or when it is done.
+        """Run a cluster in the foreground; end it on SIGINT or SIGTERM, or when it is done.
 
         Args:
-            request: What to start.
+            request: The cluster to start.
             on_line: Called with process and line of its log, from many threads.
             drain_s: Seconds its orderly end may take.
 
@@ -122,12 +122,12 @@ class Launcher(abc.ABC):
 
         Raises:
             ClusterExists: One runs already (StateInUse for a state folder).
-            ClusterFailed: The cluster ended by itself, and not because its work was done.
+            ClusterFailed: The cluster ended before its work was done.
         """
 
     @abc.abstractmethod
     def status(self) -> ClusterView:
-        """Return what runs, and where.
+        """Return the coordinator's address and the state of the processes.
 
         Raises:
             NoCluster: There is none.
@@ -141,7 +141,7 @@ class Launcher(abc.ABC):
 
         Args:
             names: Processes to read; all by default.
-            follow: Whether to go on with what is written, until the cluster has ended.
+            follow: Whether to follow the logs until the cluster has ended.
             tail: Begin with this many lines of each process; all by default.
 
         Raises:
@@ -150,22 +150,22 @@ class Launcher(abc.ABC):
 
     @abc.abstractmethod
     def scale(self, role: Role, count: int) -> None:
-        """Change the number of processes of a role; MUST keep the names of those that stay.
+        """Change the number of processes of a role; remaining ones MUST keep their names.
 
         Raises:
             NoCluster: There is none.
-            CannotScale: This role cannot be scaled here; says why.
+            CannotScale: This role cannot be scaled here; gives the reason.
         """
 
     @abc.abstractmethod
     def down(self, timeout_s: float) -> bool:
-        """End the cluster and wait until nothing of it is left, rows included.
+        """End the cluster and wait until all of it is removed, rows included.
 
         Args:
             timeout_s: After this it is killed.
 
         Returns:
-            Whether it ended in order.
+            Whether it drained, instead of being killed.
 
         Raises:
             NoCluster: There is none.
@@ -180,8 +180,8 @@ def open_launcher(
     Args:
         on: Where the cluster runs.
         state: State folder of a local cluster.
-        name: Name of a cluster elsewhere.
-        kubernetes: Which Kubernetes, and where in it; its image is that of containers, too.
+        name: Name of a cluster that is not local.
+        kubernetes: Kubernetes cluster and namespace; its image is that of containers, too.
 
     Raises:
         DockerMissing, KubernetesMissing: Its client is not installed.

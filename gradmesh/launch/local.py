@@ -36,17 +36,17 @@ class LocalCluster:
     this process, even by SIGKILL.
 
     Args:
-        parameter_servers: How many, at least one.
-        trainers: How many run the configured job; 0 leaves training to your own code.
-        workers: How many serve functions, `worker-0` and so on; what they import is a setting,
-            `{"rpc.imports": ["my.functions"]}`.
+        parameter_servers: Number of parameter servers, at least one.
+        trainers: Number of trainers that run the configured job; 0 for your own training code.
+        workers: Number of workers that serve functions, `worker-0` and so on; set the modules that
+            they import by `{"rpc.imports": ["my.functions"]}`.
         config: TOML file that all processes read.
         state: Folder for logs and addresses; a temporary one by default, removed at the end.
-        listen: Where the coordinator serves; port 0 takes a free one, kept over restarts.
+        listen: Listen address of the coordinator; port 0 takes a free one, kept across restarts.
         settings: More settings by `section.key`, such as `{"job.steps": 100}`.
-        until_done: Whether the cluster ends by itself when all trainers are done.
+        until_done: Whether the cluster ends when all trainers are done.
         on_line: Called with process name and line of its log, from many threads.
-        policy: When to restart.
+        policy: Restart policy of the supervisor.
         start_timeout_s: Longest wait for the coordinator to serve; a minute by default.
 
     Raises:
@@ -201,7 +201,7 @@ class LocalCluster:
             policy=self._policy,
             until_done=self._until_done,
             ready_s=self._start_timeout_s,
-            # A child that is cut off at its own drain deadline must not be killed before.
+            # A child ends itself at its own drain deadline; do not kill it earlier.
             grace_s=float(self._plan.settings.get("process.drain_s", _DRAIN_S)) + 2.0,
         )
 
@@ -236,15 +236,15 @@ class LocalCluster:
 
 @final
 class Scaler:
-    """A thread that starts the parameter servers asked for and retires those not needed any more.
+    """A thread that starts added parameter servers and retires removed ones.
 
-    `gradmesh scale` writes the number into the state folder: before servers are added, and after
-    the buckets of others have moved. The supervisor itself knows nothing of the mesh.
+    `gradmesh scale` writes the number into the state folder: before it adds servers, and after
+    the buckets of removed ones have migrated. The supervisor itself has no connection to the mesh.
 
     Args:
         supervisor: Runs the servers.
-        plan: Says how a server is started.
-        folder: Holds the number.
+        plan: Makes the specification of a server.
+        folder: Stores the number.
     """
 
     def __init__(self, supervisor: Supervisor, plan: ClusterPlan, folder: StateFolder) -> None:

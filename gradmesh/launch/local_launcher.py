@@ -1,4 +1,4 @@
-"""The launcher of this machine: processes under a supervisor, found by a state folder."""
+"""The launcher of this machine: processes under a supervisor, identified by a state folder."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import final
 
 from gradmesh.launch.errors import CannotScale, ClusterFailed, NoCluster, StateInUse
-from gradmesh.launch.foreground import stay
+from gradmesh.launch.foreground import wait_for_end
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, ProcessView, Role
 from gradmesh.launch.local import LocalCluster
 from gradmesh.launch.logs import LogFiles, readable
@@ -63,7 +63,7 @@ class LocalLauncher(Launcher):
         )
         cluster.launch()
         try:
-            outcome, code = stay(cluster, drain_s)
+            outcome, code = wait_for_end(cluster, drain_s)
         finally:
             cluster.stop()
         if outcome.exit_code != 0:
@@ -71,7 +71,7 @@ class LocalLauncher(Launcher):
         return code
 
     def status(self) -> ClusterView:
-        """Read what the supervisor has recorded."""
+        """Read the supervisor's record."""
         record = self._folder.read()
         if record is None or not self._folder.in_use() or record.get("address") is None:
             raise NoCluster.in_folder(self._folder.path)
@@ -91,7 +91,7 @@ class LocalLauncher(Launcher):
         return files.follow(lambda: not self._folder.in_use(), tail)
 
     def scale(self, role: Role, count: int) -> None:
-        """Have the supervisor run this many parameter servers; it keeps the others as they are."""
+        """Set the number of parameter servers that the supervisor runs."""
         self.status()
         if role != SERVER_ROLE:
             why = "a local cluster keeps the number it began with; start it again with another"
@@ -113,7 +113,7 @@ def start_detached(
     """Run `gradmesh up` in a session of its own and wait until all its processes run.
 
     Args:
-        folder: Where the cluster lives; its output goes to logs/supervisor.log there.
+        folder: The state folder; the output goes to its logs/supervisor.log.
         arguments: Flags of `up`.
         config: The configuration file.
         environment: Variables added to those of this process.
@@ -160,14 +160,14 @@ def start_detached(
 
 
 def end_cluster(folder: StateFolder, timeout_s: float) -> bool:
-    """Ask the supervisor of a state folder to end its cluster, and wait until it is gone.
+    """Ask the supervisor of a state folder to end its cluster, and wait until it has ended.
 
     Args:
-        folder: Where the cluster lives.
-        timeout_s: After this the supervisor is killed; its children then end by themselves.
+        folder: The state folder.
+        timeout_s: After this the supervisor is killed; its children then end by their lifelines.
 
     Returns:
-        Whether it ended in order.
+        Whether it drained, instead of being killed.
 
     Raises:
         NoCluster: There is none.
@@ -175,13 +175,13 @@ def end_cluster(folder: StateFolder, timeout_s: float) -> bool:
     pid = folder.supervisor_pid()
     if pid is None or not folder.in_use():
         raise NoCluster.in_folder(folder.path)
-    # The lock is held, so the process id is that of a living supervisor.
+    # The lock is held, so the process id belongs to a living supervisor.
     _signal(pid, signal.SIGTERM)
     if _wait_until_free(folder, timeout_s):
         return True
     _signal(pid, signal.SIGKILL)
     _wait_until_free(folder, timeout_s)
-    # Taking the folder waits for the children of the dead supervisor and cleans up after it.
+    # Locking the folder waits for the children of the dead supervisor and cleans up after it.
     folder.lock()
     folder.unlock()
     return False

@@ -1,4 +1,4 @@
-"""Log lines of processes: read from files, followed from elsewhere, rendered for people."""
+"""Log lines of processes: read from files, followed from containers, rendered for terminals."""
 
 import json
 import queue
@@ -18,17 +18,17 @@ class LogFiles:
     """The files `<name>.log` of a folder, read line by line.
 
     Args:
-        folder: Where they are.
-        names: Processes to read; all by default, those that are started later included.
+        folder: The folder of log files.
+        names: Processes to read; all by default, including those started later.
     """
 
     def __init__(self, folder: Path, names: Sequence[str] = ()) -> None:
         self._folder = folder
         self._names = names
-        self._read: dict[str, int] = {}  # bytes of each file that were returned
+        self._read: dict[str, int] = {}  # bytes already returned of each file
 
     def newest(self, tail: int | None = None) -> list[tuple[str, str]]:
-        """Return the complete lines that were not returned yet, sorted by their timestamps.
+        """Return the new complete lines, sorted by their timestamps.
 
         Args:
             tail: At most this many of each file, the last ones.
@@ -40,16 +40,16 @@ class LogFiles:
             stamp = ""
             lines = self._lines(file)
             for line in lines[max(0, len(lines) - tail) :] if tail is not None else lines:
-                # A line without a time, as of a traceback, stays behind the one before it.
+                # A line without a timestamp, as of a traceback, follows the previous line.
                 stamp = _stamp(line) or stamp
                 found.append((stamp, file.stem, line))
         return [(name, line) for _, name, line in sorted(found, key=lambda entry: entry[0])]
 
     def follow(self, is_over: Callable[[], bool], tail: int | None) -> Iterator[tuple[str, str]]:
-        """Yield lines as they are written, until it is over and all were returned."""
+        """Yield lines as they are written, until the end, when all are returned."""
         yield from self.newest(tail)
         while True:
-            # Asked before the last read, so that what was written before the end is seen.
+            # Checked before the last read, so that lines written before the end are read.
             over = is_over()
             yield from self.newest()
             if over:
@@ -60,7 +60,7 @@ class LogFiles:
         begun = self._read.get(file.stem, 0)
         with file.open("rb") as log:
             log.seek(begun)
-            # The rest of a line that is being written comes with the next read.
+            # The next read returns the rest of an incomplete line.
             whole = log.read().rpartition(b"\n")[:2]
         raw = b"".join(whole)
         self._read[file.stem] = begun + len(raw)
@@ -71,8 +71,8 @@ class LogSource(NamedTuple):
     """The log of one container or pod.
 
     Attributes:
-        id: Unique; one that is started again under its name is another source.
-        name: Of the process.
+        id: Unique; a restarted container or pod is another source.
+        name: Name of the process.
         lines: Returns the lines from the first, or the last `tail` ones, until the log ends.
     """
 
@@ -84,12 +84,12 @@ class LogSource(NamedTuple):
 def follow_sources(
     find: Callable[[], tuple[Sequence[LogSource], bool]], tail: int | None, poll_s: float
 ) -> Iterator[tuple[str, str]]:
-    """Yield process and line of logs that come and go, each read in a thread of its own.
+    """Yield process and line of sources that appear and end, each read in a thread of its own.
 
     Args:
-        find: Returns the sources there are, and whether the cluster still exists.
-        tail: Begin with this many lines of the sources that are there at first; all if None.
-        poll_s: How often to look for new sources.
+        find: Returns the current sources, and whether the cluster still exists.
+        tail: Begin with this many lines of the initial sources; all if None.
+        poll_s: Interval of the search for new sources.
     """
     lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
     readers: dict[str, threading.Thread] = {}
@@ -122,7 +122,7 @@ def follow_sources(
 
 
 def complete_lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """Yield the lines of a stream that comes in pieces of any size."""
+    """Yield the lines of a stream of chunks of any size."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -132,14 +132,14 @@ def complete_lines(chunks: Iterator[bytes]) -> Iterator[str]:
 
 
 def readable(line: str, *, colour: bool = False) -> str:
-    """Render a JSON log line for people; any other line stays as it is."""
+    """Render a JSON log line for a terminal; return any other line unchanged."""
     if line.startswith("{"):
         try:
             fields = json.loads(line)
         except ValueError:
             return line
         if isinstance(fields, dict) and "message" in fields:
-            # The effective configuration would fill the screen; it is in the log file.
+            # The effective configuration would fill the screen; the log file has it.
             short = {key: value for key, value in fields.items() if not isinstance(value, dict)}
             return pretty_line(short, colour=colour, role=False)
     return line

@@ -1,4 +1,4 @@
-"""What a local cluster consists of: the children, their command lines and their order."""
+"""The plan of a local cluster: the children, their command lines and their order."""
 
 import os
 import tomllib
@@ -25,14 +25,14 @@ class ClusterPlan:
     """The size and settings of a local cluster.
 
     Attributes:
-        parameter_servers: How many, at least one.
-        trainers: How many, at least none.
-        workers: How many, at least none.
+        parameter_servers: Number of parameter servers, at least one.
+        trainers: Number of trainers, may be 0.
+        workers: Number of workers, may be 0.
         config: TOML file that all processes read.
-        listen: Where the coordinator serves; port 0 takes a free one.
+        listen: Listen address of the coordinator; port 0 takes a free one.
         settings: More settings by `section.key`.
-        job: Identifies the run to trainers that are restarted after its end; settings, file and
-            environment may name another.
+        job: Identifies the run to trainers that restart after its end; settings, file and
+            environment override it.
     """
 
     parameter_servers: int
@@ -58,19 +58,19 @@ class ClusterPlan:
         return [self._coordinator(folder), *servers, *trainers, *workers]
 
     def server(self, folder: StateFolder, number: int) -> ChildSpec:
-        """Return a parameter server, of the first ones or added later."""
+        """Return the specification of a parameter server, initial or added later."""
         return self._worker(folder, SERVER_ROLE, number)
 
     def _coordinator(self, folder: StateFolder) -> ChildSpec:
         def argv() -> Sequence[str]:
             own = {
                 **self._shared(),
-                # After a restart the others must find it where it was.
+                # After a restart the others must reach it at the same address.
                 "coordinator.listen": folder.address() or self.listen,
                 "coordinator.state_dir": folder.coordinator,
                 "coordinator.address_file": folder.address_file,
                 "coordinator.parameter_servers": self.parameter_servers,
-                # Without trainers of its own a cluster may wait for a user's.
+                # A cluster without trainers of its own may expect the user's.
                 "coordinator.trainers": self.trainers
                 or self.settings.get("coordinator.trainers", 0),
             }
@@ -94,9 +94,9 @@ class ClusterPlan:
                 **self._shared(),
                 **self._free_metrics_port(),
                 f"{own}.name": name,
-                # We start a process of a name only when the former one is gone.
+                # The supervisor starts a process only when the former one of its name has ended.
                 f"{own}.replace": True,
-                # A port from the file could be had by one of them only.
+                # Only one of them could bind a port from the file.
                 f"{own}.listen": "127.0.0.1:0",
                 "transport.lane_port": 0,
                 f"{own}.advertise": "none",
@@ -116,19 +116,19 @@ class ClusterPlan:
         )
 
     def _shared(self) -> dict[str, Any]:
-        # The supervisor reads its children's logs, and shows them in the form the user wants.
+        # The supervisor reads its children's logs, and renders them in the user's format.
         return {**self.settings, "log.format": "json"}
 
     def _own_job(self) -> dict[str, str]:
         return {"job.id": self.job} if self._configured("job", "id") is None else {}
 
     def _free_metrics_port(self) -> dict[str, str]:
-        # One address cannot serve every process: the coordinator has it, the others a free port.
+        # Processes cannot share one address: the coordinator gets it, the others a free port.
         listen = self._configured("metrics", "listen") or "off"
         return {} if listen == "off" else {"metrics.listen": join(split(listen)[0], 0)}
 
     def _configured(self, section: str, name: str) -> Any:
-        """Return what the children will read of a setting, or None if it has its default."""
+        """Return the value of a setting in the children, or None if it has its default."""
         if (value := self.settings.get(f"{section}.{name}")) is not None:
             return value
         variable = f"GRADMESH_{section}_{name}".upper()
@@ -137,12 +137,12 @@ class ClusterPlan:
         try:
             tables = tomllib.loads(self.config.read_text()) if self.config is not None else {}
         except (OSError, ValueError):
-            return None  # the children say what is wrong with it
+            return None  # the children report its errors
         table = tables.get(section)
         return table.get(name) if isinstance(table, dict) else None
 
     def _thread_limit(self) -> dict[str, str]:
-        # BLAS threads that outnumber the cores spend their time waiting for each other.
+        # More BLAS threads than cores wait for each other.
         if "OMP_NUM_THREADS" in os.environ:
             return {}
         share = len(os.sched_getaffinity(0)) // max(1, self.trainers)
@@ -150,7 +150,7 @@ class ClusterPlan:
 
 
 def reachable_address(folder: StateFolder) -> str | None:
-    """Return where processes of this machine reach the coordinator, or None if not known yet."""
+    """Return the coordinator's address for processes of this machine; None before it serves."""
     address = folder.address()
     if address is None:
         return None

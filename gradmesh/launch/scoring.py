@@ -26,8 +26,8 @@ class Scorer:
     """A trained model on a running cluster; made by `open_scorer`.
 
     Args:
-        saved: What it was made from.
-        model: Takes (dense, ids), gives log-odds.
+        saved: The saved model.
+        model: Takes (dense, ids), returns log-odds.
     """
 
     def __init__(self, saved: SavedModel, model: Any) -> None:
@@ -39,7 +39,7 @@ class Scorer:
 
         Args:
             files: Other files; the job's own if empty.
-            batches: How many batches; 0 for all.
+            batches: Number of batches; 0 for all.
 
         Raises:
             DataError: The data cannot be used.
@@ -64,7 +64,7 @@ class Scorer:
         """Yield the probability of each sample, in the order of the files, batch by batch.
 
         Args:
-            files: Of the job's format.
+            files: Files of the job's format.
             labelled: Whether they hold labels, which are ignored.
 
         Raises:
@@ -74,8 +74,8 @@ class Scorer:
             number = 0
             while (block := blocks.read(0, number)) is not None:
                 if block.bad:
-                    # One line of the answer for one line of the file, or the order is lost.
-                    raise DataError(f"{block.bad[0]}; mend the file, every line gets an answer")
+                    # The output has one line per line of the file: skipping one shifts the rest.
+                    raise DataError(f"{block.bad[0]}; correct the file, every line needs a result")
                 number += 1
                 size = self.saved.spec.job.batch_size
                 for scored in scores(self._model, _cut(block.samples, size)):
@@ -85,7 +85,7 @@ class Scorer:
         spec = self.saved.spec
         data = spec.data
         if files:
-            # The training files need not be here any more.
+            # The training files may no longer exist.
             data = replace(data, train=tuple(files), validation=(), test=())
         source = Source(data, spec.job.seed)
         if source.fields != self.saved.fields:
@@ -104,11 +104,11 @@ def _cut(samples: Any, size: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def open_scorer(path: Path, parameter_servers: int = 1) -> Iterator[Scorer]:
-    """Start a cluster with the tables of a trained model, for as long as the block runs.
+    """Start a cluster with the tables of a trained model for the duration of the block.
 
     Args:
         path: Output folder of `gradmesh train`, or the model in it.
-        parameter_servers: How many; the tables are resharded to them.
+        parameter_servers: Number of servers; the tables are resharded to them.
 
     Raises:
         DataError: There is no model.

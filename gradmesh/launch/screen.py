@@ -24,9 +24,9 @@ class LogScreen:
     """Writes lines of children and of the supervisor itself; thread safe.
 
     Args:
-        stream: Where to write.
-        pretty: Whether to render JSON lines for people; else they pass as they are.
-        width: Room for the names.
+        stream: Output stream.
+        pretty: Whether to render JSON lines for a terminal; else they are written unchanged.
+        width: Width of the column of names.
     """
 
     def __init__(self, stream: TextIO, pretty: bool, width: int = 20) -> None:
@@ -58,7 +58,7 @@ class ScreenHandler(logging.Handler):
         self._plain = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record as the children's are shown."""
+        """Show a record in the format of the children's."""
         try:
             fields = fields_of(record, "supervisor", self._plain)
             self._screen.write("supervisor", json.dumps(fields, default=str))

@@ -1,7 +1,7 @@
-"""Every section of settings there is, which role reads which, and how a launcher passes them on.
+"""The registry of all sections of settings, by role, and how launchers pass them to processes.
 
-Sections are named here and imported on demand: a command that reads a few of them would be slow to
-start if it imported the models and the process groups of a trainer.
+Sections are named here and imported on demand: a command that reads a few of them would start
+slowly if it imported the models and the process groups of a trainer.
 """
 
 import importlib
@@ -38,7 +38,7 @@ _ROLES = {
 }
 
 SECTION_NAMES = tuple(_SECTIONS)
-"""What a configuration file may hold; a process reads the sections it needs."""
+"""The sections of a configuration file; a process reads those that it needs."""
 
 
 @cache
@@ -49,17 +49,17 @@ def _section(name: str) -> type[Section]:
 
 
 def process_sections() -> tuple[type[Section], ...]:
-    """Return what every process reads."""
+    """Return the sections that every process reads."""
     return tuple(map(_section, _PROCESS))
 
 
 def role_sections(role: str) -> tuple[type[Section], ...]:
-    """Return what a role reads, the role's own section first, then what every process reads."""
+    """Return the sections that a role reads: its own first, then those of every process."""
     return (*map(_section, _ROLES[role]), *process_sections())
 
 
 def cluster_sections() -> tuple[type[Section], ...]:
-    """Return all of them, in the order of docs/operations.md."""
+    """Return all sections, in the order of docs/operations.md."""
     return tuple(map(_section, SECTION_NAMES))
 
 
@@ -67,8 +67,8 @@ def variables(values: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[
     """Return settings as variables of the environment.
 
     Args:
-        values: By `section.key`; those that are None or not declared are left out.
-        without: Keys, or their beginnings, that are left out.
+        values: By `section.key`; those that are None or not declared are omitted.
+        without: Keys, or prefixes of keys, to omit.
     """
     declared = {s.key: s.variable for section in cluster_sections() for s in settings(section)}
     return {
@@ -82,11 +82,11 @@ def flags(values: Mapping[str, Any], sections: Iterable[type[Section]]) -> tuple
     """Return settings as flags of a command.
 
     Args:
-        values: By `section.key`; those of other sections are left out.
-        sections: What the command understands.
+        values: By `section.key`; those of other sections are omitted.
+        sections: Sections that the command accepts.
 
     Returns:
-        Flags and values, as the command line takes them.
+        Flags and values for the command line.
     """
     arguments: list[str] = []
     for section in sections:

@@ -1,9 +1,9 @@
-"""The state folder of a local cluster: a lock, what runs, and the logs.
+"""The state folder of a local cluster: a lock, a record of the processes, and the logs.
 
-<state>/lock                  held (flock) by the supervisor for as long as it lives
+<state>/lock                  held (flock) by the supervisor while it lives
 <state>/cluster.json          process ids and addresses, replaced as a whole
 <state>/coordinator.address   written by the coordinator once it serves
-<state>/coordinator/          what the coordinator keeps over its own restart
+<state>/coordinator/          the coordinator's state across its restarts
 <state>/parameter-servers/    the log of each parameter server
 <state>/servers.wanted        wanted number of parameter servers, once they were scaled
 <state>/logs/<name>.log       output of each process
@@ -26,7 +26,7 @@ _ORPHAN_S = 15.0
 
 @final
 class StateFolder:
-    """A folder that one cluster at a time lives in.
+    """A folder for one cluster at a time.
 
     Args:
         path: The folder; made by `lock` if it is missing.
@@ -44,13 +44,13 @@ class StateFolder:
         self._lock: IO[bytes] | None = None
 
     def lock(self) -> bool:
-        """Take the folder for this process and clean what a dead supervisor left.
+        """Lock the folder for this process and clean up after a dead supervisor.
 
         Returns:
             Whether a dead supervisor had left something.
 
         Raises:
-            StateInUse: Another supervisor lives in it.
+            StateInUse: Another supervisor holds it.
         """
         self.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = self._lock_file.open("ab")
@@ -66,7 +66,7 @@ class StateFolder:
         return left is not None
 
     def unlock(self) -> None:
-        """Leave the folder; logs stay. May be called twice."""
+        """Release the folder; logs remain. May be called twice."""
         if self._lock is not None:
             self._clean()
             self._lock.close()
@@ -92,7 +92,7 @@ class StateFolder:
         draft.replace(self._record_file)
 
     def read(self) -> dict[str, Any] | None:
-        """Return cluster.json, or None when there is none that can be read."""
+        """Return cluster.json, or None if it is missing or unreadable."""
         try:
             record = json.loads(self._record_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -105,20 +105,20 @@ class StateFolder:
         return pid if isinstance(pid, int) else None
 
     def address(self) -> str | None:
-        """Return the coordinator's address once it is known."""
+        """Return the coordinator's address; None before it serves."""
         try:
             return self.address_file.read_text(encoding="utf-8").strip() or None
         except OSError:
             return None
 
     def want_servers(self, count: int) -> None:
-        """Have the supervisor run this many parameter servers."""
+        """Set the number of parameter servers that the supervisor runs."""
         draft = self._wanted_file.with_name(".servers.wanted")
         draft.write_text(f"{count}\n", encoding="utf-8")
         draft.replace(self._wanted_file)
 
     def wanted_servers(self) -> int | None:
-        """Return how many parameter servers were asked for last; None if never."""
+        """Return the number of parameter servers last set; None if never."""
         try:
             return int(self._wanted_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -145,7 +145,7 @@ class StateFolder:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; with the id it names a process."""
+    """Return a process's start time in clock ticks since boot; id and time identify a process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -155,7 +155,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _end_orphans(record: dict[str, Any] | None) -> None:
-    """Wait for the children of a dead supervisor, which end by their lifeline, or end them."""
+    """Wait for the children of a dead supervisor, which end by their lifeline; kill the rest."""
     children = (record or {}).get("children", [])
     deadline = time.monotonic() + _ORPHAN_S
     for child in children if isinstance(children, list) else []:

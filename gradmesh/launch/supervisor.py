@@ -23,14 +23,14 @@ _BAD_CONFIG = 2
 _GAVE_UP = 4
 _POLL_S = 0.05
 _KILL_S = 10.0
-# How long a child that is not needed any more may take to end by itself.
+# Time for a retired child to end before it is terminated.
 _RETIRE_S = 10.0
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """When to start a process that died again: exponential back-off, reset after a healthy life.
+    """When to restart a process that died: exponential back-off, reset after a healthy life.
 
     Attributes:
         first_s: Delay before the first restart; doubles with each death in a row.
@@ -63,7 +63,7 @@ class Outcome:
 
     Attributes:
         exit_code: 0 done or stopped on request, 2 bad configuration, 4 gave up.
-        reason: In words.
+        reason: A sentence for the user.
         child: Name of the child that caused it, if one did.
     """
 
@@ -75,7 +75,7 @@ class Outcome:
 @final
 @dataclass(slots=True)
 class _Slot:
-    """One process of the cluster: what should run, and what does."""
+    """One process of the cluster: its specification and the running child."""
 
     spec: ChildSpec
     child: Child | None = None
@@ -85,14 +85,14 @@ class _Slot:
     restarts: int = 0
     done: bool = False
     ready: bool = False
-    # When to terminate it, if it has not ended by itself; it is not restarted.
+    # When to terminate a retired child that has not ended; it is not restarted.
     retires_at: float | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Children to start, and names of those that are not needed any more."""
+    """Children to start, and names of children to retire."""
 
     specs: Sequence[ChildSpec]
     names: Collection[str]
@@ -108,10 +108,10 @@ class Supervisor:
 
     Args:
         specs: In the order of starting; children are stopped in reverse, role by role.
-        log_file: Gives the log file of a child's name.
+        log_file: Returns the log file for a child's name.
         on_line: Called with child's name and line of output, from many threads.
         on_change: Called with a description of all children after each change, from one thread.
-        policy: When to restart.
+        policy: The restart policy.
         until_done: Whether to end once every finite child is done.
         grace_s: Seconds between SIGTERM and SIGKILL.
         ready_s: Seconds a child may take to become ready.
@@ -145,7 +145,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the supervisor thread; return at once."""
         self._thread.start()
 
     def request_stop(self) -> None:
@@ -153,11 +153,11 @@ class Supervisor:
         self._events.put(None)
 
     def change(self, specs: Sequence[ChildSpec], retired: Collection[str]) -> None:
-        """Start more children, and expect others to end; returns at once.
+        """Start more children, and retire others; return at once.
 
         Args:
-            specs: Started beside those of their role.
-            retired: Names of children that end by themselves; after a while they are terminated.
+            specs: Children to start after those of their role.
+            retired: Names of children that end on their own; they are terminated after a timeout.
         """
         self._events.put(_Change(specs, retired))
 
@@ -170,7 +170,7 @@ class Supervisor:
                 slot.child.kill()
 
     def wait(self, timeout_s: float | None = None) -> Outcome | None:
-        """Wait until all children are gone; None when the timeout came first."""
+        """Wait until all children have ended; None when the timeout came first."""
         return self._outcome if self._ended.wait(timeout_s) else None
 
     @property
@@ -203,7 +203,7 @@ class Supervisor:
             self._ended.set()
 
     def _advance(self) -> float:
-        """Start what is due; return the seconds until the next thing is due."""
+        """Start children that are due; return the seconds until the next action is due."""
         now = time.monotonic()
         wake_s = 3600.0
         for slot in self._slots:
@@ -268,11 +268,11 @@ class Supervisor:
         for slot in slots:
             if slot.spec.name in change.names and slot.retires_at is None:
                 slot.retires_at = time.monotonic() + _RETIRE_S
-        # One that does not run has nothing to end.
+        # Drop retired children that do not run.
         self._slots = [s for s in slots if s.retires_at is None or s.child is not None]
 
     def _retire(self, slot: _Slot, now: float) -> float:
-        """Terminate a child that has not ended by itself; return the seconds to the next check."""
+        """Terminate a retired child at its deadline; return the seconds to the next check."""
         assert slot.retires_at is not None
         if now >= slot.retires_at and slot.child is not None:
             slot.child.terminate()
@@ -280,7 +280,7 @@ class Supervisor:
         return slot.retires_at - now
 
     def _handle_exit(self, slot: _Slot, child: Child) -> None:
-        """Decide what follows from the end of a child."""
+        """Handle the end of a child: restart it, count it as done, or end the cluster."""
         slot.child = None
         name, code = slot.spec.name, child.exit_code
         is_needed = slot.spec.finite or code != NOT_NEEDED
@@ -296,9 +296,9 @@ class Supervisor:
             elif self.work_done:
                 _log.info("all work is done; the servers stay until they are stopped")
             return
-        # A process that ran with this configuration before did not end because of it.
+        # A process that ran with this configuration earlier did not end because of it.
         if code == _BAD_CONFIG and slot.restarts == 0:
-            reason = f"{name} refused its configuration (exit code 2); see its log and mend it"
+            reason = f"{name} refused its configuration (exit code 2); see its log and correct it"
             self._outcome = Outcome(_BAD_CONFIG, reason, name)
             return
         slot.deaths = self._policy.deaths(slot.deaths, child.lived_s)

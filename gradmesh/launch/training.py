@@ -34,9 +34,9 @@ class TrainingResult:
     """The result of a job.
 
     Args:
-        figures: AUC, log loss and so on, by name.
+        figures: Results by name, such as AUC and log loss.
         history: One dict for each report: kind, step, time and numbers.
-        output: Where report and model are; None if nothing was to be kept.
+        output: Folder of report and model; None if none was requested.
     """
 
     figures: Mapping[str, float]
@@ -55,17 +55,17 @@ def train(
     """Train a job on a cluster of this machine, from start to finish.
 
     Args:
-        job: A TOML file as `gradmesh train` takes it, or its tables as dicts:
+        job: A TOML file as for `gradmesh train`, or its tables as dicts:
             `{"job": {"steps": 100}, "data": {...}, "model": {...}}`.
-        trainers: How many.
-        parameter_servers: How many.
-        output: Folder for metrics, report and model; none are kept by default.
-        on_metrics: Called with each report of progress as it comes.
+        trainers: Number of trainers.
+        parameter_servers: Number of parameter servers.
+        output: Folder for metrics, report and model; by default nothing is stored.
+        on_metrics: Called with each report of progress.
 
     Raises:
-        ConfigError: The settings are wrong; names each key and what it accepts.
+        ConfigError: The settings are wrong; names each key and the accepted values.
         DataError: The data cannot be used.
-        ClusterFailed: A process could not go on; carries the tail of its log.
+        ClusterFailed: A process could not continue; has the tail of its log.
     """
     file = Path(job) if isinstance(job, str | Path) else None
     given = {} if isinstance(job, str | Path) else _flat(job)
@@ -96,13 +96,13 @@ def watch(
     """Yield the status of a cluster several times a second until its trainers are done.
 
     Args:
-        cluster: A running one.
-        folder: Where its job writes, for `on_metrics`.
+        cluster: A running cluster.
+        folder: Output folder of its job, for `on_metrics`.
         on_metrics: Called with each report of progress.
-        is_stopping: True ends it before.
+        is_stopping: Returns True to end early.
 
     Raises:
-        ClusterFailed: The cluster ended by itself.
+        ClusterFailed: The cluster ended before the job was done.
     """
     reported = 0
     status = ClusterStatus()
@@ -126,7 +126,7 @@ def watch(
 
 
 def result_of(status: ClusterStatus) -> dict[str, float]:
-    """Return the figures of a finished job.
+    """Return the results of a finished job.
 
     Raises:
         ClusterFailed: There are none.
@@ -137,10 +137,10 @@ def result_of(status: ClusterStatus) -> dict[str, float]:
 
 
 def read_job_spec(file: Path | None, settings: Mapping[str, Any]) -> JobSpec:
-    """Return the job of a file and settings by `section.key`, which are stronger.
+    """Return the job of a file and of settings by `section.key`, which override the file.
 
     Raises:
-        ConfigError: Something in them is wrong.
+        ConfigError: A setting is wrong.
     """
     own = {section.section for section in JOB_SECTIONS}
     flags = {key: value for key, value in settings.items() if key.partition(".")[0] in own}
@@ -150,8 +150,8 @@ def read_job_spec(file: Path | None, settings: Mapping[str, Any]) -> JobSpec:
 def prepare(spec: JobSpec) -> None:
     """Build the vocabulary if the job needs one that is missing; check the data and the model.
 
-    Mistakes are then reported before any process starts. A model of the user is imported
-    by the trainers only.
+    Errors are then reported before any process starts. Only the trainers import a model of the
+    user.
 
     Raises:
         DataError: The data cannot be read.

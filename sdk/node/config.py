@@ -30,21 +30,24 @@ class MemberConfig(Section):
     )
     listen: str = setting(
         "127.0.0.1:0",
-        "Address to serve on and to tell the others; port 0 takes a free one.",
+        "Address to serve on and to register; port 0 takes a free one.",
         check=listening,
     )
     advertise: str | None = setting(
         None,
-        "Address that others reach this process at, if it is not the one it listens on.",
+        "Address at which others reach this process, if it differs from the one it listens on.",
         check=reachable,
     )
     coordinator: str = setting("127.0.0.1:7070", "Address of the coordinator.", check=reachable)
     replace: bool = setting(
         False,
-        "Whether a former process of this name is known to be gone, as after a supervised restart.",
+        "Whether a former process of this name is known to be dead, as after a supervised restart.",
     )
     join_timeout_s: float = setting(
-        60.0, "Seconds to look for the coordinator before giving up.", minimum=0.1, maximum=86400
+        60.0,
+        "Seconds to try to reach the coordinator before giving up.",
+        minimum=0.1,
+        maximum=86400,
     )
 
     def problems(self) -> Iterable[Problem]:
@@ -80,7 +83,7 @@ class RpcConfig(Section):
 
     imports: tuple[str, ...] = setting(
         (),
-        "Modules to import at the start; what they register (@gm.rpc.register) can be called here.",
+        "Modules to import at the start; what they register (@gm.rpc.register) is callable here.",
         check=_modules,
         flag="--import",
     )

@@ -55,7 +55,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_everywhere(address: str) -> bool:
-    """Return whether an address to listen on means all interfaces, and so cannot be dialled."""
+    """Return whether an address to listen on means all interfaces: clients cannot connect to it."""
     try:
         return ipaddress.ip_address(split(address)[0]).is_unspecified
     except ValueError:
@@ -83,8 +83,8 @@ def worker_name(name: str) -> str:
     """Check the name of a process.
 
     Raises:
-        ValueError: It is not a DNS label of at most 63 characters (dots allowed), which is what
-            a Kubernetes pod can be called too.
+        ValueError: It is not a DNS label of at most 63 characters (dots allowed), as names of
+            Kubernetes pods are.
     """
     if _NAME.fullmatch(name) is None:
         raise ValueError(
@@ -113,33 +113,35 @@ class SecurityConfig(Section):
     section: ClassVar[str] = "security"
 
     tls_certificate_file: Path | None = setting(
-        None, "PEM certificate this process shows to others; turns TLS on.", check=readable_file
+        None, "PEM certificate that this process presents; turns TLS on.", check=readable_file
     )
     tls_key_file: Path | None = setting(
         None, "PEM private key of the certificate.", check=readable_file
     )
     tls_authority_file: Path | None = setting(
-        None, "PEM certificates of the authority that signs the others'.", check=readable_file
+        None,
+        "PEM certificates of the authority that signs the peers' certificates.",
+        check=readable_file,
     )
     tls_require_client_certificate: bool = setting(
-        False, "Whether callers must show a certificate too (mutual TLS)."
+        False, "Whether callers must present a certificate too (mutual TLS)."
     )
     token_file: Path | None = setting(
         None,
-        "File with the bearer token that this process shows, and wants to see if there is no "
-        "tokens_file.",
+        "File with the bearer token that this process sends, and requires of callers if there is "
+        "no tokens_file.",
         check=readable_file,
     )
     tokens_file: Path | None = setting(
         None,
-        "File with the tokens that callers may show, a line role:token or role:sha256:SUM each.",
+        "File with the tokens that callers may present, a line role:token or role:sha256:SUM each.",
         check=readable_file,
     )
     certificate_roles: bool = setting(
         False, "Whether callers' certificates must name their role: ROLE.role.gradmesh."
     )
     allow_plaintext_token: bool = setting(
-        False, "Whether the token may travel without TLS beyond this machine."
+        False, "Whether the token may be sent without TLS beyond this machine."
     )
 
     @property
@@ -148,7 +150,7 @@ class SecurityConfig(Section):
         return self.tls_certificate_file is not None or self.tls_authority_file is not None
 
     def problems(self) -> Iterable[Problem]:
-        """Yield settings that lack another one."""
+        """Yield settings without the one that they need."""
         if self.tls_certificate_file is not None and self.tls_key_file is None:
             yield Problem("tls_key_file", "is missing; a certificate needs its private key")
         if self.tls_key_file is not None and self.tls_certificate_file is None:
@@ -164,7 +166,7 @@ class SecurityConfig(Section):
             )
 
     def problems_at(self, key: str, address: str) -> Iterable[Problem]:
-        """Yield what is unsafe about serving or calling the address of setting `key`."""
+        """Yield reasons why serving or calling the address of setting `key` is unsafe."""
         tokens = self.token_file is not None or self.tokens_file is not None
         plain = tokens and not self.tls
         if plain and not self.allow_plaintext_token and not is_loopback(address):
@@ -191,7 +193,7 @@ class TransportConfig(Section):
         "auto",
         "Lane of hot calls: shared memory on one host (shm), a TCP socket between hosts (tcp), "
         "long-lived gRPC streams (stream), a gRPC call each (unary), for proxies that end streams, "
-        "or the first of them that both ends can use (auto).",
+        "or the first of these that both ends can use (auto).",
     )
     lane_port: int = setting(
         0,

@@ -83,7 +83,7 @@ def test_trainers_come_and_go_and_every_right_is_needed(
     which = ("--namespace", "team", "--name", "one")
     moved = run(tmp_path, "scale", "parameter-servers", "2", *which)
     assert (moved.returncode, moved.stdout[:22]) == (0, "2 parameter servers: 2"), moved.stderr
-    with pytest.raises(CannotScale, match="worker processes: there is one coordinator"):
+    with pytest.raises(CannotScale, match="worker processes: a cluster on Kubernetes has"):
         launched.scale("worker", 2)
     assert next(launched.logs(["trainer-1"], follow=True, tail=1))[0] == "trainer-1"
     assert launched.down(50)

@@ -27,7 +27,7 @@ sys.exit(life.exit_code)
 SUPERVISOR = """
 import json, logging, pathlib, sys
 from gradmesh.launch.child import ChildSpec
-from gradmesh.launch.foreground import stay
+from gradmesh.launch.foreground import wait_for_end
 from gradmesh.launch.state import StateFolder
 from gradmesh.launch.supervisor import Supervisor
 folder = StateFolder(pathlib.Path(sys.argv[1]))
@@ -42,7 +42,7 @@ supervisor = Supervisor(
     on_change=lambda children: folder.write({"pid": 0, "children": children}),
 )
 supervisor.start()
-_, code = stay(supervisor, 30)
+_, code = wait_for_end(supervisor, 30)
 folder.unlock()
 sys.exit(code)
 """

@@ -25,13 +25,13 @@ class DataConfig(Section):
         "generated", "Format of the samples."
     )
     train: tuple[Path, ...] = setting(
-        (), "Files to train on, or folders for npy; * and ? stand for any names."
+        (), "Files to train on, or folders for npy; * and ? are wildcards."
     )
     validation: tuple[Path, ...] = setting((), "Files to evaluate on while training.")
-    test: tuple[Path, ...] = setting((), "Files that the result is measured on.")
+    test: tuple[Path, ...] = setting((), "Files on which the result is measured.")
     holdout: float = setting(
         0.0,
-        "Last share of each training file that is kept for validation and test, if they have no"
+        "Last fraction of each training file, held out for validation and test if they have no"
         " files.",
         minimum=0,
         maximum=0.9,
@@ -49,14 +49,14 @@ class DataConfig(Section):
         "small", "Shape of generated data: a few small tables, or Criteo's 13 + 26 features."
     )
     scale: float = setting(
-        1.0, "Factor of the cardinalities of shape criteo.", minimum=1e-6, maximum=1000
+        1.0, "Factor on the cardinalities of shape criteo.", minimum=1e-6, maximum=1000
     )
     alpha: float = setting(
         _CLICKS.alpha, "Exponent of generated ids' power law; 0 is uniform.", minimum=0, maximum=10
     )
     base_rate: float = setting(
         _CLICKS.base_rate,
-        "Share of generated samples with a click: a quarter in Kaggle's data, 0.03 in the"
+        "Fraction of generated samples with a click: a quarter in Kaggle's data, 0.03 in the"
         " terabyte's.",
         minimum=0.001,
         maximum=0.999,
@@ -67,11 +67,9 @@ class DataConfig(Section):
     columns: tuple[str, ...] = setting(
         (), "What each column of a text file holds: label, dense, category, hex or skip."
     )
-    separator: str = setting(
-        "tab", "What stands between the columns of a text file: tab, or a character."
-    )
+    separator: str = setting("tab", "Separator of the columns of a text file: tab, or a character.")
     header: bool = setting(False, "Whether the first line of a text file names its columns.")
-    click_from: float = setting(4.0, "Rating from which on MovieLens' users liked a movie.")
+    click_from: float = setting(4.0, "Lowest rating of MovieLens that counts as liked.")
     label_column: str = setting("label", "Column of a Parquet file with the label.")
     dense_columns: tuple[str, ...] = setting(
         tuple(f"I{i}" for i in range(1, 14)), "Columns of a Parquet file with numbers."
@@ -81,26 +79,29 @@ class DataConfig(Section):
     )
     ids: IdRule = setting("hash", "How values become ids.")
     vocabulary: Path | None = setting(
-        None, "File of the vocabulary; `gradmesh train` makes it if it is missing."
+        None, "File of the vocabulary; `gradmesh train` creates it if it is missing."
     )
     min_count: int = setting(10, "How often a value must occur to be in the vocabulary.", minimum=1)
-    dense: DenseRule = setting("log", "What is done to numbers: log(1 + x), or nothing.")
+    dense: DenseRule = setting("log", "Transformation of the numbers: log(1 + x), or none.")
     shuffle: bool = setting(True, "Whether training samples come in another order each epoch.")
     block_kib: int = setting(
         4096, "About how much of a file is read and shuffled at a time.", minimum=1
     )
     readers: int = setting(
-        0, "Processes of each trainer that read ahead; 0 reads in between.", minimum=0, maximum=64
+        0,
+        "Processes of each trainer that read ahead; 0 reads in the trainer.",
+        minimum=0,
+        maximum=64,
     )
     reader_timeout_s: float = setting(
-        120.0, "Seconds that one block may take.", minimum=0.1, maximum=86400
+        120.0, "Seconds that reading one block may take.", minimum=0.1, maximum=86400
     )
     max_bad_lines: int = setting(
-        100, "Lines that are no samples and are left out before a trainer gives up.", minimum=0
+        100, "Invalid lines that are skipped before a trainer gives up.", minimum=0
     )
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong between the fields."""
+        """Yield contradictions between the fields."""
         if self.format != "generated" and not self.train:
             yield Problem("train", f"must name files of format {self.format}")
         if self.format == "generated" and (self.train or self.validation or self.test):

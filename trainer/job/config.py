@@ -36,57 +36,59 @@ class JobConfig(Section):
 
     id: str | None = setting(
         None,
-        "Name of this job in the cluster, never used before: a trainer that joins after the job "
-        "has its result ends at once.",
+        "Name of this job, never reused in the cluster: a trainer that joins after the job has its "
+        "result ends at once.",
         check=job_id,
     )
     steps: int = setting(2000, "Optimizer steps to train.", minimum=1)
     epochs: float = setting(
-        0.0, "How often to go through the training files; 0 counts steps instead.", minimum=0
+        0.0, "Passes over the training files; 0 counts steps instead.", minimum=0
     )
-    batch_size: int = setting(512, "Samples of one trainer in one step.", minimum=1)
+    batch_size: int = setting(512, "Samples per trainer and step.", minimum=1)
     seed: int = setting(0, "Seed of data, tables and parameters.", minimum=0, maximum=2**31 - 1)
     optimizer: Literal["sgd", "adagrad", "adam"] = setting("adam", "Optimizer of the dense layers.")
     learning_rate: float | None = setting(
         None,
-        "Learning rate of the dense layers at first; one that suits the optimizer by default.",
+        "Initial learning rate of the dense layers; the default suits the optimizer.",
         minimum=0,
     )
     final_learning_rate: float | None = setting(
         None,
-        "Learning rate of the dense layers at the end; a fortieth of the first by default.",
+        "Final learning rate of the dense layers; a fortieth of the initial one by default.",
         minimum=0,
     )
     schedule: Shape = setting(
-        "linear", "How the dense layers' learning rate goes from first to end."
+        "linear", "Schedule of the dense layers' learning rate from initial to final."
     )
     warmup_steps: int = setting(
-        0, "Steps in which the dense layers' learning rate rises to the first.", minimum=0
+        0, "Steps in which the dense layers' learning rate rises to the initial one.", minimum=0
     )
     clip_norm: float = setting(
-        0.0, "Largest norm of the dense layers' gradients, averaged; 0 for any.", minimum=0
+        0.0, "Largest norm of the dense layers' averaged gradients; 0 for no limit.", minimum=0
     )
     table_optimizer: TableOptimizer = setting("adagrad", "Optimizer of the tables' rows.")
     table_learning_rate: float | None = setting(
         None,
-        "Learning rate of the tables' rows at first; one that suits the optimizer by default.",
+        "Initial learning rate of the tables' rows; the default suits the optimizer.",
         minimum=0,
     )
     table_final_learning_rate: float = setting(
-        0.0, "Learning rate of the tables' rows at the end.", minimum=0
+        0.0, "Final learning rate of the tables' rows.", minimum=0
     )
     table_schedule: Shape = setting(
-        "constant", "How the tables' learning rate goes from first to end."
+        "constant", "Schedule of the tables' learning rate from initial to final."
     )
     staleness: int = setting(
         0,
-        "Steps that a trainer's rows may be ahead of the slowest one's, each applying its own"
-        " gradients in full; 0 is synchronous, and exact.",
+        "Steps that a trainer's rows may be ahead of the slowest trainer's, each applying its own"
+        " gradients in full; 0 is synchronous and exact.",
         minimum=0,
         maximum=1000,
     )
-    wire_rows: WirePrecision = setting("float32", "Type of rows on their way to the trainers.")
-    wire_grads: WirePrecision = setting("float32", "Type of gradients on their way to the servers.")
+    wire_rows: WirePrecision = setting("float32", "Precision of the rows sent to the trainers.")
+    wire_grads: WirePrecision = setting(
+        "float32", "Precision of the gradients sent to the servers."
+    )
     ddp: Literal["whole", "dense", "none"] = setting(
         "whole",
         "What DDP wraps: the whole model, each of its dense parts, or nothing, so that each trainer"
@@ -94,45 +96,49 @@ class JobConfig(Section):
     )
     eval_every: int = setting(0, "Steps between two evaluations on the validation data.", minimum=0)
     eval_batches: int = setting(
-        200, "Held-out batches that results are measured on; 0 for all files.", minimum=0
+        200, "Held-out batches on which results are measured; 0 for all files.", minimum=0
     )
     eval_auc: Literal["exact", "streaming"] = setting(
-        "exact", "How AUC is computed; streaming needs little memory, and errs by 1e-5."
+        "exact", "How AUC is computed; streaming needs little memory, with an error of 1e-5."
     )
     patience: int = setting(
-        0, "Evaluations in a row without a better log loss that end training; 0: never.", minimum=0
+        0,
+        "Evaluations in a row without a better log loss after which training ends; 0: never.",
+        minimum=0,
     )
     log_every: int = setting(20, "Steps between two reports of progress.", minimum=1)
     prefetch_depth: int = setting(
         0,
-        "Batches whose rows are fetched ahead of their step; the result is the same.",
+        "Batches whose rows are prefetched; the result is the same.",
         minimum=0,
         maximum=16,
     )
     output: Path | None = setting(
         None, "Folder for metrics, report and model, written by rank 0; none writes nothing."
     )
-    tensorboard: bool = setting(False, "Whether the folder gets TensorBoard's event files, too.")
-    save_model: bool = setting(True, "Whether the folder gets the trained model.")
+    tensorboard: bool = setting(
+        False, "Whether to write TensorBoard event files to the output folder."
+    )
+    save_model: bool = setting(True, "Whether to write the trained model to the output folder.")
     collective_timeout_s: float = setting(
         30.0, "Seconds to wait for the other trainers in a step.", minimum=0.1, maximum=86400
     )
     max_restarts: int = setting(
-        50, "How often the trainers may join again after a process was lost.", minimum=0
+        50, "How often the trainers may rejoin after the loss of a process.", minimum=0
     )
 
     checkpoint_path: str | None = setting(
-        None, "Folder or fsspec URL for checkpoints of the whole run; none writes none."
+        None, "Folder or fsspec URL for checkpoints of the whole run; none disables them."
     )
     checkpoint_every_steps: int = setting(
-        0, "Steps between two checkpoints; 0 counts no steps.", minimum=0
+        0, "Steps between two checkpoints; 0 for no such interval.", minimum=0
     )
     checkpoint_every_s: float = setting(
-        0.0, "Seconds between two checkpoints; 0 ignores the clock.", minimum=0
+        0.0, "Seconds between two checkpoints; 0 for no such interval.", minimum=0
     )
-    checkpoint_keep: int = setting(3, "Newest checkpoints that are kept.", minimum=1)
+    checkpoint_keep: int = setting(3, "Number of newest checkpoints to keep.", minimum=1)
     checkpoint_keep_s: float = setting(
-        0.0, "Seconds for which checkpoints are kept beyond the newest.", minimum=0
+        0.0, "Seconds for which further checkpoints are kept.", minimum=0
     )
     checkpoint_chain: int = setting(8, "Delta checkpoints between two full ones.", minimum=0)
     checkpoint_timeout_s: float = setting(
@@ -140,12 +146,12 @@ class JobConfig(Section):
     )
     resume: str = setting(
         "never",
-        "Where a job begins whose trainers hold no state: at its first step (never), "
-        "at the newest checkpoint in checkpoint_path (auto), or at the one in this folder or URL.",
+        "Start of a job whose trainers hold no state: its first step (never), the newest "
+        "checkpoint in checkpoint_path (auto), or the checkpoint in this folder or URL.",
     )
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong between the fields."""
+        """Yield contradictions between the fields."""
         first, last = self.learning_rate, self.final_learning_rate
         rises = first is not None and last is not None and last > first
         if rises and self.schedule != "constant":

@@ -36,20 +36,20 @@ class ModelConfig(Section):
         " imports.",
         check=_model_name,
     )
-    dim: int = setting(16, "Elements of an id's vector.", minimum=1, maximum=4096)
+    dim: int = setting(16, "Elements of an embedding row.", minimum=1, maximum=4096)
     row_bound: float = setting(0.05, "Initial rows are uniform between plus and minus this.")
     bottom: tuple[int, ...] = setting(
         (32,), "Widths of dlrm's hidden layers for dense features.", minimum=1
     )
     top: tuple[int, ...] = setting(
-        (64, 32), "Widths of the hidden layers after the features meet.", minimum=1
+        (64, 32), "Widths of the hidden layers after the features' interaction.", minimum=1
     )
-    cross_layers: int = setting(2, "How often dcnv2 multiplies features.", minimum=1, maximum=32)
+    cross_layers: int = setting(2, "Number of dcnv2's cross layers.", minimum=1, maximum=32)
     item_features: tuple[int, ...] = setting(
-        (), "Which categorical features two-tower gives to the item; the last if empty.", minimum=0
+        (), "Categorical features of the item in two-tower; the last one if empty.", minimum=0
     )
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong between the fields."""
+        """Yield contradictions between the fields."""
         if self.row_bound <= 0:
             yield Problem("row_bound", "must be positive")

@@ -1,1 +1,1 @@
-"""Clusters as containers of one engine; `gradmesh up --on docker`."""
+"""Clusters as containers on one engine: `gradmesh up --on docker`."""

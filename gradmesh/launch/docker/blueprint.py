@@ -1,4 +1,4 @@
-"""What each container of a cluster is made with: its variables, volumes and policy."""
+"""The arguments of each container of a cluster: variables, volumes, restart policy."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +14,9 @@ COORDINATOR_PORT = 7070
 _STATE = "/var/lib/gradmesh/state"
 _JOB = "/etc/gradmesh/job"
 _PORTS = {"parameter-server": 7071, "trainer": 7072, "worker": 7073}
-# As often as a local cluster would; the slate is wiped when a container has lived for ten seconds.
+# As in a local cluster; the engine resets the count when a container has lived for ten seconds.
 _MOST_RESTARTS = 8
-# Of this machine, or the launcher's to say.
+# Settings of this machine, or set by the launcher.
 _NOT_SENT = ("process.lifeline", "metrics.listen", "log.format")
 _SECRETS = "/etc/gradmesh/security"
 
@@ -26,8 +26,8 @@ class Blueprint:
     """Makes the arguments of containers.
 
     Args:
-        engine: Where they will run.
-        image: What they run.
+        engine: The engine that runs them.
+        image: Image of the containers.
         request: Size and settings of the cluster.
     """
 
@@ -50,9 +50,9 @@ class Blueprint:
         """Return the arguments of a container.
 
         Args:
-            role: Of the process.
-            process: Its name, by which the others reach it.
-            port: Where this machine reaches it; 0 for nowhere.
+            role: Role of the process.
+            process: Name of the process, which is its host name, too.
+            port: Published port on this machine; 0 for none.
         """
         name, client = self._engine.name, self._engine.client
         aliases = client.api.create_endpoint_config(aliases=[process])
@@ -92,7 +92,7 @@ class Blueprint:
                 f"{section}.listen": f"0.0.0.0:{port}",
                 f"{section}.advertise": f"{process}:{port}",
                 f"{section}.coordinator": f"coordinator:{COORDINATOR_PORT}",
-                # The engine starts a container again only when its process is gone.
+                # The engine restarts a container only when its process has ended.
                 f"{section}.replace": True,
             }
         if role == "parameter-server":
@@ -103,7 +103,7 @@ class Blueprint:
         return {**sent, **self._threads(role), **self._config()}
 
     def _threads(self, role: str) -> Mapping[str, str]:
-        # BLAS threads that outnumber the cores spend their time waiting for each other.
+        # More BLAS threads than cores wait for each other.
         if role != "trainer":
             return {}
         share = int(self._engine.client.info()["NCPU"]) // max(1, self._request.trainers)

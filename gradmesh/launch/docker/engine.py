@@ -30,7 +30,7 @@ class DockerUnreachable(ConnectionError, GradmeshError):
     """No engine answers.
 
     Args:
-        why: What the client says.
+        why: The client's message.
     """
 
     exit_code: ClassVar[int] = 3
@@ -47,8 +47,8 @@ class DockerRejected(RuntimeError, GradmeshError):
     """The engine refused a request.
 
     Args:
-        action: What was to be done.
-        why: What the engine says.
+        action: The requested action.
+        why: The engine's message.
     """
 
     exit_code: ClassVar[int] = 4
@@ -59,7 +59,7 @@ class DockerRejected(RuntimeError, GradmeshError):
 
 @final
 class ImageMissing(LookupError, GradmeshError):
-    """The engine has no such image.
+    """The engine lacks the image.
 
     Args:
         image: Its name.
@@ -106,16 +106,16 @@ class Engine:
         self.name = name
         try:
             self.client: Client = docker.from_env()
-            # A launcher has no end of its own; its connections go with it.
+            # A launcher is never closed; its connections end with the process.
             weakref.finalize(self, self.client.close)
             self.client.ping()
         except docker.errors.DockerException as error:
             raise DockerUnreachable(str(error)) from error
 
     def containers(self) -> list[Container]:
-        """Return all of them, also those that have ended, by role and name."""
+        """Return all containers, ended ones included, by role and name."""
         with refusals("list containers"):
-            # One that is removed meanwhile is not an error.
+            # A container removed meanwhile is not an error.
             found = self.client.containers.list(
                 all=True, filters={"label": f"{CLUSTER}={self.name}"}, ignore_removed=True
             )
@@ -124,18 +124,18 @@ class Engine:
         )
 
     def labels(self, role: str, process: str) -> dict[str, str]:
-        """Return what a container is found by."""
+        """Return the labels that identify a container."""
         return {CLUSTER: self.name, ROLE: role, PROCESS: process}
 
     def make_network(self) -> None:
-        """Make the network on which processes reach each other by their names."""
+        """Create the network on which processes reach each other by name."""
         with refusals("make a network"):
             self.client.networks.create(
                 self.name, driver="bridge", labels={CLUSTER: self.name}, check_duplicate=True
             )
 
     def make_volume(self, process: str) -> str:
-        """Make the volume of a process, which outlives its container; return its name."""
+        """Create the volume of a process, which outlives its container; return its name."""
         name = self.volume_name(process)
         with refusals("make a volume"):
             self.client.volumes.create(name, labels={CLUSTER: self.name})
@@ -146,14 +146,14 @@ class Engine:
         return f"{self.name}-{process}"
 
     def remove_volume(self, process: str) -> None:
-        """Remove the volume of a process that is gone, if it had one."""
+        """Remove the volume of a removed process, if it had one."""
         with refusals("remove a volume"):
             for volume in self.client.volumes.list(filters={"name": self.volume_name(process)}):
                 if volume.name == self.volume_name(process):
                     volume.remove(force=True)
 
     def remove_rest(self) -> None:
-        """Remove what containers have left: volumes and the network."""
+        """Remove the volumes and the network."""
         label = {"label": f"{CLUSTER}={self.name}"}
         with refusals("remove volumes and network"):
             for volume in self.client.volumes.list(filters=label):
@@ -182,8 +182,8 @@ class ContainerLogs:
     """Reads the logs of a cluster's containers.
 
     Args:
-        engine: With the cluster.
-        names: Processes to read; all by default, those that are started later included.
+        engine: The engine of the cluster.
+        names: Processes to read; all by default, including those started later.
     """
 
     def __init__(self, engine: Engine, names: Sequence[str] = ()) -> None:
@@ -191,7 +191,7 @@ class ContainerLogs:
         self._names = names
 
     def written(self, tail: int | None) -> list[tuple[str, str]]:
-        """Return process and line of what is there, sorted by the time of writing."""
+        """Return process and line of all log lines so far, sorted by the time of writing."""
         found = []
         for container in self._containers():
             name = container.labels[PROCESS]
@@ -202,7 +202,7 @@ class ContainerLogs:
         return [(name, text) for _, name, text in sorted(found, key=lambda entry: entry[0])]
 
     def follow(self, tail: int | None) -> Iterator[tuple[str, str]]:
-        """Yield process and line as they come, until the cluster's containers are gone."""
+        """Yield process and line as they arrive, until the cluster's containers are removed."""
 
         def find() -> tuple[list[LogSource], bool]:
             containers = self._containers()
@@ -224,7 +224,7 @@ def _follow(container: Container, tail: int | None) -> Iterator[str]:
     last, begin = "", "all" if tail is None else tail
     try:
         while True:
-            # The stream ends with the process; a container that is started again goes on.
+            # The stream ends with the process; a restarted container continues the log.
             stream = container.logs(stream=True, follow=True, timestamps=True, tail=begin)
             for raw in complete_lines(stream):
                 stamp, _, text = raw.partition(" ")
@@ -235,5 +235,5 @@ def _follow(container: Container, tail: int | None) -> Iterator[str]:
             time.sleep(_POLL_S)
             container.reload()
     except (docker.errors.APIError, OSError):
-        # The container is gone, and its log with it.
+        # The container was removed, and its log with it.
         return

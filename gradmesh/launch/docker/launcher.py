@@ -1,4 +1,4 @@
-"""The launcher of containers: a cluster is what carries its name as a label in one engine."""
+"""The launcher of containers: a label on one engine's objects names their cluster."""
 
 import socket
 import time
@@ -19,7 +19,7 @@ from gradmesh.launch.docker.engine import (
 )
 from gradmesh.launch.docker.sizing import change_servers, change_trainers
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
-from gradmesh.launch.foreground import stay_elsewhere
+from gradmesh.launch.foreground import follow_remote
 from gradmesh.launch.launcher import (
     ClusterRequest,
     ClusterView,
@@ -43,8 +43,8 @@ class DockerLauncher(Launcher):
     """Runs a cluster as containers of one engine.
 
     Args:
-        name: Of the cluster.
-        image: What containers run; that of this version by default.
+        name: Name of the cluster.
+        image: Image of the containers; that of this version by default.
         ready_s: Seconds that the coordinator may take to serve.
     """
 
@@ -54,7 +54,7 @@ class DockerLauncher(Launcher):
         self._ready_s = ready_s
 
     def up(self, request: ClusterRequest) -> str:
-        """Make and start all containers, the coordinator first."""
+        """Create and start all containers, the coordinator first."""
         if self._engine.containers():
             raise ClusterExists(self._place(), self._options())
         self._check_image()
@@ -76,7 +76,7 @@ class DockerLauncher(Launcher):
     ) -> int:
         """Start the containers, show their logs, and remove them at the end."""
         self.up(request)
-        return stay_elsewhere(
+        return follow_remote(
             self,
             on_line,
             drain_s,
@@ -97,7 +97,7 @@ class DockerLauncher(Launcher):
     def logs(
         self, names: Sequence[str] = (), *, follow: bool = False, tail: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Read what the engine keeps of each container."""
+        """Read the engine's log of each container."""
         self._found()
         reader = ContainerLogs(self._engine, names)
         return reader.follow(tail) if follow else iter(reader.written(tail))
@@ -141,7 +141,7 @@ class DockerLauncher(Launcher):
             self._engine.client.containers.create(**arguments).start()
 
     def _wait_until_ready(self, process: str) -> None:
-        """Wait until a process does its work, asking within its container."""
+        """Wait until a process is ready, by the health check in its container."""
         deadline = time.monotonic() + self._ready_s
         while True:
             (container,) = (c for c in self._engine.containers() if c.labels[PROCESS] == process)
@@ -153,7 +153,7 @@ class DockerLauncher(Launcher):
                     if container.exec_run(_ASK).exit_code == 0:
                         return
                 except docker.errors.APIError:
-                    # It has ended since it was listed.
+                    # It ended after it was listed.
                     continue
             ended = state["Status"] in ("exited", "restarting")
             refused = ended and state["ExitCode"] == _BAD_CONFIG
@@ -199,7 +199,7 @@ def stop(container: Container, timeout_s: float) -> bool:
 
 
 def _free_port(listen: str) -> int:
-    """Return the port that was asked for, or a free one: the engine's choice would not last."""
+    """Return the requested port, or a free one: the engine's choice would change on restart."""
     port = split(listen)[1]
     if port:
         return port

@@ -1,4 +1,4 @@
-"""Change the number of processes of a role, in containers made like those there are."""
+"""Change the number of processes of a role; new containers are copies of existing ones."""
 
 import copy
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ _STOP_S = 30
 
 
 def change_trainers(engine: Engine, containers: Sequence[Container], count: int) -> None:
-    """Change the number of trainers; those with the lowest numbers stay.
+    """Change the number of trainers; those with the lowest numbers remain.
 
-    The coordinator reads the number from its variables, so its container is replaced; its state
-    is in its volume, and the others find it where it was.
+    The coordinator reads the number from its variables, so its container is replaced; its volume
+    has its state, and its address does not change.
     """
     with refusals("change the number of trainers"):
         _shrink(engine, containers, "trainer", count)
@@ -23,7 +23,7 @@ def change_trainers(engine: Engine, containers: Sequence[Container], count: int)
 
 
 def change_servers(engine: Engine, containers: Sequence[Container], count: int) -> None:
-    """Change the number of parameter servers; the coordinator moves the buckets they hold."""
+    """Change the number of parameter servers; the coordinator migrates their buckets."""
     with refusals("change the number of parameter servers"):
         _shrink(engine, containers, "parameter-server", count)
         _grow(engine, containers, "parameter-server", count)
@@ -56,7 +56,7 @@ def _renew(engine: Engine, coordinator: Container, variable: str) -> None:
 
 
 def _start_like(engine: Engine, model: Container, process: str) -> None:
-    """Start a process of the same role as another: equal but for its name and its volume."""
+    """Start a copy of another process of the role, with its own name and volume."""
     made, host = copy.deepcopy((model.attrs["Config"], model.attrs["HostConfig"]))
     former, role = model.labels[PROCESS], model.labels[ROLE]
     prefix = f"GRADMESH_{role.replace('-', '_').upper()}_"

@@ -1,1 +1,1 @@
-"""Clusters on Kubernetes: the manifests of deploy/base, sent and watched through its API."""
+"""Clusters on Kubernetes: the manifests of deploy/base, created and watched through its API."""

@@ -1,6 +1,6 @@
-"""The few calls of the Kubernetes API that a launcher makes; objects are plain dicts.
+"""A small client of the Kubernetes API for the launcher; objects are plain dicts.
 
-Every call has a deadline, and every failure is one of our own errors.
+Every call has a deadline, and every failure raises one of our own errors.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from gradmesh.launch.logs import complete_lines
 Object: TypeAlias = dict[str, Any]
 
 _CALL_S = (5.0, 30.0)
-# A pod may be silent for long.
+# A pod may log nothing for a long time.
 _FOLLOW_S = 86400.0
-# kind: (which API serves it, what its methods call it)
+# kind: (its API, its name in the methods of that API)
 _KINDS = {
     "ConfigMap": ("CoreV1Api", "config_map"),
     "Service": ("CoreV1Api", "service"),
@@ -45,13 +45,13 @@ _NOT_FOUND, _FORBIDDEN = 404, (401, 403)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesOptions:
-    """Which cluster, and where in it.
+    """Selects the Kubernetes cluster, the namespace and the image.
 
     Attributes:
-        namespace: Where all objects are.
-        context: Of the kubeconfig; its current one by default.
+        namespace: Namespace of all objects.
+        context: Context of the kubeconfig; its current one by default.
         kubeconfig: The file; kubectl's own by default, or the pod's account within a cluster.
-        image: What pods run; that of this version by default.
+        image: Image of the pods; that of this version by default.
     """
 
     namespace: str = "gradmesh"
@@ -65,7 +65,7 @@ class Api:
     """A namespace of a cluster.
 
     Args:
-        options: Which.
+        options: The cluster and namespace.
 
     Raises:
         KubernetesMissing: The client is not installed.
@@ -82,7 +82,7 @@ class Api:
         """Create an object.
 
         Raises:
-            KubernetesRejected: Status 409 if there is one of its name already.
+            KubernetesRejected: Status 409 if one of its name exists already.
         """
         kind, name = made["kind"], made["metadata"]["name"]
         return self._call(f"create {kind} {name}", kind, "create", self.namespace, body=made)
@@ -98,7 +98,7 @@ class Api:
         return self._call(f"change {kind} {name}", kind, "patch", name, self.namespace, body=change)
 
     def delete(self, kind: str, name: str, *, now: bool = False) -> None:
-        """Delete an object and what it owns; one that is gone already is not an error."""
+        """Delete an object and its dependents; a missing object is not an error."""
         extra = {"grace_period_seconds": 0} if now else {}
         try:
             self._call(
@@ -135,7 +135,7 @@ class Api:
         yield from complete_lines(_chunks(response))
 
     def forward(self, pod: str, port: int) -> tuple[socket.socket, Callable[[], object]]:
-        """Return a connection to a port of a pod, and what frees it once its socket is closed.
+        """Return a connection to a port of a pod, and a function that frees it after its close.
 
         Raises:
             KubernetesUnreachable: There is none.
@@ -143,7 +143,7 @@ class Api:
         from kubernetes import client
         from kubernetes.stream import portforward
 
-        # It changes its client while it connects, so each has its own.
+        # Connecting modifies the client, so each connection has its own.
         core = client.CoreV1Api(client.ApiClient(self._configuration))
         before = set(threading.enumerate())
         try:
@@ -157,7 +157,7 @@ class Api:
             raise KubernetesUnreachable(
                 f"cannot forward port {port} of pod {pod}: {error.reason or error.status}"
             ) from None
-        # The socket itself: its wrapper lacks methods.
+        # The raw socket: its wrapper lacks methods.
         connection: socket.socket = made.socket(port)._socket
         # The client's thread that carries the bytes; it has no other name, and when the pod ends
         # the connection it leaves its own end open.
@@ -255,6 +255,6 @@ def _is_in_cluster(options: KubernetesOptions) -> bool:
 def _chunks(response: Any) -> Iterator[bytes]:
     from urllib3.exceptions import HTTPError
 
-    # How a stream ends says nothing that the pod's status does not.
+    # The end of a stream adds nothing to the pod's status.
     with contextlib.closing(response), contextlib.suppress(HTTPError, OSError):
         yield from response.stream(4096, decode_content=False)

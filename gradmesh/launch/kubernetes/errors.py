@@ -1,4 +1,4 @@
-"""What can go wrong between this machine and a Kubernetes cluster. None of it crosses our wire."""
+"""Errors between this machine and a Kubernetes cluster; none is sent over our wire."""
 
 from typing import ClassVar, final
 
@@ -20,10 +20,10 @@ class KubernetesMissing(ImportError, GradmeshError):
 
 @final
 class KubernetesUnreachable(ConnectionError, GradmeshError):
-    """No API server is configured, or the one that is does not answer.
+    """No API server is configured, or it does not answer.
 
     Args:
-        why: What was tried and what came of it.
+        why: The failed action and its result.
     """
 
     exit_code: ClassVar[int] = 3
@@ -36,11 +36,11 @@ class KubernetesUnreachable(ConnectionError, GradmeshError):
 
 @final
 class KubernetesForbidden(PermissionError, GradmeshError):
-    """The user may not do this.
+    """The user is not authorised for an action.
 
     Args:
-        action: What was to be done.
-        message: What the API server says.
+        action: The requested action.
+        message: The API server's message.
     """
 
     exit_code: ClassVar[int] = 2
@@ -57,9 +57,9 @@ class KubernetesRejected(RuntimeError, GradmeshError):
     """The API server refused a request.
 
     Args:
-        action: What was to be done.
+        action: The requested action.
         status: HTTP status of the answer.
-        message: What the API server says.
+        message: The API server's message.
     """
 
     exit_code: ClassVar[int] = 4
@@ -88,11 +88,11 @@ class NamespaceMissing(LookupError, GradmeshError):
 
 @final
 class FilesTooBig(ValueError, GradmeshError):
-    """What the pods need does not fit into a ConfigMap.
+    """The files for the pods do not fit into a ConfigMap.
 
     Args:
         size: Bytes of all files.
-        most: Bytes that a ConfigMap may have.
+        most: Capacity of a ConfigMap in bytes.
         biggest: The biggest file, and its size.
     """
 
@@ -112,7 +112,7 @@ class NotOnKubernetes(ValueError, GradmeshError):
     """A request that this launcher does not support.
 
     Args:
-        what: What was asked for, and what to do instead.
+        what: The request, and the alternative.
     """
 
     exit_code: ClassVar[int] = 2

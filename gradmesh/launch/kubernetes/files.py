@@ -1,7 +1,7 @@
-"""What pods need of this machine: the job's file, the user's modules, small data.
+"""The files of this machine that pods need: the job's file, the user's modules, small data.
 
-They travel in a ConfigMap, so no image has to be built for them. Its keys have no folders; the
-volume that shows them to a pod puts each where it belongs.
+A ConfigMap carries them, so no image has to be built for them. Its keys have no folders; the
+pod's volume maps each key to a path.
 """
 
 import base64
@@ -16,7 +16,7 @@ from typing import Any, final
 from gradmesh.launch.kubernetes.errors import FilesTooBig
 
 MAX_BYTES = 1 << 20
-"""What Kubernetes allows a ConfigMap to hold."""
+"""The limit of Kubernetes for a ConfigMap."""
 _RESERVED_BYTES = 16 << 10
 """Reserved for keys, labels and other metadata."""
 
@@ -24,12 +24,12 @@ _RESERVED_BYTES = 16 << 10
 @final
 @dataclass(slots=True)
 class Files:
-    """Files on their way to pods.
+    """Files to send to pods.
 
     Attributes:
         job: Name of the job's file.
-        beside: Files beside it, and below, by relative path: those it names, if they are here.
-        code: Files of modules by path as Python looks for them.
+        beside: Existing files that the job's file names, by path relative to it.
+        code: Files of modules by path relative to the import root.
     """
 
     job: str = ""
@@ -37,7 +37,7 @@ class Files:
     code: dict[str, bytes] = field(default_factory=dict)
 
     def data(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return text and other content by key, as a ConfigMap has them."""
+        """Return text and binary content by key, as a ConfigMap stores them."""
         texts, others = {}, {}
         for kind, files in (("job", self.beside), ("code", self.code)):
             for path, content in files.items():
@@ -48,22 +48,22 @@ class Files:
         return texts, others
 
     def job_items(self) -> list[dict[str, str]]:
-        """Return which key is which file beside the job."""
+        """Return the files beside the job by key."""
         return [{"key": _key("job", path), "path": path} for path in sorted(self.beside)]
 
     def code_items(self) -> list[dict[str, str]]:
-        """Return which key is which file of the modules."""
+        """Return the files of the modules by key."""
         return [{"key": _key("code", path), "path": path} for path in sorted(self.code)]
 
     def tables(self) -> dict[str, Any]:
-        """Return what the job's file says."""
+        """Return the parsed content of the job's file."""
         return tomllib.loads(self.beside[self.job].decode("utf-8"))
 
     def check(self) -> None:
         """Raise if the files do not fit into a ConfigMap.
 
         Raises:
-            FilesTooBig: It does not.
+            FilesTooBig: They do not fit.
         """
         sizes = {path: len(c) for files in (self.beside, self.code) for path, c in files.items()}
         total = sum(sizes.values())
@@ -74,11 +74,11 @@ class Files:
 
 
 def files_of(job: Path, modules: Iterable[str]) -> Files:
-    """Collect what a job needs.
+    """Collect the files of a job.
 
     Args:
-        job: Its TOML file. Files it names by relative paths come along if they are here; absolute
-            paths are taken to be those of a volume in the pods.
+        job: Its TOML file. Existing files that it names by relative paths are included; absolute
+            paths are assumed to be those of a volume in the pods.
         modules: Modules that trainers import; those of installed packages are in the image.
 
     Raises:
@@ -142,5 +142,5 @@ def _module_files(module: str, folder: Path) -> dict[str, bytes]:
 
 
 def _key(kind: str, path: str) -> str:
-    """Return a key that a ConfigMap takes: letters, digits, - _ and dots."""
+    """Return a valid key of a ConfigMap: letters, digits, - _ and dots."""
     return f"{kind}." + re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"_{ord(found[0]):x}_", path)

@@ -1,6 +1,6 @@
-"""A port of this machine that leads to the coordinator's pod, through the API server.
+"""Forward a port of this machine to the coordinator's pod, through the API server.
 
-The pod is looked up for each connection, so that one that was replaced is found again.
+Each connection looks the pod up, so that it reaches a replaced pod, too.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ class Forward:
 
     Args:
         api: The cluster.
-        pod: Names the pod; asked for each connection, None if there is none.
-        port: Of the pod.
+        pod: Returns the pod's name, or None if none exists; called for each connection.
+        port: Port of the pod.
 
     Attributes:
-        address: Where this machine reaches it.
+        address: The forwarded address on this machine.
     """
 
     def __init__(self, api: Api, pod: Callable[[], str | None], port: int) -> None:
@@ -41,7 +41,7 @@ class Forward:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more connections; may be called twice."""
+        """Accept no more connections; may be called twice."""
         # Closing alone would leave the thread in accept.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -66,7 +66,7 @@ class Forward:
                     return
                 far, free = self._api.forward(pod, self._port)
             except (RuntimeError, OSError) as error:
-                # The client sees that the connection ended, and retries.
+                # The client detects the closed connection, and retries.
                 _log.debug("cannot forward", extra={"error": str(error)})
                 return
             with contextlib.ExitStack() as undo:
@@ -81,7 +81,7 @@ class Forward:
 
 
 def _send(near: socket.socket, far: socket.socket) -> None:
-    """Carry what comes from near until it ends, and say so."""
+    """Copy bytes from near to far until near ends, then shut far down for writing."""
     with contextlib.suppress(OSError):
         while data := near.recv(_CHUNK):
             far.sendall(data)
@@ -90,9 +90,9 @@ def _send(near: socket.socket, far: socket.socket) -> None:
 
 
 def _receive(far: socket.socket, near: socket.socket) -> None:
-    """Carry what comes from far until it ends.
+    """Copy bytes from far to near until far ends.
 
-    To the end also after the near side has closed: the client's thread behind it would fail.
+    Read to the end even after near has closed: otherwise the client's thread behind far fails.
     """
     is_wanted = True
     with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ _guard = threading.Lock()  # guards _open
 
 
 def forwarded(api: Api, cluster: str, pod: Callable[[], str | None], port: int) -> str:
-    """Return where this process reaches a cluster's coordinator: one port as long as it lives.
+    """Return the forwarded address of a cluster's coordinator: one port for this process's life.
 
     Raises:
         KubernetesUnreachable: No port of this machine is free.
@@ -127,7 +127,7 @@ def forwarded(api: Api, cluster: str, pod: Callable[[], str | None], port: int) 
         return _open[key].address
 
 
-def forget(api: Api, cluster: str) -> None:
+def close_forward(api: Api, cluster: str) -> None:
     """Close the port of a cluster that has ended."""
     with _guard:
         made = _open.pop((api.server, api.namespace, cluster), None)

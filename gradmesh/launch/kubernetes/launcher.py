@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, final
 
 from gradmesh.launch.errors import CannotScale, ClusterExists, ClusterFailed, NoCluster
-from gradmesh.launch.foreground import stay_elsewhere
+from gradmesh.launch.foreground import follow_remote
 from gradmesh.launch.kubernetes.api import Api, KubernetesOptions
 from gradmesh.launch.kubernetes.errors import (
     KubernetesRejected,
@@ -14,7 +14,7 @@ from gradmesh.launch.kubernetes.errors import (
     NotOnKubernetes,
 )
 from gradmesh.launch.kubernetes.files import Files, files_of
-from gradmesh.launch.kubernetes.forward import forget, forwarded
+from gradmesh.launch.kubernetes.forward import close_forward, forwarded
 from gradmesh.launch.kubernetes.manifests import IMAGE, Manifests
 from gradmesh.launch.kubernetes.pods import PodLogs, Pods, selector
 from gradmesh.launch.launcher import ClusterRequest, ClusterView, Launcher, Role
@@ -25,7 +25,7 @@ _POLL_S = 0.5
 _PORT = 7070
 _TAIL = 20
 _CONFLICT, _NOT_FOUND = 409, 404
-# In the order of their end; what pods refer to goes last.
+# In the order of removal; objects that pods refer to come last.
 _KINDS = (
     "Job",
     "StatefulSet",
@@ -43,8 +43,8 @@ class KubernetesLauncher(Launcher):
     """Runs a cluster in a namespace of Kubernetes.
 
     Args:
-        name: Of the cluster; several of different names may share a namespace.
-        options: Which Kubernetes, and where in it.
+        name: Name of the cluster; several may share a namespace.
+        options: Kubernetes cluster and namespace.
         ready_s: Seconds that a coordinator may take to serve, the pull of its image included.
     """
 
@@ -56,7 +56,7 @@ class KubernetesLauncher(Launcher):
         self._options = options
         self._api = Api(options)
         self._ready_s = ready_s
-        # Whether this launcher created something, which it then has to remove.
+        # Whether this launcher has created objects, which it then has to remove.
         self.created = False
 
     def up(self, request: ClusterRequest) -> str:
@@ -76,12 +76,12 @@ class KubernetesLauncher(Launcher):
 
         Args:
             request: Its size and settings.
-            files: What pods see of this machine.
-            is_stopping: True ends the wait for the coordinator.
+            files: Files of this machine for the pods.
+            is_stopping: Returns True to end the wait for the coordinator.
 
         Raises:
-            ClusterExists: There is one of this name.
-            ClusterFailed: It did not come up; nothing of it is left.
+            ClusterExists: One of this name exists.
+            ClusterFailed: It did not come up; it was removed.
         """
         if request.workers:
             raise NotOnKubernetes(
@@ -101,7 +101,7 @@ class KubernetesLauncher(Launcher):
             self._wait_for_coordinator(is_stopping)
         except KubernetesRejected as error:
             if error.status == _CONFLICT:
-                # It belongs to another cluster, or to one that is ending: not ours to remove.
+                # It belongs to another cluster, or to one that is ending: do not remove it.
                 for made in reversed(created):
                     self._api.delete(made["kind"], made["metadata"]["name"])
                 self.created = False
@@ -121,7 +121,7 @@ class KubernetesLauncher(Launcher):
         """Create the cluster, show its logs, and remove it at the end."""
         files = None if request.config is None else files_of(request.config, ())
         self.create(request, files)
-        return stay_elsewhere(
+        return follow_remote(
             self,
             on_line,
             drain_s,
@@ -144,7 +144,7 @@ class KubernetesLauncher(Launcher):
     def logs(
         self, names: Sequence[str] = (), *, follow: bool = False, tail: int | None = None
     ) -> Iterator[tuple[str, str]]:
-        """Read the logs of the pods; those of former ones as long as Kubernetes keeps them."""
+        """Read the logs of the pods, of former ones while Kubernetes keeps them."""
         self.pods()
         logs = PodLogs(self._api, self.name, names)
         return logs.follow(tail) if follow else logs.written(tail)
@@ -152,7 +152,7 @@ class KubernetesLauncher(Launcher):
     def scale(self, role: Role, count: int) -> None:
         """Change the number of trainers or parameter servers.
 
-        Rows move to more servers, or from those that go, by `gradmesh scale parameter-servers`.
+        `gradmesh scale parameter-servers` migrates the rows.
         """
         pods = self.pods()
         if role == "parameter-server":
@@ -168,7 +168,7 @@ class KubernetesLauncher(Launcher):
         name = "GRADMESH_COORDINATOR_TRAINERS"
         change = {"name": "coordinator", "env": [{"name": name, "value": str(count)}]}
         coordinator = pods.sets["coordinator"]["metadata"]["name"]
-        # The coordinator first: one that expects fewer would refuse the new trainers.
+        # The coordinator first: with the old number it would refuse the new trainers.
         self._api.patch(
             "StatefulSet",
             coordinator,
@@ -179,7 +179,7 @@ class KubernetesLauncher(Launcher):
             self._api.patch("Job", job["metadata"]["name"], size)
 
     def down(self, timeout_s: float) -> bool:
-        """Delete trainers, then servers, then the coordinator, then all the rest, and volumes."""
+        """Delete trainers, servers, the coordinator, all other objects, and volumes, in order."""
         self.pods()
         return self.remove(timeout_s)
 
@@ -242,11 +242,11 @@ class KubernetesLauncher(Launcher):
             for one in self._api.find(kind, labels):
                 # What the user deploys into a cluster has other components.
                 self._api.delete(kind, one["metadata"]["name"])
-        forget(self._api, self.name)
+        close_forward(self._api, self.name)
         return in_order
 
     def _wait_for_pods(self, role: str, deadline: float) -> bool:
-        """Wait until the pods of a role are gone; kill them at the deadline."""
+        """Wait until the pods of a role have ended; kill them at the deadline."""
         labels = f"{selector(self.name)},app.kubernetes.io/component={role}"
         killed = False
         while pods := self._api.find("Pod", labels):

@@ -1,4 +1,4 @@
-"""The objects of a cluster: those of deploy/base, with the name and size that a user asks for."""
+"""The objects of a cluster: those of deploy/base, with the requested name and size."""
 
 import copy
 import re
@@ -22,20 +22,20 @@ _FILES = ("coordinator.yaml", "parameter-server.yaml", "trainer.yaml", "network.
 _BASE_NAME = "gradmesh"
 # Names of objects; what is between them and a word's end are labels, images and paths.
 _NAMED = re.compile(rf"\b{_BASE_NAME}-(coordinator|parameter-server|trainer|settings|job|deny)\b")
-# Of this machine: certificates and tokens lie elsewhere in pods, and so do state folders.
+# Paths of this machine: pods have other paths for certificates, tokens and state folders.
 _NOT_SENT = ("security.", "process.lifeline", "metrics.listen")
 _CODE_PATH, _JOB_PATH = "/etc/gradmesh/code", "/etc/gradmesh/job"
 
 
 @final
 class Manifests:
-    """What a cluster consists of.
+    """The objects of a cluster.
 
     Args:
-        name: Of the cluster.
+        name: Name of the cluster.
         request: Its size and settings.
-        image: What pods run.
-        files: What the trainers read, if anything.
+        image: Image of the pods.
+        files: Files for the trainers, if any.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Manifests:
         for one in made:
             if one["kind"] in ("StatefulSet", "Job"):
                 self._fill_in(one)
-        # What pods refer to comes before them.
+        # Objects that pods refer to come first.
         return sorted(made, key=lambda one: one["kind"] in ("StatefulSet", "Job"))
 
     def _config_maps(self) -> list[Object]:
@@ -79,12 +79,12 @@ class Manifests:
         }
 
     def _defaults(self, file: str) -> dict[str, str]:
-        """Return the base's settings, but for those that the user's file has: variables win."""
+        """Return the base's settings without those of the user's file: variables override files."""
         values = read_env(file)
         if self._files is None:
             return values
         tables = self._files.tables()
-        # A job of the user has the defaults of its settings, and not those of the demo.
+        # A job of the user starts from the defaults of the settings, not from the demo's.
         own = {s.variable for section in JOB_SECTIONS for s in settings(section)}
         own |= {f"GRADMESH_{s}_{k}".upper() for s, table in tables.items() for k in table}
         return {name: value for name, value in values.items() if name not in own}
@@ -127,7 +127,7 @@ class Manifests:
 
 
 def renamed(made: Object, name: str) -> Object:
-    """Return an object of the base as one of a cluster of another name."""
+    """Return an object of the base, renamed for a cluster of another name."""
 
     def walk(value: Any) -> Any:
         if isinstance(value, dict):
@@ -143,7 +143,7 @@ def renamed(made: Object, name: str) -> Object:
 
 
 def set_counts(container: Object, parameter_servers: int | None, trainers: int) -> None:
-    """Have the coordinator wait for as many as there are."""
+    """Set the numbers of servers and trainers that the coordinator waits for."""
     for one in container["env"]:
         if one["name"] == "GRADMESH_COORDINATOR_TRAINERS":
             one["value"] = str(trainers)
@@ -158,7 +158,7 @@ def read_env(file: str) -> dict[str, str]:
 
 
 def _read_yaml(file: str) -> list[Object]:
-    # The client of the API brings it along.
+    # A dependency of the API's client.
     import yaml
 
     return [made for made in yaml.safe_load_all(_read(file)) if made]

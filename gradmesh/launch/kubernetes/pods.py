@@ -11,7 +11,7 @@ from gradmesh.launch.logs import LogSource, follow_sources
 
 ROLES = ("coordinator", "parameter-server", "trainer")
 _INDEX = ("apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")
-# Reasons of waiting that do not go away by themselves.
+# Waiting reasons that persist without an action of the user.
 _STUCK = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
 _CRASHING = "CrashLoopBackOff"
 _LOGS_POLL_S = 1.0
@@ -27,8 +27,8 @@ class Pods:
     """The pods, StatefulSets and Job of a cluster at one moment.
 
     Args:
-        api: Where they are.
-        cluster: Its name.
+        api: The API of their namespace.
+        cluster: Name of the cluster.
     """
 
     def __init__(self, api: Api, cluster: str) -> None:
@@ -36,12 +36,12 @@ class Pods:
         self.sets = {_role(one): one for one in api.find("StatefulSet", labels)}
         self.jobs = api.find("Job", labels)
         pods = [pod for pod in api.find("Pod", labels) if _role(pod) in ROLES]
-        # Oldest first: a later pod of an index took the place of a former one.
+        # Oldest first: a later pod of an index replaces a former one.
         self.all = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     @property
     def exist(self) -> bool:
-        """Whether there is a cluster."""
+        """Whether the cluster exists."""
         return bool(self.sets)
 
     def of(self, name: str) -> list[Object]:
@@ -57,12 +57,12 @@ class Pods:
         ]
         for job in self.jobs:
             made += [f"trainer-{i}" for i in range(job["spec"]["completions"])]
-        # Those of a JobSet belong to no Job that we made.
+        # The pods of a JobSet do not belong to a Job of ours.
         others = sorted({process_name(pod) for pod in self.all} - set(made))
         return made + others
 
     def views(self) -> Sequence[ProcessView]:
-        """Return how each process is."""
+        """Return the state of each process."""
         return [self._view(name) for name in self.names()]
 
     def _view(self, name: str) -> ProcessView:
@@ -93,7 +93,7 @@ class Pods:
         return bool(pods) and _container(pods[-1]).get("ready") is True
 
     def failure(self) -> str | None:
-        """Return why the Job was given up, if it was."""
+        """Return why the Job failed, if it did."""
         for job in self.jobs:
             for condition in job.get("status", {}).get("conditions") or ():
                 if (
@@ -104,7 +104,7 @@ class Pods:
         return None
 
     def stuck(self) -> tuple[str, str] | None:
-        """Return the first process that cannot start by itself, and why."""
+        """Return the first process that cannot start without an action of the user, and why."""
         for name in self.names():
             for pod in self.of(name)[-1:]:
                 waiting = _container(pod).get("state", {}).get("waiting") or {}
@@ -129,7 +129,7 @@ class PodLogs:
         self._names = names
 
     def written(self, tail: int | None) -> Iterator[tuple[str, str]]:
-        """Yield process and line of what there is, process by process."""
+        """Yield process and line of the logs so far, process by process."""
         pods = Pods(self._api, self._cluster)
         for name in pods.names():
             if self._names and name not in self._names:
@@ -141,7 +141,7 @@ class PodLogs:
                 yield name, line
 
     def follow(self, tail: int | None) -> Iterator[tuple[str, str]]:
-        """Yield process and line as they come, until the cluster has ended."""
+        """Yield process and line as they arrive, until the cluster has ended."""
         return follow_sources(self._find, tail, _LOGS_POLL_S)
 
     def _find(self) -> tuple[list[LogSource], bool]:

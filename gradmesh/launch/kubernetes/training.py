@@ -26,24 +26,24 @@ from gradmesh.trainer.job.spec import JobSpec
 _POLL_S = 0.5
 _ASK_S = 5.0
 _FIRST = "trainer-0"
-# What trainers log of their progress, and what the job's history calls it.
+# Messages of the trainers' log, and their kinds in the job's history.
 _KINDS = {"trained": "train", "validated": "validation"}
 _HEAD = ("ts", "level", "role", "name", "message", "step")
 
 
 def cluster_name(config: Path) -> str:
-    """Return the name of the cluster that trains a file: a DNS label made of the file's name."""
+    """Return the cluster name for a job's file: a DNS label derived from the file's name."""
     stem = config.stem if config.stem != "job" else config.absolute().parent.name
     name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-")
     return name if name[:1].isalpha() else f"job-{name}".strip("-")
 
 
 def collect(config: Path, spec: JobSpec, imports: tuple[str, ...]) -> Files:
-    """Return the files of this machine that the pods need, after a check.
+    """Check and return the files of this machine that the pods need.
 
     Raises:
-        NotOnKubernetes: The job would write where pods cannot.
-        DataError: The data that come along cannot be used.
+        NotOnKubernetes: The job would write to a folder that pods lack.
+        DataError: The included data cannot be used.
         FilesTooBig: They do not fit.
     """
     place = spec.job.checkpoint_path
@@ -64,8 +64,8 @@ class RemoteTraining:
     """A job that a cluster of its own trains.
 
     Args:
-        launcher: Of the cluster.
-        security: To ask its coordinator.
+        launcher: Launcher of the cluster.
+        security: Credentials for its coordinator.
     """
 
     def __init__(self, launcher: KubernetesLauncher, security: SecurityConfig) -> None:
@@ -78,10 +78,10 @@ class RemoteTraining:
     def watch(
         self, request: ClusterRequest, files: Files, is_stopping: Callable[[], bool]
     ) -> Iterator[ClusterStatus]:
-        """Create the cluster and give its status until its trainers are done.
+        """Create the cluster and yield its status until its trainers are done.
 
         Raises:
-            ClusterFailed: The trainers were given up; carries the tail of the last one's log.
+            ClusterFailed: The Job failed; has the tail of the last trainer's log.
         """
         yield ClusterStatus()
         address = self._launcher.create(request, files, is_stopping)
@@ -96,7 +96,7 @@ class RemoteTraining:
                 tail = self._launcher.tail_of_failed()
                 raise ClusterFailed(f"{stuck[0]} does not start: {stuck[1]}", 4, tail)
             done = all(view.state == "done" for view in pods.views() if view.role == "trainer")
-            # The coordinator may be restarting; the pods say whether the cluster is lost.
+            # The coordinator may be restarting; the pods show whether the cluster is lost.
             with contextlib.suppress(MeshError):
                 status = with_last_progress(status, fetch(address, self._security, _ASK_S))
             yield status
@@ -110,7 +110,7 @@ class RemoteTraining:
     def close(self) -> None:
         """Wait for the reader of the log, once the cluster is removed.
 
-        A thread amid a connection when the interpreter ends can take the process with it.
+        A thread inside a connection at the interpreter's exit can crash the process.
         """
         if self._reader.is_alive():
             self._reader.join(_ASK_S)
@@ -128,17 +128,17 @@ class RemoteTraining:
             for _, line in self._launcher.logs([_FIRST], follow=True):
                 self.history.add(line)
         except (OSError, RuntimeError):
-            # Without its log a job has a result, and no curves.
+            # Without its log a job has a result but no curves.
             return
 
 
 @final
 class LogHistory:
-    """What a trainer's log says of its job.
+    """The history of a job, parsed from a trainer's log.
 
     Attributes:
-        lines: As metrics.jsonl has them.
-        figures: The result, once it is there.
+        lines: As in metrics.jsonl.
+        figures: The result, once it exists.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class LogHistory:
         self.figures: dict[str, float] = {}
 
     def add(self, line: str) -> None:
-        """Add what a line of the log says."""
+        """Add a line of the log."""
         try:
             said: Mapping[str, Any] = json.loads(line)
             message, step = said["message"], said.get("step")
@@ -156,7 +156,7 @@ class LogHistory:
             self.figures = dict(said["figures"])
             self.lines.append({"kind": "result", "time": _time(said), **self.figures})
         elif message in _KINDS and isinstance(step, int):
-            # After a fault the last reports come again.
+            # After a fault the last reports are repeated.
             self.lines = [old for old in self.lines if _is_before(old, _KINDS[message], step)]
             values = {key: value for key, value in said.items() if key not in _HEAD}
             entry = {"kind": _KINDS[message], "step": step, "time": _time(said), **values}

@@ -3,7 +3,7 @@ from pathlib import Path
 import click
 import pytest
 
-from gradmesh.cli import border
+from gradmesh.cli import error_boundary
 from gradmesh.cli.options import configured, process_config
 from gradmesh.launch.sections import process_sections
 from gradmesh.sdk.process.config import Sections
@@ -36,7 +36,7 @@ def test_flags_variables_and_file_meet(
     monkeypatch.setenv("GRADMESH_COORDINATOR_LEASE_S", "4")
     monkeypatch.setenv("GRADMESH_COORDINATOR_SERVER_THREADS", "4")
 
-    code = border.run(command, ["--config", str(file), "--lease-s", "5", "--lifeline"])
+    code = error_boundary.run(command, ["--config", str(file), "--lease-s", "5", "--lifeline"])
 
     config, process = seen[0][CoordinatorConfig], process_config(seen[0])
     assert code == 0
@@ -45,8 +45,8 @@ def test_flags_variables_and_file_meet(
 
 
 def test_switches_have_two_sides(command: click.Command, seen: list[Sections]) -> None:
-    border.run(command, ["--allow-plaintext-token"])
-    border.run(command, ["--no-allow-plaintext-token"])
+    error_boundary.run(command, ["--allow-plaintext-token"])
+    error_boundary.run(command, ["--no-allow-plaintext-token"])
 
     allowed = [process_config(sections).security.allow_plaintext_token for sections in seen]
     assert allowed == [True, False]
@@ -57,7 +57,7 @@ def test_all_problems_are_shown_and_exit_with_2(
 ) -> None:
     monkeypatch.setenv("GRADMESH_COORDINATOR_LEESE_S", "4")
 
-    code = border.run(command, ["--listen", "x", "--log-level", "loud"])
+    code = error_boundary.run(command, ["--listen", "x", "--log-level", "loud"])
 
     assert code == 2
     assert capsys.readouterr().err.splitlines() == [
@@ -71,13 +71,13 @@ def test_all_problems_are_shown_and_exit_with_2(
 
 
 def test_what_the_command_sets_itself_is_no_flag(command: click.Command) -> None:
-    assert border.run(command, ["--trainers", "1"]) == 2
+    assert error_boundary.run(command, ["--trainers", "1"]) == 2
 
 
 def test_help_names_variable_and_default(
     command: click.Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    border.run(command, ["--help"])
+    error_boundary.run(command, ["--help"])
 
     shown = " ".join(capsys.readouterr().out.split())
     assert "GRADMESH_COORDINATOR_LISTEN; default: 127.0.0.1:7070" in shown

@@ -6,7 +6,7 @@ import pytest
 
 from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.errors import NoCluster
-from gradmesh.launch.foreground import LauncherWatch, stay
+from gradmesh.launch.foreground import LauncherWatch, wait_for_end
 from gradmesh.launch.launcher import (
     ClusterRequest,
     ClusterView,
@@ -52,7 +52,7 @@ def test_signal_ends_the_cluster_in_order(
         if line == "ready":
             send(number)
 
-    outcome = stay(supervise([spec("a")], on_line=on_line), drain_s=30)
+    outcome = wait_for_end(supervise([spec("a")], on_line=on_line), drain_s=30)
 
     assert outcome == (Outcome(0, "stopped on request"), code)
     assert lines == ["ready", "drained"]
@@ -65,7 +65,7 @@ def test_second_signal_kills(spec: Make, supervise: Supervise, send: Callable[[i
         grace_s=3600,
     )
 
-    outcome = stay(supervisor, drain_s=3600)
+    outcome = wait_for_end(supervisor, drain_s=3600)
 
     assert outcome == (Outcome(0, "stopped on request"), 130)
 
@@ -73,7 +73,7 @@ def test_second_signal_kills(spec: Make, supervise: Supervise, send: Callable[[i
 def test_cluster_that_ends_by_itself_gives_its_own_code(spec: Make, supervise: Supervise) -> None:
     supervisor = supervise([spec("a", "raise SystemExit(2)")])
 
-    outcome, code = stay(supervisor, drain_s=30)
+    outcome, code = wait_for_end(supervisor, drain_s=30)
 
     assert code == 2
     assert outcome.child == "a"

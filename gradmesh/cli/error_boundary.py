@@ -1,4 +1,4 @@
-"""Where errors end: one clear line for what is foreseen, a traceback for what is not."""
+"""The error boundary of the command line: one line for foreseen errors, a traceback for bugs."""
 
 import logging
 import sys
@@ -36,7 +36,7 @@ def run(command: click.Command, arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe such as `gradmesh status | head` has ended; that is not an error.
+        # The reader of a pipe such as `gradmesh status | head` has ended: not an error.
         sys.stderr.close()
         return 0
     except Exception as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 import click
 import pytest
 
-from gradmesh.cli.border import exit_code, run
+from gradmesh.cli.error_boundary import exit_code, run
 from gradmesh.launch.errors import ClusterFailed, NoCluster, StateInUse
 from gradmesh.protos import errors
 from gradmesh.sdk.process.setting import AddressInUse, ConfigError, Problem
