@@ -286,7 +286,7 @@ def test_result_of_an_unnameable_job_changes_nothing(formed):
         generation=formed.rounds.current, figures={"auc": 0.5}, job="no name"
     )
 
-    with pytest.raises(InvalidRequest, match="no name for a job"):
+    with pytest.raises(InvalidRequest, match="is not a name for a job"):
         formed.finish(bad)
 
     assert dict(formed.status(0).result) == {}

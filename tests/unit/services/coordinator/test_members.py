@@ -82,7 +82,7 @@ def test_only_the_current_incarnation_may_speak(say):
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("name", "no name"),
+        ("name", "is not a name for a worker"),
         ("role", "no role"),
         ("address", "no address"),
         ("incarnation", "no inc"),
