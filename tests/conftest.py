@@ -89,7 +89,7 @@ class Loop:
 
     def close(self) -> None:
         self._closed.set()
-        self._thread.join(5)
+        self._thread.join(20)
 
 
 class CoordinatorNode:
@@ -258,7 +258,7 @@ class Cluster:
             held.close()
 
 
-def wait_until(is_true: Callable[[], object], timeout_s: float = 10.0) -> None:
+def wait_until(is_true: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Return once the condition holds.
 
     Raises:

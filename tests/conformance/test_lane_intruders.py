@@ -48,7 +48,7 @@ def ask_raw(link: Link, data: bytes) -> bytes:
     with contextlib.suppress(OSError):
         link.stream.sock.sendall(data)
         link.stream.sock.shutdown(socket.SHUT_WR)
-    link.stream.sock.settimeout(5)
+    link.stream.sock.settimeout(20)
     answer = b""
     with contextlib.suppress(ConnectionError):
         while part := link.stream.sock.recv(65536):
@@ -104,7 +104,7 @@ def test_a_bad_frame_is_refused_and_costs_nothing(
 def test_unknown_rpcs_and_bad_messages_keep_the_connection(lane_mesh: Any, kind: str) -> None:
     mesh = lane_mesh("stream")
     link = open_link(mesh, kind)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
 
     for number, head, reason in ((77, b"", b"INVALID_REQUEST"), (1, b"\xff\xff", b"INVALID_FRAME")):
         link.send(number, 5, 1000, head, (), deadline)

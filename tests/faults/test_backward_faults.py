@@ -51,7 +51,7 @@ def test_backward_node_failure(world, victim, mode):
         left = ctx.gradients()
 
     assert caught.value.metadata["worker"] == f"worker{victim}"
-    assert took_s < 10  # 2 s on a quiet machine
+    assert took_s < 30  # the deadline is 60 s; 2 s on a quiet machine
     assert left == {}
     others = [name for name in chain if name != f"worker{victim}"]
     world.wait_until(
@@ -73,7 +73,7 @@ def test_a_worker_that_was_gone_before_the_backward(world):
         begun = time.monotonic()
         with pytest.raises(WorkerLost, match="worker2"):
             gm.autograd.backward(ctx, [y], timeout_s=60)
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 30  # the deadline is 60 s
 
     assert gm.rpc_sync("worker1", f.train_here, ("worker3", 2)) == 2
 
@@ -149,5 +149,5 @@ def test_killing_a_worker_of_many_passes_ends_all_of_them(world):
         thread.join(40)
 
     assert ends == ["worker3"] * 6
-    assert time.monotonic() - begun < 15  # 2 s on a quiet machine
+    assert time.monotonic() - begun < 30  # the deadline is 60 s; 2 s on a quiet machine
     assert f.train_here("worker1", 2) == 2

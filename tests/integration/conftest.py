@@ -20,7 +20,7 @@ def raw() -> Iterator[Callable[..., Any]]:
     """Call an rpc by name at an address, without any help."""
     channels: dict[str, Channel] = {}
 
-    def call(address: str, rpc: str, request: Any, timeout_s: float = 5.0) -> Any:
+    def call(address: str, rpc: str, request: Any, timeout_s: float = 20.0) -> Any:
         if address not in channels:
             channels[address] = Channel(address, "raw", retry=RetryPolicy(first_s=60))
         return channels[address].call(_ALL[rpc], request, Deadline.after(timeout_s))

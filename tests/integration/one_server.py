@@ -29,7 +29,7 @@ class OneServer:
         self._address = cluster.servers[0].server.address
         self._raw = raw
 
-    def call(self, rpc, request, timeout_s=5.0):
+    def call(self, rpc, request, timeout_s=20.0):
         return self._raw(self._address, rpc, request, timeout_s)
 
     def state(self):
@@ -47,7 +47,7 @@ class OneServer:
             **fields,
         )
         frame = Frame(message, [np.array(ids, np.int64)])
-        return self.call("Lookup", frame, timeout_s=3.0).arrays[0]
+        return self.call("Lookup", frame).arrays[0]
 
     def backward(self, grads, *, number=1, context=CONTEXT):
         self.call("Backward", Frame(pb.BackwardRequest(context=context, lookup=number), grads))

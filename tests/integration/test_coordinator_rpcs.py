@@ -41,7 +41,7 @@ SPEC = table_pb2.TableSpec(
 def call(make_cluster, raw):
     cluster = make_cluster(parameter_servers=1, trainers=1, lease_s=30.0)
 
-    def call(rpc, request, timeout_s=5.0):
+    def call(rpc, request, timeout_s=20.0):
         return raw(cluster.address, rpc, request, timeout_s)
 
     call.machine = cluster.coordinator.machine
@@ -156,7 +156,7 @@ def test_bytes_that_are_no_message_are_refused(make_cluster):
     with grpc.insecure_channel(cluster.address) as channel:
         register = channel.unary_unary("/gradmesh.coordinator.v1.CoordinatorService/Register")
         with pytest.raises(grpc.RpcError) as caught:
-            register(b"\xff" * 40, timeout=5)
+            register(b"\xff" * 40, timeout=20)
 
     assert caught.value.code().name == InvalidFrame.code
     assert "not a gradmesh.coordinator.v1.RegisterRequest" in caught.value.details()

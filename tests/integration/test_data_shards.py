@@ -27,7 +27,7 @@ def test_two_workers_read_every_sample_once_an_epoch(make_cluster):
 
 
 def test_what_a_lost_worker_had_is_read_by_another(make_cluster):
-    cluster = make_cluster(parameter_servers=1, lease_s=1.0)
+    cluster = make_cluster(parameter_servers=1, lease_s=3.0)
     lost, other = cluster.connect("lost"), cluster.connect("other")
     begun = next(shards(lost, epochs=1))
 

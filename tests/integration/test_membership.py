@@ -67,12 +67,12 @@ def test_a_name_is_free_again_when_its_lease_has_run_out(make_cluster):
     cluster = make_cluster(lease_s=0.5)
     mesh = cluster.connect()
     gone = membership_pb2.Member(name="w", role=membership_pb2.ROLE_CLIENT, incarnation=1)
-    mesh.coordinator.register(gone, False, mesh.deadline())
 
     begun = time.monotonic()
-    cluster.connect("w", timeout_s=5.0)
+    mesh.coordinator.register(gone, False, mesh.deadline())
+    cluster.connect("w", timeout_s=30.0)
 
-    assert 0.3 < time.monotonic() - begun < 10
+    assert time.monotonic() - begun > 0.3
 
 
 def test_the_process_whose_name_is_taken_hears_of_it(cluster):
@@ -186,7 +186,7 @@ def test_a_server_that_moved_is_found_again(cluster):
 
 
 def test_gradients_for_a_server_that_restarted_are_not_lost_silently(cluster):
-    mesh = cluster.connect(timeout_s=3.0)
+    mesh = cluster.connect()
     table = make_table(mesh)
     layer = RemoteEmbedding(table)
 
@@ -241,7 +241,7 @@ def test_a_trainer_joins_a_coordinator_that_has_just_restarted(make_cluster, tmp
 def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
     make_cluster, tmp_path, eventually
 ):
-    cluster = make_cluster(trainers=2, lease_s=0.6, state_dir=tmp_path)
+    cluster = make_cluster(trainers=2, lease_s=2.0, state_dir=tmp_path)
     stays, dies = (cluster.connect(f"trainer-{i}", role="trainer") for i in range(2))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda mesh: mesh.join_trainers(10), (stays, dies)))
@@ -256,7 +256,7 @@ def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
 
 def test_a_lease_thread_warns_and_goes_on(cluster, caplog, eventually):
     caplog.set_level(logging.WARNING, "gradmesh.sdk.cluster.lease")
-    mesh = cluster.connect("worker", timeout_s=2.0)
+    mesh = cluster.connect("worker")
 
     cluster.stop_coordinator()
     eventually(lambda: "lease not renewed" in caplog.text)

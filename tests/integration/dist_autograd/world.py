@@ -50,17 +50,17 @@ class World:
             text=True,
         )
 
-    def wait_clean(self, seconds: float = 10.0) -> None:
+    def wait_clean(self, seconds: float = 30.0) -> None:
         """Wait until no worker keeps a context."""
         self.wait_until(lambda: self.open_contexts() == [0] * self.size, seconds)
 
     def open_contexts(self) -> list[int]:
         return [gm.rpc_sync(f"worker{rank}", functions.count_contexts) for rank in range(self.size)]
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         until = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < until, "it did not come to pass"
+            assert time.monotonic() < until, "the condition did not come true in time"
             threading.Event().wait(0.02)
 
     def close(self) -> None:

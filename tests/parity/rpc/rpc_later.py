@@ -93,6 +93,25 @@ def never() -> Any:
     return future
 
 
+_unreleased: list[tuple[gm.Future[Any], Any]] = []
+
+
+@gm.rpc.register
+@gm.rpc.async_execution
+def on_release(value: Any) -> Any:
+    """Return the value when `release` is called."""
+    future: gm.Future[Any] = gm.Future()
+    _unreleased.append((future, value))
+    return future
+
+
+@gm.rpc.register
+def release() -> None:
+    while _unreleased:
+        future, value = _unreleased.pop()
+        future.set_result(value)
+
+
 # Meetings
 
 

@@ -173,7 +173,7 @@ def test_remote_message_dropped_to_self(faulty: Agent, faults: Faults, eventuall
 
 
 def test_remote_message_delay_timeout(faulty: Agent, faults: Faults, eventually: Any) -> None:
-    faults.delay["CreateRef"] = 0.6
+    faults.delay["CreateRef"] = 2.0
 
     rref = gm.remote("worker-3", echo, (1,), timeout_s=0.2)
     blocked = gm.remote("worker-3", echo, (2,), timeout_s=20)
@@ -190,7 +190,7 @@ def test_remote_message_delay_timeout(faulty: Agent, faults: Faults, eventually:
 def test_delayed_fetches_and_calls(faulty: Agent, faults: Faults) -> None:
     rref = gm.remote("worker-0", add, (1, 1))
     assert rref.to_here() == 2
-    faults.delay |= {"FetchRef": 0.3, "Call": 0.3}
+    faults.delay |= {"FetchRef": 1.0, "Call": 1.0}
 
     with pytest.raises(errors.DeadlineExceeded):
         rref.to_here(timeout_s=0.1)

@@ -35,7 +35,7 @@ def test_wait_all_multiple_call() -> None:
 def test_wait_all_timeout() -> None:
     def block() -> None:
         with gm.rpc.call_group():
-            gm.rpc_async("worker-0", sleep, (1.0,), timeout_s=0.1)
+            gm.rpc_async("worker-0", sleep, (2.0,), timeout_s=0.1)
 
     with pytest.raises(errors.DeadlineExceeded):
         block()
@@ -74,7 +74,7 @@ def test_wait_all_with_partial_exception() -> None:
 
 def test_wait_all_exit_early() -> None:
     with pytest.raises(errors.DeadlineExceeded, match="1 of 1 calls were not done within"):
-        gm.futures.wait_all([gm.rpc_async("worker-0", sleep, (0.5,))], timeout_s=0.05)
+        gm.futures.wait_all([gm.rpc_async("worker-0", sleep, (2.0,))], timeout_s=0.05)
 
 
 def test_callback_simple() -> None:

@@ -50,9 +50,9 @@ def test_duplicate_name(address: str, make_agent: Callable[..., Agent]) -> None:
     make_agent("twin")
 
     with pytest.raises(errors.NameTaken, match="'twin' is held by the process at"):
-        gm.rpc.init("twin", coordinator=address, install=False, join_timeout_s=3)
+        gm.rpc.init("twin", coordinator=address, install=False, join_timeout_s=5)
     with pytest.raises(errors.NameTaken):
-        gm.rpc.init("worker-0", coordinator=address, install=False, join_timeout_s=3)
+        gm.rpc.init("worker-0", coordinator=address, install=False, join_timeout_s=5)
 
 
 def test_duplicate_rank(address: str) -> None:

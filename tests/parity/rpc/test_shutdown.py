@@ -200,7 +200,7 @@ def test_a_worker_that_dies_fails_its_calls_soon(
         with pytest.raises(errors.Unreachable):
             future.wait(20)
     assert isinstance(with_callback.wait(20), errors.Unreachable)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 20  # the call sleeps for 60 s
     with pytest.raises((errors.Unreachable, errors.WorkerNotFound, errors.DeadlineExceeded)):
         rref.to_here(timeout_s=3)
 

@@ -64,7 +64,7 @@ def test_unread_results_of_every_kind(leaving: Agent, as_agent: Any, eventually:
         made = gm.rpc_async("worker-1", make_rref, (1,))
         kind = gm.remote("worker-1", add, (1, 1)).remote_type()
         tensor = gm.rpc_async("worker-1", echo, (gm.tensor([1.0, 2.0]),))
-        timed_out = gm.rpc_async("worker-1", sleep, (0.3,), timeout_s=0.05)
+        timed_out = gm.rpc_async("worker-1", sleep, (2.0,), timeout_s=0.05)
 
         leave(leaving)
 
@@ -117,7 +117,7 @@ def test_a_call_that_a_served_function_holds(
     drained: list[bool] = []
     deadline = Deadline.after(40)
     with as_agent(agent):
-        slow = gm.rpc_async("worker-1", sleep, (1.0,))
+        slow = gm.rpc_async("worker-1", sleep, (3.0,))
         draining = threading.Thread(
             target=lambda: drained.append(agent.outstanding.drain(deadline))
         )
@@ -126,7 +126,7 @@ def test_a_call_that_a_served_function_holds(
         draining.join(40)
 
         assert drained == [True]
-        assert (slow.value() if slow.done() else None, held.wait(1)) == (1.0, 4)
+        assert (slow.value() if slow.done() else None, held.wait(1)) == (3.0, 4)
 
 
 @pytest.mark.parametrize("end", ["", "gm.rpc.shutdown(graceful=False)", "gm.rpc.shutdown()"])

@@ -15,7 +15,7 @@ import gradmesh as gm
 from gradmesh.protos import errors
 from gradmesh.sdk.rpc.agent import Agent
 
-LONG = 1.0
+LONG = 3.0
 SHORT = 0.1
 
 
@@ -108,11 +108,11 @@ def test_what_calls_brought_is_not_kept(driver: Agent, eventually: Any) -> None:
 
 
 def test_rref_to_here_timeout() -> None:
-    rref = gm.remote("worker-0", sleep, (0.4,))
+    rref = gm.remote("worker-0", sleep, (2.0,))
 
     with pytest.raises(errors.DeadlineExceeded):
         rref.to_here(timeout_s=0.05)
-    assert rref.to_here() == 0.4
+    assert rref.to_here() == 2.0
 
 
 @pytest.mark.parametrize("way", ["rpc_sync", "rpc_async", "remote"])

@@ -50,7 +50,7 @@ def make(coordinator, **options):
 
 def wait_for_renewals(coordinator, count):
     for _ in range(count):
-        assert coordinator.renewed.acquire(timeout=5)
+        assert coordinator.renewed.acquire(timeout=20)
 
 
 def test_signs_of_life_bring_the_news(eventually):
@@ -99,7 +99,7 @@ def test_a_name_that_was_taken_ends_the_membership():
         membership_pb2.Member(name="w", incarnation=1),
         on_lost=told.set,
     )
-    lease.start(deadline=Deadline.after(2.0))
+    lease.start(deadline=Deadline.after(20.0))
     was_told = told.wait(20)
     lease.close()
 

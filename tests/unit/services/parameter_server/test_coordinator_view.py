@@ -8,7 +8,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.coordinator_view import Directory
 
 
-def soon(timeout_s=5.0):
+def soon(timeout_s=20.0):
     return Deadline.after(timeout_s)
 
 

@@ -27,7 +27,7 @@ def pool():
         yield pool
 
 
-def look_up(store, make, ids=EVERY, *, timeout_s=5.0, **how):
+def look_up(store, make, ids=EVERY, *, timeout_s=20.0, **how):
     how = {"epoch": 1, "context": None, "number": 1, "mark": None} | how
     (rows,) = store.lookup(["user"], [np.asarray(ids)], make.deadline(timeout_s), **how)
     return rows
@@ -43,7 +43,7 @@ def contribute(store, make, counter, value, ids=EVERY, mark=None):
 
 def test_a_table_is_made_once_however_many_ask(make, pool):
     store = make.store()
-    together = threading.Barrier(6, timeout=5)
+    together = threading.Barrier(6, timeout=20)
 
     def ask():
         together.wait()

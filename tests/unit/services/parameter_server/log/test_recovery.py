@@ -1,6 +1,6 @@
 """A store that comes back from its log is, bit for bit, the store that wrote it."""
 
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +15,7 @@ from gradmesh.protos.errors import (
     ShardMismatch,
     StaleGeneration,
 )
+from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.log import LogCorrupt, Mode
 from gradmesh.services.parameter_server.log.log import segments_of
 from gradmesh.services.parameter_server.log.snapshot import LogKeeper, take_snapshot
@@ -261,32 +262,34 @@ def test_the_keeper_shortens_a_log_that_has_grown(server, eventually):
 
 
 @pytest.mark.timeout(60)
-def test_snapshots_under_load_stop_nobody_and_lose_nothing(server, make):
-    begun = time.monotonic()
+def test_snapshots_under_load_block_no_push_and_lose_nothing(server, make):
+    ended, pushed = threading.Event(), [0] * 3
     with ThreadPoolExecutor(3) as pool:
 
         def push(worker):
-            done = 0
-            while time.monotonic() - begun < 1.5:
-                done += 1
+            while not ended.is_set():
+                done = pushed[worker] + 1
                 ids, rows = np.arange(20), np.ones((20, 3), np.float32)
                 sender = (f"w{worker}", 1, done)
                 server.store.push(sender, ["lru"], [ids, rows], 1, make.deadline())
                 server.lookup("lru", [worker, done % 40])
-            return done
+                pushed[worker] = done
 
         jobs = [pool.submit(push, worker) for worker in range(3)]
-        taken = 0
-        while not all(job.done() for job in jobs):
+        taken, deadline = 0, Deadline.after(40)
+        while (taken < 5 or min(pushed) < 20) and not deadline.passed:
             taken += take_snapshot(server.store)
-        done = [job.result(timeout=10) for job in jobs]
+        ended.set()
+        for job in jobs:
+            job.result(timeout=30)
     before = contents(server.store)
     server.open()
 
-    assert taken > 0
+    assert taken >= 5
+    assert min(pushed) >= 20
     assert contents(server.store) == before
-    assert server.store.shelf["lru"].steps == sum(done)
-    for worker, count in enumerate(done):
+    assert server.store.shelf["lru"].steps == sum(pushed)
+    for worker, count in enumerate(pushed):
         sender = (f"w{worker}", 1, count)
         arrays = [np.arange(1), np.ones((1, 3), np.float32)]
         assert not server.store.push(sender, ["lru"], arrays, 1, make.deadline())
