@@ -46,7 +46,7 @@ def test_no_file_is_longer_than_500_lines() -> None:
     assert long == {}
 
 
-def test_no_file_is_called_after_nothing() -> None:
+def test_no_file_has_a_meaningless_name() -> None:
     vague = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py"}
 
     assert [path for path in sources(*OWN) if path.name in vague] == []

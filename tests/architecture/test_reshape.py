@@ -97,7 +97,7 @@ def offences(tree: ast.AST) -> list[int]:
         "def f(x):\n    flat = x.reshape(-1)\n    np.exp(x, out=flat)\n    return x",
     ],
 )
-def test_the_check_finds(source: str) -> None:
+def test_the_check_detects(source: str) -> None:
     assert offences(ast.parse(source))
 
 
@@ -110,7 +110,7 @@ def test_the_check_finds(source: str) -> None:
         "def f(n):\n    x = np.zeros(n).reshape(-1, 2)\n    x[0] = 1\n    return x",
     ],
 )
-def test_the_check_lets_pass(source: str) -> None:
+def test_the_check_accepts(source: str) -> None:
     assert not offences(ast.parse(source))
 
 

@@ -86,7 +86,7 @@ def test_a_killed_server_is_unreachable_within_the_deadline(lane: str) -> None:
 
 
 @pytest.mark.parametrize("lane", ["stream", "tcp", "shm"], indirect=True)
-def test_a_server_that_came_back_gets_its_lane_back(lane: str) -> None:
+def test_a_restarted_server_gets_its_lane_again(lane: str) -> None:
     frame = Frame(pb.LookupRequest(tables=["t"]), [np.arange(3)])
     with process("server", "127.0.0.1:0") as child:
         address = child.stdout.readline().strip()
@@ -126,7 +126,7 @@ def serve_a_client_that_is_killed(folder: Path, kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
-def test_a_killed_client_leaves_nothing_behind(alone: Any, tmp_path: Path, kind: str) -> None:
+def test_a_killed_client_leaks_nothing(alone: Any, tmp_path: Path, kind: str) -> None:
     assert alone(serve_a_client_that_is_killed, tmp_path, kind) == set()
 
 
@@ -225,7 +225,7 @@ def test_auto_falls_from_shared_memory_to_tcp(lane_mesh: Any) -> None:
     assert mesh.calls() == {"shm": 1}
 
 
-def test_callers_beyond_the_limit_stay_on_grpc(lane_mesh: Any) -> None:
+def test_callers_beyond_the_limit_use_grpc(lane_mesh: Any) -> None:
     mesh = lane_mesh("shm")
     server = mesh.serve(TransportConfig(max_lanes=2))
 

@@ -23,7 +23,7 @@ from tests.conftest import wait_until
 
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
-def test_a_wrong_secret_opens_nothing(lane_mesh: Any, kind: str) -> None:
+def test_a_wrong_secret_is_refused(lane_mesh: Any, kind: str) -> None:
     mesh = lane_mesh("stream")
     address = offer(mesh, {"shm": 1, "tcp": 2}[kind]).address
 
@@ -118,7 +118,7 @@ def test_unknown_rpcs_and_bad_messages_keep_the_connection(lane_mesh: Any, kind:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
-def test_random_bytes_never_hurt(lane_mesh: Any, kind: str) -> None:
+def test_random_bytes_do_not_break_the_server(lane_mesh: Any, kind: str) -> None:
     mesh = lane_mesh(kind)
     mesh.lookup(np.arange(3))
     good = header(table_bytes=24, body_bytes=24) + struct.pack("<BBHIQQ", 5, 1, 0, 0, 0, 3)
@@ -149,7 +149,7 @@ def test_memory_that_could_shrink_is_refused(lane_mesh: Any) -> None:
         assert sock.recv(100) == b""
 
 
-def test_a_client_that_says_nothing_is_cut_off(lane_mesh: Any, monkeypatch: Any) -> None:
+def test_a_silent_client_is_disconnected(lane_mesh: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("gradmesh.sdk.transport.lane.server.HELLO_S", 0.2)
     monkeypatch.setattr("gradmesh.sdk.transport.lane.handshake.HELLO_S", 0.2)
     mesh = lane_mesh("stream")

@@ -43,7 +43,7 @@ def test_values_of_every_type_arrive(lanes: Any, dtype: Any) -> None:
     np.testing.assert_array_equal(echoed, array)
 
 
-def test_the_call_takes_the_lane(lanes: Any) -> None:
+def test_calls_use_the_lane(lanes: Any) -> None:
     lanes.lookup(np.arange(3))
     lanes.lookup(np.arange(3))
 
@@ -138,7 +138,7 @@ def test_messages_without_arrays_arrive(lanes: Any) -> None:
     assert 5000 < reply.applied_steps <= 7200
 
 
-def test_what_the_server_keeps_is_not_overwritten(lanes: Any) -> None:
+def test_arrays_stored_by_the_server_are_not_overwritten(lanes: Any) -> None:
     for number in range(3):
         frame = Frame(pb.BackwardRequest(), [np.full(100, number)])
         lanes.channel.call(METHODS["Backward"], frame, Deadline.after(10))
@@ -156,7 +156,7 @@ def test_errors_arrive_with_type_and_metadata(lanes: Any) -> None:
     assert lanes.push("fine").applied
 
 
-def test_unforeseen_errors_tell_nothing(lanes: Any) -> None:
+def test_unforeseen_errors_reveal_nothing(lanes: Any) -> None:
     with pytest.raises(InternalError) as caught:
         lanes.push("bug")
 
@@ -164,7 +164,7 @@ def test_unforeseen_errors_tell_nothing(lanes: Any) -> None:
     assert lanes.push("fine").applied
 
 
-def test_refusals_that_pass_are_repeated(lanes: Any) -> None:
+def test_transient_refusals_are_retried(lanes: Any) -> None:
     assert lanes.push("soon").applied
     assert len(lanes.echo.kept) == 3
 

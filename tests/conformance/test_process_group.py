@@ -221,7 +221,7 @@ def test_all_gather_fills_non_contiguous_outputs(ranks):
         assert not array[:, 1::2].any()
 
 
-def test_barrier_ends_when_all_have_come(ranks):
+def test_barrier_ends_when_all_ranks_have_arrived(ranks):
     come = []
 
     def arrive(group):

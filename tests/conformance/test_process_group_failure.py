@@ -54,7 +54,7 @@ def test_peers_name_the_rank_that_closed(crowd):
         assert error.address.startswith(where)
 
 
-def test_wait_may_give_up_while_the_collective_goes_on(crowd):
+def test_wait_may_time_out_while_the_collective_continues(crowd):
     work = crowd.groups[0].barrier()
 
     with pytest.raises(CollectiveTimeout, match="barrier"):
@@ -106,7 +106,7 @@ def test_ranks_that_disagree_all_raise(crowd, calls):
 
 
 @pytest.mark.parametrize("count", [10, 500_000])
-def test_rank_that_leaves_because_of_another_is_not_blamed(meet, count):
+def test_a_rank_that_leaves_because_of_another_is_not_named(meet, count):
     ranks = meet("tcp", 3, 1.0)
     ranks.groups[0]._links[1].close()
 
@@ -119,7 +119,7 @@ def test_rank_that_leaves_because_of_another_is_not_blamed(meet, count):
     assert named == [(0,), (0,)]
 
 
-def test_rank_that_waits_for_another_is_not_blamed(meet):
+def test_a_rank_that_waits_for_another_is_not_named(meet):
     ranks = meet("tcp", 3, 0.5)
     # Rank 1 is one collective ahead of rank 2 and waits for it; rank 2 waits for rank 0.
     first = [group.broadcast(np.zeros(3), 1) for group in ranks.groups[1:]]

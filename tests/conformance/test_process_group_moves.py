@@ -199,7 +199,7 @@ def test_message_of_another_size_raises_on_both(crowd):
     assert errors[0] is not None
 
 
-def test_nobody_sends_to_itself_or_to_nobody(ranks):
+def test_sends_to_itself_or_to_an_unknown_rank_are_refused(ranks):
     for group in ranks.groups:
         for peer in (group.rank, group.size, -1):
             with pytest.raises(ValueError, match="rank"):

@@ -101,7 +101,7 @@ def test_servers_have_an_identity_and_rows_of_their_own(services: dict[str, Any]
         assert volumes == [f"{name}:/var/lib/gradmesh/state"]
 
 
-def test_prometheus_asks_every_service(services: dict[str, Any]) -> None:
+def test_prometheus_scrapes_every_service(services: dict[str, Any]) -> None:
     config = yaml.safe_load((ROOT / "deploy/docker/prometheus.yml").read_text())
     (asked,) = config["scrape_configs"][0]["dns_sd_configs"]
     image = services["prometheus"]["image"]

@@ -70,7 +70,7 @@ def training_on(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_trainers_come_and_go_and_every_right_is_needed(
+def test_trainers_join_and_leave_and_every_rbac_right_is_needed(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     launched = launcher(tmp_path)
@@ -155,7 +155,7 @@ def down(one: KubernetesLauncher) -> object:
 
 
 @pytest.mark.parametrize("action", [up, down])
-def test_users_without_the_right_are_told_which_role_has_it(
+def test_errors_for_missing_rights_name_the_role(
     emulated: EmulatedCluster, tmp_path: Path, action: Callable[[KubernetesLauncher], object]
 ) -> None:
     if action is down:
@@ -184,7 +184,7 @@ def test_object_of_somebody_else_is_left_alone(emulated: EmulatedCluster, tmp_pa
     assert left_over(emulated) == [("ServiceAccount", "one-trainer")]
 
 
-def test_image_that_cannot_be_pulled_ends_up_and_leaves_nothing(
+def test_an_image_that_cannot_be_pulled_ends_up_and_leaves_nothing(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     options = KubernetesOptions(
@@ -198,7 +198,7 @@ def test_image_that_cannot_be_pulled_ends_up_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("emulated")
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_cluster_is_reported(tmp_path: Path) -> None:
     shown = run(tmp_path, "status", "--namespace", "team", user="viewer")
     nowhere = KubernetesOptions(namespace="none", kubeconfig=tmp_path / "kubeconfig-operator")
 
@@ -261,7 +261,9 @@ def test_without_a_cluster_or_the_client_it_says_what_to_do(
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_lost_connection_is_no_news(emulated: EmulatedCluster, tmp_path: Path) -> None:
+def test_a_lost_connection_fails_no_client_thread(
+    emulated: EmulatedCluster, tmp_path: Path
+) -> None:
     """Whoever asks the coordinator and leaves must not see the client's threads fail."""
     launched = launcher(tmp_path)
     address = launched.up(ClusterRequest(parameter_servers=1, trainers=0))

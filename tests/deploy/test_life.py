@@ -72,7 +72,9 @@ def done(emulated: EmulatedCluster) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_lost_pods_come_back_and_change_no_bit(emulated: EmulatedCluster, tmp_path: Path) -> None:
+def test_lost_pods_are_replaced_without_changing_a_bit(
+    emulated: EmulatedCluster, tmp_path: Path
+) -> None:
     admin = tmp_path / "kubeconfig-admin"
 
     applied = kubectl(admin, "apply", "-k", str(overlay(tmp_path)))

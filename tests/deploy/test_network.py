@@ -68,7 +68,7 @@ def test_processes_listen_on_the_ports_of_their_pods(folder: Path) -> None:
 
 
 @every
-def test_probes_ask_what_is_plain_whatever_the_security(folder: Path) -> None:
+def test_probes_use_plaintext_endpoints_under_any_security(folder: Path) -> None:
     for workload in workloads(render(folder)):
         container = container_of(workload)
         paths = {}
@@ -82,7 +82,7 @@ def test_probes_ask_what_is_plain_whatever_the_security(folder: Path) -> None:
 
 
 @every
-def test_processes_find_one_another(folder: Path) -> None:
+def test_processes_resolve_each_other(folder: Path) -> None:
     objects = render(folder)
     for workload in workloads(objects):
         values, role = environment(workload, objects), component(workload)

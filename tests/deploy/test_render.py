@@ -37,7 +37,7 @@ def test_every_object_is_valid(folder: Path, version: str) -> None:
         check(made, version)
 
 
-def test_a_field_too_many_is_noticed() -> None:
+def test_an_unknown_field_is_refused() -> None:
     (job,) = of_kind(render(OVERLAYS[0]), "Job")
     job["spec"]["backoffLimitPerIndx"] = 1
 
@@ -69,14 +69,14 @@ def test_all_have_names_labels_and_a_namespace(folder: Path) -> None:
 
 
 @by_name
-def test_images_have_the_version_as_their_tag(folder: Path) -> None:
+def test_images_are_tagged_with_the_version(folder: Path) -> None:
     images = {one["image"] for w in workloads(render(folder)) for one in all_containers_of(w)}
 
     assert images <= {f"gradmesh:{VERSION}", f"gradmesh:{VERSION}-cuda"}
     assert f"gradmesh:{VERSION}" in images
 
 
-def test_nothing_is_said_twice() -> None:
+def test_no_block_is_duplicated() -> None:
     """The same block in two files would be changed in one of them."""
     texts = [f.read_text() for f in sorted(DEPLOY.rglob("*.yaml")) if "size" not in f.parts]
 

@@ -42,7 +42,7 @@ def issue(authority: trustme.CA, certificate: Object, cluster: EmulatedCluster) 
 
 
 @pytest.mark.timeout(400)
-def test_mutual_tls_with_roles_trains_and_lets_nobody_else_in(
+def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     folder = next(one for one in COMBINATIONS if one.name == "secure")

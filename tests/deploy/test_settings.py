@@ -90,7 +90,7 @@ def test_every_command_is_one_of_ours(role: str) -> None:
     assert answer.returncode == 0
 
 
-def test_other_variables_are_known_to_somebody() -> None:
+def test_other_variables_belong_to_a_known_component() -> None:
     """What is not ours is numba's, NCCL's, cupy's, OpenMP's or AWS', or is used by one of ours."""
     libraries = re.compile(r"(NUMBA_CACHE_DIR|NCCL_[A-Z_]+|CUPY_CACHE_DIR|OMP_NUM_THREADS|AWS_\w+)")
     for folder in ALL:

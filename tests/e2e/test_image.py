@@ -22,7 +22,7 @@ def sh(script: str) -> str:
     return docker("run", "--rm", "--network", "none", "--entrypoint", "sh", IMAGE, "-c", script)
 
 
-def test_it_is_somebody_and_no_root(config: dict[str, object]) -> None:
+def test_the_image_does_not_run_as_root(config: dict[str, object]) -> None:
     assert config["User"] == "10001:10001"
     assert sh("id -u; touch /opt/gradmesh/x 2>/dev/null || echo refused") == "10001\nrefused"
 
@@ -35,7 +35,7 @@ def test_it_has_no_tools_that_build() -> None:
     assert sh("command -v gcc cc make git || echo none") == "none"
 
 
-def test_it_says_what_it_is(config: dict[str, object]) -> None:
+def test_the_image_has_labels(config: dict[str, object]) -> None:
     labels = config["Labels"]
 
     assert isinstance(labels, dict)

@@ -91,7 +91,7 @@ def test_contexts_of_a_dead_worker_are_collected(world):
 
 
 @pytest.mark.slow
-def test_a_worker_that_stands_still_ends_the_pass_by_its_deadline(world):
+def test_a_stopped_worker_ends_the_pass_by_its_deadline(world):
     """Not gone, only silent: the deadline names it."""
     x = leaf()
     with gm.autograd.context() as ctx:

@@ -19,7 +19,7 @@ UP = ["--parameter-servers", "2", "--trainers", "2", "--steps", "100000", "--bat
 
 
 @pytest.mark.timeout(180)
-def test_a_coordinator_that_is_killed_is_missed_by_nobody(
+def test_training_continues_while_a_killed_coordinator_restarts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     undisturbed = train(tmp_path / "undisturbed")

@@ -95,7 +95,7 @@ def test_contexts_of_a_killed_worker_are_listed_and_released(
     assert capsys.readouterr().out == "no contexts are open\n"
 
 
-def test_contexts_of_the_former_self_of_a_restarted_worker_are_released(
+def test_contexts_of_a_former_incarnation_are_released(
     cluster: LocalCluster, contexts: Any
 ) -> None:
     with visitor(cluster, 3) as first:

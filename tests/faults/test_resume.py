@@ -60,7 +60,7 @@ def resume(path: Path, copy: Path) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_when_all_trainers_are_gone_the_newest_checkpoint_counts(
+def test_without_trainers_the_newest_checkpoint_is_current(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     settings = {
@@ -109,7 +109,7 @@ def test_checkpoints_are_of_the_whole_run_and_add_to_each_other(stopped: Path) -
 @pytest.mark.parametrize(
     "servers", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
-def test_a_job_goes_on_with_another_number_of_servers(
+def test_a_job_resumes_with_another_number_of_servers(
     stopped: Path, whole: Outcome, servers: int, tmp_path: Path
 ) -> None:
     settings = resume(stopped, tmp_path / "checkpoints")
@@ -123,7 +123,7 @@ def test_a_job_goes_on_with_another_number_of_servers(
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("trainers", [1, 4])
-def test_a_job_goes_on_with_another_number_of_trainers(
+def test_a_job_resumes_with_another_number_of_trainers(
     stopped: Path, trainers: int, tmp_path: Path
 ) -> None:
     settings = resume(stopped, tmp_path / "checkpoints")

@@ -119,7 +119,7 @@ def at(point: str, step: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("worker", ["trainer-0", "trainer-1"])
-def test_kill_when_all_is_done(worker: str, undisturbed: Outcome, tmp_path: Path) -> None:
+def test_kill_after_the_last_step(worker: str, undisturbed: Outcome, tmp_path: Path) -> None:
     """Who comes back finds nobody, and nothing to do."""
     found = train(tmp_path / "run", [f"{worker}:finished:{JOB['job.steps']}"], seconds=50.0)
 

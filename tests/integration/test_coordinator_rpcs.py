@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(call, rpc, request_, e
     assert call("GetKey", REPEATABLE[4][1]).value == b"v"
 
 
-def test_bytes_that_are_no_message_are_refused(make_cluster):
+def test_bytes_that_are_not_a_message_are_refused(make_cluster):
     cluster = make_cluster(parameter_servers=1)
     with grpc.insecure_channel(cluster.address) as channel:
         register = channel.unary_unary("/gradmesh.coordinator.v1.CoordinatorService/Register")

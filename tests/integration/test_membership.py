@@ -42,7 +42,7 @@ def make_table(mesh, rows=40):
     )
 
 
-def test_a_client_comes_and_goes(cluster):
+def test_a_client_joins_and_leaves(cluster):
     with cluster.connect("visitor") as mesh:
         inside = members(cluster)
 
@@ -75,7 +75,7 @@ def test_a_name_is_free_again_when_its_lease_has_run_out(make_cluster):
     assert time.monotonic() - begun > 0.3
 
 
-def test_the_process_whose_name_is_taken_hears_of_it(cluster):
+def test_a_process_whose_name_is_taken_is_notified(cluster):
     lost = threading.Event()
     former = cluster.connect("worker", on_lost=lost.set)
 
@@ -97,7 +97,7 @@ def test_the_process_whose_name_is_taken_hears_of_it(cluster):
         ({"incarnation": 0}, "no incarnation"),
     ],
 )
-def test_a_process_that_does_not_say_who_it_is_is_refused(cluster, options, message):
+def test_a_process_without_a_valid_identity_is_refused(cluster, options, message):
     with pytest.raises(InvalidRequest, match=message):
         connect(cluster.address, **options)
 
@@ -113,7 +113,7 @@ def test_another_version_of_the_contract_is_refused(cluster, raw):
     assert "old" not in members(cluster)
 
 
-def test_without_the_right_token_nobody_joins(make_cluster, tmp_path):
+def test_joining_requires_the_right_token(make_cluster, tmp_path):
     (tmp_path / "right").write_text("open-sesame")
     (tmp_path / "wrong").write_text("open-barley")
     cluster = make_cluster(security=SecurityConfig(token_file=tmp_path / "right"))
@@ -200,7 +200,7 @@ def test_gradients_for_a_server_that_restarted_are_not_lost_silently(cluster):
     assert cluster.servers[1].store.table("user", mesh.deadline()).steps == 0
 
 
-def test_members_live_through_a_restart_of_the_coordinator(make_cluster, tmp_path, eventually):
+def test_members_survive_a_restart_of_the_coordinator(make_cluster, tmp_path, eventually):
     cluster = make_cluster(trainers=1, lease_s=30.0, state_dir=tmp_path)
     trainer = cluster.connect("trainer-0", role="trainer")
     table = make_table(trainer)
@@ -254,7 +254,7 @@ def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
     assert not cluster.coordinator.machine.rounds.formed
 
 
-def test_a_lease_thread_warns_and_goes_on(cluster, caplog, eventually):
+def test_a_lease_thread_warns_and_retries(cluster, caplog, eventually):
     caplog.set_level(logging.WARNING, "gradmesh.sdk.cluster.lease")
     mesh = cluster.connect("worker")
 
@@ -284,7 +284,7 @@ def test_closing_ends_calls_under_way(make_cluster, eventually):
     assert time.monotonic() - begun < 10
 
 
-def test_a_closed_mesh_says_so(cluster):
+def test_calls_on_a_closed_mesh_say_to_connect_again(cluster):
     mesh = cluster.connect()
     table = make_table(mesh)
     table.lookup([1])

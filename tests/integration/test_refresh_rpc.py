@@ -98,7 +98,7 @@ def test_a_peek_waits_for_earlier_steps_and_begins_none(server):
     assert server.store.steps.stop()[0] == 2
 
 
-def test_a_refresh_that_makes_no_sense_changes_nothing(server):
+def test_an_invalid_refresh_changes_nothing(server):
     server.lookup(context=AHEAD, ahead=True)
     before = server.state()
 

@@ -80,7 +80,7 @@ def test_training_goes_on_with_the_same_bits(make_cluster, pool, before, after):
     assert cluster.coordinator.machine.rounds.current == 1
 
 
-def test_a_run_with_staleness_goes_on(make_cluster, pool):
+def test_a_run_with_staleness_resumes(make_cluster, pool):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2, trainers=2)
 
     def change():
@@ -95,7 +95,7 @@ def test_a_run_with_staleness_goes_on(make_cluster, pool):
     assert cluster.coordinator.machine.rounds.current == 1
 
 
-def test_rows_fetched_ahead_are_looked_up_anew(make_cluster, pool):
+def test_prefetched_rows_are_looked_up_again(make_cluster, pool):
     ids = [np.random.default_rng(step).integers(0, ROWS, 64) for step in range(30)]
 
     def train(cluster, change=lambda: None):

@@ -53,7 +53,7 @@ class Busy:
         return self.count
 
 
-def test_pushes_count_once_and_lookups_go_on(make_cluster, pool):
+def test_pushes_count_once_and_lookups_continue(make_cluster, pool):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     table = ones_table(cluster.connect(timeout_s=30.0))
     seen = [np.zeros((ROWS, 2), np.float32)]
@@ -79,7 +79,7 @@ def test_pushes_count_once_and_lookups_go_on(make_cluster, pool):
     assert (table.lookup(IDS) == pushes + 1).all()
 
 
-def test_a_push_by_an_old_map_is_known_or_was_never_applied(make_cluster, raw):
+def test_a_push_by_an_old_map_is_deduplicated_or_was_never_applied(make_cluster, raw):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     mesh = cluster.connect(timeout_s=30.0)
     ones_table(mesh).lookup(IDS)
@@ -142,7 +142,7 @@ def test_a_server_that_leaves_late_changes_no_row(make_cluster, pool, again):
     assert len(mesh.servers.refresh(mesh.deadline()).names) == (2 if again else 1)
 
 
-def test_contexts_outside_a_run_go_on(make_cluster, pool):
+def test_contexts_outside_a_run_continue(make_cluster, pool):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2)
     mesh = cluster.connect(timeout_s=30.0)
     table = ones_table(mesh)
@@ -164,7 +164,7 @@ def test_contexts_outside_a_run_go_on(make_cluster, pool):
     assert (table.lookup(IDS) == -(steps + 1)).all()
 
 
-def test_a_context_that_takes_too_long_has_to_begin_again(make_cluster):
+def test_a_context_that_delays_a_reshard_too_long_loses_its_lookups(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     mesh = cluster.connect()
     table = ones_table(mesh)
@@ -180,7 +180,7 @@ def test_a_context_that_takes_too_long_has_to_begin_again(make_cluster):
     assert (table.lookup(IDS) == 0).all()
 
 
-def test_a_checkpoint_begun_before_is_of_before(make_cluster):
+def test_a_checkpoint_begun_before_a_reshard_holds_the_rows_of_its_start(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2)
     mesh = cluster.connect()
     table = ones_table(mesh)
@@ -205,7 +205,7 @@ def test_a_checkpoint_begun_before_is_of_before(make_cluster):
     assert (table.lookup(IDS) == 2).all()
 
 
-def test_a_checkpoint_armed_before_is_refused_after(make_cluster):
+def test_a_checkpoint_armed_before_a_reshard_is_refused_after_it(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2)
     mesh = cluster.connect()
     ones_table(mesh).lookup(IDS)
@@ -234,7 +234,7 @@ def test_what_does_not_fit_is_given_up(make_cluster):
     assert (table.lookup(IDS) == before - 1).all()
 
 
-def test_hash_rows_that_do_not_fit_are_given_up(make_cluster):
+def test_a_move_of_hash_rows_that_do_not_fit_is_aborted(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2, max_store_bytes=1 << 21)
     mesh = cluster.connect()
     table = mesh.table("big", dim=8, optimizer=optim.SGD(lr=1.0))
@@ -248,7 +248,7 @@ def test_hash_rows_that_do_not_fit_are_given_up(make_cluster):
     assert table.lookup(many).shape == (45_000, 8)
 
 
-def test_servers_that_do_not_come_are_not_waited_for_forever(make_cluster):
+def test_waiting_for_missing_servers_has_a_limit(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     mesh = cluster.connect()
 
@@ -303,7 +303,7 @@ def test_a_table_that_is_reset_while_it_moves_ends_the_reshard(make_cluster):
         "adopting",
     ],
 )
-def test_a_coordinator_that_restarts_goes_on(make_cluster, tmp_path, phase):
+def test_a_restarted_coordinator_process_resumes(make_cluster, tmp_path, phase):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2, state_dir=tmp_path)
     table = ones_table(cluster.connect(timeout_s=30.0))
     table.push(IDS, np.full((ROWS, 2), -1.0, np.float32))

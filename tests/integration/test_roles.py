@@ -81,7 +81,7 @@ def test_a_reader_reads_and_changes_nothing(cluster, roles):
         ("parameter-server", "trainer"),
     ],
 )
-def test_nobody_registers_as_what_its_role_is_not(cluster, roles, token, role):
+def test_registering_with_another_role_is_refused(cluster, roles, token, role):
     with pytest.raises(Forbidden, match=f"'{token}' may not be a {role}"):
         cluster.connect("ps-9", role=role, address="127.0.0.1:1", security=roles[token])
 
@@ -89,7 +89,7 @@ def test_nobody_registers_as_what_its_role_is_not(cluster, roles, token, role):
     assert members == {"ps-0", "ps-1"}
 
 
-def test_nobody_speaks_for_a_member_of_another_role(cluster, roles):
+def test_calls_for_a_member_of_another_role_are_refused(cluster, roles):
     client = cluster.connect("visitor", security=roles["client"])
     server = cluster.servers[0]
 

@@ -46,7 +46,7 @@ def test_a_reader_reads_what_a_mesh_reads(cluster, tables):
     np.testing.assert_array_equal(many["item"], tables["item"].lookup(5))
 
 
-def test_a_reader_is_no_member_and_writes_nothing(cluster, tables):
+def test_a_reader_is_not_a_member_and_writes_nothing(cluster, tables):
     before = tables["user"].lookup(np.arange(100))
 
     with TableReader(cluster.address) as reader:
@@ -110,7 +110,7 @@ def test_a_reader_outlives_the_coordinator_and_follows_servers(cluster, tables):
         np.testing.assert_array_equal(reader.lookup("user", ids), before)
 
 
-def test_any_of_several_addresses_will_do(cluster, tables):
+def test_one_reachable_address_of_several_suffices(cluster, tables):
     with TableReader([NOWHERE, cluster.address], timeout_s=20) as reader:
         rows = reader.lookup("user", [1])
 
@@ -119,7 +119,7 @@ def test_any_of_several_addresses_will_do(cluster, tables):
 
 
 @pytest.mark.parametrize("addresses", [NOWHERE, [NOWHERE, "127.0.0.1:2"]])
-def test_a_coordinator_that_is_nowhere_is_given_up(addresses):
+def test_an_unreachable_coordinator_ends_the_read_by_its_deadline(addresses):
     with (
         TableReader(addresses, timeout_s=0.5) as reader,
         pytest.raises((Unreachable, DeadlineExceeded)),

@@ -89,7 +89,7 @@ def test_names_are_text_and_nothing_else() -> None:
         (["--serve", "127.0.0.1:0", "--watch"], "neither --watch nor --json"),
     ],
 )
-def test_what_cannot_be_served_is_named(arguments: list[str], said: str) -> None:
+def test_wrong_options_of_the_page_are_named(arguments: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gradmesh", "status", "--coordinator", "127.0.0.1:9", *arguments],
         capture_output=True,

@@ -87,7 +87,7 @@ def test_requests_bigger_than_a_message_are_cut(cluster, max_frame_bytes):
     np.testing.assert_allclose(table.lookup(np.arange(ROWS)), expected, atol=1e-6)
 
 
-def test_a_context_of_a_cut_lookup_brings_all_its_gradients(cluster):
+def test_a_context_of_a_split_lookup_applies_all_its_gradients(cluster):
     mesh = cluster.connect(max_frame_bytes=8192)
     small, plain = make_table(mesh), make_table(cluster.connect(), "plain")
     ids = np.arange(ROWS)

@@ -88,7 +88,7 @@ def test_checkpoint_and_restore(run, mesh, tmp_path):
     np.testing.assert_array_equal(table.lookup(np.arange(100)), rows)
 
 
-def test_damage_is_told_in_one_line(run, tmp_path):
+def test_damage_is_reported_in_one_line(run, tmp_path):
     run("checkpoint", tmp_path / "a", "--table", "user")
     (tmp_path / "a" / "COMPLETE").unlink()
 

@@ -87,7 +87,7 @@ def test_a_hash_table_takes_any_int64(make_cluster):
         ({"dtype": np.int32}, "dtype"),
     ],
 )
-def test_a_specification_that_makes_no_sense_is_refused(make_cluster, fields, words):
+def test_an_invalid_specification_is_refused(make_cluster, fields, words):
     mesh = make_cluster(parameter_servers=1).connect()
 
     with pytest.raises(InvalidRequest, match=words):
@@ -128,7 +128,7 @@ def state_of(cluster, *names):
     return found
 
 
-def test_full_memory_is_said_and_nothing_is_applied(make_cluster):
+def test_full_memory_is_reported_and_nothing_is_applied(make_cluster):
     cluster = make_cluster(parameter_servers=1, max_store_bytes=1 << 20)
     table = cluster.connect().table("user", dim=64, optimizer=optim.Adagrad(lr=1.0))
     table.push([1, 2], np.ones((2, 64), np.float32))

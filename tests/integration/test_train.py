@@ -105,7 +105,7 @@ def test_export_writes_plain_files(trained, tmp_path):
     assert gradmesh("export", trained, tmp_path / "plain").returncode == 2
 
 
-def test_what_is_no_model_is_named(tmp_path):
+def test_a_file_that_is_not_a_model_is_named(tmp_path):
     done = gradmesh("eval", tmp_path)
 
     assert done.returncode == 2
@@ -124,7 +124,7 @@ def test_wrong_job_names_every_problem_before_anything_starts(tmp_path):
 
 
 @pytest.mark.timeout(240)
-def test_the_same_in_python():
+def test_training_from_python_equals_the_command_line():
     seen = []
     job = {
         "data": {"rows": [60, 40, 20], "dense_features": 3},
@@ -155,7 +155,7 @@ def test_the_same_in_python():
     assert {"train", "validation", "result"} == {line["kind"] for line in seen}
 
 
-def test_python_says_what_is_wrong_at_once(tmp_path):
+def test_python_refuses_bad_settings_at_once(tmp_path):
     with pytest.raises(ConfigError, match=r"job.steps: expected at least 1"):
         gm.train({"job": {"steps": 0}})
     with pytest.raises(ConfigError, match=r"model.item_features: .* each must be one of 0 … 7"):

@@ -81,7 +81,9 @@ def test_finished_job_exits_0_and_leaves_its_result(start_mesh: Callable[[int], 
     assert trainers_of(mesh) == []
 
 
-def test_sigterm_ends_training_with_143_and_a_goodbye(start_mesh: Callable[[int], Mesh]) -> None:
+def test_sigterm_ends_training_with_143_and_leaves_the_mesh(
+    start_mesh: Callable[[int], Mesh],
+) -> None:
     mesh = start_mesh(1)
     trainer = mesh.train("--steps", "1000000")
     wait_for("training", lambda: mesh.status().step > 2)
@@ -124,7 +126,7 @@ def test_job_with_other_tables_on_the_same_mesh_is_refused(
     assert "'feature-0'" in mesh.log()
 
 
-def test_trainer_that_comes_when_its_job_is_done_is_done(
+def test_a_trainer_that_joins_a_finished_job_ends(
     start_mesh: Callable[[int], Mesh],
 ) -> None:
     mesh = start_mesh(2)

@@ -58,7 +58,7 @@ def test_export_is_sorted_and_whole(mesh, table, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_import_brings_the_same_rows(make_cluster, tmp_path, kind, dtype):
+def test_import_restores_the_same_rows(make_cluster, tmp_path, kind, dtype):
     options = {"dim": DIM, "dtype": dtype, "optimizer": optim.SGD(lr=0.1)}
     old_mesh = make_cluster(parameter_servers=2).connect()
     new_mesh = make_cluster(parameter_servers=1).connect()

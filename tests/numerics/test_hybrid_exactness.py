@@ -150,7 +150,7 @@ def test_ddp_around_each_dense_part_gives_the_same_bits(start_cluster):
     assert together(cluster, variant(ddp="dense"), 2) == alone(initial, BASE, 2)
 
 
-def test_without_ddp_every_trainer_goes_its_own_way(start_cluster):
+def test_without_ddp_the_models_of_trainers_diverge(start_cluster):
     averaged = together(start_cluster(1, 2), BASE, 2)
     apart = together(start_cluster(1, 2), variant(ddp="none"), 2)
 

@@ -52,7 +52,7 @@ def _copy_tracked(target: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_wheel_holds_every_file_of_the_rooms(wheel: Path) -> None:
+def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     kinds = (".py", ".pyi", ".proto", ".typed", ".binpb")
     expected = {
         name if name.startswith("gradmesh/") else f"gradmesh/{name}"

@@ -34,7 +34,7 @@ def test_a_seed_repeats_what_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("turn", [bool, float, int])
-def test_many_numbers_are_not_one(turn: type) -> None:
+def test_a_tensor_of_several_elements_is_not_a_number(turn: type) -> None:
     with pytest.raises(ValueError, match=r"shape \(3,\) is not one number: reduce it first"):
         turn(gm.ones(3))
 

@@ -64,7 +64,7 @@ def test_a_waiting_client_goes_on_when_the_others_have_stepped(rrefs):
     np.testing.assert_allclose(rrefs[0].to_here().data, was - 0.2, rtol=1e-4, atol=1e-6)
 
 
-def test_a_client_that_has_ended_holds_up_nobody(world, rrefs):
+def test_an_ended_client_does_not_block_the_others(world, rrefs):
     quick, gone = make(rrefs, 0), make(rrefs, 0)
     del gone
 
@@ -95,6 +95,6 @@ def test_clients_of_other_parameters_do_not_count(rrefs):
     "options",
     [{"mode": "bounded"}, {"mode": "sync", "staleness": 1}, {"mode": "bounded", "staleness": -1}],
 )
-def test_what_is_refused(rrefs, options):
+def test_invalid_options_are_refused(rrefs, options):
     with pytest.raises(ValueError, match="staleness"):
         gm.optim.DistributedOptimizer(gm.optim.SGD, rrefs, 0.1, **options)

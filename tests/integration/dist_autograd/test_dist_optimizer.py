@@ -309,7 +309,7 @@ def test_load_state_dict_that_does_not_fit_changes_nothing(world):
         optimizer.load_state_dict({**saved, "param_groups": []})
 
 
-def test_what_is_refused(world):
+def test_invalid_options_are_refused(world):
     pair = Pair()
     distributed = gm.optim.DistributedOptimizer
     with pytest.raises(ValueError, match="no mode"):

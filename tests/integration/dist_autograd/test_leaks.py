@@ -33,7 +33,7 @@ def run(count):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_contexts_leave_nothing_behind(world, count):
+def test_contexts_leak_nothing(world, count):
     run(300)
     world.wait_clean()
     threads, memory = footprint(world)

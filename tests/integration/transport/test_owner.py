@@ -124,7 +124,7 @@ def test_a_failure_carries_its_traceback(peer: Peer) -> None:
     ("function", "cause"),
     [("exit", errors.RemoteFailure), ("refuse", errors.StepPending), ("sum", TypeError)],
 )
-def test_whatever_a_function_raises_is_its_answer(
+def test_any_exception_of_a_function_is_returned(
     peer: Peer, function: str, cause: type[Exception]
 ) -> None:
     args = ["text"] if function == "sum" else []
@@ -176,7 +176,7 @@ def test_a_reference_is_created_once_by_calls_at_once(peer: Peer, functions: Reg
     assert counted.runs == 1
 
 
-def test_what_a_creation_raised_is_kept_for_whoever_fetches(peer: Peer) -> None:
+def test_an_error_of_a_creation_is_raised_at_fetch(peer: Peer) -> None:
     peer.create(reference(), "fail")
 
     for _ in range(2):

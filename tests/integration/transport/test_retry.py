@@ -92,7 +92,7 @@ def test_a_typed_refusal_lets_any_call_go_again(serve: Any, dial: Any, script: A
     assert script.calls["call"] == 2
 
 
-def test_a_worker_that_comes_back_is_found(
+def test_a_worker_that_returns_is_found(
     serve: Any, dial: Any, fault_proxy: Any, describe: Any
 ) -> None:
     proxy = fault_proxy(serve().address)
@@ -129,7 +129,7 @@ def test_attempts_end_at_the_deadline(serve: Any, dial: Any, fault_proxy: Any) -
     assert proxy.accepted >= 2
 
 
-def test_nobody_listening_is_unreachable(dial: Any, describe: Any) -> None:
+def test_a_port_without_a_listener_is_unreachable(dial: Any, describe: Any) -> None:
     with pytest.raises(errors.Unreachable, match=r"coordinator at 127\.0\.0\.1:1, Describe"):
         describe(dial("127.0.0.1:1", worker="coordinator", patience_s=0))
 
@@ -149,7 +149,7 @@ def test_a_stalled_connection_ends_at_the_deadline(
     assert 0.4 < time.monotonic() - begun < 10
 
 
-def test_patience_ends_before_the_deadline(serve: Any, dial: Any, fault_proxy: Any) -> None:
+def test_patience_can_end_before_the_deadline(serve: Any, dial: Any, fault_proxy: Any) -> None:
     proxy = fault_proxy(serve().address)
     proxy.refuse()
     begun = time.monotonic()
@@ -175,7 +175,7 @@ def test_jitter_only_shortens_a_pause() -> None:
 
 
 @pytest.mark.parametrize("cls", errors.CATALOGUE.values(), ids=lambda cls: cls.__name__)
-def test_what_may_be_repeated(cls: type[errors.MeshError]) -> None:
+def test_repeatable_errors(cls: type[errors.MeshError]) -> None:
     error = cls("text")
     passing = cls.retry is errors.Retry.CALL
 

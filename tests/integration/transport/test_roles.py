@@ -118,7 +118,7 @@ def test_every_rpc_is_for_the_roles_of_the_table(
 
 @pytest.mark.parametrize("lane", ["shm", "tcp", "stream"])
 @pytest.mark.parametrize("role", ["trainer", "reader"])
-def test_lanes_know_who_calls(
+def test_lanes_identify_the_caller(
     role: str, lane: LaneChoice, start: Any, tokens: Path, tmp_path: Path, anything: Anything
 ) -> None:
     server = start(SecurityConfig(tokens_file=tokens))
@@ -184,7 +184,7 @@ def certified(start: Any, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("role", ["trainer", "reader", "admin"])
-def test_a_certificate_says_the_role(certified: Any, role: str, anything: Anything) -> None:
+def test_a_certificate_names_the_role(certified: Any, role: str, anything: Anything) -> None:
     server, files = certified(f"{role}.role.gradmesh")
 
     for lane in ("unary", "tcp"):
@@ -199,7 +199,7 @@ def test_a_certificate_says_the_role(certified: Any, role: str, anything: Anythi
 @pytest.mark.parametrize(
     "names", [(), ("boss.role.gradmesh",), ("trainer.role.gradmesh", "admin.role.gradmesh")]
 )
-def test_a_certificate_without_one_role_may_do_nothing(
+def test_a_certificate_without_exactly_one_role_is_refused(
     certified: Any, names: tuple[str, ...], anything: Anything
 ) -> None:
     server, files = certified(*names)

@@ -46,7 +46,7 @@ def test_lines_are_given_once_and_whole(logs: Path) -> None:
     assert files.newest() == [("a", "half and half")]
 
 
-def test_following_ends_after_the_last_line(logs: Path) -> None:
+def test_log_following_ends_after_the_last_line(logs: Path) -> None:
     def is_over() -> bool:
         # What is written before the end must still be seen.
         (logs / "d.log").write_text("last words\n")

@@ -44,7 +44,7 @@ def test_errors_can_be_printed_and_pickled(cls: type[MeshError]) -> None:
     assert copy.metadata == error.metadata == {"table": "x", "count": "3"}
 
 
-def test_unavailable_means_that_the_call_may_be_repeated() -> None:
+def test_unavailable_means_repeatable() -> None:
     """DESIGN: UNAVAILABLE = repeat the call, ABORTED = repeat from a higher level."""
     for cls in ALL:
         assert (cls.code == "UNAVAILABLE") == (cls.retry is errors.Retry.CALL)

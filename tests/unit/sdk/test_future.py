@@ -17,7 +17,7 @@ def test_a_result_arrives_at_all_who_wait() -> None:
     assert "done" in repr(future)
 
 
-def test_waiting_has_a_limit() -> None:
+def test_waiting_ends_at_its_limit() -> None:
     with pytest.raises(DeadlineExceeded, match=r"within 0\.01 s"):
         Future().wait(0.01)
     with pytest.raises(RuntimeError, match="not done yet"):

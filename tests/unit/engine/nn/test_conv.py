@@ -39,7 +39,7 @@ def test_what_does_not_fit_is_named(call: Any, error: type[Exception], match: st
         call()
 
 
-def test_initial_values_are_drawn_as_torchs() -> None:
+def test_initial_values_are_distributed_as_in_torch() -> None:
     torch = pytest.importorskip("torch")
     mine, peer = nn.Conv1d(64, 64, 5, groups=4), torch.nn.Conv1d(64, 64, 5, groups=4)
     bound = 1 / np.sqrt(16 * 5)

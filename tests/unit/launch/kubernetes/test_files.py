@@ -44,7 +44,7 @@ def test_keys_are_what_a_config_map_takes(job: Path) -> None:
     assert len(texts) == 4
 
 
-def test_bytes_that_are_no_text_travel_too(job: Path) -> None:
+def test_bytes_that_are_not_text_are_transferred(job: Path) -> None:
     (job.parent / "words.json").write_bytes(b"\xff\x00")
 
     texts, others = files_of(job, ()).data()

@@ -59,7 +59,7 @@ def test_what_ends_together_is_told_together():
     assert len(peer.told) < 50
 
 
-def test_a_failure_is_told_again():
+def test_a_failed_release_is_sent_again():
     peer = Peer(failures=3)
     releaser = Releaser(peer)
 
@@ -72,7 +72,7 @@ def test_a_failure_is_told_again():
 
 
 @pytest.mark.slow
-def test_a_worker_that_never_answers_is_left_to_itself(monkeypatch):
+def test_a_worker_that_never_answers_is_given_up(monkeypatch):
     monkeypatch.setattr(module, "_ATTEMPTS", 2)
     peer = Peer(failures=2)
     releaser = Releaser(peer)
@@ -87,7 +87,7 @@ def test_a_worker_that_never_answers_is_left_to_itself(monkeypatch):
     assert peer.told[-1][-1] == 2
 
 
-def test_closing_tells_what_is_left_and_takes_no_more():
+def test_closing_reports_outstanding_calls_and_refuses_new_ones():
     peer = Peer()
     releaser = Releaser(peer)
 

@@ -85,7 +85,7 @@ def test_bad_file_is_a_value_error(tmp_path, data):
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_never_anything_but_a_value_error(tmp_path_factory, data):
+def test_random_bytes_raise_only_value_errors(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("noise") / "a"
     path.write_bytes(data)
 

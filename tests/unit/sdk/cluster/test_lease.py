@@ -53,7 +53,7 @@ def wait_for_renewals(coordinator, count):
         assert coordinator.renewed.acquire(timeout=20)
 
 
-def test_signs_of_life_bring_the_news(eventually):
+def test_heartbeats_return_generation_and_shard_epoch(eventually):
     coordinator = Coordinator()
     lease = make(coordinator)
     coordinator.generation = 4
@@ -78,7 +78,7 @@ def test_failures_do_not_end_the_thread():
     assert coordinator.failures == []
 
 
-def test_a_coordinator_that_forgot_us_is_told_again():
+def test_a_member_registers_again_with_a_coordinator_that_lost_it():
     coordinator = Coordinator()
     coordinator.failures = [("renew", NotMember("who?"))]
 
@@ -146,7 +146,7 @@ def test_a_name_taken_for_longer_than_there_is_time_is_refused_at_once():
     assert time.monotonic() - begun < 15  # it may wait for 20 s
 
 
-def test_a_silent_coordinator_gets_a_short_goodbye(eventually):
+def test_leaving_an_unresponsive_coordinator_has_a_short_deadline(eventually):
     coordinator = Coordinator()
     coordinator.failures = [("renew", Unreachable("gone"))] * 1000
 
@@ -157,7 +157,7 @@ def test_a_silent_coordinator_gets_a_short_goodbye(eventually):
     assert coordinator.goodbye_s <= 0.2
 
 
-def test_after_closing_nobody_registers_again():
+def test_a_closed_lease_does_not_register_again():
     coordinator = Coordinator(lease_s=60)
     lease = make(coordinator)
     lease.close()
@@ -197,7 +197,7 @@ def test_open_contexts_are_reported_and_those_of_the_lost_are_dropped():
     assert dropped == [("x", 3), ("x", 3)]
 
 
-def test_news_are_asked_for_at_once_and_the_answer_may_wait_for_them(eventually):
+def test_the_first_heartbeat_is_sent_at_once_and_may_wait_for_changes(eventually):
     told = []
 
     class Waiting(Coordinator):

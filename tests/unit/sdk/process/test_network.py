@@ -29,7 +29,9 @@ def secret(tmp_path: Path) -> Path:
         (["tls_key_file"], "tls_certificate_file"),
     ],
 )
-def test_half_a_pair_is_refused(secret: Path, keys: list[str], missing: str) -> None:
+def test_a_certificate_without_its_key_is_refused(
+    secret: Path, keys: list[str], missing: str
+) -> None:
     flags = {f"security.{key}": str(secret) for key in keys}
 
     with pytest.raises(ConfigError, match=f"security.{missing}: is missing"):

@@ -24,7 +24,7 @@ def make() -> Iterator[Callable[..., ThreadPool]]:
         assert threads.figures()[0] == 0
 
 
-def test_tasks_that_may_wait_stand_in_line(make: Callable[..., ThreadPool]) -> None:
+def test_patient_tasks_are_queued(make: Callable[..., ThreadPool]) -> None:
     threads, free, done = make(patient=2), threading.Event(), threading.Semaphore(0)
     running: list[int] = []
 
@@ -98,7 +98,7 @@ def test_threads_that_a_burst_left_over_end_though_calls_go_on(
     eventually(one_more_call_and_few_threads)
 
 
-def test_a_task_that_fails_takes_nobody_with_it(make: Callable[..., ThreadPool]) -> None:
+def test_a_failing_task_does_not_affect_others(make: Callable[..., ThreadPool]) -> None:
     threads, done = make(), threading.Event()
 
     threads.run(lambda: 1 / 0)

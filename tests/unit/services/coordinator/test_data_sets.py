@@ -43,7 +43,7 @@ def test_while_others_read_the_last_shards_the_caller_waits():
     assert sets.take("t", CUT, A, 1, []) == Range(0, 0, 0, 4)
 
 
-def test_asking_again_gives_the_same_and_a_shard_counts_once():
+def test_repeated_requests_return_the_same_shard_once():
     sets = DataSets()
     first = sets.take("t", CUT, A, 1, [])
 
@@ -66,7 +66,7 @@ def test_a_set_is_cut_in_one_way():
 
 
 @pytest.mark.parametrize("position", [b"", b"nonsense", b"\x81\xa3cut\x93\x00\x00\x00"])
-def test_what_is_no_position_is_refused(position):
+def test_an_invalid_position_is_refused(position):
     with pytest.raises(InvalidRequest, match="no position"):
         DataSets().restore("t", position)
 

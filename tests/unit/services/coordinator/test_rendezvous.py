@@ -28,7 +28,7 @@ def test_ranks_follow_names_not_arrival():
     assert [rounds.place(name, 1) for name in ("t-1", "t-9", "t-10")] == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_an_open_round_tells_who_is_there():
+def test_an_open_round_lists_the_joined_trainers():
     rounds = Rounds(2)
     rounds.join("t-0", 1, 0)
 
@@ -36,7 +36,7 @@ def test_an_open_round_tells_who_is_there():
         rounds.place("t-0", 1)
 
 
-def test_asking_again_keeps_the_place():
+def test_joining_again_keeps_the_rank():
     rounds = formed()
 
     assert not rounds.join("t-1", 1, 0)
@@ -44,7 +44,7 @@ def test_asking_again_keeps_the_place():
 
 
 @pytest.mark.parametrize(("incarnation", "after"), [(1, 1), (2, 0)])
-def test_a_trainer_that_begins_anew_ends_the_generation(incarnation, after):
+def test_a_trainer_that_rejoins_ends_the_generation(incarnation, after):
     rounds = formed()
     rounds.put(1, "key", b"value")
 
@@ -55,7 +55,7 @@ def test_a_trainer_that_begins_anew_ends_the_generation(incarnation, after):
         rounds.get(1, "key")
 
 
-def test_one_trainer_too_many_waits_for_a_gap():
+def test_a_surplus_trainer_waits_for_a_vacant_rank():
     rounds = formed()
 
     rounds.join("t-2", 1, 0)
@@ -114,7 +114,7 @@ def test_keys_are_bounded(monkeypatch):
     rounds.put(1, "b", b"")
 
 
-def test_a_cluster_without_trainers_says_so():
+def test_joining_a_cluster_without_trainers_names_the_setting():
     with pytest.raises(InvalidRequest, match=r"coordinator\.trainers"):
         Rounds(0).join("t-0", 1, 0)
 

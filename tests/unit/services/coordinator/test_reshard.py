@@ -52,7 +52,7 @@ def test_counts_that_make_no_sense_are_refused(reshards, count, wait_s):
     assert not reshards.under_way
 
 
-def test_the_same_number_is_done_at_once(reshards):
+def test_scaling_to_the_same_number_ends_at_once(reshards):
     assert reshards.scale(1, 0.0, map_of("ps-0"), 0.0).phase == phases.DONE
 
 
@@ -65,7 +65,7 @@ def test_one_at_a_time(begin, reshards):
         reshards.scale(3, 0.0, current, 0.0)
 
 
-def test_up_goes_through_all_phases(begin):
+def test_scaling_up_passes_all_phases(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 3, ["ps-2"])
     seen = [reshards.state.phase]
@@ -95,7 +95,7 @@ def test_down_keeps_the_first_servers_and_moves_only_what_the_others_held(begin)
     assert reshards.state.buckets == list(current.bucket_shards).count(0)
 
 
-def test_it_waits_for_servers_and_gives_up_in_time(reshards, say):
+def test_a_reshard_waits_for_servers_until_its_deadline(reshards, say):
     current = map_of("ps-0")
     reshards.scale(3, 5.0, current, 0.0)
     here = [say.member("ps-0"), say.member("ps-1")]
@@ -122,7 +122,7 @@ def test_steps_are_not_held_up_for_long(begin):
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
-def test_a_server_that_is_lost_before_the_commit_ends_it(begin, rounds):
+def test_losing_a_server_before_the_commit_ends_the_reshard(begin, rounds):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
     for _ in range(rounds):
@@ -134,7 +134,7 @@ def test_a_server_that_is_lost_before_the_commit_ends_it(begin, rounds):
     assert reshards.state.error == "ps-1 is gone; scale again"
 
 
-def test_a_server_that_restarts_after_the_commit_does_not_end_it(begin, say):
+def test_restarting_a_server_after_the_commit_does_not_end_the_reshard(begin, say):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
     for _ in range(4):
@@ -146,7 +146,7 @@ def test_a_server_that_restarts_after_the_commit_does_not_end_it(begin, say):
     assert reshards.state.phase == phases.ADOPTING
 
 
-def test_a_server_that_cannot_go_on_ends_it_with_its_reason(begin):
+def test_a_server_that_cannot_continue_ends_the_reshard_with_its_reason(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
 
@@ -155,7 +155,7 @@ def test_a_server_that_cannot_go_on_ends_it_with_its_reason(begin):
     assert reshards.state.error == "ps-0: no room"
 
 
-def test_without_a_common_run_there_is_no_step(begin):
+def test_a_step_needs_a_common_run(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
     everybody(reshards, current, ["ps-0", "ps-1"])
@@ -176,7 +176,7 @@ def test_reports_of_another_reshard_do_not_count(begin):
     assert reshards.state.phase == phases.COPYING
 
 
-def test_a_restarted_coordinator_goes_on(begin):
+def test_a_restarted_coordinator_resumes(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
     everybody(reshards, current, ["ps-0", "ps-1"])

@@ -26,7 +26,7 @@ def test_end_twice_is_once():
     assert restores.has("one")
 
 
-def test_newer_restore_puts_the_older_one_out():
+def test_a_newer_restore_replaces_the_older_one():
     restores = Restores()
     restores.begin("one", ["user", "item"])
 

@@ -87,7 +87,7 @@ def test_no_ids_have_no_rows(make):
         np.array([[0, 0, -np.inf]] * 2, np.float32),
     ],
 )
-def test_gradients_must_fit(make, grads):
+def test_gradients_of_wrong_shape_are_refused(make, grads):
     with pytest.raises(InvalidRequest, match="table 'user'"):
         TableShard(make.spec(), make.shards(), 0).check_grads(np.array([1, 2]), grads)
 
@@ -115,7 +115,7 @@ def test_reading_gives_a_copy(make):
     assert (table.read(np.array([1])) == 1).all()
 
 
-def test_a_reset_brings_rows_state_and_steps_back(make):
+def test_a_reset_restores_rows_state_and_steps(make):
     table = TableShard(make.spec(initializer=NORMAL, optimizer=ADAGRAD), make.shards(), 0)
     slots, grads = np.array([1, 2]), np.ones((2, 3), np.float32)
     initial = table.read(np.arange(50))

@@ -102,6 +102,6 @@ def test_features_have_their_own_rows():
 
 
 @pytest.mark.parametrize(("rows", "alpha"), [([0], 1.0), ([5], -1.0)])
-def test_senseless_laws_are_refused(rows, alpha):
+def test_invalid_distributions_are_refused(rows, alpha):
     with pytest.raises(ValueError, match="rows"):
         PowerLaw(rows, alpha)

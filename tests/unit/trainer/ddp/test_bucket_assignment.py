@@ -81,7 +81,7 @@ class TestBucketCapacityConfig:
         assert caps.limits == [MIB, 10 * MIB, 4 * MIB]
         assert caps.cap_bytes == 10 * MIB
 
-    def test_frozen(self):
+    def test_caps_are_frozen(self):
         with pytest.raises(dataclasses.FrozenInstanceError):
             BucketCaps().cap_mb = 3
 

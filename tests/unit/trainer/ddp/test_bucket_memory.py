@@ -25,7 +25,7 @@ KEEPERS = {
 
 @pytest.mark.parametrize("keeper", KEEPERS)
 @pytest.mark.parametrize("backend", ["tcp", "local", "shm"])
-def test_a_gradient_that_was_kept_never_changes(world, inputs, keeper, backend):
+def test_a_stored_gradient_never_changes(world, inputs, keeper, backend):
     def job(group):
         ddp = DistributedDataParallel(net(), process_group=group, bucket_cap_mb=1e-5)
         kept = []
@@ -75,7 +75,7 @@ def test_gradients_accumulate_in_place_as_always(world, inputs):
 
 
 @pytest.mark.parametrize("as_view", [False, True])
-def test_a_map_leaves_grad_alone_wherever_it_lies(world, inputs, as_view):
+def test_a_gradient_map_leaves_grad_unchanged_in_any_memory(world, inputs, as_view):
     def job(group):
         ddp = DistributedDataParallel(net(), process_group=group, gradient_as_bucket_view=as_view)
         for step in range(4):

@@ -33,7 +33,7 @@ def test_parameters_become_those_of_rank_0(world):
     assert not (second == first).all()
 
 
-def test_gm_has_the_door():
+def test_gm_exports_the_public_api():
     assert gm.DDP is gm.ddp.DistributedDataParallel is DistributedDataParallel
 
 

@@ -98,7 +98,7 @@ def test_ddp_has_finalized(world, inputs):
         ddp.check_reduction_finished()
 
 
-def test_figures_go_to_the_log_now_and_then(world, inputs, caplog):
+def test_statistics_are_logged_periodically(world, inputs, caplog):
     caplog.set_level("INFO", "gradmesh.trainer.ddp")
     ddp = DistributedDataParallel(
         net(), process_group=world(1).groups[0], find_unused_parameters=True

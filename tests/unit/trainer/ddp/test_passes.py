@@ -110,7 +110,7 @@ class Cut(Module):
 
 
 @pytest.mark.parametrize("find_unused", [False, True])
-def test_a_pass_in_pieces_ends_with_its_part(world, inputs, find_unused):
+def test_a_pass_in_pieces_ends_with_its_share(world, inputs, find_unused):
     """As distributed autograd runs it: pieces on several threads, one part for the context."""
 
     def job(group):

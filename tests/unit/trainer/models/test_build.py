@@ -93,7 +93,7 @@ def test_unknown_model_is_refused_with_the_names(name):
         load([ModelConfig], flags={"model.name": name})
 
 
-def test_model_of_ones_own(tmp_path, monkeypatch):
+def test_user_defined_model(tmp_path, monkeypatch):
     (tmp_path / "models_of_tests.py").write_text(
         "import gradmesh as gm\n"
         "class Sum(gm.nn.Module):\n"

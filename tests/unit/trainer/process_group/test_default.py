@@ -45,7 +45,7 @@ def test_connect_leaves_it_alone(one):
     assert not is_initialized()
 
 
-def test_a_second_one_is_refused_and_the_first_stays(one):
+def test_a_second_default_group_is_refused(one):
     group = init_process_group(**one)
 
     with pytest.raises(ValueError, match="destroy_process_group"):

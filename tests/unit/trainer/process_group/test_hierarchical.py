@@ -16,5 +16,5 @@ from gradmesh.trainer.process_group.hierarchical import ranks_by_host
         (["", ""], None),
     ],
 )
-def test_hosts_become_blocks_of_ranks(hosts, blocks):
+def test_hosts_are_blocks_of_ranks(hosts, blocks):
     assert ranks_by_host(hosts) == blocks

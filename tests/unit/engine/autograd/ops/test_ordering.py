@@ -59,7 +59,7 @@ def test_the_first_of_equals_is_among_the_largest() -> None:
     assert found.indices.dtype == np.int64
 
 
-def test_gradients_go_where_the_values_were() -> None:
+def test_gradients_go_to_the_selected_elements() -> None:
     x = gm.tensor([1.0, 5.0, 3.0], requires_grad=True)
     values, places = gm.ops.topk(x, 2)
     (values * gm.tensor([10.0, 1.0])).sum().backward()

@@ -33,7 +33,7 @@ def test_arrays_begin_at_cache_lines_and_are_reused() -> None:
     assert arena.empty((9,), np.int8).__array_interface__["data"][0] == base
 
 
-def test_what_does_not_fit_gets_ordinary_memory() -> None:
+def test_arrays_that_do_not_fit_get_ordinary_memory() -> None:
     arena = Arena(4096, shared=False)
 
     assert arena.empty((5000,), np.int8).shape == (5000,)
@@ -61,7 +61,7 @@ def test_memory_that_could_shrink_is_refused() -> None:
     os.close(fd)
 
 
-def test_it_trims_once_after_the_last_large_frame(own_threads, eventually):
+def test_a_trimmer_runs_once_after_the_last_large_frame(own_threads, eventually):
     trimmed = threading.Semaphore(0)
     trimmer = IdleTrimmer(trimmed.release, idle_s=2.0)
     begun = time.monotonic()
@@ -78,7 +78,7 @@ def test_it_trims_once_after_the_last_large_frame(own_threads, eventually):
     assert trimmed.acquire(timeout=30)
 
 
-def test_closed_it_does_nothing_and_leaves_no_thread(own_threads, eventually):
+def test_a_closed_trimmer_does_nothing_and_leaves_no_thread(own_threads, eventually):
     trimmed = threading.Semaphore(0)
     trimmer = IdleTrimmer(trimmed.release, idle_s=600)
     trimmer.record()

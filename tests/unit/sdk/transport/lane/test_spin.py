@@ -29,7 +29,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_bytes_that_are_there_are_found(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_available_bytes_are_returned(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
     assert SpinWait(64).poll(ours.fileno()) == b"hello"

@@ -74,7 +74,7 @@ def test_an_applied_context_counts_once_over_a_restart(server, make):
     np.testing.assert_array_equal(server.lookup("dense", [1]), changed)
 
 
-def test_a_step_comes_back_and_its_generation_is_over(server, make):
+def test_a_recovered_step_belongs_to_an_ended_generation(server, make):
     server.store.start_run(1, 2, ["dense"], make.deadline())
     server.contribute("dense", [1, 2], 1.0, make.mark(0, 0))
     server.contribute("dense", [2, 3], 3.0, make.mark(0, 1))
@@ -314,7 +314,7 @@ _operation = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(operations=st.lists(_operation, max_size=25))
-def test_whatever_happened_comes_back(make, tmp_path_factory, operations):
+def test_any_history_is_recovered(make, tmp_path_factory, operations):
     server = Server(make, tmp_path_factory.mktemp("log"))
     generation, step = 0, 0
     try:

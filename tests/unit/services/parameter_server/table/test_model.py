@@ -104,7 +104,7 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
 
 
 @pytest.mark.parametrize("policy", ["", "lru"])
-def test_threads_lose_and_double_nothing(make_shards, policy):
+def test_concurrent_changes_are_applied_exactly_once(make_shards, policy):
     fields = (
         {"eviction": table_pb2.Recipe(name=policy), "max_bytes": 40 * least_max_bytes(16)}
         if policy

@@ -73,7 +73,7 @@ def test_memory_is_the_hot_set_and_the_index(make_shards, tmp_path):
     assert shards.shards[0].file_bytes >= 20_000 * 1024
 
 
-def test_a_server_without_a_directory_says_so(make_shards):
+def test_a_tiered_table_needs_a_folder(make_shards):
     with pytest.raises(InvalidRequest, match="ssd_path"):
         make_shards(hot_bytes=1 << 20)
 

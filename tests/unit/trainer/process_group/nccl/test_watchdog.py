@@ -39,7 +39,7 @@ class _SlowAbortSignal:
         return getattr(self._abort_signal, name)
 
 
-def test_an_end_just_before_the_watch_sleeps_is_not_missed(tmp_path: Path) -> None:
+def test_an_end_just_before_the_watchdog_sleeps_is_seen(tmp_path: Path) -> None:
     communicator, abort_signal = _Communicator(), _SlowAbortSignal()
     watchdog = NcclWatchdog(communicator, 0, 1, 10.0, FileStore(tmp_path), abort_signal)  # type: ignore[arg-type]
     assert abort_signal.was_read.wait(30)

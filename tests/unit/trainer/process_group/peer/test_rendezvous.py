@@ -77,7 +77,7 @@ def test_peer_is_welcomed(pair, pool):
         ({"secret": b"t" * 32}, "wrong secret"),
     ],
 )
-def test_stranger_is_refused_and_told_why(pair, pool, change, words):
+def test_an_unknown_peer_is_refused_with_the_reason(pair, pool, change, words):
     stranger = dataclasses.replace(WHO, **{"rank": 2, **change})
 
     heard = pool.submit(welcome, pair[0], WHO, 20.0)
@@ -88,7 +88,7 @@ def test_stranger_is_refused_and_told_why(pair, pool, change, words):
         heard.result(30)
 
 
-def test_impostor_that_says_welcome_is_found_out(pair, pool):
+def test_an_impostor_without_the_secret_is_refused(pair, pool):
     def impostor():
         pair[0].sendall(bytes(16))
         pair[0].recv(1000)
@@ -100,7 +100,7 @@ def test_impostor_that_says_welcome_is_found_out(pair, pool):
         greet(pair[1], dataclasses.replace(WHO, rank=2), WHO.rank, 20.0)
 
 
-def test_stranger_that_drips_is_cut_off_in_time(pair, pool):
+def test_a_peer_that_sends_slowly_is_disconnected(pair, pool):
     started = time.monotonic()
     heard = pool.submit(welcome, pair[0], WHO, 0.3)
 
@@ -156,7 +156,7 @@ def test_published_address_where_nobody_listens_is_named(store):
         connect_mesh(store, WHO, Endpoint(), 20.0)
 
 
-def test_strangers_do_not_keep_peers_out(store, pool):
+def test_unknown_connections_do_not_block_peers(store, pool):
     first = dataclasses.replace(WHO, rank=0, world_size=2)
     mesh = pool.submit(connect_mesh, store, first, Endpoint(), 25.0)
     address = address_of(store, 0)

@@ -64,7 +64,7 @@ def test_memory_comes_back_when_the_last_view_is_gone(memory):
     assert not again.any()
 
 
-def test_heap_without_room_gives_ordinary_memory(memory):
+def test_a_full_heap_falls_back_to_ordinary_memory(memory):
     heap = SharedHeap(memory, memory.size - 8192)
 
     arrays = [heap.empty(4096, np.uint8) for _ in range(3)]
