@@ -58,14 +58,14 @@ def copies(function: ast.AST) -> set[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             source, target = may_copy(node.value), node.targets[0]
-            # `x = x.reshape(...)` leaves nothing that could miss what is written.
+            # After `x = x.reshape(...)` no other name could miss the write.
             if source is not None and isinstance(target, ast.Name) and not is_fresh(source, target):
                 found.add(target.id)
     return found
 
 
 def is_fresh(source: ast.expr, target: ast.Name) -> bool:
-    """Tell whether what is reshaped has no other name: it was made here, or is renamed."""
+    """Return whether the reshaped array has no other name: it was made here, or is renamed."""
     return isinstance(source, ast.Call) or root_name(source) == target.id
 
 

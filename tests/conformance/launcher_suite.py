@@ -1,4 +1,4 @@
-"""What every launcher MUST do; a test class for each binds it to `make`."""
+"""The conformance suite of launchers; a test class for each launcher defines `make`."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""Connections of lanes made by hand, to send what no client sends."""
+"""Lane connections without a client, to send bytes that no client sends."""
 
 import socket
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lanes under bad will: wrong secrets, bytes that make no sense, silence."""
+"""Hostile peers of lanes: wrong secrets, malformed bytes, silence."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ def test_a_secret_opens_one_connection(lane_mesh: Any, kind: str) -> None:
 
 
 def ask_raw(link: Link, data: bytes) -> bytes:
-    """Send bytes over a connection; return what comes back before it is closed."""
+    """Send bytes over a connection; return the bytes received before it is closed."""
     with contextlib.suppress(OSError):
         link.stream.sock.sendall(data)
         link.stream.sock.shutdown(socket.SHUT_WR)
@@ -78,10 +78,10 @@ BAD = {
 
 
 def send_a_bad_frame(folder: Path, kind: str, name: str) -> tuple[bytes, int, list[int]]:
-    """Return the answer, what it cost, and what a good call gets afterwards."""
+    """Return the answer, the memory it took, and the rows of a good call afterwards."""
     with contextlib.ExitStack() as undo:
         mesh = LaneMesh(kind, folder, undo)
-        mesh.lookup(np.arange(3))  # loads what every call needs
+        mesh.lookup(np.arange(3))  # loads modules that every call needs
         resident = psutil.Process().memory_info().rss
         answer = ask_raw(open_link(mesh, kind), BAD[name])
         cost = psutil.Process().memory_info().rss - resident
@@ -91,9 +91,9 @@ def send_a_bad_frame(folder: Path, kind: str, name: str) -> tuple[bytes, int, li
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_frame_is_refused_and_costs_nothing(
-    alone: Any, tmp_path: Path, kind: str, name: str
+    in_own_process: Any, tmp_path: Path, kind: str, name: str
 ) -> None:
-    answer, cost, good = alone(send_a_bad_frame, tmp_path, kind, name)
+    answer, cost, good = in_own_process(send_a_bad_frame, tmp_path, kind, name)
 
     assert b"INVALID_FRAME" in answer
     assert cost < 32 << 20

@@ -1,4 +1,4 @@
-"""Lanes over streams of gRPC: what is their own, beside what every lane must do."""
+"""Lanes over gRPC streams: behaviour beyond the conformance suite of lanes."""
 
 import signal
 import time
@@ -76,7 +76,7 @@ def test_closed_channels_leave_no_stream(lane_mesh: Any) -> None:
         del started
 
     wait_until(lambda: streams(mesh) == 1)
-    # The server's threads of streams stay for the next ones; the clients' are gone.
+    # The server keeps its threads for later streams; the clients' threads have ended.
     wait_until(lambda: len(mesh.threads.alive()) <= threads + 8)
 
 
@@ -143,7 +143,7 @@ def test_a_late_answer_ends_its_stream_alone(lane_mesh: Any) -> None:
 
 
 class Interrupted(Exception):
-    """What a signal handler raises here, as Python's own does at Ctrl-C."""
+    """Raised by a signal handler, as KeyboardInterrupt is."""
 
 
 def test_an_interrupted_call_leaves_a_channel_that_works_and_closes(lane_mesh: Any) -> None:

@@ -1,4 +1,4 @@
-"""What every lane must do, gRPC among them: the same calls with the same outcome."""
+"""The conformance suite of lanes, unary gRPC among them: the same calls, the same outcome."""
 
 import contextlib
 import gc
@@ -134,7 +134,7 @@ def test_borrowed_answers_are_given_back(lanes: Any) -> None:
 def test_messages_without_arrays_arrive(lanes: Any) -> None:
     reply = lanes.channel.call(METHODS["Apply"], pb.ApplyRequest(), Deadline.after(7))
 
-    # gRPC's clock is another one than ours, and may have moved on a little less.
+    # gRPC's clock differs from ours and may be slightly behind.
     assert 5000 < reply.applied_steps <= 7200
 
 
@@ -176,7 +176,7 @@ def test_a_deadline_ends_the_wait_and_the_next_call_works(lanes: Any) -> None:
     with pytest.raises(DeadlineExceeded):
         lanes.lookup(np.arange(3), table="wait", timeout_s=0.3)
 
-    # The server keeps it for 20 s.
+    # The server holds the call for 20 s.
     assert time.monotonic() - begun < 10
     lanes.echo.leave.set()
     np.testing.assert_array_equal(lanes.lookup(np.arange(3))[0], np.arange(3))
@@ -266,7 +266,7 @@ def test_a_draining_server_finishes_the_call_under_way(lanes: Any) -> None:
 
 
 def move_big_frames(folder: Path, lane: str) -> tuple[int, list[int]]:
-    """Return what is kept of big frames after a trim, and what a small call gets then."""
+    """Return the memory kept for large frames after a trim, and the rows of a small call then."""
 
     def resident() -> int:
         gc.collect()
@@ -287,8 +287,8 @@ def move_big_frames(folder: Path, lane: str) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_memory_of_big_frames_is_given_back(alone: Any, tmp_path: Path, lane: str) -> None:
-    kept, small = alone(move_big_frames, tmp_path, lane)
+def test_memory_of_big_frames_is_given_back(in_own_process: Any, tmp_path: Path, lane: str) -> None:
+    kept, small = in_own_process(move_big_frames, tmp_path, lane)
 
     # Both ends are in one process; without the trim each would keep the frame. What gRPC and the
     # allocator keep beside is not ours to give.

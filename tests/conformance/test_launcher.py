@@ -1,4 +1,4 @@
-"""The local launcher; the one of containers runs the same suite in tests/e2e."""
+"""The local launcher; the Docker launcher runs the same suite in tests/e2e."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""What only the nccl backend does: order on streams, the watchdog, a new communicator afterwards.
+"""The nccl backend alone: order on streams, the watchdog, a new communicator afterwards.
 
-Without a GPU over the stand-in library; the tests marked gpu need two devices and NCCL.
+Without a GPU it runs over the stand-in library; tests marked gpu need two devices and NCCL.
 """
 
 import time

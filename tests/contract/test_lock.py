@@ -1,4 +1,4 @@
-"""protos/wire.binpb holds the contract as it was agreed: it may grow, it may not change."""
+"""protos/wire.binpb locks the released contract: it may grow and must not change."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""docker-compose.yml by what it says; tests/e2e brings it up."""
+"""docker-compose.yml, read only; tests/e2e starts it."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ def variables() -> dict[str, str]:
 
 
 def test_it_is_a_compose_file(text: str) -> None:
-    # Written out first: the reader knows neither YAML's merge keys nor variables.
+    # Expanded first: the reader supports neither merge keys nor variables.
     plain = re.sub(r"\$\{\w+:?-(.*?)\}", r"\1", yaml.safe_dump(yaml.safe_load(text)))
 
     assert set(compose_spec.PyCompose.from_yaml(plain).service_names()) == {*OURS, "prometheus"}

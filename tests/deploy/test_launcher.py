@@ -110,7 +110,7 @@ def test_objects_are_those_that_kubectl_would_send() -> None:
     ours = by_key(Manifests("gradmesh", request, IMAGE).objects())
     base = by_key(render(DEPLOY / "base"))
 
-    # People's rights and the namespace are not a launcher's to make.
+    # A launcher creates neither the rights of users nor the namespace.
     others = {key for key in base if key[0] in ("Namespace", "Role")}
     (hashed,) = (key for key in base if key[1].startswith("gradmesh-settings-"))
     plain = ("ConfigMap", "gradmesh-settings")
@@ -264,14 +264,14 @@ def test_without_a_cluster_or_the_client_it_says_what_to_do(
 def test_a_lost_connection_fails_no_client_thread(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
-    """Whoever asks the coordinator and leaves must not see the client's threads fail."""
+    """A connection that is closed early must not raise in threads of the client."""
     launched = launcher(tmp_path)
     address = launched.up(ClusterRequest(parameter_servers=1, trainers=0))
     try:
         host, port = address.split(":")
         for _ in range(5):
             with socket.create_connection((host, int(port)), 10) as asking:
-                # The beginning of HTTP/2, which gRPC answers; nobody reads the answer.
+                # The preface of HTTP/2, which gRPC answers; the answer is not read.
                 asking.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
         assert fetch(address, SecurityConfig(), 20.0).version
     finally:

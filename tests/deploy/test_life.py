@@ -27,7 +27,7 @@ DATA = {"data": {"rows": [200, 50], "dense_features": 4}}
 
 
 def overlay(folder: Path) -> Path:
-    """Write an overlay of one's own: that for laptops, with a small job."""
+    """Write a user's overlay: that for laptops, with a small job."""
     made = folder / "mine"
     made.mkdir()
     (local,) = (one for one in OVERLAYS if one.name == "local")
@@ -55,7 +55,7 @@ def shown(folder: Path) -> dict[str, Any]:
 
 
 def step_of(folder: Path) -> int:
-    """Return how far the run is; -1 if nobody can tell."""
+    """Return the step of the run, -1 if unknown."""
     options = KubernetesOptions(kubeconfig=folder / "kubeconfig-viewer")
     try:
         address = KubernetesLauncher("gradmesh", options).status().address
@@ -83,7 +83,7 @@ def test_lost_pods_are_replaced_without_changing_a_bit(
     furthest = 0
 
     def gone_on(steps: int = 10) -> None:
-        """Wait until training goes on after whatever has happened."""
+        """Wait until training continues after the fault."""
         nonlocal furthest
         wait_until(lambda: step_of(tmp_path) >= furthest + steps, 150)
         furthest = step_of(tmp_path)

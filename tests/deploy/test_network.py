@@ -132,10 +132,10 @@ def test_policies_open_the_ports_that_are_used_and_no_others(folder: Path) -> No
 
 
 def _covers(pattern: str, host: str) -> bool:
-    """Tell whether a certificate's name is good for a host, as TLS has it."""
+    """Return whether a certificate's name matches a host, by the rules of TLS."""
     if not pattern.startswith("*."):
         return pattern == host
-    # gRPC wants two dots at least after the star, and the star is one label.
+    # gRPC requires at least two dots after the star, and the star is one label.
     return pattern.count(".") >= 2 and host.partition(".")[2] == pattern[2:]
 
 
@@ -155,6 +155,6 @@ def test_certificates_are_good_for_the_names_that_are_used(folder: Path) -> None
         host = re.sub(r"\$\(\w+\)", "x", host)
         assert any(_covers(name, host) for name in certificate["dnsNames"]), host
         assert values["GRADMESH_SECURITY_TLS_REQUIRE_CLIENT_CERTIFICATE"] == "true"
-    # `gradmesh status` comes through a forwarded port.
+    # `gradmesh status` uses a forwarded port.
     coordinator = named(objects, "Certificate", "gradmesh-coordinator")["spec"]
     assert "127.0.0.1" in coordinator["ipAddresses"]

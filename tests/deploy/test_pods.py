@@ -1,4 +1,4 @@
-"""Pods: who they are, what they may do, how they begin and end."""
+"""Pods: identity, rights, start and end."""
 
 from pathlib import Path
 
@@ -111,8 +111,8 @@ def test_tables_fit_into_memory_and_their_log_onto_the_volume(folder: Path) -> N
 
     assert 2 * rows <= in_bytes(container_of(server)["resources"]["limits"]["memory"])
     # The old snapshot, the new one that is being written, and the log meanwhile.
-    room = in_bytes(claim["spec"]["resources"]["requests"]["storage"])
-    assert 2 * rows + max(rows, log) <= room
+    capacity = in_bytes(claim["spec"]["resources"]["requests"]["storage"])
+    assert 2 * rows + max(rows, log) <= capacity
 
 
 @every
@@ -176,6 +176,6 @@ def test_the_coordinator_waits_for_the_configured_number_of_trainers(folder: Pat
     assert values["GRADMESH_COORDINATOR_PARAMETER_SERVERS"] == str(servers)
     assert values["GRADMESH_COORDINATOR_TRAINERS"] == str(trainers)
     fewest = int(values.get("GRADMESH_COORDINATOR_MIN_TRAINERS", trainers))
-    # With all trainers needed, one that is given up on ends the job; else as many may be.
+    # If all trainers are needed, one failed index ends the job; otherwise the surplus may fail.
     most_lost = by_role["trainer"]["spec"]["maxFailedIndexes"]
     assert most_lost == trainers - fewest

@@ -53,7 +53,7 @@ def test_every_component_is_in_a_combination_and_says_what_it_is_for() -> None:
     }
 
     assert {folder.name for folder in COMPONENTS} <= used
-    # agreement has nothing to choose; its file says what it does.
+    # agreement has no options; its file says what it does.
     missing = [f.name for f in COMPONENTS if not (f / "README.md").exists()]
     assert missing == ["agreement"]
 

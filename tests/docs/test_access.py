@@ -1,4 +1,4 @@
-"""The table of docs/operations.md says who may call what."""
+"""The table of roles and rpcs in docs/operations.md is up to date."""
 
 from pathlib import Path
 

@@ -110,7 +110,7 @@ def test_killed_processes_come_back_and_the_result_has_the_same_bits(
 
     calm, harmed = tensors(undisturbed[1]), tensors(output)
     assert compose.left() == {"containers": "", "volumes": "", "networks": ""}
-    # Nobody waited for a lease: the one who came back took its own name.
+    # No process waited for a lease: the restarted one replaced its own name.
     assert log.count("member restarted") == 2
     assert calm.keys() == harmed.keys()
     assert [name for name in calm if calm[name].tobytes() != harmed[name].tobytes()] == []

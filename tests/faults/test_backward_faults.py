@@ -37,7 +37,7 @@ def leaf():
     ],
 )
 def test_backward_node_failure(world, victim, mode):
-    """A worker of a chain dies in the middle of its backward: all others go on."""
+    """A worker of a chain dies in the middle of its backward: all others continue."""
     chain = [f"worker{rank}" for rank in (1, 2, 3) if rank != victim] + [f"worker{victim}"]
     gm.rpc_sync(chain[-1], f.set_in_backward, ("die",))
 
@@ -80,7 +80,7 @@ def test_a_worker_that_was_gone_before_the_backward(world):
 
 @pytest.mark.slow
 def test_contexts_of_a_dead_worker_are_collected(world):
-    """Those that a worker opened, on others, go with its lease."""
+    """Contexts that a worker opened on others are released with its lease."""
     gm.rpc_sync("worker1", f.set_in_backward, ("die",))
     with pytest.raises(MeshError):
         gm.rpc_sync("worker1", f.open_and_die, ("worker2",))
@@ -92,7 +92,7 @@ def test_contexts_of_a_dead_worker_are_collected(world):
 
 @pytest.mark.slow
 def test_a_stopped_worker_ends_the_pass_by_its_deadline(world):
-    """Not gone, only silent: the deadline names it."""
+    """A stopped worker keeps its connections: the deadline ends the pass."""
     x = leaf()
     with gm.autograd.context() as ctx:
         y = gm.rpc_sync("worker1", f.hooked_chain, (x, ["worker2"])).sum()
@@ -108,7 +108,7 @@ def test_a_stopped_worker_ends_the_pass_by_its_deadline(world):
     def trains_again() -> bool:
         try:
             return f.train_here("worker2", 1) == 1
-        except Unreachable:  # a connection that was tried while it stood still
+        except Unreachable:  # a connection attempt while the worker was stopped
             return False
 
     world.wait_until(trains_again, 20)

@@ -29,7 +29,7 @@ def test_training_continues_while_a_killed_coordinator_restarts(
     assert_same(found, undisturbed)
     assert "coordinator was killed by SIGKILL, restarting" in caplog.text
     assert found.restarts == {**undisturbed.restarts, "coordinator": 1}
-    # The generation went on: its members are in the coordinator's file.
+    # The generation survived: its members are in the coordinator's file.
     assert found.began_at == (0,)
 
 

@@ -1,4 +1,4 @@
-"""Contexts that processes leave behind when they die: every owner lets them go."""
+"""Contexts of killed processes: every owner releases them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A rank dies or falls silent in the middle of training: it is named, and the others go on."""
+"""A rank dies or falls silent in the middle of training: it is named, and the others continue."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""kill -9 of a rank during all-reduce: the others name it, and go on in a new generation."""
+"""kill -9 of a rank during all-reduce: the others name it, and continue in a new generation."""
 
 import json
 import os

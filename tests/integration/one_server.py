@@ -12,7 +12,7 @@ CONTEXT = context_pb2.ContextId(worker="raw", incarnation=1, counter=1)
 
 
 class OneServer:
-    """A mesh of one server with one table of 10 rows of ones, seen from outside."""
+    """A mesh of one server with one table of 10 rows of ones, called by raw rpcs."""
 
     def __init__(self, cluster, raw):
         self.mesh = cluster.connect()

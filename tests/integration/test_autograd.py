@@ -94,7 +94,7 @@ def test_a_context_is_freed_by_reference_count_without_the_collector(cluster, ev
             autograd.apply(ctx)
         seen = weakref.ref(ctx)
         del ctx
-        # Threads that answered may still be on their way out of the call that brought it.
+        # The answering threads may still be returning from that call.
         eventually(lambda: seen() is None)
     finally:
         gc.enable()
@@ -132,7 +132,7 @@ def test_a_large_read_is_split_and_returns_the_same_rows(cluster):
     ids[-1, -1] = 54
     with pytest.raises(IndexError, match="'t4': id 54"):
         RemoteEmbedding(tables)(ids)
-    # What was under way for the other tables is given up; the next read is not disturbed.
+    # Pending lookups of the other tables are cancelled; the next read works.
     ids[-1, -1] = 53
     assert RemoteEmbedding(tables)(ids).shape == (4000, 5, 3)
 

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder and at a URL: the same to whoever writes and reads them."""
+"""Checkpoints in a folder and at a URL: the same for writers and readers."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""The coordinator's rpcs, called directly: twice is once, and bad input changes nothing."""
+"""The coordinator's rpcs, called directly: repeated calls count once, bad input changes nothing."""
 
 import grpc
 import pytest
@@ -48,7 +48,7 @@ def call(make_cluster, raw):
     return call
 
 
-# In an order in which each finds what it needs; the last one ends the membership.
+# In an order in which each precondition holds; the last one ends the membership.
 REPEATABLE = [
     ("Register", REGISTER),
     ("RenewLease", membership_pb2.RenewLeaseRequest(**WHO)),

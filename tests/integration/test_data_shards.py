@@ -31,7 +31,7 @@ def test_shards_of_a_lost_worker_are_read_by_another(make_cluster):
     lost, other = cluster.connect("lost"), cluster.connect("other")
     begun = next(shards(lost, epochs=1))
 
-    lost._lease._closed.set()  # falls silent, as if killed
+    lost._lease._closed.set()  # stops renewing its lease, as if killed
     found = [shard.number for shard in shards(other, epochs=1)]
 
     assert begun.number == 0
@@ -66,7 +66,7 @@ def test_reading_resumes_at_a_position(make_cluster):
     again = [shard.number for shard in mine]
 
     assert read == [4, 5, 6, 7, 8, 9]
-    assert again == [3, 4, 5, 6, 7, 8, 9]  # the one in hand was not finished
+    assert again == [3, 4, 5, 6, 7, 8, 9]  # the current shard was not finished
     with pytest.raises(InvalidRequest, match="no position"):
         mine.seek(b"nonsense")
 

@@ -1,4 +1,4 @@
-"""Joining and leaving a mesh, and living through restarts of its parts."""
+"""Joining and leaving a mesh, and restarts of its processes."""
 
 import logging
 import subprocess
@@ -180,7 +180,7 @@ def test_a_server_that_moved_is_found_again(cluster):
         autograd.backward(ctx, [layer(np.arange(40)).sum()])
         autograd.apply(ctx)
 
-    # The server that stayed has its rows, the fresh one has initial ones; both learn on.
+    # The server that stayed has its rows, the fresh one has initial ones; both continue to train.
     assert sorted(rows[:, 0]) == [0] * held + [1] * (40 - held)
     assert sorted(table.lookup(np.arange(40))[:, 0]) == [-2] * held + [-1] * (40 - held)
 
@@ -216,7 +216,7 @@ def test_members_survive_a_restart_of_the_coordinator(make_cluster, tmp_path, ev
 
     step(0)
     cluster.stop_coordinator()
-    step(1)  # what is known goes on without it
+    step(1)  # cached maps and tables suffice
     cluster.start_coordinator()
     eventually(lambda: members(cluster) == {"ps-0", "ps-1", "trainer-0"})
     step(2)
@@ -313,7 +313,7 @@ def test_closing_without_a_coordinator_is_quick(make_cluster, eventually, monkey
     mesh.close()
     cluster.start_coordinator()
 
-    # A goodbye to somebody silent is short; its thread may take 2 s more.
+    # Leaving an unresponsive coordinator has a short deadline; the thread may take 2 s more.
     assert len(allowed_s) == 1
     assert allowed_s[0] <= 0.2
 

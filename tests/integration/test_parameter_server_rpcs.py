@@ -282,5 +282,5 @@ def test_a_table_reports_its_size(server):
     held = server.call("InspectTable", pb.InspectTableRequest(table="user"))
 
     assert (held.rows, held.steps) == (10, 1)
-    # A bit a row says whether it was used.
+    # One bit per row records whether it was used.
     assert held.bytes == 10 * 2 * 4 + 3

@@ -1,4 +1,4 @@
-"""The rpc that brings rows read ahead up to date, called directly."""
+"""The Refresh rpc, which updates prefetched rows, called directly."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The number of parameter servers changes while trainers train: no bit is another."""
+"""Resharding while trainers train changes no bit."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import pytest
 from gradmesh.sdk import autograd
 from gradmesh.sdk.mesh.scaling import scale
 from gradmesh.sdk.nn import RemoteEmbedding
-from tests.integration.resharded import IDS, ROWS, Trainer, grow
+from tests.integration.reshard_trainer import IDS, ROWS, Trainer, grow
 
 STEPS = 100
 AT = 10
@@ -17,7 +17,7 @@ LAST = 90
 
 
 def pace(step, arrived, changed):
-    """Let a change happen between two steps of a run: begun at one, done before the other."""
+    """Make a change during a run: begun at one step, done before another."""
     if step == AT:
         arrived.set()
     if step > AT and not changed.is_set():

@@ -1,4 +1,4 @@
-"""The number of parameter servers changes under clients outside a run, or does not change."""
+"""Resharding with clients outside a run, and aborted reshards."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ from gradmesh.sdk.checkpoint.snapshot import Snapshot
 from gradmesh.sdk.mesh.scaling import scale
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.serving.reader import TableReader
-from tests.integration.resharded import IDS, ROWS, Trainer, grow, ones_table
+from tests.integration.reshard_trainer import IDS, ROWS, Trainer, grow, ones_table
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def pool():
 
 
 class Busy:
-    """Does something again and again in a thread until told to stop."""
+    """Repeats a function in a thread until stopped."""
 
     def __init__(self, pool, do):
         self._stopping = threading.Event()
@@ -63,7 +63,7 @@ def test_pushes_count_once_and_lookups_continue(make_cluster, pool):
 
     def look():
         found = reader.lookup("counts", IDS)
-        # No row goes back: nobody reads where it was before.
+        # No row goes back: reads of the former owner are refused.
         assert (found >= seen[0]).all()
         seen[0] = found
 
@@ -122,7 +122,7 @@ def test_a_server_that_leaves_late_changes_no_row(make_cluster, pool, again):
     leaving.mover._report = report_late
     scaled = pool.submit(scale, mesh, 1, timeout_s=30.0)
     assert sent.wait(20)
-    # Nothing is let in there any more, and the map is still the old one.
+    # The gate of the leaving server is shut, and the map is still the old one.
     pushed = pool.submit(table.push, IDS, np.full((ROWS, 2), -1.0, np.float32))
     while not leaving.store.gate._waiters:
         assert not pushed.done()

@@ -1,4 +1,4 @@
-"""A job over files that ends half-way and goes on from its checkpoint, as if it had not ended."""
+"""A job over files that stops half-way and resumes from its checkpoint with the same bits."""
 
 from pathlib import Path
 

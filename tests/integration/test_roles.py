@@ -16,7 +16,7 @@ ROLES = ("parameter-server", "trainer", "worker", "client", "reader", "admin")
 
 @pytest.fixture
 def roles(tmp_path):
-    """What a process of each role shows; servers take the tokens of all."""
+    """The token of each role; servers accept all of them."""
     (tmp_path / "tokens").write_text("".join(f"{role}:token-of-{role}\n" for role in ROLES))
     found = {}
     for role in ROLES:
@@ -59,7 +59,7 @@ def test_a_reader_reads_and_changes_nothing(cluster, roles):
 
     with TableReader(cluster.address, security=roles["reader"]) as reader:
         rows = reader.lookup("user", np.arange(10))
-        # Of ids that nobody has used; the reader's look makes none of them.
+        # Of unused ids; the lookup of a reader creates no rows.
         fresh = reader.lookup("user", np.arange(100, 150))
         held = [store.table("user", client.deadline()).row_count for store in cluster.stores]
 

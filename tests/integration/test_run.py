@@ -141,7 +141,7 @@ def test_a_trainer_that_leaves_releases_waiting_lookups_at_once(make_cluster, po
     assert time.monotonic() - begun < 10
     eventually(lambda: fast.mesh.generation == 2)
     for node in cluster.servers:
-        node.store.fence(2)  # lets go of what waits at a server that has not heard of it yet
+        node.store.fence(2)  # releases calls that wait at a server without the new generation
     assert (fast.table.lookup(np.arange(20)) == 1).all()
 
 
@@ -163,7 +163,7 @@ def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool
     with pytest.raises(StaleGeneration):
         live.step(1)
 
-    # A lane tells the server's news before the next heartbeat does.
+    # The response on the lane arrives before the next heartbeat.
     eventually(lambda: live.mesh.generation == 2)
     for node in cluster.servers:
         node.store.fence(2)
@@ -195,7 +195,7 @@ def test_the_next_generation_resumes_at_the_step_of_all_servers(make_cluster, po
     first, second = make_trainers(cluster, pool)
     step_together(pool, [first, second], 0)
     step_together(pool, [first, second], 1)
-    waiting = pool.submit(first.step, 2)  # only half of it comes
+    waiting = pool.submit(first.step, 2)  # half of the gradients are missing
     second.mesh.close()
     with pytest.raises(StaleGeneration):
         waiting.result(timeout=15)
@@ -224,7 +224,7 @@ def test_a_step_is_dropped_unless_all_servers_have_prepared_it(make_cluster):
     channels = [trainer.mesh.servers.channel(shards, i) for i in range(2)]
     with autograd.context(trainer.mesh, trainer.place.mark(1)) as ctx:
         autograd.backward(ctx, [trainer.layer(np.arange(20)).sum()])
-        # One server hears of it, the other one does not.
+        # One server gets the new generation, the other one does not.
         request = parameter_server_pb2.ApplyRequest(context=ctx.id, mark=ctx.mark)
         channels[0].call(METHODS["Apply"], request, trainer.mesh.deadline())
     prepared = [s.steps.run.prepared_steps for s in cluster.stores]

@@ -1,4 +1,4 @@
-"""Reading rows for serving: restarts, caches, pandas, and nothing that writes."""
+"""Reading rows for serving: restarts, caches, pandas, no writes."""
 
 import threading
 
@@ -102,7 +102,7 @@ def test_a_reader_outlives_the_coordinator_and_follows_servers(cluster, tables):
         cluster.stop_coordinator()
         np.testing.assert_array_equal(reader.lookup("user", ids), before)
         cluster.start_coordinator()
-        # Tables live in the coordinator's state, which this one has lost.
+        # The restarted coordinator has no state, so tables are created again.
         for table in tables.values():
             cluster.connect().coordinator.create_table(table.spec, table._deadline(10))
         cluster.restart_server(0)

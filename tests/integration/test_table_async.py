@@ -112,7 +112,7 @@ def test_a_push_finds_a_server_that_moved_and_counts_once(cluster):
 
     table.push(ids, ones)
 
-    # The server that moved began anew; the other one has both pushes, each once.
+    # The restarted server has initial rows; the other one has both pushes, each once.
     rows = table.lookup(ids)
     moved = cluster.stores[0].table("user", mesh.deadline()).row_count
     assert (rows[:, 0] == -1).sum() == moved

@@ -27,7 +27,7 @@ OPTIMIZERS = {
 
 
 def train(mesh):
-    """Push to a dense and a hash table of each optimizer; return all that can be read."""
+    """Push to a dense and a hash table of each optimizer; return rows and state."""
     found = {}
     for name, optimizer in OPTIMIZERS.items():
         for rows in (200, None):
@@ -115,7 +115,7 @@ def test_bad_gradients_are_clipped_where_a_table_says_so(make_cluster):
 
 
 def state_of(cluster, *names):
-    """Everything that pushes change: rows with their optimizer state, row and step counts."""
+    """The state that pushes change: rows with their optimizer state, row and step counts."""
     found = {}
     for store in cluster.stores:
         for table in store.tables():

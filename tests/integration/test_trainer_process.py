@@ -25,11 +25,11 @@ def wait_for(what: str, look: Callable[[], object], seconds: float = 30.0) -> No
 
 
 class Mesh:
-    """A coordinator, a parameter server, and whatever trainers the test starts."""
+    """A coordinator, a parameter server, and the trainers that the test starts."""
 
     def __init__(self, undo: contextlib.ExitStack, folder: Path, trainers: int) -> None:
         self._undo = undo
-        # A file, because nobody reads along: a full pipe would stop the process.
+        # A file, because a full pipe would block the process.
         self._log = folder / "log"
         file = folder / "address"
         self.start(

@@ -1,4 +1,4 @@
-"""Several clients step the same parameters, none too far ahead of the slowest."""
+"""Several clients step the same parameters, none beyond the staleness bound."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def make(rrefs, staleness, timeout_s=30.0):
 
 
 def step_too_far(rrefs, optimizer):
-    """Make a step that waits for other clients in vain, a short time only."""
+    """Make a step that exceeds the bound, with a short deadline."""
     patience_s, optimizer._timeout_s = optimizer._timeout_s, 2.5
     try:
         step(rrefs, optimizer)
@@ -48,7 +48,7 @@ def test_a_client_waits_for_the_slowest(rrefs):
     step(rrefs, slow)
     step(rrefs, quick)
 
-    # Every step took effect, also the one that said that it is too far ahead.
+    # Every step took effect, also the one that ended with the error.
     for rref, before in zip(rrefs, was, strict=True):
         np.testing.assert_allclose(rref.to_here().data, before - 0.6, rtol=1e-4, atol=1e-5)
 

@@ -272,7 +272,7 @@ def test_momentum_follows_a_schedule(world):
 
 
 def test_state_dict(world):
-    """It is that of a local optimizer, and goes on where it was."""
+    """The state is that of a local optimizer, and training resumes from it."""
     pair = Pair()
     mixed = [pair.rrefs[1], pair.rrefs[0]]  # not in the order of the workers
     remote = gm.optim.DistributedOptimizer(gm.optim.Adam, mixed, lr=0.05)

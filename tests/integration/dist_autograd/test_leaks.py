@@ -45,5 +45,5 @@ def test_contexts_leak_nothing(world, count):
     info = gm.rpc.debug_info()
 
     assert (info["num_owner_rrefs"], info["num_autograd_contexts"]) == (0, 0)
-    # Allocators keep some; a context that stays would be kilobytes each.
+    # Allocators keep some memory; a leaked context takes kilobytes.
     assert all(now - then < 20 * 2**20 for now, then in zip(after, memory, strict=True))

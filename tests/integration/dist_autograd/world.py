@@ -29,7 +29,7 @@ class World:
         self.cluster = gm.LocalCluster(parameter_servers=1).start()
         self.children = {rank: self.start(rank) for rank in range(1, size)}
         functions.rank = 0
-        # Other tests of this process may have an agent that lives as long as the session.
+        # Other tests of this process may have an agent with session scope.
         self._aside = current._process_agent
         if self._aside is not None:
             current.uninstall(self._aside)
@@ -51,7 +51,7 @@ class World:
         )
 
     def wait_clean(self, seconds: float = 30.0) -> None:
-        """Wait until no worker keeps a context."""
+        """Wait until no worker holds a context."""
         self.wait_until(lambda: self.open_contexts() == [0] * self.size, seconds)
 
     def open_contexts(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""A client that knows nothing but grpc and the generated modules; run by test_plain_client.
+"""A client with grpc and the generated modules only; run by test_plain_client.
 
 Usage: plain_client.py FOLDER COORDINATOR SERVER. FOLDER holds the generated modules. Prints the
 paths of the rpcs it has called as JSON; any surprise is an AssertionError.

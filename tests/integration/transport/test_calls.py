@@ -1,4 +1,4 @@
-"""Deadlines, cancelling, closing and figures of a call."""
+"""Deadlines, cancellation, closing and metrics of calls."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ RPC = "/gradmesh.owner.v1.OwnerService/Describe"
 
 
 class Blocker:
-    """A behaviour that says when it was entered and returns when it may."""
+    """A behaviour that signals its entry and returns when released."""
 
     def __init__(self) -> None:
         self.entered = threading.Semaphore(0)

@@ -1,4 +1,4 @@
-"""What a caller sees of a failure, and what not."""
+"""The errors that callers get, without internal details."""
 
 import logging
 import sys

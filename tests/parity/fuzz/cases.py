@@ -11,7 +11,7 @@ from tests.parity.fuzz import optimizer, schedule, show
 from tests.parity.fuzz.compare import compared
 from tests.parity.fuzz.generate import generate
 from tests.parity.fuzz.graph import Graph
-from tests.parity.fuzz.known import explained
+from tests.parity.fuzz.known_differences import explained
 from tests.parity.fuzz.shrink import shrink
 from tests.parity.fuzz.template import OPS
 

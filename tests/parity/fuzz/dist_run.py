@@ -18,9 +18,9 @@ from collections import Counter
 
 from tests.parity.fuzz import dist_graph
 from tests.parity.fuzz.dist_draw import draw
-from tests.parity.fuzz.dist_fleet import Fleet
 from tests.parity.fuzz.dist_graph import Call, Op, Program
 from tests.parity.fuzz.dist_shrink import shrink
+from tests.parity.fuzz.dist_workers import WorkerFleet
 from tests.parity.fuzz.seeds import Budget, Progress, budget, seeds
 
 REPLAY = "FUZZ_SEEDS={seed} make fuzz-dist"
@@ -31,7 +31,7 @@ _LOOK_EVERY = 50
 _MOST_SHRUNK = 5
 
 
-def report(program: Program, found: list[str], fleet: Fleet, shrinks: bool) -> str:
+def report(program: Program, found: list[str], fleet: WorkerFleet, shrinks: bool) -> str:
     """Return a failure in words: the program, smaller if possible, and what differs."""
     small = shrink(program, fleet.compare) if shrinks else program
     texts = "\n".join(text[:2000] for text in (fleet.compare(small) or found)[:8])
@@ -59,7 +59,7 @@ def covered(program: Program) -> Counter[str]:
 
 def run(asked: Budget, progress: Progress) -> None:
     """Run the programs of a budget."""
-    fleet, since = Fleet(), asked.first
+    fleet, since = WorkerFleet(), asked.first
     try:
         for count, seed in enumerate(seeds(asked), 1):
             program = draw(seed)
@@ -70,13 +70,13 @@ def run(asked: Budget, progress: Progress) -> None:
                 progress.fail(seed, text)
                 # What failed in the middle may have left something behind.
                 fleet.close()
-                fleet = Fleet()
+                fleet = WorkerFleet()
             elif count % _LOOK_EVERY == 0 or seed == asked.last:
                 left = fleet.left_behind()
                 if left:
                     progress.fail(seed, f"after seeds {since}..{seed}: " + "; ".join(left))
                     fleet.close()
-                    fleet = Fleet()
+                    fleet = WorkerFleet()
                 since = seed + 1
         left = fleet.left_behind()
         if left:
@@ -87,7 +87,7 @@ def run(asked: Budget, progress: Progress) -> None:
 
 def run_text(text: str) -> int:
     """Run one program given as text; return 1 if it fails."""
-    program, fleet = eval(text, vars(dist_graph).copy()), Fleet()
+    program, fleet = eval(text, vars(dist_graph).copy()), WorkerFleet()
     try:
         found = fleet.compare(program) or fleet.left_behind()
     finally:

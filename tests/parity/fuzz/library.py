@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import gradmesh as gm
-from tests.functions import FUNCTIONS
+from tests.op_namespace import FUNCTIONS
 from tests.parity.fuzz.graph import Leaf, lay_out
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

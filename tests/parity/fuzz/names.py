@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gradmesh as gm
-from tests.functions import FUNCTIONS
+from tests.op_namespace import FUNCTIONS
 
 _ROOTS = {"gm": (), "nn": ("nn",), "optim": ("optim",), "lr_scheduler": ("optim", "lr_scheduler")}
 

@@ -19,7 +19,7 @@ from gradmesh.sdk.rpc.shutdown import close
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import rpc_later as rpc_later  # noqa: E402
+import rpc_async_functions as rpc_async_functions  # noqa: E402
 
 from tests.footprint import ROUNDS, Rounds, let_go  # noqa: E402
 
@@ -33,7 +33,10 @@ def rpc_cluster() -> Iterator[gm.LocalCluster]:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(HERE), str(HERE.parents[2]), before])
     )
-    settings = {"rpc.imports": ["rpc_later", "tests.footprint"], "coordinator.lease_s": 5.0}
+    settings = {
+        "rpc.imports": ["rpc_async_functions", "tests.footprint"],
+        "coordinator.lease_s": 5.0,
+    }
     try:
         with gm.LocalCluster(parameter_servers=1, workers=4, settings=settings) as cluster:
             yield cluster

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rpc_functions import Point, info, slow_point
-from rpc_later import (
+from rpc_async_functions import (
     Averager,
     add_chained,
     add_later,
@@ -22,6 +21,7 @@ from rpc_later import (
     release,
     train,
 )
+from rpc_functions import Point, info, slow_point
 
 import gradmesh as gm
 from gradmesh.sdk.process.network import TransportConfig

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 import pytest
+from rpc_async_functions import own_future
 from rpc_functions import add, describe, echo, fetch
-from rpc_later import own_future
 
 import gradmesh as gm
 from gradmesh.protos import errors

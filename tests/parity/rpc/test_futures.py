@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import pytest
+from rpc_async_functions import callback_in_call, return_future
 from rpc_functions import add, raise_value, sleep
-from rpc_later import callback_in_call, return_future
 
 import gradmesh as gm
 from gradmesh.protos import errors

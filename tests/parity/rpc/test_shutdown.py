@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from rpc_async_functions import never
 from rpc_functions import add, chain, sleep, whoami
-from rpc_later import never
 
 import gradmesh as gm
 from gradmesh.protos import errors
@@ -171,7 +171,13 @@ def name() -> str:
 def doomed(address: str, eventually: Any, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process of its own, started by command."""
     command = [sys.executable, "-m", "gradmesh", "worker", "--name", name]
-    flags = ["--coordinator", address, "--import", "rpc_functions,rpc_later", "--lifeline"]
+    flags = [
+        "--coordinator",
+        address,
+        "--import",
+        "rpc_functions,rpc_async_functions",
+        "--lifeline",
+    ]
     process = subprocess.Popen([*command, *flags], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         eventually(lambda: name in {i.name for i in gm.rpc.get_worker_infos()}, 30)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rpc_async_functions import own_future
 from rpc_functions import add, echo, make_rref, raise_value, sleep
-from rpc_later import own_future
 
 import gradmesh as gm
 from gradmesh.protos import errors

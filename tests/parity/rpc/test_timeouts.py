@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rpc_async_functions import own_future
 from rpc_functions import Point, add, sleep, slow_point
-from rpc_later import own_future
 
 import gradmesh as gm
 from gradmesh.protos import errors

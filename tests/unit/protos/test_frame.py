@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.own_process import peak_bytes
 
 from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import array_pb2
@@ -14,7 +15,6 @@ from gradmesh.protos.errors import InvalidFrame, InvalidRequest
 from gradmesh.protos.frame import Frame, decode, encode, is_bulk
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.wireformat import varint
-from tests.alone import peak_bytes
 
 DTYPES = sorted(WIRE_TO_NUMPY.values(), key=str)
 
@@ -234,11 +234,11 @@ def test_the_size_outside_arrays_is_limited_both_ways() -> None:
     ids=str,
 )
 def test_sizes_that_exceed_the_data_are_refused(
-    alone: Callable[..., int], shape: tuple[int, ...], data: bytes
+    in_own_process: Callable[..., int], shape: tuple[int, ...], data: bytes
 ) -> None:
     frame = claim(array_pb2.ELEMENT_TYPE_FLOAT64, shape, data)
 
-    assert alone(peak_bytes, refuse, frame) < 100_000
+    assert in_own_process(peak_bytes, refuse, frame) < 100_000
 
 
 @pytest.mark.parametrize("number", [0, 14, 99, -1, 2**31 - 1])
@@ -256,11 +256,11 @@ def test_bools_are_0_or_1() -> None:
 
 @pytest.mark.parametrize("filler", [b"\x08\x00", b"\x2a\x00", b"\x7a\x80\x01" + b"\x1a\x00" * 64])
 def test_many_tiny_fields_cost_memory_in_proportion_to_their_size(
-    alone: Callable[..., int], filler: bytes
+    in_own_process: Callable[..., int], filler: bytes
 ) -> None:
     data = filler * (2**17 // len(filler))
 
-    assert alone(peak_bytes, refuse, data + b"\x7a") < 2 * len(data)
+    assert in_own_process(peak_bytes, refuse, data + b"\x7a") < 2 * len(data)
 
 
 def test_bulk_messages_are_recognised_by_their_arrays() -> None:

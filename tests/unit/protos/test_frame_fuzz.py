@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.own_process import peak_bytes
 
 from gradmesh.protos import limits
 from gradmesh.protos.dtype import WIRE_TO_NUMPY, wire_dtype
@@ -13,7 +14,6 @@ from gradmesh.protos.errors import InvalidFrame
 from gradmesh.protos.frame import Frame, decode, encode
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from tests.alone import peak_bytes
 
 Ndarray = np.ndarray[Any, Any]
 
@@ -86,31 +86,35 @@ def read(data: bytes) -> None:
         assert sum(array.nbytes for array in frame.arrays) <= len(data)
 
 
-def survives(alone: Callable[..., int], data: bytes) -> None:
+def survives(in_own_process: Callable[..., int], data: bytes) -> None:
     """Decode; memory out of measure is a failure, too."""
-    assert alone(peak_bytes, read, data) < 50_000 + 20 * len(data)
+    assert in_own_process(peak_bytes, read, data) < 50_000 + 20 * len(data)
 
 
 @quick
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes_are_refused_or_read(alone: Callable[..., int], data: bytes) -> None:
-    survives(alone, data)
+def test_arbitrary_bytes_are_refused_or_read(
+    in_own_process: Callable[..., int], data: bytes
+) -> None:
+    survives(in_own_process, data)
 
 
 @quick
 @given(st.binary(max_size=60))
-def test_arbitrary_arrays_are_refused_or_read(alone: Callable[..., int], data: bytes) -> None:
-    survives(alone, b"\x7a" + bytes([len(data)]) + data)
+def test_arbitrary_arrays_are_refused_or_read(
+    in_own_process: Callable[..., int], data: bytes
+) -> None:
+    survives(in_own_process, b"\x7a" + bytes([len(data)]) + data)
 
 
 @quick
 @given(frames, st.data())
 def test_mutated_and_truncated_frames_are_refused_or_read(
-    alone: Callable[..., int], frame: Frame[pb.LookupRequest], data: st.DataObject
+    in_own_process: Callable[..., int], frame: Frame[pb.LookupRequest], data: st.DataObject
 ) -> None:
     whole = bytearray(encode(frame))
     for _ in range(data.draw(st.integers(0, 4))):
         if whole:
             whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
 
-    survives(alone, bytes(whole[: data.draw(st.integers(0, len(whole)))]))
+    survives(in_own_process, bytes(whole[: data.draw(st.integers(0, len(whole)))]))

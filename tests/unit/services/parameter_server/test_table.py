@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+from tests.own_process import peak_bytes
 
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StaleShardMap
 from gradmesh.services.parameter_server.table import TableShard
-from tests.alone import peak_bytes
 from tests.unit.services.parameter_server.conftest import Make
 
 NORMAL = table_pb2.Recipe(name="normal", settings={"mean": 0.0, "std": 1.0})
@@ -141,8 +141,8 @@ def test_the_step_of_a_run_counts_where_no_row_was_touched(make):
 
 
 @pytest.mark.parametrize("dtype", ["FLOAT16", "FLOAT32"])
-def test_making_a_table_takes_little_more_than_it_holds(alone, dtype):
-    peak, held = alone(cost_of_making, f"ELEMENT_TYPE_{dtype}")
+def test_making_a_table_takes_little_more_than_it_holds(in_own_process, dtype):
+    peak, held = in_own_process(cost_of_making, f"ELEMENT_TYPE_{dtype}")
 
     assert peak < 1.5 * held
 

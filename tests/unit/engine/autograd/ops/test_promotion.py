@@ -15,7 +15,7 @@ from gradmesh.engine import autograd, nn
 from gradmesh.engine.autograd import ops
 from gradmesh.engine.backend import DtypeError, ShapeError
 from gradmesh.engine.backend.dtype import bfloat16
-from tests.functions import FUNCTIONS
+from tests.op_namespace import FUNCTIONS
 
 DTYPES = [
     *("bool", "uint8", "int8", "int16", "int32", "int64"),

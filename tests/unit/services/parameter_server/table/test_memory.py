@@ -27,8 +27,8 @@ def fill(rows):
 
 
 @pytest.mark.parametrize("rows", [None, ROWS], ids=["hash", "dense"])
-def test_a_million_rows_take_what_the_arithmetic_says(alone, rows):
-    row_count, expected_row_bytes, held, taken = alone(fill, rows)
+def test_a_million_rows_take_what_the_arithmetic_says(in_own_process, rows):
+    row_count, expected_row_bytes, held, taken = in_own_process(fill, rows)
 
     assert row_count == ROWS
     assert expected_row_bytes == pytest.approx(260 + (20 if rows is None else 0), abs=0.2)
@@ -64,5 +64,5 @@ def freed_by_reset():
     return before - resident()
 
 
-def test_a_reset_gives_memory_back(alone):
-    assert alone(freed_by_reset) > 40_000_000
+def test_a_reset_gives_memory_back(in_own_process):
+    assert in_own_process(freed_by_reset) > 40_000_000

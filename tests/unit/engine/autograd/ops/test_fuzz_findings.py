@@ -8,7 +8,7 @@ import pytest
 
 import gradmesh as gm
 from gradmesh.engine.backend import DtypeError, ShapeError
-from tests.functions import FUNCTIONS
+from tests.op_namespace import FUNCTIONS
 
 torch = pytest.importorskip("torch")
 F, G = torch.nn.functional, gm.nn.functional

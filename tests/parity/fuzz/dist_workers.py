@@ -28,7 +28,7 @@ class _Workers(World):
     module = "tests.parity.fuzz.dist_worker"
 
 
-class Fleet:
+class WorkerFleet:
     """The workers, with an object and a module on each that all of them may call."""
 
     def __init__(self) -> None:
