@@ -132,10 +132,10 @@ def test_messages_arrive_in_order(several_ranks, count):
             for number in (1, 2):
                 group.send(np.full(count, number), group.size - 1).wait()
         elif group.rank == group.size - 1:
-            heard = [np.zeros(count, int) for _ in range(2)]
-            for work in [group.recv(array, 0) for array in heard]:
+            received = [np.zeros(count, int) for _ in range(2)]
+            for work in [group.recv(array, 0) for array in received]:
                 work.wait()
-            return [set(array.tolist()) for array in heard]
+            return [set(array.tolist()) for array in received]
         return None
 
     results = several_ranks.run(talk)
@@ -152,12 +152,12 @@ def test_two_ranks_may_send_before_they_receive(several_ranks, count):
         if group.rank > 1:
             return None
         peer = 1 - group.rank
-        heard = np.empty(count, np.float32)
+        received = np.empty(count, np.float32)
         sent = group.send(np.full(count, group.rank + 1, np.float32), peer)
-        got = group.recv(heard, peer)
+        got = group.recv(received, peer)
         sent.wait()
         got.wait()
-        return float(heard.min()), float(heard.max())
+        return float(received.min()), float(received.max())
 
     results = several_ranks.run(talk)
 
@@ -237,8 +237,8 @@ def test_sub_groups_have_their_own_ranks_and_order(several_ranks):
 
 
 def test_sub_groups_close_with_their_group(ranks):
-    everybody = list(range(ranks.size))
-    parts = ranks.run(lambda group: group.sub_group(everybody))
+    all_ranks = list(range(ranks.size))
+    parts = ranks.run(lambda group: group.sub_group(all_ranks))
 
     for group in ranks.groups:
         group.close()

@@ -150,8 +150,8 @@ def test_certificates_are_good_for_the_names_that_are_used(folder: Path) -> None
         assert volume["secret"]["secretName"] == certificate["secretName"]
         assert {"server auth", "client auth"} <= set(certificate["usages"])
         section = role.replace("-", "_").upper()
-        told = values.get(f"GRADMESH_{section}_ADVERTISE", "gradmesh-coordinator:7070")
-        host = told.partition(":")[0].replace("$(POD_NAMESPACE)", "gradmesh")
+        advertised = values.get(f"GRADMESH_{section}_ADVERTISE", "gradmesh-coordinator:7070")
+        host = advertised.partition(":")[0].replace("$(POD_NAMESPACE)", "gradmesh")
         host = re.sub(r"\$\(\w+\)", "x", host)
         assert any(_covers(name, host) for name in certificate["dnsNames"]), host
         assert values["GRADMESH_SECURITY_TLS_REQUIRE_CLIENT_CERTIFICATE"] == "true"

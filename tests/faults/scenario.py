@@ -41,9 +41,9 @@ class Outcome:
     began_at: tuple[int, ...]
 
 
-def wait_for(what: str, look: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_for(what: str, condition: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
-    while not look():
+    while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
         time.sleep(0.05)
 

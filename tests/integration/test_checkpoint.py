@@ -87,14 +87,14 @@ def test_restore_on_another_number_of_servers_trains_to_the_same_bits(
     old = make_cluster(parameter_servers=3).connect()
     tables = make_tables(old)
     train(tables, seed=1)
-    told = []
+    progress = []
 
-    written = old.checkpoint(tmp_path / "a", progress=lambda *rows: told.append(rows))
+    written = old.checkpoint(tmp_path / "a", progress=lambda *rows: progress.append(rows))
     new = make_cluster(parameter_servers=servers).connect()
     restored = new.restore(tmp_path / "a")
 
     assert restored == written
-    assert told[-1][0] == written.rows
+    assert progress[-1][0] == written.rows
     assert state_of(new, tmp_path) == content(tmp_path / "a")
     train(tables, seed=2)
     train(make_tables(new), seed=2)

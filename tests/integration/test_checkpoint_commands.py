@@ -119,9 +119,9 @@ def test_save_waits_for_the_trainers_answer(cluster, run, eventually):
     trainer.join_trainers(10)
     number = trainer.coordinator.request_checkpoint(trainer.deadline())
     eventually(lambda: trainer.checkpoint_request == number)
-    told = status_pb2.Checkpoint(path="here", step=7, request=number + 1)
+    report = status_pb2.Checkpoint(path="here", step=7, request=number + 1)
     trainer.coordinator.report_checkpoint(
-        trainer.name, trainer.incarnation, told, trainer.deadline()
+        trainer.name, trainer.incarnation, report, trainer.deadline()
     )
 
     again = trainer.coordinator.request_checkpoint(trainer.deadline())

@@ -80,10 +80,10 @@ def test_a_process_whose_name_is_taken_is_notified(cluster):
     former = cluster.connect("worker", on_lost=lost.set)
 
     cluster.connect("worker", replace=True)
-    was_told = lost.wait(20)
+    was_notified = lost.wait(20)
     former.close()
 
-    assert was_told
+    assert was_notified
     assert "worker" in members(cluster)
 
 

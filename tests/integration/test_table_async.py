@@ -24,13 +24,13 @@ def test_a_lookup_and_a_push_without_waiting(cluster):
     table = make_table(cluster.connect(), initializer=Initializer.normal(1.0))
     ids = np.array([[5, 6], [6, 7]])
     before = table.lookup(ids)
-    heard = threading.Event()
+    called = threading.Event()
 
     future = table.lookup_async(ids)
-    future.add_done_callback(lambda f: heard.set())
+    future.add_done_callback(lambda f: called.set())
 
     np.testing.assert_array_equal(future.result(timeout_s=10), before)
-    assert heard.wait(10)
+    assert called.wait(10)
     pushes = [table.push_async([5], np.ones((1, DIM), np.float32)) for _ in range(10)]
     assert [push.result() for push in pushes] == [None] * 10
     np.testing.assert_allclose(table.lookup(5), before[0, 0] - 10, atol=1e-5)

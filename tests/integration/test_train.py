@@ -174,8 +174,8 @@ def test_training_that_diverges_ends_with_what_to_lower():
     with pytest.raises(ClusterFailed) as caught:
         gm.train(job, trainers=1, parameter_servers=1)
 
-    told = "\n".join(caught.value.__notes__)
-    assert re.search(r"loss of rank 0 is (nan|inf) at step \d+: lower job.table_learning", told)
+    notes = "\n".join(caught.value.__notes__)
+    assert re.search(r"loss of rank 0 is (nan|inf) at step \d+: lower job.table_learning", notes)
 
 
 @pytest.mark.slow

@@ -17,9 +17,9 @@ GRADMESH = (sys.executable, "-m", "gradmesh")
 SMALL = ("--batch-size", "16", "--data-rows", "50,20", "--eval-batches", "4", "--log-every", "1")
 
 
-def wait_for(what: str, look: Callable[[], object], seconds: float = 30.0) -> None:
+def wait_for(what: str, condition: Callable[[], object], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
-    while not look():
+    while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
         time.sleep(0.02)
 

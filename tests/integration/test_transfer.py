@@ -42,15 +42,15 @@ def fill(table, count=3000):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_export_is_sorted_and_whole(mesh, table, tmp_path, kind):
     ids = fill(table)
-    told = []
+    progress = []
 
     count = mesh.export_table(
-        table, tmp_path / f"user.{kind}", progress=lambda *rows: told.append(rows)
+        table, tmp_path / f"user.{kind}", progress=lambda *rows: progress.append(rows)
     )
 
     found = read(tmp_path / f"user.{kind}")
     assert count == ids.size
-    assert told[-1] == (count, count)
+    assert progress[-1] == (count, count)
     np.testing.assert_array_equal(found[0], ids)
     np.testing.assert_array_equal(found[1], table.lookup(ids))
     assert [p.name for p in tmp_path.iterdir()] == [f"user.{kind}"]

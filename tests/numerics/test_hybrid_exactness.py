@@ -1,4 +1,4 @@
-"""Whole jobs, exact: whatever the servers, the lane, prefetching, the model, and the DDP."""
+"""Whole jobs are exact with any number of servers, lane, prefetching, model and DDP."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +43,7 @@ def read_tables(mesh, spec, source):
 
 
 def together(cluster, spec, trainers, lane="auto"):
-    """Losses, dense parameters and rows after a job, from real processes' protocols."""
+    """Losses, dense parameters and rows after a job over real protocols."""
     source = spec.source()
 
     def train(number):

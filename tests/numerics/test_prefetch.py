@@ -165,7 +165,7 @@ def test_rows_that_others_push_when_the_step_before_is_over_are_refreshed(cluste
     np.testing.assert_array_equal(seen, expected)
     metrics = mesh.table_metrics
     assert metrics.value("prefetch_hits") == 1
-    # All of them when the step before was applied, and some once more.
+    # All of them after the previous step was applied, and some again.
     assert metrics.value("refreshed_rows") > metrics.value("prefetched_rows")
 
 

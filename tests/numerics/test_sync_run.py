@@ -111,7 +111,7 @@ def test_a_run_equals_one_process(make_cluster, trainers, servers):
     initial = {
         table.name: table.lookup(np.arange(ROWS[table.name])) for table in make_tables(client)
     }
-    for table in make_tables(client):  # a run begins from the initial rows, whatever was before
+    for table in make_tables(client):  # dropped: a run begins from the initial rows
         table.push([0, 1], np.ones((2, DIM), np.float32))
     barrier = threading.Barrier(trainers, timeout=30)
     delays = np.random.default_rng(trainers).uniform(0, 0.004, (STEPS, trainers))

@@ -35,7 +35,7 @@ JOB_SPEC = JobSpec(
 
 
 class Twin(torch.nn.Module):
-    """DLRM as one would write it in torch: EmbeddingBag, bottom and top MLP, dot interaction."""
+    """A typical DLRM in torch: EmbeddingBag, bottom and top MLP, dot interaction."""
 
     def __init__(self, tables):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The table of docs/ddp.md has a row for every name of torch's DDP, and says what is so."""
+"""The table of docs/ddp.md has a correct row for every name of torch's DDP."""
 
 import importlib
 import inspect

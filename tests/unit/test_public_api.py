@@ -41,7 +41,7 @@ def test_a_tensor_of_several_elements_is_not_a_number(turn: type) -> None:
 
 def test_torch_has_the_same_names() -> None:
     torch = pytest.importorskip("torch")
-    ours = {"masked_fill", "Tensor"}  # the first is a method there alone
+    ours = {"masked_fill", "Tensor"}  # in torch the first is only a method
 
     basics = [
         name

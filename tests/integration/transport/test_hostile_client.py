@@ -142,5 +142,5 @@ def test_nothing_that_a_client_sends_is_unforeseen(
     assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []
     inspect = next(method for method in METHODS if method.name == "InspectTable")
     request = parameter_server_pb2.InspectTableRequest(table="users")
-    told = channels[inspect.service].call(inspect, request, Deadline.after(10))
-    assert told.rows == 100
+    inspected = channels[inspect.service].call(inspect, request, Deadline.after(10))
+    assert inspected.rows == 100

@@ -198,16 +198,16 @@ def test_a_reference_of_another_owner_is_refused(peer: Peer) -> None:
 
 
 def test_a_worker_describes_itself(peer: Peer, functions: Registry) -> None:
-    told = peer.rpc("Describe", owner_pb2.DescribeRequest())
+    owner = peer.rpc("Describe", owner_pb2.DescribeRequest())
 
-    assert (told.name, told.role, told.incarnation) == ("ps-0", "parameter-server", 7)
-    assert told.version == VERSION
-    assert list(told.functions) == functions.names()
+    assert (owner.name, owner.role, owner.incarnation) == ("ps-0", "parameter-server", 7)
+    assert owner.version == VERSION
+    assert list(owner.functions) == functions.names()
 
 
 def test_a_worker_without_contexts_has_none_to_release(peer: Peer) -> None:
     context = context_pb2.ContextId(worker="trainer-0", incarnation=1, counter=1)
 
-    told = peer.rpc("ReleaseContext", owner_pb2.ReleaseContextRequest(context=context))
+    released = peer.rpc("ReleaseContext", owner_pb2.ReleaseContextRequest(context=context))
 
-    assert not told.found
+    assert not released.found

@@ -2,7 +2,7 @@
 
 A value is near if it differs by at most `FACTOR` rounding errors of the graph's coarsest dtype,
 relative to the element and to the largest element of the tensor. What is not near still counts as
-equal where the computation itself is that inexact: ours may be as far from the float64 truth as
+equal where the computation itself is that inexact: ours may be as far from the float64 result as
 4 times torch's own error, or differ by 4 times what a rounding error at every op changes.
 """
 
@@ -48,7 +48,7 @@ def differences(graph: Graph, ours: Machine, torch: Machine) -> list[Difference]
     for slot, item in enumerate(graph.items):
         mine, theirs = ours.values[slot], torch.values[slot]
         if isinstance(mine, Raised) != isinstance(theirs, Raised):
-            # First of all: what did not run has changed nothing, and no value can be compared.
+            # First of all: a call that raised has changed nothing, and gives no value to compare.
             op = item.op if isinstance(item, Node) else "leaf"
             return [Difference("raise", f"x{slot}", op, _shown(mine), _shown(theirs))]
     for slot, item in enumerate(graph.items):
@@ -122,7 +122,7 @@ def _of_backward(
 
 
 def near(mine: Any, theirs: Any, rtol: float, least: float = 0.0) -> bool:
-    """Tell whether two arrays are equal but for rounding; NaN equals NaN, inf equals inf.
+    """Return whether two arrays are equal but for rounding; NaN equals NaN, inf equals inf.
 
     Args:
         mine: Ours.
@@ -199,7 +199,7 @@ class _Referee:
         return [None if g is None else TORCH.array(g) for g in found]
 
     def accepts(self, mine: Any, theirs: Any, others: list[Any]) -> bool:
-        """Tell whether the difference is within what rounding does to this computation."""
+        """Return whether the difference is within the rounding error of this computation."""
         if mine.dtype.kind == "f" and max(_size(mine), _size(theirs)) <= self._noise:
             return True
         if mine.dtype.kind == "f" and _size(mine - theirs) <= self._left_over:

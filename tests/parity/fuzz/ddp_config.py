@@ -57,7 +57,7 @@ class Config:
 
     @property
     def is_uneven(self) -> bool:
-        """Tell whether the ranks have inputs for different numbers of steps."""
+        """Return whether the ranks have inputs for different numbers of steps."""
         return len(set(self.steps)) > 1
 
     def full(self) -> Config:
@@ -68,7 +68,7 @@ class Config:
         return dataclasses.replace(self, dtype="float64", mixed=None, hook=hook, extra=extra)
 
     def runs(self, block: int, rank: int, step: int) -> bool:
-        """Tell whether a block takes part in a step of a rank."""
+        """Return whether a block takes part in a step of a rank."""
         if self.fault == "unused":
             return step != 1 or block != 0
         if self.fault == "graph_changed":

@@ -1,4 +1,4 @@
-"""Ranks that live over many configurations: processes of torch over gloo, threads of ours.
+"""Ranks that run many configurations: processes of torch over gloo, threads of ours.
 
 `python -m tests.parity.fuzz.ddp_ranks FOLDER FD...` is what TorchRanks starts: it imports torch
 once, forks one process for each pipe, and each of them serves tasks until its pipe is closed.
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclasses.dataclass(frozen=True)
 class Raised:
-    """What a rank raised instead of a result."""
+    """The error of a rank in place of a result."""
 
     kind: str
     text: str

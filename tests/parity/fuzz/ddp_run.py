@@ -82,7 +82,7 @@ def shrink(config: Config, compare: Callable[[Config], list[str]]) -> Config:
 
 
 def _may_hang(results: Sequence[Any]) -> bool:
-    """Tell whether a rank failed later than at construction: others may wait for it."""
+    """Return whether a rank failed after construction: others may wait for it."""
     places = [getattr(result, "failed_at", None) for result in results]
     return any(place is not None and place >= 0 for place in places)
 

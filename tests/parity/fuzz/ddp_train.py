@@ -16,7 +16,7 @@ ROWS, BATCH, INPUTS, OUTPUTS = 7, 4, 3, 2
 
 @dataclasses.dataclass
 class Outcome:
-    """What one rank saw."""
+    """The outcome of one rank."""
 
     grads: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """By step, by parameter; None where there is none."""

@@ -1,4 +1,4 @@
-"""What a program gave: forward values, gradients by worker, leaves afterwards."""
+"""The outcome of a program: forward values, gradients by worker, leaves afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ another order."""
 
 @dataclasses.dataclass
 class GraphOutcome:
-    """What one graph gave in one round; arrays by number of value or leaf."""
+    """The outcome of one graph in one round; arrays by number of value or leaf."""
 
     values: dict[int, Any]
     grads: dict[int, dict[int, Any]]
@@ -28,7 +28,7 @@ class GraphOutcome:
 
 @dataclasses.dataclass
 class Outcome:
-    """What all graphs gave, round by round, and the leaves at the end."""
+    """The outcomes of all graphs by round, and the leaves at the end."""
 
     rounds: list[list[GraphOutcome]]
     leaves: dict[int, Any]

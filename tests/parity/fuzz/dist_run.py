@@ -1,10 +1,10 @@
 """Run random programs of distributed autograd over four workers: `make fuzz-dist`.
 
-The truth is the same program with local autograd in one process. Forward values are equal bit for
-bit, and so are gradients where calls follow each other; where calls of one context overlap a worker
-adds in the order in which they came, and gradients are equal within eight rounding errors of the
-largest element. Compared are also which leaves have gradients, on which worker, that a pass which
-fails changes nothing, and what workers still hold afterwards.
+The reference is the same program with local autograd in one process. Forward values are equal bit
+for bit, and so are gradients where calls follow each other. Where calls of one context overlap, a
+worker adds in the order of arrival, and gradients are equal within eight rounding errors of the
+largest element. Also compared: which leaves have gradients, on which worker; that a failed pass
+changes nothing; and what workers still hold afterwards.
 
 FUZZ_SEEDS=A..B and FUZZ_SECONDS say which programs. A failure is shrunk and printed; the program
 itself may be given as an argument to run it again.
@@ -25,7 +25,7 @@ from tests.parity.fuzz.seeds import Budget, Progress, budget, seeds
 
 REPLAY = "FUZZ_SEEDS={seed} make fuzz-dist"
 
-# Programs between two looks at what workers hold.
+# Programs between two checks for leaks on workers.
 _LOOK_EVERY = 50
 # Shrinking takes its time: the first failures are enough to begin with.
 _MOST_SHRUNK = 5
@@ -68,7 +68,7 @@ def run(asked: Budget, progress: Progress) -> None:
             if found:
                 text = report(program, found, fleet, len(progress.failed) < _MOST_SHRUNK)
                 progress.fail(seed, text)
-                # What failed in the middle may have left something behind.
+                # A program that failed half-way may have leaked something.
                 fleet.close()
                 fleet = WorkerFleet()
             elif count % _LOOK_EVERY == 0 or seed == asked.last:

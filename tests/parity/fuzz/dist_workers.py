@@ -77,7 +77,7 @@ class WorkerFleet:
         return GraphOutcome(dict(values), by_worker, dict(enumerate(strange)))
 
     def compare(self, program: Program, wrong: Mapping[str, str] | None = None) -> list[str]:
-        """Run a program here and over the workers; return what differs.
+        """Run a program here and over the workers; return the differences.
 
         Args:
             program: The program; one that makes no sense locally differs in nothing.
@@ -98,7 +98,7 @@ class WorkerFleet:
         return differences(program, found, wanted)
 
     def left_behind(self, seconds: float = 20.0) -> list[str]:
-        """Return what workers hold though no program runs, after waiting for it to go."""
+        """Return what workers still hold while no program runs, after a wait."""
         until = time.monotonic() + seconds
         while (left := self._left()) and time.monotonic() < until:
             threading.Event().wait(0.05)

@@ -12,7 +12,7 @@ from tests.parity.fuzz.template import OPS
 
 
 class Raised:
-    """What a call raised, in place of its results."""
+    """The error of a call, in place of its results."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -23,7 +23,7 @@ class Raised:
 
 
 class Plain:
-    """What a call returned that is no tensor."""
+    """A result of a call that is not a tensor."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""The two libraries behind one face: make a leaf, read a result, fill a layer."""
+"""The two libraries behind one interface: make a leaf, read a result, fill a layer."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Ours:
 
 
 class Torch:
-    """The yardstick."""
+    """PyTorch, the reference."""
 
     t: Any = torch
     f: Any = torch.nn.functional

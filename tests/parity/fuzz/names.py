@@ -11,7 +11,7 @@ _ROOTS = {"gm": (), "nn": ("nn",), "optim": ("optim",), "lr_scheduler": ("optim"
 
 
 def has(library: Any, name: str) -> bool:
-    """Tell whether a library has a public name, for instance `Tensor.exp` or `nn.Linear`."""
+    """Return whether a library has a public name, for instance `Tensor.exp` or `nn.Linear`."""
     root, *path = name.split(".")
     if root == "Tensor":
         return hasattr(library.Tensor, path[0])

@@ -40,7 +40,7 @@ def test_random_programs_agree_with_one_process(fleet):
 # One changes forward values, the other gradients only.
 @pytest.mark.parametrize("wrong", [{"tanh": "relu"}, {"same": "detach"}])
 def test_a_wrong_operation_is_found_and_shrunk(fleet, wrong):
-    # The local run is the one that is wrong; the workers run what was drawn.
+    # The local run is wrong on purpose; the workers run the program as drawn.
     program = next(p for p in map(draw, SEEDS) if fleet.compare(p, wrong))
 
     small = shrink(program, lambda candidate: fleet.compare(candidate, wrong), seconds=30)

@@ -1,4 +1,4 @@
-"""Functions that answer later, without a thread that waits."""
+"""Asynchronous functions, which block no thread."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Workers that begin together, that come later, and both."""
+"""Workers that start together, that join later, and both."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What goes wrong elsewhere arrives here as what it is."""
+"""Errors of a remote worker arrive with their type."""
 
 import pickle
 from collections.abc import Callable

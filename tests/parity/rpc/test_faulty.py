@@ -1,4 +1,4 @@
-"""A network that loses and delays messages: what is repeatable arrives, what is not says so."""
+"""A network that loses and delays messages: repeatable messages arrive, others raise."""
 
 import gc
 import threading
@@ -20,7 +20,7 @@ from gradmesh.sdk.transport.channel import Channel
 
 
 class Lost(grpc.RpcError):
-    """What gRPC says of a connection that broke."""
+    """gRPC's error for a broken connection."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
@@ -33,7 +33,7 @@ class Lost(grpc.RpcError):
 
 
 class FaultyAnswer:
-    """A call that is lost, or that is sent after a while."""
+    """A call that is lost or delayed."""
 
     def __init__(
         self, send: Callable[[], Any] | None, delay_s: float, timeout_s: float = 0.0
@@ -81,7 +81,7 @@ class FaultyAnswer:
 
 
 class Faults:
-    """What happens to the messages of one agent, by rpc."""
+    """The faults of the messages of one agent, by rpc."""
 
     def __init__(self) -> None:
         self.lose: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Names, ranks, options: who is there and how a process becomes a worker."""
+"""Names, ranks and options of workers, and how a process becomes one."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A RemoteModule in arguments and results: it travels as its reference and is of use there."""
+"""A RemoteModule in arguments and results: it is sent as its reference and works there."""
 
 import gc
 from typing import Any
@@ -59,7 +59,7 @@ def test_what_it_is_on_the_receiver(linear: Any, to: str) -> None:
     assert np.array_equal(found["parameters"][1].data, bias.data)
     assert (found["owner"], found["is_owner"]) == ("worker-0", to == "worker-0")
     assert (found["training"], found["here"]) == (True, to)
-    # To itself a worker gives the very reference it has, whose creation may be under way.
+    # A worker passes its own reference to itself; its creation may be pending.
     assert found["confirmed"] or to == "driver"
     assert "Linear on worker-0/cpu" in found["text"]
 

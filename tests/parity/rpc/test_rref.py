@@ -1,4 +1,4 @@
-"""References: made here and there, passed on, fetched, used through proxies."""
+"""References: created locally and remotely, forwarded, fetched, used through proxies."""
 
 import weakref
 from typing import Any

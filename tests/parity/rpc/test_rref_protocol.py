@@ -1,4 +1,4 @@
-"""The life of references: who knows whom, when values go, what dead workers leave."""
+"""The lifetime of references: forks, deletion of values, cleanup after dead workers."""
 
 import gc
 import uuid
@@ -24,8 +24,8 @@ def name() -> str:
 
 
 def figures(worker: str) -> dict[str, int]:
-    told: dict[str, int] = gm.rpc_sync(worker, info)
-    return told
+    counters: dict[str, int] = gm.rpc_sync(worker, info)
+    return counters
 
 
 def test_rref_context_debug_info(

@@ -1,4 +1,4 @@
-"""The end: graceful with stragglers, with a deadline, at once, by a kill."""
+"""Shutdown: graceful with stragglers, with a deadline, at once, by a kill."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ from tests.own_threads import OwnThreads
 
 @pytest.fixture
 def world(make_agent: Callable[..., Agent]) -> list[Agent]:
-    """Three workers that begin together; their ranks are apart from those of the processes."""
+    """Three workers that start together, with ranks of their own."""
     agents: dict[int, Agent] = {}
 
     def join(rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Results that arrived and were not read do not hold up the end, and are there after it."""
+"""Unread results do not delay shutdown and can be read after it."""
 
 import gc
 import os
@@ -25,7 +25,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 def leaving(
     request: pytest.FixtureRequest, make_agent: Callable[..., Agent], as_agent: Any
 ) -> Agent:
-    """A worker of each lane that is about to leave."""
+    """A worker of each lane that will leave."""
     transport = TransportConfig(lane=request.param)
     return make_agent(f"leaving-{request.param}", transport=transport, strict_refs=True)
 
@@ -112,7 +112,7 @@ def test_thousands_of_unread_results(make_agent: Callable[..., Agent], as_agent:
 def test_a_call_that_a_served_function_holds(
     make_agent: Callable[..., Agent], as_agent: Any
 ) -> None:
-    """Calls that begin while the worker waits for its end are kept, too."""
+    """Results of calls that begin during shutdown are kept, too."""
     agent = make_agent("holding")
     drained: list[bool] = []
     deadline = Deadline.after(40)

@@ -1,7 +1,7 @@
-"""A question about a value outlives the RRef it was asked through: the answer still comes.
+"""A pending call keeps its RRef alive: the result still arrives.
 
-The network is slow for the question and quick for the deletion, so that a reference that is deleted
-too early is gone at its owner before the question is there.
+The network delays the call and not the deletion, so that a reference that is deleted too early
+is gone at its owner before the call arrives.
 """
 
 import gc

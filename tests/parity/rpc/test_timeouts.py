@@ -52,11 +52,11 @@ def test_rpc_timeouts() -> None:
 def test_rpc_timeouts_of_answers_that_come_later() -> None:
     with pytest.raises(errors.DeadlineExceeded, match="own_future on worker-0"):
         gm.rpc_sync("worker-0", own_future, (LONG, 1), timeout_s=SHORT)
-    heard: list[Any] = []
+    errors_seen: list[Any] = []
     future = gm.rpc_async("worker-0", own_future, (LONG, 1), timeout_s=SHORT)
-    followed = future.then(lambda done: heard.append(done.exception()))
+    followed = future.then(lambda done: errors_seen.append(done.exception()))
     followed.wait(20)
-    assert isinstance(heard[0], errors.DeadlineExceeded)
+    assert isinstance(errors_seen[0], errors.DeadlineExceeded)
 
 
 def test_rref_timeout(eventually: Any) -> None:

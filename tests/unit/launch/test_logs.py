@@ -48,7 +48,7 @@ def test_lines_are_given_once_and_whole(logs: Path) -> None:
 
 def test_log_following_ends_after_the_last_line(logs: Path) -> None:
     def is_over() -> bool:
-        # What is written before the end must still be seen.
+        # Lines written before the end must still appear.
         (logs / "d.log").write_text("last words\n")
         return True
 

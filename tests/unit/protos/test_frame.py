@@ -6,7 +6,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.own_process import peak_bytes
 
 from gradmesh.protos import limits
 from gradmesh.protos.common.v1 import array_pb2
@@ -15,6 +14,7 @@ from gradmesh.protos.errors import InvalidFrame, InvalidRequest
 from gradmesh.protos.frame import Frame, decode, encode, is_bulk
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.wireformat import varint
+from tests.own_process import peak_bytes
 
 DTYPES = sorted(WIRE_TO_NUMPY.values(), key=str)
 
@@ -43,7 +43,7 @@ def refuse(frame: bytes) -> None:
 
 
 def claim(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
-    """Return a frame whose array claims a shape, whatever its data is."""
+    """Return a frame whose array declares a shape that may not fit its data."""
     array = array_pb2.Array(dtype=dtype, shape=shape, data=data)  # type: ignore[arg-type]
     return bytes(pb.LookupRequest(arrays=[array]).SerializeToString())
 

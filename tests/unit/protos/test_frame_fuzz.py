@@ -1,4 +1,4 @@
-"""The codec against hypothesis: both directions, and bytes that nobody meant."""
+"""The codec against hypothesis: both directions, and random bytes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.own_process import peak_bytes
 
 from gradmesh.protos import limits
 from gradmesh.protos.dtype import WIRE_TO_NUMPY, wire_dtype
@@ -14,6 +13,7 @@ from gradmesh.protos.errors import InvalidFrame
 from gradmesh.protos.frame import Frame, decode, encode
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
+from tests.own_process import peak_bytes
 
 Ndarray = np.ndarray[Any, Any]
 
@@ -87,7 +87,7 @@ def read(data: bytes) -> None:
 
 
 def survives(in_own_process: Callable[..., int], data: bytes) -> None:
-    """Decode; memory out of measure is a failure, too."""
+    """Decode; excessive memory is a failure, too."""
     assert in_own_process(peak_bytes, read, data) < 50_000 + 20 * len(data)
 
 

@@ -1,4 +1,4 @@
-"""Buckets stay even, and as few move as can be."""
+"""Buckets stay even, and the fewest possible move."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,7 +10,7 @@ def shard_map(shards: int) -> ShardMap:
 
 
 def test_buckets_never_change() -> None:
-    """Part of the contract: rows would be looked for in the wrong place."""
+    """The hash is part of the contract: a change would route ids to wrong servers."""
     ids = np.array([0, 1, 2, 3, 10, 1000, 2**20, 2**40 - 1, 2**63 - 1])
 
     assert buckets_of(ids).tolist() == [0, 1385, 3517, 485, 117, 3097, 2940, 4038, 1446]

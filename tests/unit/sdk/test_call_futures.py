@@ -63,16 +63,16 @@ def test_a_short_wait_ends_and_the_next_one_succeeds(resolver):
 
 
 def test_callbacks_run_without_a_waiting_caller(resolver):
-    heard: list = []
+    results: list = []
     called = threading.Event()
     future = Future(WaitedSource(lambda: 5, resolver))
 
     future.add_done_callback(lambda f: 1 / 0)
-    future.add_done_callback(lambda f: (heard.append(f.result()), called.set()))
+    future.add_done_callback(lambda f: (results.append(f.result()), called.set()))
 
     assert called.wait(10)
-    future.add_done_callback(lambda f: heard.append(f.result()))
-    assert heard == [5, 5]
+    future.add_done_callback(lambda f: results.append(f.result()))
+    assert results == [5, 5]
 
 
 def test_a_closed_resolver_still_ends_futures():

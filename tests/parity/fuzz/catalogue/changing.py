@@ -51,7 +51,7 @@ def _bits(d: Draw) -> dict[str, Any] | None:
 
 
 def _ids(d: Draw) -> dict[str, Any] | None:
-    """Choose integers or truth values, which an op may have taken for ids or a mask."""
+    """Choose integers or bools, which an op may have taken for ids or a mask."""
     refs = [r for r in d.refs if d.kind_of(r) in ("int", "bool") and _may_change(d, r)]
     return {"x": d.rng.choice(refs), "c": d.pick(0, 1)} if refs else None
 

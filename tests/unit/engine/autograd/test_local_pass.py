@@ -258,7 +258,7 @@ def address(array: Any) -> int:
 
 
 class Doubled(ag.Function):
-    """Remember where the gradient of the last backward lies; keep it if a list is there."""
+    """Record where the gradient of the last backward lies; keep it if a list is given."""
 
     held: list[Any] | None = None
     last = 0

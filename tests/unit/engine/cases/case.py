@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-NOBODY = np.zeros(0, np.int64)
+NO_IDS = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,7 +85,7 @@ def test_one_table_of_one_owner_is_routed_as_in_the_general_case(ids):
     assert wrong == long_way[0] == -1
     np.testing.assert_array_equal(distinct, long_way[1])
     np.testing.assert_array_equal(inverse, long_way[2])
-    # Whoever asked may change its ids while the request is under way.
+    # The caller may change its ids while the request is pending.
     assert not np.shares_memory(distinct, given)
 
 

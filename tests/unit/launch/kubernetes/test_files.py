@@ -1,4 +1,4 @@
-"""What travels to pods, and what does not."""
+"""The files that are copied to pods."""
 
 from pathlib import Path
 

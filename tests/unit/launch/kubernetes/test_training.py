@@ -1,4 +1,4 @@
-"""A job's history as its first trainer's log tells it."""
+"""A job's history, read from the log of its first trainer."""
 
 import json
 from pathlib import Path

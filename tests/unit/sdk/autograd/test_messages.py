@@ -1,4 +1,4 @@
-"""What messages were made from, as it travels between workers."""
+"""The lineage of messages, as it is sent between workers."""
 
 import itertools
 

@@ -10,7 +10,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 
 class Coordinator:
-    """A coordinator that does as it is told; knows what was asked of it."""
+    """A scripted coordinator that records its calls."""
 
     def __init__(self, lease_s=0.03):
         self.lease_s = lease_s
@@ -92,24 +92,24 @@ def test_a_member_registers_again_with_a_coordinator_that_lost_it():
 def test_a_name_that_was_taken_ends_the_membership():
     coordinator = Coordinator()
     coordinator.failures = [("renew", NotMember("who?")), ("register", NameTaken("taken"))]
-    told = threading.Event()
+    notified = threading.Event()
 
     lease = Lease(
         _RegistersOnce(coordinator),
         membership_pb2.Member(name="w", incarnation=1),
-        on_lost=told.set,
+        on_lost=notified.set,
     )
     lease.start(deadline=Deadline.after(20.0))
-    was_told = told.wait(20)
+    was_notified = notified.wait(20)
     lease.close()
 
-    assert was_told
+    assert was_notified
     assert lease.lost
     assert "leave" not in coordinator.asked
 
 
 class _RegistersOnce:
-    """The first registration works, whatever failures are planned for later ones."""
+    """The first registration works; planned failures apply to later ones."""
 
     def __init__(self, coordinator):
         self._coordinator = coordinator
@@ -198,19 +198,19 @@ def test_open_contexts_are_reported_and_those_of_the_lost_are_dropped():
 
 
 def test_the_first_heartbeat_is_sent_at_once_and_may_wait_for_changes(eventually):
-    told = []
+    notified = []
 
     class Waiting(Coordinator):
         def renew_lease(self, name, incarnation, deadline, openers=None, wait_s=0, known=None):
-            told.append((wait_s, known.generation))
+            notified.append((wait_s, known.generation))
             return super().renew_lease(name, incarnation, deadline)
 
     coordinator = Waiting(lease_s=0.3)
     lease = make(coordinator)
     coordinator.generation = 7
-    eventually(lambda: (0.1, 7) in [(round(wait_s, 3), known) for wait_s, known in told])
+    eventually(lambda: (0.1, 7) in [(round(wait_s, 3), known) for wait_s, known in notified])
     lease.close()
 
-    # Before the first answer the member knew what it was told when it registered.
-    assert told[0] == (pytest.approx(0.1), 1)
+    # Before the first heartbeat the member has the generation of its registration.
+    assert notified[0] == (pytest.approx(0.1), 1)
     assert lease.generation == 7

@@ -12,7 +12,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 
 class Directory:
-    """Gives out shard maps as a coordinator does; each fetch a newer one."""
+    """Serves shard maps as a coordinator does, a newer one for each fetch."""
 
     def __init__(self):
         self.epoch = 0

@@ -1,4 +1,4 @@
-"""Bags in the one form that layers work with."""
+"""Bags in the normalised form of the layers."""
 
 import numpy as np
 

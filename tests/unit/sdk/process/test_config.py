@@ -35,7 +35,7 @@ class OvenConfig(Section):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BakerConfig(Section):
-    """A section that looks at the other."""
+    """A section that is checked against the other."""
 
     section: ClassVar[str] = "baker"
 

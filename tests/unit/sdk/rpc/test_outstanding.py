@@ -17,7 +17,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 
 class Scheduled:
-    """Threads whose tasks the test runs, in the order it wants."""
+    """A thread pool whose tasks the test runs in any order."""
 
     def __init__(self) -> None:
         self.tasks: list[Callable[[], object]] = []
@@ -30,7 +30,7 @@ class Scheduled:
 
 
 class Answer:
-    """A response that comes when the test says so."""
+    """A response that arrives when the test sends it."""
 
     answered = False
     doorbell = None
@@ -120,7 +120,7 @@ def test_a_call_that_finds_no_thread_is_kept_later(
     outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     class Lane(Answer):
-        """A connection that somebody must wait at."""
+        """A connection without callbacks: a thread must wait for the answer."""
 
         def on_answer(self, function: Callable[[], None]) -> bool:
             return False
@@ -207,7 +207,7 @@ def test_a_running_callback_is_counted_as_outstanding(
 
 
 class Interrupted(Answer):
-    """A response that the user does not wait for to the end."""
+    """A response for which the user stops waiting."""
 
     def result(self) -> Any:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Threads: urgent tasks never stand in line, the others do, idle ones end."""
+"""The thread pool: urgent tasks run at once, patient ones are queued, idle threads end."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What a table can be asked to do, as data that travels."""
+"""The options of a table, as serialised recipes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Cutting requests into messages that fit."""
+"""Splitting requests into messages below the limit."""
 
 from types import SimpleNamespace
 
@@ -44,7 +44,7 @@ def wanted_of(*lists):
 
 
 def gathered(tables, plan):
-    """Rows as servers would send them: each is its table and id."""
+    """Rows as servers would send them: each contains its table and id."""
     matrices = [np.full((total, 2), -1) for total in plan.totals]
     for message in plan.messages:
         for piece in message.slices:

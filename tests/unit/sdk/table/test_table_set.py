@@ -1,4 +1,4 @@
-"""Tables asked together, and ids as users give them."""
+"""Tables in one request, and ids as users pass them."""
 
 from types import SimpleNamespace
 

@@ -49,7 +49,7 @@ def test_repeated_requests_return_the_same_shard_once():
 
     assert sets.take("t", CUT, A, 1, []) == first
     assert sets.take("t", CUT, A, 2, [0]) == sets.take("t", CUT, A, 2, [0])
-    # It was never in its hands.
+    # It was never assigned to this worker.
     sets.take("t", CUT, B, 1, [1])
     sets.check_invariants()
 
@@ -120,7 +120,7 @@ def test_every_shard_is_finished_once_an_epoch_whoever_dies(events):
                 hands.clear()
         sets.check_invariants()
         assert len(set(finished)) == len(finished)
-    # Whoever is left reads the rest.
+    # The remaining worker reads the rest.
     while True:
         sequence[0] += 1
         mine = hands.pop(0, None)

@@ -1,4 +1,4 @@
-"""The whole machine, by example."""
+"""The whole state machine, by example."""
 
 import sqlite3
 
@@ -31,7 +31,7 @@ def make(journal, parameter_servers=2, trainers=2, min_trainers=0):
 
 
 def sign_of(name, incarnation=1, **contexts):
-    """A sign of life, with so many contexts of each worker's first incarnation."""
+    """A heartbeat with a number of contexts for each worker's first incarnation."""
     request = membership_pb2.RenewLeaseRequest(name=name, incarnation=incarnation)
     for worker, count in contexts.items():
         request.context_openers.add(name=worker, incarnation=1)
@@ -240,7 +240,7 @@ def test_a_generation_forms_with_fewer_trainers_after_the_join_window(journal, s
     early = machine.expire(3.0)
     formed = machine.expire(3.6)
     places = [machine.place(say.join(f"trainer-{i}")) for i in range(2)]
-    # One more comes: the two join again, and the third with them.
+    # A third trainer joins: the two join again, and the third with them.
     machine.register(say.register("trainer-2"), 4)
     machine.join(say.join("trainer-2"), 4)
     over = machine.rounds.formed
@@ -315,11 +315,11 @@ def test_a_restarted_coordinator_reports_lost_workers_to_owners(formed, journal,
 
     again = make(journal)
     again.expire(100)
-    told = again.renew(sign_of("ps-0", **held), 101).gone
+    gone = again.renew(sign_of("ps-0", **held), 101).gone
     again.expire(111)
     later = again.renew(sign_of("ps-0", **held), 111).gone
 
-    assert [one.name for one in told] == ["client-0"]
+    assert [one.name for one in gone] == ["client-0"]
     assert [one.name for one in later] == ["client-0", "client-1"]
 
 

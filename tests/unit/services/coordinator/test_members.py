@@ -30,10 +30,10 @@ def test_a_newer_incarnation_replaces_on_request_or_after_the_lease(say):
     members = Members(10, Journal(None))
     members.register(say.member("client-0", 1), False, 0)
 
-    told = members.register(say.member("client-0", 2), True, 1)
+    former = members.register(say.member("client-0", 2), True, 1)
     late = members.register(say.member("client-0", 3), False, 12)
 
-    assert (told.incarnation, late.incarnation) == (1, 2)
+    assert (former.incarnation, late.incarnation) == (1, 2)
 
 
 @pytest.mark.parametrize("replace", [True, False])

@@ -20,7 +20,7 @@ from tests.conftest import wait_until
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """Let waits last far longer than tests wait for what ends them."""
+    """Let waits last far longer than the test."""
     monkeypatch.setattr("gradmesh.services.coordinator.servicer.MAX_WAIT_S", 60.0)
 
 
@@ -239,12 +239,12 @@ def test_a_waiting_heartbeat_is_answered_on_a_change(served, say, clock, pool, n
         servicer.register(say.register("ps-0"), call())
     else:
         servicer.leave(membership_pb2.LeaveRequest(name="client-0", incarnation=1), call())
-    heard = waiting.result(timeout=20)
+    response = waiting.result(timeout=20)
 
-    assert heard.generation == (2 if news == "generation" else 1)
-    assert heard.checkpoint_request == (news == "checkpoint")
-    assert heard.shard_epoch == (news == "map")
-    assert [one.name for one in heard.gone] == (["client-0"] if news == "lost opener" else [])
+    assert response.generation == (2 if news == "generation" else 1)
+    assert response.checkpoint_request == (news == "checkpoint")
+    assert response.shard_epoch == (news == "map")
+    assert [one.name for one in response.gone] == (["client-0"] if news == "lost opener" else [])
 
 
 def test_a_waiting_heartbeat_does_not_renew_the_lease_and_ends_with_it(served, say, clock, pool):
@@ -254,7 +254,7 @@ def test_a_waiting_heartbeat_does_not_renew_the_lease_and_ends_with_it(served, s
     waiting = pool.submit(servicer.renew_lease, listen(), call())
     wait_for_listener(servicer)
     clock.now += 9
-    servicer.register(say.register("client-0"), call())  # wakes it, and is no news
+    servicer.register(say.register("client-0"), call())  # wakes it without a change
     clock.now += 2
     servicer.sweep()
 

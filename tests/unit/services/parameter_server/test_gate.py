@@ -1,4 +1,4 @@
-"""Who is kept out of a gate, and for how long."""
+"""The gate of a server: which calls it blocks, and until when."""
 
 import threading
 
@@ -54,7 +54,7 @@ def test_shutting_the_gate_waits_for_calls_inside(gate):
     with gate.passing(Kind.CHANGES, Deadline.after(1)):
         with pytest.raises(DeadlineExceeded, match="did not come to an end"):
             gate.shut(Kind.CHANGES, 0.05)
-        # Those that only read need not be out for that.
+        # Calls that only read do not delay that.
         assert not enters(gate, Kind.CHANGES)
     with gate.passing(Kind.READS, Deadline.after(1)):
         gate.shut(Kind.CHANGES, 1.0)

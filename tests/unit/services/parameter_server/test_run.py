@@ -19,7 +19,7 @@ def by_slot(gradient):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_a_step_is_merged_in_rank_order_in_any_order_of_arrival(make, order):
-    # 1e8 + 1 - 1e8 is 0 in this order and 1 in another: the sum tells who was added first.
+    # 1e8 + 1 - 1e8 is 0 in this order and 1 in another: the sum shows the order of addition.
     values = [[1e8], [1.0], [-1e8]]
     run = Run(1, 3)
 

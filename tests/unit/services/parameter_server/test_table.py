@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from tests.own_process import peak_bytes
 
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StaleShardMap
 from gradmesh.services.parameter_server.table import TableShard
+from tests.own_process import peak_bytes
 from tests.unit.services.parameter_server.conftest import Make
 
 NORMAL = table_pb2.Recipe(name="normal", settings={"mean": 0.0, "std": 1.0})

@@ -117,7 +117,7 @@ def test_generation_is_quick():
     data = ClickData(ClickSpec())
     best = np.inf
     for index in range(20):
-        started = time.thread_time()  # not the time in which others have the processor
+        started = time.thread_time()  # processor time, without other processes
         data.batch("train", index, 2048)
         best = min(best, time.thread_time() - started)
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.own_process import peak_bytes
 
 from gradmesh.trainer.data import DataConfig, Progression, Source
 from gradmesh.trainer.data.source import build_vocabulary
 from gradmesh.trainer.data.stream import begin, from_plain, share, to_plain
 from gradmesh.trainer.errors import DataError
+from tests.own_process import peak_bytes
 
 BATCH = 16
 
@@ -337,7 +337,7 @@ def test_arrays_to_predict_need_no_labels(tmp_path):
 def test_memory_does_not_grow_with_the_file(in_own_process, criteo, criteo_lines, name):
     file = criteo(name, lines=criteo_lines(200) * 200)
 
-    # Of 9 MB of text, or 15 MB of samples, a few blocks were there at a time.
+    # Of 9 MB of text, or 15 MB of samples, only a few blocks were in memory at a time.
     assert in_own_process(cost_of_reading, file) < 1.5e6
 
 

@@ -1,4 +1,4 @@
-"""Which gradients travel together: the assignment and the caps, without any group."""
+"""Assignment of gradients to buckets and the caps, without a process group."""
 
 import dataclasses
 

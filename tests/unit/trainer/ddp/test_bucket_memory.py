@@ -1,4 +1,4 @@
-"""Gradients may lie in their bucket, but nobody sees one change that was kept."""
+"""Gradients may be views of their bucket; a gradient that a user stored never changes."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_memory_is_used_again_when_nobody_kept_it(world, inputs):
             assert ddp.module[0].weight.grad_buffer is None
         return len(places)
 
-    # One before and one after the buckets were laid out anew.
+    # One before and one after the buckets were rebuilt.
     assert world(2).run(job) == [2, 2]
 
 

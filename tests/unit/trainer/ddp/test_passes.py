@@ -95,7 +95,7 @@ def test_evaluation_between_forward_and_backward(world, inputs):
 
 
 class Cut(Module):
-    """Two layers, between which the graph goes on elsewhere, as behind a remote call."""
+    """Two layers with a gap in the local graph between them, as at a remote call."""
 
     def __init__(self):
         super().__init__()

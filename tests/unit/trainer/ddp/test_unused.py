@@ -10,7 +10,7 @@ from gradmesh.trainer.errors import GraphChanged, MissingGradient, RepeatedGradi
 
 
 class Task(Module):
-    """Two weights and one that nobody uses; which one takes part depends on the call."""
+    """Two weights and an unused one; which one takes part depends on the call."""
 
     def __init__(self):
         super().__init__()
@@ -122,7 +122,7 @@ def test_output_unused_in_loss_tuple_module(world, inputs):
 
 
 def test_ddp_unused_params_rebuild_buckets_exception(world, inputs):
-    """Upstream says so in iteration 2; here the first pass does, with names."""
+    """Upstream raises in iteration 2; here the first pass raises, with names."""
 
     def job(group):
         ddp = DistributedDataParallel(Task(), process_group=group)

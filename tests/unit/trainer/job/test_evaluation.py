@@ -2,7 +2,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.own_process import peak_bytes
 
 from gradmesh.engine.backend import Generator
 from gradmesh.trainer.data import ClickData, ClickSpec
@@ -13,6 +12,7 @@ from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.metrics import auc, log_loss
 from gradmesh.trainer.models import DLRM, LocalEmbedding
 from gradmesh.trainer.process_group import LocalProcessGroup
+from tests.own_process import peak_bytes
 
 SPEC = ClickSpec(rows=(30, 10), dense_features=3)
 

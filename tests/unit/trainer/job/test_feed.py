@@ -1,4 +1,4 @@
-"""Where ranks are in the data survives faults, checkpoints and another number of ranks."""
+"""The data position of ranks survives faults, checkpoints and another number of ranks."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count

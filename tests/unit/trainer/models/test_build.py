@@ -55,7 +55,7 @@ def test_every_model_learns(name):
 
     test = data.batch("test", 0, 10_000)
     best = auc(test.labels, test.best)
-    # A product of two towers cannot say everything that a sum of effects says.
+    # A product of two towers cannot represent every sum of effects.
     slack = 0.08 if name == "two-tower" else 0.04
     assert auc(test.labels, model(test.dense, test.ids).data) > best - slack
 

@@ -72,7 +72,7 @@ def test_a_job_runs_without_a_waiting_caller(works):
 def test_the_waiting_thread_runs_the_job(works):
     where = []
 
-    # The thread may come first when the machine is slow, but not every time.
+    # The queue's thread may run the job first on a slow machine, but not every time.
     for _ in range(100):
         works.submit("job", lambda _: where.append(threading.current_thread())).wait()
 

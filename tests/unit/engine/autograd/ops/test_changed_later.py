@@ -1,4 +1,4 @@
-"""Ids, indices and masks that somebody changes between forward and backward."""
+"""Ids, indices and masks that the caller changes between forward and backward."""
 
 from collections.abc import Callable
 from typing import Any

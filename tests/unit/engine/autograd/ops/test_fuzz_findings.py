@@ -1,4 +1,4 @@
-"""What random graphs found, each as the smallest call that differed from torch."""
+"""Findings of the fuzzer, each as the smallest call that differed from torch."""
 
 import math
 from typing import Any

@@ -53,7 +53,7 @@ INPLACE = {
 }
 POWERS = {"pow", "ipow"}
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
-# What torch refuses and the engine takes: maximum of a number, clamp of truth values.
+# What torch refuses and the engine takes: maximum of a number, clamp of bools.
 WIDER = {"maximum", "minimum", "clamp-min", "clamp-max"}
 
 
@@ -133,7 +133,7 @@ def test_a_tensor_and_a_number_give_dtype_and_value_of_torch(name: str) -> None:
             found = outcome(call, OURS, *mine)
             expected = outcome(call, torch, *other)
             if name in POWERS and dtype == "bool" and isinstance(found, DtypeError):
-                continue  # torch takes some of these powers of truth values
+                continue  # torch takes some of these powers of bools
             check(name, found, expected, label)
 
 

@@ -1,4 +1,4 @@
-"""The owner's table: forks, deletions in any order, late repetitions, workers that are gone."""
+"""The owner's table: forks, deletions in any order, late repetitions, lost workers."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Spin-wait: what it finds, when it stops, and what closing does meanwhile."""
+"""Spin-wait: bytes it finds, back-off, and closing during a spin."""
 
 import socket
 import threading
@@ -117,7 +117,7 @@ def test_closing_under_a_spin_leaves_the_descriptor_to_it(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, _ = pair
-    # As long as it takes, whatever the machine does meanwhile.
+    # Spin without limit, so that the test does not depend on the machine.
     monkeypatch.setattr(spin, "_poll", _poll_until_something_comes(spin._poll))
     stream = PlainStream(ours, SpinWait(64))
     broken = threading.Event()
@@ -132,7 +132,7 @@ def test_closing_under_a_spin_leaves_the_descriptor_to_it(
     while not spin._spinning.locked():
         time.sleep(0.001)
     stream.close()
-    # Had it been closed at once, the number could belong to another connection by now.
+    # Closed at once, the descriptor could be reused by another connection.
     assert broken.wait(15)
     thread.join()
     stream.close()

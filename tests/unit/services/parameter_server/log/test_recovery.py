@@ -1,4 +1,4 @@
-"""A store that comes back from its log is, bit for bit, the store that wrote it."""
+"""A store recovered from its log equals, bit for bit, the store that wrote it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def test_pushes_contexts_and_runs_come_back(server, make):
     assert server.open() > 0
 
     after = contents(server.store)
-    # Rows that were only looked up are what their seed says, there or not.
+    # Rows that were only looked up follow from their seed, stored or not.
     assert after["dense"][0] == before["dense"][0]
     assert after["hash"] == before["hash"]
     server.lookup("dense", [1, 2, 3, 4])
@@ -96,7 +96,7 @@ def test_a_recovered_step_belongs_to_an_ended_generation(server, make):
 def test_a_prepared_step_is_applied_or_dropped_as_the_next_generation_says(
     make, tmp_path, restarted, counts
 ):
-    # One of two servers, so it waits to hear that the other one has prepared the step, too.
+    # One of two servers, so it waits until the other one has prepared the step, too.
     server = Server(make, tmp_path, shards=make.shards(2))
     ids = [i for i in range(60) if make.shards(2).shards_of(np.array([i]))[0] == 0][:3]
     server.store.start_run(1, 1, ["dense"], make.deadline())
@@ -226,7 +226,7 @@ def test_gradients_that_a_restart_lost_are_missed(server, make):
 
     with pytest.raises(LookupNotFound, match="this server restarted; run the step again"):
         server.store.apply(context, None, returned=1)
-    # Nothing was brought here before, so nothing is missed.
+    # No gradients were sent here before, so none are missed.
     server.store.apply(make.context(6), None, returned=0)
 
 

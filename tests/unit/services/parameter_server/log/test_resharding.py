@@ -1,4 +1,4 @@
-"""A server that loses buckets and gets them back is what it was, over any restart in between."""
+"""A server that sends buckets away and gets them back has its former state, over any restart."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def begin(make, tmp_path):
 
 
 def only(found, wanted):
-    """Return what of contents is in some buckets: rows, steps and marks."""
+    """Return the contents of some buckets: rows, steps and marks."""
 
     def keep(by_id):
         ids = np.array(list(by_id), np.int64)
@@ -85,7 +85,7 @@ def test_buckets_leave_a_server(begin, restart):
 
 
 def copy_own_half(server):
-    """Copy what stays beside everything else, as a server does while it trains."""
+    """Copy the remaining rows in small parts, as a server does while it trains."""
     resharding = server.store.resharding
     for name, block, _ in whole_tables(server.store, HALF, counting=False):
         if block:
@@ -183,7 +183,7 @@ def test_rows_move_only_under_the_planned_map(begin, servers, reopened):
 def test_a_stale_server_that_returns_serves_no_old_rows(begin):
     whole, server = begin("whole"), begin("stale")
     server.push("dense", [1], 9.0)
-    # It left without a word; its rows are those of long ago.
+    # It left without notice; its rows are stale.
     server.store.resharding.begin(2, ~HALF, ~ALL, is_new=True, epoch=3, servers=2)
     stage_other_half(server, whole)
 

@@ -1,4 +1,4 @@
-"""A cut equals the table at its moment, whatever happens while it is read."""
+"""A consistent cut equals the table at its moment under concurrent changes."""
 
 import itertools
 import threading

@@ -1,4 +1,4 @@
-"""Hash tables: rows come on first use, and what comes back is what was put."""
+"""Hash tables: rows are created on first use and restored unchanged."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Admission and eviction: who gets a row, who loses it, and that nobody gets another's."""
+"""Admission and eviction: which ids get a row, which lose it, and no id gets another's."""
 
 import numpy as np
 import pytest

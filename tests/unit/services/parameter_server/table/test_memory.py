@@ -1,4 +1,4 @@
-"""What tables say they take is what the process takes."""
+"""The reported memory of tables is what the process uses."""
 
 import numpy as np
 import psutil
@@ -17,7 +17,7 @@ def resident():
 
 
 def fill(rows):
-    """Return what a table of a million rows says of itself, and what the process took for it."""
+    """Return the reported memory of a table of a million rows, and the growth of the process."""
     build_shards(rows=rows, dim=64, optimizer=optim.RowwiseAdagrad()).read(np.arange(10))
     before = resident()
     table = build_shards(rows=rows, dim=64, optimizer=optim.RowwiseAdagrad()).shards[0]

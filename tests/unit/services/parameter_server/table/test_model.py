@@ -55,7 +55,7 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
             first = self.pure.read(np.array(ids), peek=True)
             for id_, row, initial in zip(ids, rows, first, strict=True):
                 lost = 0.0 if id_ not in known else self.pushed.get(id_, 0.0)
-                # An eviction in this very call makes a row begin anew.
+                # An eviction in this call resets a row to its initial value.
                 assert np.allclose(row, initial - lost, atol=1e-3) or (
                     policy and np.array_equal(row, initial)
                 )

@@ -1,4 +1,4 @@
-"""Growth, eviction and restore against a dictionary, while others look rows up all the time."""
+"""Growth, eviction and restore against a dictionary, under concurrent lookups."""
 
 import itertools
 import threading
@@ -27,7 +27,7 @@ ids_of = st.builds(some_ids, st.integers(0, 2**31), st.integers(1, 120))
 
 
 class Readers:
-    """Threads that look rows up until told to end; a row has lost a whole number or nothing."""
+    """Threads that look rows up until stopped; a row has lost a whole number or nothing."""
 
     def __init__(self, shards, initial, count=2):
         self.failures = []

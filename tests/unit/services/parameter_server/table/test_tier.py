@@ -1,4 +1,4 @@
-"""Rows on disk with a hot set in memory: the same rows, whatever moves."""
+"""Rows on disk with a hot set in memory equal a table in memory."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_a_tiered_table_holds_what_one_in_memory_holds(make_shards, tmp_path, ro
     def make(**fields):
         return make_shards(servers, rows=rows, dim=DIM, optimizer=optim.Adagrad(lr=0.1), **fields)
 
-    # Room for about fifty rows a server.
+    # Capacity for about fifty rows per server.
     tiered = make(hot_bytes=150 * 60, home={"ssd_path": tmp_path})
     plain = make()
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The watchdog of NCCL's collectives ends when it is asked to, at whatever moment."""
+"""The watchdog of NCCL's collectives ends on request at any moment."""
 
 import threading
 from pathlib import Path
@@ -20,7 +20,7 @@ class _Communicator:
 
 
 class _SlowAbortSignal:
-    """Signal whose error, once read on the watchdog's thread, comes back after `resume` only."""
+    """Signal whose error, read on the watchdog's thread, is returned only after `resume`."""
 
     def __init__(self) -> None:
         self._abort_signal = AbortSignal()

@@ -59,10 +59,10 @@ def address_of(store, rank):
 def test_peer_is_welcomed(pair, pool):
     newcomer = dataclasses.replace(WHO, rank=2)
 
-    heard = pool.submit(welcome, pair[0], WHO, 20.0)
+    welcomed = pool.submit(welcome, pair[0], WHO, 20.0)
     greet(pair[1], newcomer, WHO.rank, 20.0)
 
-    assert heard.result(30) == 2
+    assert welcomed.result(30) == 2
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_peer_is_welcomed(pair, pool):
 def test_an_unknown_peer_is_refused_with_the_reason(pair, pool, change, words):
     stranger = dataclasses.replace(WHO, **{"rank": 2, **change})
 
-    heard = pool.submit(welcome, pair[0], WHO, 20.0)
+    welcomed = pool.submit(welcome, pair[0], WHO, 20.0)
 
     with pytest.raises(HandshakeRefused, match=words):
         greet(pair[1], stranger, WHO.rank, 20.0)
     with pytest.raises(HandshakeRefused, match=words):
-        heard.result(30)
+        welcomed.result(30)
 
 
 def test_an_impostor_without_the_secret_is_refused(pair, pool):
@@ -102,14 +102,14 @@ def test_an_impostor_without_the_secret_is_refused(pair, pool):
 
 def test_a_peer_that_sends_slowly_is_disconnected(pair, pool):
     started = time.monotonic()
-    heard = pool.submit(welcome, pair[0], WHO, 0.3)
+    welcomed = pool.submit(welcome, pair[0], WHO, 0.3)
 
     with contextlib.suppress(OSError):
-        while not heard.done():
+        while not welcomed.done():
             pair[1].send(b"x")
             threading.Event().wait(0.05)
 
-    assert isinstance(heard.exception(20), TimeoutError)
+    assert isinstance(welcomed.exception(20), TimeoutError)
     assert time.monotonic() - started < 30.0
 
 
