@@ -31,7 +31,7 @@ _OF_A_FIXED_POOL = re.compile(r"(rpc|backward)_[1-9]\d*")
 
 @gm.rpc.register(name="tests.footprint")
 def footprint() -> dict[str, int]:
-    """Return what this worker holds."""
+    """Return the resources that this worker holds."""
     # Workers that a test started have ended. The next round starts workers with the same names, and
     # calls to a cached old address would fail.
     gm.rpc.get_worker_infos()

@@ -25,7 +25,7 @@ WRITERS = {**ELSEWHERE, **kernel_writers()}
 
 
 def may_copy(node: ast.expr) -> ast.expr | None:
-    """Return what is reshaped, if the expression is a reshape or a part or choice of one."""
+    """Return the reshaped array, if the expression is a reshape or a part or choice of one."""
     if isinstance(node, ast.IfExp):
         return may_copy(node.body) or may_copy(node.orelse)
     if isinstance(node, ast.Subscript):

@@ -99,7 +99,7 @@ def all_containers_of(workload: Object) -> list[Object]:
 
 
 def environment(workload: Object, objects: list[Object]) -> dict[str, str]:
-    """Return the variables of a workload's container; what the cluster fills in stays as $(…)."""
+    """Return the variables of a workload's container; references to the cluster stay as $(…)."""
     container = container_of(workload)
     values: dict[str, str] = {}
     for source in container.get("envFrom", ()):

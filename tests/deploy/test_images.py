@@ -1,4 +1,4 @@
-"""The Dockerfiles and what they install, without an engine; tests/e2e builds and runs them."""
+"""The Dockerfiles and their packages, without an engine; tests/e2e builds and runs them."""
 
 import re
 import subprocess

@@ -47,7 +47,7 @@ def overlay(folder: Path) -> Path:
 
 
 def shown(folder: Path) -> dict[str, Any]:
-    """Return what `gradmesh status --on kubernetes` shows to a viewer, without another option."""
+    """Return the output of `gradmesh status --on kubernetes` for a viewer."""
     answer = run(folder, "status", "--json", user="viewer")
     assert answer.returncode == 0, answer.stderr
     seen: dict[str, Any] = json.loads(answer.stdout)

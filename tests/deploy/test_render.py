@@ -1,4 +1,4 @@
-"""Every overlay and every listed combination renders, and is what Kubernetes takes."""
+"""Every overlay and every listed combination renders to valid objects."""
 
 from pathlib import Path
 

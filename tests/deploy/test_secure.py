@@ -25,7 +25,7 @@ NAMESPACES = next(one for one in CORE if one.kind == "Namespace")
 
 
 def issue(authority: trustme.CA, certificate: Object, cluster: EmulatedCluster) -> dict[str, bytes]:
-    """Do what cert-manager does: files for the names of a Certificate.
+    """Act as cert-manager: write files for the names of a Certificate.
 
     Pods have other addresses here than names, so these are added.
     """

@@ -62,7 +62,7 @@ def test_job_with_own_code_trains_and_copies_its_report(
 def test_a_job_that_cannot_run_reports_the_reason_and_leaves_nothing(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
-    # The module is here, and what it imports is not there.
+    # The module is local; its import is missing in the pods.
     (tmp_path / "clicks.toml").write_text(JOB)
     (tmp_path / "mine.py").write_text("import a_module_that_nobody_has\n")
 

@@ -15,6 +15,6 @@ def test_the_page_has_the_table_of_roles() -> None:
     lines = PAGE.read_text().splitlines()
 
     for (service, roles), names in rows.items():
-        everybody = roles == frozenset(ROLES)
-        who = "everybody" if everybody else ", ".join(f"`{r}`" for r in ROLES if r in roles)
+        is_open = roles == frozenset(ROLES)
+        who = "everybody" if is_open else ", ".join(f"`{r}`" for r in ROLES if r in roles)
         assert f"| `{service}` | {', '.join(names)} | {who} |" in lines

@@ -79,7 +79,7 @@ class Compose:
         return state
 
     def lines(self, service: str) -> list[str]:
-        """Return what a service has logged."""
+        """Return the log of a service."""
         # Not by compose: its older version takes a second to start, and this is called often.
         containers = self.containers(service)
         return [line for one in containers for line in docker("logs", one).splitlines()]
@@ -96,7 +96,7 @@ class Compose:
         return int(state["ExitCode"])
 
     def output(self, folder: Path) -> Path:
-        """Copy what the job has written."""
+        """Copy the output of the job."""
         docker("cp", f"{self.containers('trainer')[0]}:/var/lib/gradmesh/output", str(folder))
         return folder
 

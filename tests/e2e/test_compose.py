@@ -15,7 +15,7 @@ RUN_S = 150
 
 
 def trained(compose: Compose, folder: Path) -> Path:
-    """Wait for the report and return what the job has written."""
+    """Wait for the report and return the output of the job."""
     report = compose.containers("report")[0]
     assert compose.ended_with(report, RUN_S) == 0, compose.lines("trainer")
     for trainer in compose.containers("trainer"):

@@ -30,7 +30,7 @@ def test_the_image_does_not_run_as_root(config: dict[str, object]) -> None:
 def test_it_has_no_tools_that_build() -> None:
     probe = f"for tool in {' '.join(_ABSENT)}; do command -v /opt/gradmesh/bin/$tool; done"
 
-    # What the base brings is the base's; nothing of it is ours.
+    # Files of the base image do not count.
     assert sh(f"{probe}; python -c 'import pip' 2>&1 | tail -n 1").startswith("ModuleNotFound")
     assert sh("command -v gcc cc make git || echo none") == "none"
 

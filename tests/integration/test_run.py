@@ -1,4 +1,4 @@
-"""Synchronous runs: waiting for peers, and what happens when one of them is lost."""
+"""Synchronous runs: waiting for peers, and the loss of one of them."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

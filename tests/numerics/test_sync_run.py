@@ -1,4 +1,4 @@
-"""N trainers and M servers give, bit for bit, what one process gives on the same micro-batches."""
+"""N trainers and M servers equal, bit for bit, one process on the same micro-batches."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

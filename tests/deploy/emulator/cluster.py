@@ -22,7 +22,7 @@ _BAD_CONFIG = 2
 
 
 class EmulatedCluster:
-    """Runs what is applied to it; closed at the end."""
+    """Runs the applied objects until closed."""
 
     def __init__(
         self,

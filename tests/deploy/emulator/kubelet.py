@@ -88,7 +88,7 @@ class Kubelet:
             thread.join(10)
 
     def log_of(self, pod: Object, follow: bool, tail: int | None) -> Iterator[bytes]:
-        """Yield what a container has written, and what it writes."""
+        """Yield the past and future output of a container."""
         process = self._processes.get(pod["metadata"]["uid"])
         with self._log_file(pod).open("rb") as file:
             text = file.read()
@@ -158,7 +158,7 @@ class Kubelet:
         place: "Volumes",
         log: BinaryIO,
     ) -> "subprocess.Popen[bytes]":
-        """Start a container; what it is here is a process."""
+        """Start a container, here a process."""
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         environment |= {
             name: self._local(value, pod, place.paths(container))

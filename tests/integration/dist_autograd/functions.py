@@ -299,7 +299,7 @@ def train_owner(owner: str, name: str, steps: int, pause_s: float) -> list[float
             time.sleep(pause_s)
             gm.autograd.backward(ctx, [loss])
             gm.rpc_sync(owner, step_kept, (name, 0.001))
-            # d(loss)/dx of the values that this forward read, whatever others changed since.
+            # d(loss)/dx of the values that this forward read, not later changes of others.
             seen = np.sqrt(gm.autograd.get_gradients(ctx)[x] / (2 * x.data))
             np.testing.assert_allclose(np.abs(y.data / x.data), seen, rtol=1e-5)
             losses.append(float(loss.item()))

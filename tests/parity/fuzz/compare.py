@@ -1,4 +1,4 @@
-"""Compares two runs of a graph: what raised, dtypes, shapes, values and gradients.
+"""Compares two runs of a graph: errors, dtypes, shapes, values and gradients.
 
 A value is near if it differs by at most `FACTOR` rounding errors of the graph's coarsest dtype,
 relative to the element and to the largest element of the tensor. What is not near still counts as
@@ -42,7 +42,7 @@ class Difference:
 
 
 def differences(graph: Graph, ours: Machine, torch: Machine) -> list[Difference]:
-    """Return what differs between the two runs, in the order in which it happened."""
+    """Return the differences between the two runs, in order of execution."""
     referee = _Referee(graph, torch)
     found: list[Difference] = []
     for slot, item in enumerate(graph.items):
@@ -159,7 +159,7 @@ class _Referee:
         }
         self.rtol = max((EPS[n] * FACTOR[n] for n in names), default=EPS["float64"] * 64)
         # Torch computes a half op in float32 and rounds once, ours rounds at every step of a
-        # formula: there the error is relative to what goes in.
+        # formula: there the error is relative to the inputs.
         # So it is where a mean is taken off, and next to nothing may be left.
         ops = set(graph.ops())
         has_norm = any("orm" in name for name in ops)
@@ -268,6 +268,6 @@ def _text(array: Any) -> str:
 
 
 def compared(graph: Graph, torch: Machine | None = None) -> list[Difference]:
-    """Run a graph in both libraries, torch's run given or not, and return what differs."""
+    """Run a graph in both libraries, torch's run given or not; return the differences."""
     theirs = execute(graph, TORCH) if torch is None else torch
     return differences(graph, execute(graph, OURS), theirs)

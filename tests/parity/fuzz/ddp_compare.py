@@ -161,7 +161,7 @@ def differences(
     explained: bool = False,
     full: Sequence[Any] | None = None,
 ) -> list[str]:
-    """Return what differs, rank by rank, in words.
+    """Return the differences, rank by rank, in words.
 
     Args:
         config: What ran.
@@ -184,7 +184,7 @@ def differences(
 
 
 def kinds(found: Sequence[str]) -> set[str]:
-    """Return what sorts of differences there are: the texts without ranks, steps and figures."""
+    """Return the kinds of differences: the texts without ranks, steps and numbers."""
     made = set()
     for text in found:
         rest = re.sub(r"^rank \d+: (step \d+, )?", "", text)
@@ -239,7 +239,7 @@ def _of_arrays(
             if exact.get(name) is not None:
                 rounded = np.nan_to_num(np.abs(wanted - exact[name])).max()
                 allowed = min(max(allowed, ROUNDING * rounded), MOST * allowed)
-            # With equal_nan: what overflows in both is alike.
+            # With equal_nan: an overflow in both is equal.
             if not np.allclose(value, wanted, 0, allowed, True):
                 worst = np.abs(value - wanted).max()
                 found.append(f"{what} {name}: differs by {worst:.3g} of {largest:.3g}")

@@ -1,4 +1,4 @@
-"""One random configuration: a small module, the wrapper's options, what the ranks do with it."""
+"""One random configuration: a small module, the wrapper's options, the steps of the ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Config:
     first: str
     """The layer that takes inputs: linear, embedding or sparse."""
     blocks: tuple[str, ...]
-    """Layers in the middle; each is added to what goes through."""
+    """Layers in the middle; each is added to its input."""
     spare: bool
     """Whether there is a parameter that no forward uses."""
     options: dict[str, Any]
@@ -51,7 +51,7 @@ class Config:
     """param_dtype and reduce_dtype."""
     momentum: float
     zero: str
-    """How gradients are forgotten: none, zero, or never."""
+    """How gradients are reset: to None, to zero, or never."""
     fault: str
     """What is done wrong on purpose, or nothing."""
 

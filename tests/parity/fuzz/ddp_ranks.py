@@ -45,7 +45,7 @@ SILENT = Raised("Silent", "the rank gave no answer")
 
 
 def attempt(task: Any, *arguments: Any) -> Any:
-    """Return what a task returns, or what it raised."""
+    """Return the result of a task, or its error."""
     try:
         return task(*arguments)
     except Exception as error:
@@ -68,7 +68,7 @@ class TorchRanks:
         self._start()
 
     def run(self, task: str, config: Any, size: int | None = None) -> list[Any]:
-        """Return what a task returns or raises on each of the first ranks.
+        """Return the result or error of a task on each of the first ranks.
 
         Args:
             task: module:function; called with the group and the configuration.
@@ -138,7 +138,7 @@ class OurRanks:
         self._groups: dict[int, list[Any]] = {}
 
     def run(self, task: Any, config: Any, size: int | None = None) -> list[Any]:
-        """Return what task(group, config) returns or raises on each rank."""
+        """Return the result or error of task(group, config) on each rank."""
         groups = self._meet(self.size if size is None else size)
         results = self._on_threads(lambda group: task(group, config), groups)
         if any(isinstance(result, Raised) for result in results):
@@ -220,7 +220,7 @@ class _MemoryStore:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process when its parent ends, whatever it waits for."""
+    """Let the kernel end this process when its parent ends, even in a blocking wait."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

@@ -113,7 +113,7 @@ def make_net(lib: Any, config: Config) -> Any:
 
 
 def train(lib: Any, config: Config) -> Outcome:
-    """Wrap, train, and record what happens."""
+    """Wrap, train, and record the outcome."""
     seen, step = Outcome(), -1
     net = make_net(lib, config)
     try:
@@ -141,7 +141,7 @@ def train(lib: Any, config: Config) -> Outcome:
 
 
 def _prepare(lib: Any, net: Any, config: Config) -> dict[str, Any]:
-    """Do what comes before wrapping; return options that name parameters."""
+    """Prepare the module for wrapping; return options that name parameters."""
     if config.extra == "ignored":
         lib.ignore(net, ["last.bias"])
     if config.extra in STEPPED:

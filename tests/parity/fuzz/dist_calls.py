@@ -115,7 +115,7 @@ def run_one(path: list[int], values: list[Any]) -> Any:
 
 @gm.rpc.register
 def drive(place: int, refs: list[tuple[int, Any]]) -> tuple[Any, Any, Any]:
-    """Run a graph in a context that this worker opens; return what it gave.
+    """Run a graph in a context that this worker opens; return its outcome.
 
     Args:
         place: Which graph.
@@ -157,7 +157,7 @@ def run_graph(
 
 
 def _pass(stage: Stage, env: dict[int, Any], ctx: Any) -> Callable[[bool], None]:
-    """Return what runs a stage's backward pass, given whether the graph is kept."""
+    """Return a function that runs a stage's backward pass, given whether the graph is kept."""
     if stage.there:
         ref = env[stage.roots[0]]
         return lambda keep: ref.backward(ctx, keep)

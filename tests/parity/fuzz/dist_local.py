@@ -71,7 +71,7 @@ class Local:
         self._messages: set[Any] = set()
 
     def run(self) -> Outcome:
-        """Return what the program gives."""
+        """Return the outcome of the program."""
         trained = [self.leaves[leaf.id] for leaf in self.program.leaves if leaf.grad]
         optimizer = gm.optim.SGD(trained, **OPTIMIZER) if self.program.optimizer else None
         rounds = []

@@ -35,7 +35,7 @@ class Outcome:
 
 
 def differences(program: Program, found: Outcome, wanted: Outcome) -> list[str]:
-    """Return in words what differs between an outcome over workers and the local one.
+    """Return in words the differences between an outcome over workers and the local one.
 
     Forward values are equal bit for bit. So are gradients, unless calls overlap: a worker then adds
     what two of them gave to one leaf in the order in which they came.

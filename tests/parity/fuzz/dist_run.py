@@ -32,14 +32,14 @@ _MOST_SHRUNK = 5
 
 
 def report(program: Program, found: list[str], fleet: WorkerFleet, shrinks: bool) -> str:
-    """Return a failure in words: the program, smaller if possible, and what differs."""
+    """Return a failure in words: the program, smaller if possible, and the differences."""
     small = shrink(program, fleet.compare) if shrinks else program
     texts = "\n".join(text[:2000] for text in (fleet.compare(small) or found)[:8])
     return f"{small}\n{texts}\nrun again: python -m tests.parity.fuzz.dist_run '{small!r}'"
 
 
 def covered(program: Program) -> Counter[str]:
-    """Return what a program covers, by name."""
+    """Return the names of the features that a program covers."""
     names: Counter[str] = Counter()
     for graph in program.graphs:
         for step in graph.steps():

@@ -46,7 +46,7 @@ class WorkerFleet:
             raise
 
     def run(self, program: Program) -> Outcome:
-        """Return what a program gives over the workers."""
+        """Return the outcome of a program over the workers."""
         made = dist_calls.ask_all(dist_calls.prepare, repr(program))
         refs = [pair for own in made for pair in own]
         optimizer = dist_calls.make_optimizer(program, refs)

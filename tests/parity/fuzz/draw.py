@@ -46,7 +46,7 @@ class Draw:
         return choices[self.rng.randrange(len(choices))]
 
     def append(self, item: Leaf | Node) -> Any:
-        """Add an item to the graph, execute it in torch and return what that gave."""
+        """Add an item to the graph, execute it in torch and return the results."""
         result = self.machine.add(item)
         self.graph.items.append(item)
         if isinstance(result, list):

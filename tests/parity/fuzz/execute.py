@@ -1,4 +1,4 @@
-"""Runs a graph in one library, item by item, and keeps what each item gave or raised."""
+"""Runs a graph in one library, item by item, and keeps the results or error of each item."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Machine:
         return self.values[ref.slot][ref.part]
 
     def add(self, item: Leaf | Node) -> Any:
-        """Execute an item and return what it gave: tensors in a list, Plain or Raised."""
+        """Execute an item and return its results: tensors in a list, Plain or Raised."""
         if isinstance(item, Leaf):
             result: Any = [self.library.leaf(self._changed(item))]
         else:

@@ -136,7 +136,7 @@ def test_workers_with_a_token(
     tmp_path: Path,
 ) -> None:
     token = tmp_path / "token"
-    token.write_text("a-token-that-nobody-guesses\n")
+    token.write_text("a-random-token\n")
     token.chmod(0o600)
     security = SecurityConfig(token_file=token)
     address = make_cluster(parameter_servers=1, start_servers=False, security=security).address

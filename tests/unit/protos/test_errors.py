@@ -51,7 +51,7 @@ def test_unavailable_means_repeatable() -> None:
         assert (cls.code == "ABORTED") == (cls.retry is errors.Retry.REFRESH)
 
 
-# What torch raises in the same case, and what Python has for it. All others are RuntimeErrors only.
+# Builtin bases as of torch's error for the same case and of Python's; others: RuntimeError only.
 ALSO: dict[str, set[type[Exception]]] = {
     "InvalidRequest": {
         ValueError

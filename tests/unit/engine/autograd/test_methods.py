@@ -1,4 +1,4 @@
-"""Torch's named methods: each has torch's value and gradient; what does not fit is refused."""
+"""Torch's named methods: each has torch's value and gradient; wrong arguments are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The op suite: Empty batches, for what has no such case in its family."""
+"""The op suite: Empty batches, for ops whose family has none."""
 
 from __future__ import annotations
 

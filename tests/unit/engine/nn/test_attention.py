@@ -1,4 +1,4 @@
-"""MultiheadAttention: gradcheck, torch's values, gradients and names, masks and what is refused."""
+"""MultiheadAttention: gradcheck, torch's values, gradients and names, masks and errors."""
 
 from typing import Any
 

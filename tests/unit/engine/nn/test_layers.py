@@ -150,7 +150,7 @@ def test_resnet50_equals_torch(assert_parity: Any) -> None:
     for a, b in zip(exact, truth, strict=True):
         assert_parity(a, b)
     # In float32 fifty layers of ReLU turn rounding into gradients that are 2 % off, torch's as well
-    # as ours: what can be asked is that ours are as near to the true ones.
+    # as ours: the test requires that ours are as close to the float64 ones.
     ours, theirs = (
         [float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(side, truth, strict=True)]
         for side in (found, peers)

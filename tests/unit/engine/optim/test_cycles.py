@@ -1,4 +1,4 @@
-"""Schedules that change momentum, end, or follow a metric: what they refuse and how they resume."""
+"""Schedules that change momentum, end, or follow a metric: errors and resuming."""
 
 from typing import Any
 

@@ -148,7 +148,7 @@ def test_making_a_table_takes_little_more_than_it_holds(in_own_process, dtype):
 
 
 def cost_of_making(dtype):
-    """Return the peak of memory while a table is made, and what the table holds."""
+    """Return the peak of memory while a table is created, and the size of the table."""
     spec = Make.spec(rows=1_000_000, dim=4, dtype=dtype, initializer=NORMAL)
     TableShard(spec, Make.shards(4), 0)  # loads kernels
     made = []

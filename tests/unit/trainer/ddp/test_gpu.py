@@ -1,4 +1,4 @@
-"""On hardware: a module on a GPU gives what it gives on the CPU."""
+"""On hardware: a module on a GPU gives the same results as on the CPU."""
 
 import numpy as np
 import pytest

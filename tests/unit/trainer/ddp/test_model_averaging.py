@@ -1,4 +1,4 @@
-"""When averagers average, what they refuse, and what their optimizer saves."""
+"""Schedule and errors of averagers, and the state of their optimizer."""
 
 import logging
 

@@ -60,7 +60,7 @@ def stream(batches):
 
 
 def test_streaming_keeps_no_scores(in_own_process):
-    in_own_process(stream, 2)  # what is made once
+    in_own_process(stream, 2)  # one-time allocations
     few, many = in_own_process(peak_bytes, stream, 20), in_own_process(peak_bytes, stream, 200)
 
     # A hundred thousand samples have 1.2 MB of scores.

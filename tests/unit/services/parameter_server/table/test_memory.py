@@ -1,4 +1,4 @@
-"""The reported memory of tables is what the process uses."""
+"""The reported memory of tables equals the memory of the process."""
 
 import numpy as np
 import psutil

@@ -22,7 +22,7 @@ ids_of = st.lists(
 @pytest.mark.parametrize("policy", ["", "lru", "lfu", "ttl"])
 @pytest.mark.parametrize("servers", [1, 3])
 def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_path):
-    """A row is its initial one minus what was pushed since it was last made."""
+    """A row is its initial value minus the pushes since it was last created."""
     fields = {}
     if policy:
         steps = {"steps": 4} if policy == "ttl" else {}
@@ -45,7 +45,7 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
                     found |= dict(zip(ids.tolist(), rows, strict=True))
             return found
 
-        def forget(self):
+        def drop_rows(self):
             self.pushed = {id_: self.pushed.get(id_, 0.0) for id_ in self.held()}
 
         @rule(ids=ids_of)
@@ -61,7 +61,7 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
                 )
                 if np.array_equal(row, initial):
                     self.pushed.pop(id_, None)
-            self.forget()
+            self.drop_rows()
 
         @rule(ids=ids_of, size=st.integers(1, 8))
         def push(self, ids, size):
@@ -77,7 +77,7 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
                     old = self.pushed.get(id_, 0.0) if id_ in known else 0.0
                     assert round(lost) in ({old + size, size} if policy else {old + size})
                     self.pushed[id_] = float(round(lost))
-            self.forget()
+            self.drop_rows()
 
         @rule()
         def reset(self):

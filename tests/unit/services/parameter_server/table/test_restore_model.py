@@ -60,7 +60,7 @@ def lost_of(initial, ids, rows):
 
 
 def possible(history):
-    """What a row may have lost: all that was pushed, or what came after it was evicted."""
+    """The valid totals of a row: all its pushes, or those after an eviction."""
     return {0, *itertools.accumulate(reversed(history))}
 
 
@@ -88,7 +88,7 @@ def test_restores_and_lookups_at_once_lose_and_double_nothing(make_shards, polic
             assert self.readers.failures == []
 
         def explain(self, ids, rows):
-            """Check rows against what was pushed; return what each of them has lost."""
+            """Check rows against the pushes; return the total of each row."""
             lost = lost_of(initial, ids, rows)
             whole = np.round(lost[:, 0]).astype(int)
             np.testing.assert_allclose(lost, np.stack([whole, whole], 1), atol=1e-3)
