@@ -124,7 +124,7 @@ def test_nothing_is_written_through_a_reshape_that_may_copy() -> None:
     assert found == [], "write through gradmesh.engine.backend.view_of, which never copies"
 
 
-def test_what_kernels_write_to_is_found() -> None:
+def test_arguments_that_kernels_write_to_are_found() -> None:
     found = kernel_writers()
 
     assert found["bias_add"] == {0}

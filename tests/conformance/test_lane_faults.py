@@ -180,7 +180,7 @@ def use_shared_memory(folder: Path) -> tuple[int, list[str], list[str]]:
         return mapped(), sorted(more), [path for path in opened if path.startswith(SHARED)]
 
 
-def test_nothing_lies_in_shared_memory_folders(in_own_process: Any, tmp_path: Path) -> None:
+def test_no_file_is_left_in_shared_memory_folders(in_own_process: Any, tmp_path: Path) -> None:
     lanes, maps, opened = in_own_process(use_shared_memory, tmp_path)
 
     assert lanes > 0

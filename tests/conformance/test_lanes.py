@@ -229,7 +229,7 @@ def test_a_cancelled_call_does_not_disturb_the_next(lanes: Any) -> None:
     np.testing.assert_array_equal(lanes.lookup(np.arange(7))[0], np.arange(7))
 
 
-def test_what_cannot_be_sent_is_refused_here(lanes: Any) -> None:
+def test_unsendable_requests_are_refused_by_the_client(lanes: Any) -> None:
     small = lanes.connect(max_frame_bytes=100_000)
     lanes.lookup(np.arange(3), channel=small)
 

@@ -48,7 +48,7 @@ def test_every_rpc_says_who_may_call_it(rpcs: Rpcs) -> None:
     assert all("admin" in roles and roles <= set(ROLES) for roles in ACCESS.values())
 
 
-def test_comments_say_what_the_table_says(rpcs: Rpcs, comments: dict[str, str]) -> None:
+def test_comments_agree_with_the_table_of_rpcs(rpcs: Rpcs, comments: dict[str, str]) -> None:
     assert set(comments) == set(rpcs)
     for path, text in comments.items():
         said = "Not repeatable" not in text

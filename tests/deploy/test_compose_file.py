@@ -66,7 +66,7 @@ def test_every_variable_is_a_setting(services: dict[str, Any]) -> None:
     assert {name for name in named if name.startswith("GRADMESH_")} - known == set()
 
 
-def test_what_is_taken_from_the_shell_has_a_value_in_the_file(services: dict[str, Any]) -> None:
+def test_variables_from_the_shell_have_a_default_in_the_file(services: dict[str, Any]) -> None:
     given = services["trainer"]["environment"]
 
     assert {name for name, value in given.items() if value is None} - set(variables()) == set()

@@ -174,7 +174,7 @@ def test_cluster_that_exists_is_left_alone(emulated: EmulatedCluster, tmp_path: 
     assert left_over(emulated) == [("StatefulSet", "one-coordinator")]
 
 
-def test_object_of_somebody_else_is_left_alone(emulated: EmulatedCluster, tmp_path: Path) -> None:
+def test_objects_of_others_are_left_alone(emulated: EmulatedCluster, tmp_path: Path) -> None:
     other = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "one-trainer"}}
     emulated.objects.create(resource("ServiceAccount"), "team", other)
 
@@ -210,7 +210,7 @@ def test_a_missing_cluster_is_reported(tmp_path: Path) -> None:
         KubernetesLauncher("one", nowhere).up(SMALL)
 
 
-def test_what_it_cannot_do_is_refused_before_anything_is_made(
+def test_unsupported_requests_are_refused_before_anything_is_created(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     with pytest.raises(NotOnKubernetes, match="gradmesh worker"):
@@ -247,7 +247,7 @@ def test_failure_half_way_leaves_nothing(emulated: EmulatedCluster, tmp_path: Pa
     assert left_over(emulated) == []
 
 
-def test_without_a_cluster_or_the_client_it_says_what_to_do(
+def test_without_a_cluster_or_the_client_the_error_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").write_text("")

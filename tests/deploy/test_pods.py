@@ -150,7 +150,7 @@ def trainer_of(folder: Path) -> Object:
 
 
 @every
-def test_trainers_are_an_elastic_job_that_outlives_disruptions(folder: Path) -> None:
+def test_trainers_are_an_elastic_job_that_survives_disruptions(folder: Path) -> None:
     job = trainer_of(folder)["spec"]
 
     assert job["completionMode"] == "Indexed"

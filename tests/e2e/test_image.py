@@ -54,7 +54,7 @@ def test_its_kernels_are_compiled() -> None:
     assert before == after
 
 
-def test_what_of_the_cuda_image_needs_no_cuda_is_built() -> None:
+def test_the_cuda_image_is_built_as_far_as_possible_without_cuda() -> None:
     network = os.environ.get("BUILD_NETWORK", "default")
     file = str(ROOT / "deploy/docker/cuda.Dockerfile")
     build = ("build", "-q", "--network", network, "-f", file, "--target", "wheel", str(ROOT))

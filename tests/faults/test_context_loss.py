@@ -108,7 +108,7 @@ def test_contexts_of_a_former_incarnation_are_released(
     wait_for("the release", lambda: contexts() == [])
 
 
-def test_contexts_of_a_worker_that_dies_while_the_coordinator_is_away_are_released(
+def test_contexts_of_a_worker_that_dies_while_the_coordinator_is_down_are_released(
     cluster: LocalCluster, contexts: Any
 ) -> None:
     (coordinator,) = [p for p in cluster.processes() if p["role"] == "coordinator"]

@@ -259,7 +259,7 @@ def test_a_checkpoint_becomes_a_model_that_is_served(stopped: Path, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_goes_on(
+def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_continues(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     settings = {

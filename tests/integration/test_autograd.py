@@ -277,7 +277,7 @@ def test_a_failed_backward_does_not_count(cluster):
     np.testing.assert_array_equal(table.lookup([1, 2, 3])[:, 0], [-1, -1, -1])
 
 
-def test_a_local_backward_through_rows_says_what_to_do(cluster):
+def test_a_local_backward_through_rows_names_the_remedy(cluster):
     mesh = cluster.connect()
     table = make_table(mesh)
 

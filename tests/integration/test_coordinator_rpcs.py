@@ -67,7 +67,7 @@ REPEATABLE = [
 ]
 
 
-def test_every_rpc_twice_is_once(call):
+def test_every_repeated_rpc_takes_effect_once(call):
     created = [
         call("CreateTable", table_pb2.CreateTableRequest(spec=SPEC)).created for _ in range(2)
     ]
@@ -134,7 +134,7 @@ def test_every_rpc_twice_is_once(call):
         ("ReportMove", reshard_pb2.ReportMoveRequest(name="nobody"), NotMember),
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(call, rpc, request_, error):
+def test_bad_requests_are_refused_and_change_nothing(call, rpc, request_, error):
     call("CreateTable", table_pb2.CreateTableRequest(spec=SPEC))
     for earlier, known in REPEATABLE[:4]:
         call(earlier, known)

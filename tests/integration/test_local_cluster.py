@@ -52,7 +52,7 @@ def gradmesh(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_cluster_serves_inside_the_block_and_is_gone_after_it() -> None:
+def test_cluster_serves_inside_the_block_and_ends_with_it() -> None:
     with gm.LocalCluster(parameter_servers=2) as cluster:
         folder = cluster.folder.path
         status = until(lambda: members(cluster.address, 2))

@@ -154,7 +154,7 @@ def test_a_lookup_waits_for_the_servers(make_cluster):
     assert (rows == 1).all()
 
 
-def test_servers_keep_their_shards_whoever_else_comes(make_cluster):
+def test_servers_keep_their_shards_when_others_join(make_cluster):
     cluster = make_cluster(parameter_servers=2, start_servers=False)
     cluster.add_server("ps-1")
     cluster.add_server("ps-2")

@@ -30,7 +30,7 @@ def server(make_cluster, raw):
     return OneServer(make_cluster(parameter_servers=1), raw)
 
 
-def test_every_repeatable_rpc_twice_is_once(server):
+def test_every_repeated_rpc_takes_effect_once(server):
     apply = pb.ApplyRequest(context=CONTEXT)
 
     first, again = server.lookup(), server.lookup()
@@ -52,7 +52,7 @@ def test_every_repeatable_rpc_twice_is_once(server):
     assert released == [False, False]
 
 
-def test_start_run_twice_is_once(server):
+def test_repeated_start_run_takes_effect_once(server):
     run = pb.StartRunRequest(generation=1, world_size=1, tables=["user"])
     server.call("StartRun", run)
     server.push([np.array([5]), ones(1)])

@@ -62,7 +62,7 @@ def read(trainer):
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (1, 4), (3, 2), (4, 1)])
-def test_training_goes_on_with_the_same_bits(make_cluster, pool, before, after):
+def test_training_resumes_with_the_same_bits(make_cluster, pool, before, after):
     expected = run(make_cluster(lease_s=30.0, parameter_servers=before, trainers=2), pool)
     cluster = make_cluster(lease_s=30.0, parameter_servers=before, trainers=2)
 

@@ -218,7 +218,7 @@ def test_a_checkpoint_armed_before_a_reshard_is_refused_after_it(make_cluster):
             snapshot.wait(mesh.deadline())
 
 
-def test_what_does_not_fit_is_given_up(make_cluster):
+def test_a_reshard_beyond_the_memory_of_a_server_is_aborted(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2, max_store_bytes=1 << 20)
     mesh = cluster.connect()
     # Half of it fits into the memory of a server, all of it does not.

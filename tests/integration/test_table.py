@@ -14,7 +14,7 @@ from gradmesh.protos.errors import (
 from gradmesh.sdk.table.recipe import Initializer
 
 
-def test_rows_are_the_same_wherever_they_stand(cluster):
+def test_rows_do_not_depend_on_their_position(cluster):
     mesh = cluster.connect()
     table = mesh.table("user", rows=100, dim=4, optimizer=optim.SGD(lr=0.5))
 

@@ -51,7 +51,7 @@ def test_inspect_shows_each_server(run):
 
 
 @pytest.mark.parametrize("rows", [None, 500_000], ids=["hash", "dense"])
-def test_inspect_shows_that_rows_take_what_the_arithmetic_says(run, mesh, rows):
+def test_inspect_shows_the_computed_memory_of_rows(run, mesh, rows):
     table = mesh.table("full", rows=rows, dim=64, optimizer=optim.RowwiseAdagrad())
     for ids in np.array_split(np.arange(500_000), 10):
         table.lookup(ids)

@@ -59,7 +59,7 @@ def test_training_leaves_metrics_report_and_model(trained):
 
 
 @pytest.mark.timeout(240)
-def test_eval_measures_what_training_measured(trained, tmp_path):
+def test_eval_repeats_the_metrics_of_training(trained, tmp_path):
     done = gradmesh("eval", trained, "--json", tmp_path / "figures.json")
 
     assert done.returncode == 0, done.stderr
@@ -164,7 +164,7 @@ def test_python_refuses_bad_settings_at_once(tmp_path):
         gm.train({"data": {"format": "criteo", "train": [str(tmp_path / "gone")]}})
 
 
-def test_training_that_diverges_ends_with_what_to_lower():
+def test_training_that_diverges_names_the_setting_to_lower():
     job = {
         "data": {"rows": [60, 40, 20], "dense_features": 3},
         "model": {"name": "deepfm", "dim": 4},

@@ -40,7 +40,7 @@ def fill(table, count=3000):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_export_is_sorted_and_whole(mesh, table, tmp_path, kind):
+def test_export_is_sorted_and_complete(mesh, table, tmp_path, kind):
     ids = fill(table)
     progress = []
 
@@ -76,7 +76,7 @@ def test_import_restores_the_same_rows(make_cluster, tmp_path, kind, dtype):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_empty_table_goes_through(mesh, table, tmp_path, kind):
+def test_empty_table_round_trips(mesh, table, tmp_path, kind):
     assert mesh.export_table(table, tmp_path / f"user.{kind}") == 0
     assert mesh.import_table(table, tmp_path / f"user.{kind}") == 0
 
@@ -153,7 +153,7 @@ def test_imported_rows_begin_with_fresh_state(make_cluster, tmp_path):
     np.testing.assert_allclose(table.lookup([0, 1]), [[0.9] * DIM, [1.0] * DIM], rtol=1e-6)
 
 
-def test_without_pyarrow_the_message_says_what_to_do(mesh, table, tmp_path, monkeypatch):
+def test_without_pyarrow_the_error_names_the_remedy(mesh, table, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(InvalidRequest, match=r"gradmesh\[data\]"):

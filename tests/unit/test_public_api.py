@@ -27,7 +27,7 @@ def test_tensors_are_made_joined_and_chosen() -> None:
     np.testing.assert_array_equal(x.grad.numpy(), (x.detach().numpy() > 0).astype(np.float32))
 
 
-def test_a_seed_repeats_what_is_drawn() -> None:
+def test_a_seed_repeats_the_draws() -> None:
     first = [gm.manual_seed(3) and gm.rand(4).tolist() for _ in range(2)]
 
     assert first[0] == first[1]

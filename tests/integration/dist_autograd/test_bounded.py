@@ -53,7 +53,7 @@ def test_a_client_waits_for_the_slowest(rrefs):
         np.testing.assert_allclose(rref.to_here().data, before - 0.6, rtol=1e-4, atol=1e-5)
 
 
-def test_a_waiting_client_goes_on_when_the_others_have_stepped(rrefs):
+def test_a_waiting_client_continues_when_the_others_have_stepped(rrefs):
     patient, other = make(rrefs, 0), make(rrefs, 5)
     was = rrefs[0].to_here().data
     futures = [gm.rpc_async("worker0", f.later, (0.2,)).then(lambda _: step(rrefs, other))]

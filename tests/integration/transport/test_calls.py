@@ -62,7 +62,7 @@ def test_a_deadline_that_has_passed_sends_nothing(serve: Any, dial: Any, script:
     assert script.calls["describe"] == 0
 
 
-def test_the_handler_knows_the_callers_deadline(
+def test_the_handler_gets_the_deadline_of_the_caller(
     serve: Any, dial: Any, describe: Any, script: Any
 ) -> None:
     seen: list[Any] = []

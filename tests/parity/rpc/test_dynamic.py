@@ -48,7 +48,7 @@ def test_a_world_that_does_not_come_together(own_mesh: str) -> None:
         )
 
 
-def test_who_is_missing_is_told_though_time_is_up_in_the_middle_of_a_look(
+def test_missing_workers_are_named_when_the_deadline_ends_a_refresh(
     own_mesh: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, looks = WorkerDirectory.refresh, []

@@ -63,7 +63,7 @@ def test_a_block_waits_for_the_others_first(caller: Agent) -> None:
     assert futures[1].value() == 2
 
 
-def test_a_worker_that_is_gone(
+def test_calls_to_a_closed_worker_fail_in_their_futures(
     caller: Agent, make_agent: Callable[..., Agent], eventually: Any
 ) -> None:
     gone = make_agent("soon-gone", rank=31)

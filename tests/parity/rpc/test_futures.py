@@ -153,7 +153,7 @@ def test_add_done_callback() -> None:
     assert future.wait() == 2
 
 
-def test_callbacks_run_in_the_contextvars_of_whoever_added_them() -> None:
+def test_callbacks_run_in_the_contextvars_of_their_registration() -> None:
     var = contextvars.ContextVar("var", default="none")
     var.set("mine")
 
@@ -195,7 +195,7 @@ def test_future_done_exception(eventually: Any) -> None:
         future.value()
 
 
-def test_future_done_comes_true_though_nobody_waits(eventually: Any) -> None:
+def test_future_is_done_without_a_waiting_caller(eventually: Any) -> None:
     futures = [gm.rpc_async("worker-0", sleep, (0.1,)) for _ in range(20)]
 
     eventually(lambda: all(future.done() for future in futures))
@@ -225,7 +225,7 @@ def test_return_future() -> None:
         gm.rpc_sync("worker-0", return_future)
 
 
-def test_calls_whose_futures_nobody_keeps_are_still_made(eventually: Any) -> None:
+def test_calls_with_dropped_futures_are_still_made(eventually: Any) -> None:
     for n in range(20):
         gm.rpc_async("worker-0", add, (n, 1))
 

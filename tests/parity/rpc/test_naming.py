@@ -86,7 +86,7 @@ def test_wrong_types(address: str, timeout: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"rank": -1}, {"world_size": 2}, {"rank": 2, "world_size": 2}])
-def test_ranks_that_make_no_sense(address: str, options: dict[str, int]) -> None:
+def test_invalid_ranks_are_refused(address: str, options: dict[str, int]) -> None:
     with pytest.raises(errors.InvalidRequest):
         gm.rpc.init("odd", coordinator=address, install=False, **options)  # type: ignore[arg-type]
 

@@ -88,7 +88,7 @@ def test_a_reference_whose_creation_failed_goes_with_its_last_user(eventually: A
     eventually(is_gone)
 
 
-def test_what_calls_brought_is_not_kept(driver: Agent, eventually: Any) -> None:
+def test_results_of_calls_are_not_kept(driver: Agent, eventually: Any) -> None:
     def known() -> list[Any]:
         return list(driver.caller._harvest._calls["worker-0"])
 

@@ -32,7 +32,7 @@ def test_tail_counts_lines_of_each_file(logs: Path) -> None:
     assert LogFiles(logs).newest(0) == []
 
 
-def test_lines_are_given_once_and_whole(logs: Path) -> None:
+def test_lines_are_returned_once_and_complete(logs: Path) -> None:
     files = LogFiles(logs)
     files.newest()
     with (logs / "a.log").open("a") as log:
@@ -55,7 +55,7 @@ def test_log_following_ends_after_the_last_line(logs: Path) -> None:
     assert list(LogFiles(logs).follow(is_over, tail=0)) == [("d", "last words")]
 
 
-def test_lines_are_whole_however_they_arrive() -> None:
+def test_lines_are_complete_for_any_chunks() -> None:
     chunks = iter([b"a b", b"c\nd", b"", b"\n\xff\ne"])
 
     assert list(complete_lines(chunks)) == ["a bc", "d", "\ufffd", "e"]

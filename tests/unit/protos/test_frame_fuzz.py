@@ -51,7 +51,7 @@ def little(array: Ndarray) -> bytes:
 
 @quick
 @given(frames)
-def test_what_we_write_protobuf_reads(frame: Frame[pb.LookupRequest]) -> None:
+def test_protobuf_reads_our_output(frame: Frame[pb.LookupRequest]) -> None:
     got = pb.LookupRequest.FromString(encode(frame))
 
     assert [a.dtype for a in got.arrays] == [wire_dtype(a.dtype) for a in frame.arrays]
@@ -63,7 +63,7 @@ def test_what_we_write_protobuf_reads(frame: Frame[pb.LookupRequest]) -> None:
 
 @quick
 @given(frames)
-def test_what_protobuf_writes_we_read(frame: Frame[pb.LookupRequest]) -> None:
+def test_output_of_protobuf_is_read(frame: Frame[pb.LookupRequest]) -> None:
     message = pb.LookupRequest()
     message.CopyFrom(frame.message)
     for a in frame.arrays:

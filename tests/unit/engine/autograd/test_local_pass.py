@@ -201,7 +201,7 @@ def test_row_gradients_stay_sparse() -> None:
     assert into[table].coalesce().rows.tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
-def test_undo_takes_back_what_the_pass_added() -> None:
+def test_undo_removes_the_gradients_of_the_pass() -> None:
     x, y = leaf(1.0), leaf(2.0)
     held = np.array([7.0], np.float32)
     into: dict[Any, Any] = {x: held}

@@ -95,7 +95,7 @@ def test_gradient_has_the_dtype_of_its_leaf() -> None:
     assert y.grad.dtype == np.float64
 
 
-def test_repr_shows_what_matters() -> None:
+def test_repr_shows_values_and_graph() -> None:
     x = ag.tensor([1.5], requires_grad=True)
 
     assert repr(x) == "tensor([1.5], requires_grad=True)"

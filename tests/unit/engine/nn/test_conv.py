@@ -34,7 +34,7 @@ f = nn.functional
         (lambda: f.conv1d(ag.ones(1, 3, 5), ag.ones(4, 3, 2), dilation=0), ValueError, "n 0"),
     ],
 )
-def test_what_does_not_fit_is_named(call: Any, error: type[Exception], match: str) -> None:
+def test_arguments_that_do_not_fit_are_named(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
 

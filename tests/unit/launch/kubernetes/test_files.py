@@ -26,7 +26,7 @@ def job(tmp_path: Path) -> Path:
     return file
 
 
-def test_files_that_the_job_names_come_along_and_no_others(job: Path) -> None:
+def test_only_files_that_the_job_names_are_copied(job: Path) -> None:
     files = files_of(job, ())
 
     assert set(files.beside) == {"job.toml", "parts/a.txt", "parts/b.txt", "words.json"}

@@ -46,7 +46,7 @@ def context_id(counter):
     return context_pb2.ContextId(worker="w", incarnation=1, counter=counter)
 
 
-def test_what_ends_together_is_told_together():
+def test_releases_are_sent_in_batches():
     peer = Peer()
     releaser = Releaser(peer)
 

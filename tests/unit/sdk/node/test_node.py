@@ -58,7 +58,7 @@ def test_a_process_has_one_current_node(make_node):
         current.current_agent()
 
 
-def test_every_node_serves_what_registers_itself():
+def test_every_node_serves_registered_functions():
     served = subprocess.run(
         [sys.executable, "-c", _NAMES], capture_output=True, text=True, timeout=50, check=True
     ).stdout.split()

@@ -81,7 +81,7 @@ def test_idle_threads_end_and_are_reused_before(
     eventually(lambda: threads.figures()[0] == 0)
 
 
-def test_threads_that_a_burst_left_over_end_though_calls_go_on(
+def test_surplus_threads_of_a_burst_end_under_continued_calls(
     make: Callable[..., ThreadPool], eventually: Callable[..., None]
 ) -> None:
     threads, meeting = make(idle_s=0.5), threading.Barrier(21)

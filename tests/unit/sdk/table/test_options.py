@@ -156,7 +156,7 @@ def test_a_malformed_schedule_is_refused(recipe):
         lambda: BadGradients("reject", {"limit": 1.0}),
     ],
 )
-def test_options_of_nonsense_are_refused(make):
+def test_malformed_options_are_refused(make):
     with pytest.raises(InvalidRequest):
         make()
 

@@ -54,7 +54,7 @@ def test_repeated_requests_return_the_same_shard_once():
     sets.check_invariants()
 
 
-def test_a_set_is_cut_in_one_way():
+def test_a_data_set_has_one_division_into_shards():
     sets = DataSets()
     sets.take("t", CUT, A, 1, [])
 
@@ -78,7 +78,7 @@ def test_an_invalid_position_is_refused(position):
         max_size=60,
     )
 )
-def test_every_shard_is_finished_once_an_epoch_whoever_dies(events):
+def test_every_shard_is_finished_once_an_epoch_despite_lost_workers(events):
     sets, cut = DataSets(), Cut(samples=7, shard_samples=1, epochs=2)
     hands: dict[int, Range] = {}
     incarnation, sequence = [1, 1, 1], [0, 0, 0]

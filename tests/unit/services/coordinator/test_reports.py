@@ -26,7 +26,7 @@ def test_the_newest_result_counts():
     assert (board.result, board.result_generation) == ({"auc": 0.7}, 2)
 
 
-def test_unfinished_and_nameless_jobs_go_on():
+def test_unfinished_and_nameless_jobs_continue():
     jobs = FinishedJobs()
     jobs.finish("a", {})
 

@@ -38,7 +38,7 @@ def test_rows_of_half_precision_are_rounded_from_single(make):
     np.testing.assert_array_equal(gather(make, half, 1), gather(make, single, 1).astype(np.float16))
 
 
-def test_every_id_lives_on_one_shard(make):
+def test_every_id_is_on_one_shard(make):
     tables = [TableShard(make.spec(rows=200), make.shards(3), shard) for shard in range(3)]
 
     assert sum(table.row_count for table in tables) == 200

@@ -36,7 +36,7 @@ def test_whole_cardinalities_cost_the_teacher_little_memory():
     assert batch.ids[:, 2].max() > 2_000_000
 
 
-def test_several_ids_of_a_feature_lie_side_by_side():
+def test_several_ids_of_a_feature_are_adjacent_columns():
     spec = criteo_spec(scale=0.01, multi_hot=True, alpha=1.2)
     data = ClickData(spec)
     batch = data.batch("train", 0, 500)

@@ -45,7 +45,7 @@ def test_a_stored_gradient_never_changes(world, inputs, keeper, backend):
         assert all((a == b).all() for a, b in zip(first, other, strict=True))
 
 
-def test_memory_is_used_again_when_nobody_kept_it(world, inputs):
+def test_memory_is_reused_when_it_is_not_referenced(world, inputs):
     def job(group):
         ddp = DistributedDataParallel(net(), process_group=group)
         places = set()

@@ -366,7 +366,7 @@ def test_save_load_checkpoint(world, inputs):
         assert all((through[name].data == again[name].data).all() for name in through)
 
 
-def test_buckets_are_sent_while_backward_goes_on(world, inputs):
+def test_buckets_are_sent_during_backward(world, inputs):
     def job(group):
         module = Sequential(*(Linear(4, 4) for _ in range(4)))
         ddp = DistributedDataParallel(module, process_group=group, bucket_cap_mb=1e-5)

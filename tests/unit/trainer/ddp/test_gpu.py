@@ -30,7 +30,7 @@ def train(group, device):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_gpu_gives_what_the_cpu_gives(world, size):
+def test_a_gpu_gives_the_results_of_the_cpu(world, size):
     one = world(size)
     for wanted, found in zip(
         one.run(lambda group: train(group, "cpu"))[0],

@@ -69,7 +69,7 @@ def train(group, device, hook=None, into_map=False, sync_norm=False, sparse=True
     ],
     ids=lambda how: next(iter(how), "plain"),
 )
-def test_a_device_gives_what_the_host_gives(world, how):
+def test_a_device_gives_the_results_of_the_host(world, how):
     one = world(2)
     host = one.run(lambda group: train(group, "cpu", **how))
     device = one.run(lambda group: train(group, "cuda", **how))

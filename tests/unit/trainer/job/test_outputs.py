@@ -34,7 +34,7 @@ def records(file):
         data = data[16 + length :]
 
 
-def test_event_file_holds_what_was_added(tmp_path):
+def test_event_file_holds_the_added_values(tmp_path):
     with EventFile(tmp_path) as events:
         events.add(300, {"train/loss": 0.5})
 

@@ -32,7 +32,7 @@ BAD: list[tuple[str, list[tuple[int, ...]], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("equation", "shapes", "error", "text"), BAD)
-def test_what_does_not_fit_is_named(
+def test_arguments_that_do_not_fit_are_named(
     equation: str, shapes: list[tuple[int, ...]], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=f"einsum: .*{text}"):

@@ -149,7 +149,7 @@ def test_masks_are_made_of_comparisons() -> None:
     assert x[(x > 0) ^ (x > 1)].tolist() == [0.5]
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_arguments_that_do_not_fit_are_named() -> None:
     x = gm.tensor([1, 2])
 
     with pytest.raises(ShapeError, match="bitwise_and"):

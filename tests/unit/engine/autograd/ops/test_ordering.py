@@ -68,7 +68,7 @@ def test_gradients_go_to_the_selected_elements() -> None:
     assert not places.requires_grad
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_arguments_that_do_not_fit_are_named() -> None:
     x = gm.ones(2, 3)
 
     with pytest.raises(IndexError, match="sort: a tensor with 2 axes has no axis 2; use -2 to 1"):

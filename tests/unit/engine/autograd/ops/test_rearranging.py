@@ -90,7 +90,7 @@ def test_a_leaf_refuses_in_place_scatter() -> None:
     assert y.tolist() == [2.0, 0.0, 0.0]
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_arguments_that_do_not_fit_are_named() -> None:
     x, index = gm.ones(2, 3), gm.tensor([[0, 1]])
 
     with pytest.raises(IndexError, match="prod: a tensor with 2 axes has no axis 2"):

@@ -8,7 +8,7 @@ import pytest
 from gradmesh.sdk.transport.lane.arena import Arena, IdleTrimmer, map_peer
 
 
-def test_what_is_written_is_seen_by_the_peer() -> None:
+def test_writes_are_visible_to_the_peer() -> None:
     arena = Arena(1 << 20, shared=True)
     peer = map_peer(arena.fd)
     arena.close_fd()
@@ -41,7 +41,7 @@ def test_arrays_that_do_not_fit_get_ordinary_memory() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_memory_of_big_frames_goes_back(shared: bool) -> None:
+def test_memory_of_large_frames_is_returned(shared: bool) -> None:
     arena = Arena(64 << 20, shared=shared)
     arena.empty((32 << 20,), np.int8)[...] = 1
     arena.begin()

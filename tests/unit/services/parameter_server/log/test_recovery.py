@@ -52,7 +52,7 @@ def test_a_push_counts_once_over_a_restart(server):
     assert (server.lookup("dense", [1]) == 1 - 0.5).all()
 
 
-def test_a_push_of_two_tables_is_there_as_a_whole_or_not_at_all(server):
+def test_a_push_of_two_tables_is_recovered_atomically(server):
     server.push("dense", [1], 1.0, number=1)
     server.push("", [5], 1.0, number=2, names=["dense", "hash"])
     ((_, path), *_) = segments_of(server.folder)

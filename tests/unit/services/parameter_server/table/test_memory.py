@@ -27,7 +27,7 @@ def fill(rows):
 
 
 @pytest.mark.parametrize("rows", [None, ROWS], ids=["hash", "dense"])
-def test_a_million_rows_take_what_the_arithmetic_says(in_own_process, rows):
+def test_a_million_rows_take_the_computed_memory(in_own_process, rows):
     row_count, expected_row_bytes, held, taken = in_own_process(fill, rows)
 
     assert row_count == ROWS

@@ -15,7 +15,7 @@ ADAGRAD_ROW = 2 * DIM * 4
 
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("rows", [None, 5000], ids=["hash", "dense"])
-def test_a_tiered_table_holds_what_one_in_memory_holds(make_shards, tmp_path, rows, servers):
+def test_a_tiered_table_equals_one_in_memory(make_shards, tmp_path, rows, servers):
     def make(**fields):
         return make_shards(servers, rows=rows, dim=DIM, optimizer=optim.Adagrad(lr=0.1), **fields)
 

@@ -51,7 +51,7 @@ def test_frame_arrives(pair, payload):
     assert near.bytes_moved == far.bytes_moved
 
 
-def test_frame_bigger_than_the_kernel_buffers_goes_in_parts(pair):
+def test_frame_bigger_than_the_kernel_buffers_is_sent_in_parts(pair):
     near, far = pair
     payload = bytes(range(256)) * 100_000
     target = bytearray(len(payload))

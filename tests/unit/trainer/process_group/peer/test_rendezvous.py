@@ -147,7 +147,7 @@ def test_rank_that_never_publishes_is_named(store):
     assert caught.value.ranks == (0,)
 
 
-def test_published_address_where_nobody_listens_is_named(store):
+def test_published_address_without_a_listener_is_named(store):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     store.set("process_group/address/0", json.dumps(["127.0.0.1", port]).encode())
