@@ -1,4 +1,4 @@
-"""A whole mesh inside the test's process: coordinator, parameter servers, clients; on port 0."""
+"""A mesh inside the test's process, on free ports: coordinator, parameter servers, clients."""
 
 import os
 import random
@@ -32,9 +32,9 @@ from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 from gradmesh.services.parameter_server.migration import Mover
 from gradmesh.services.parameter_server.servicer import ParameterServerServicer
 from gradmesh.services.parameter_server.store import TableStore
-from tests.alone import alone as alone
+from tests.own_process import in_own_process as in_own_process
 from tests.own_threads import OwnThreads, remember_origins
-from tests.skipped import sentence
+from tests.skip_summary import skip_summary
 
 remember_origins()
 
@@ -51,8 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     need or disturb others.
     """
     if seed := os.environ.get("TEST_ORDER_SEED"):
-        # Fixtures of modules and sessions are made again and again if single tests move, so files
-        # do, and tests within a file.
+        # Moving single tests would set up fixtures of modules and sessions many times, so whole
+        # files move, and tests within a file.
         chance = random.Random(int(seed))
         files = sorted({str(item.path) for item in items})
         order = dict(zip(files, chance.sample(range(len(files)), len(files)), strict=True))
@@ -65,11 +65,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """End with what was skipped; a line for each reason would hide the rest."""
+    """Print one summary of the skipped tests; a line for each reason would hide the rest."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = [str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)]
     expression = terminalreporter.config.getoption("markexpr")
-    terminalreporter.write_line(sentence(reasons, "not slow" in expression))
+    terminalreporter.write_line(skip_summary(reasons, "not slow" in expression))
 
 
 _COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
@@ -78,7 +78,7 @@ _OWNER = owner_pb2.DESCRIPTOR.services_by_name["OwnerService"]
 
 
 class Loop:
-    """Calls a function again and again until closed."""
+    """Calls a function periodically until closed."""
 
     def __init__(self, function: Callable[[], object], every_s: float) -> None:
         self._function = function
@@ -93,7 +93,7 @@ class Loop:
 
     def close(self) -> None:
         self._closed.set()
-        self._thread.join(5)
+        self._thread.join(20)
 
 
 class CoordinatorNode:
@@ -236,7 +236,7 @@ class Cluster:
         return node
 
     def restart_server(self, index: int) -> None:
-        """Put a fresh server of the same name in place of another, on another port."""
+        """Replace a server by a fresh one with the same name on another port."""
         self.servers[index].close()
         self._hold(self.servers[index].server.address)
         self.servers[index] = ServerNode(self, self.servers[index].name)
@@ -246,7 +246,7 @@ class Cluster:
         self._hold(self.address)
 
     def _hold(self, address: str) -> None:
-        """Keep a port that was left from the servers of other tests; nothing listens there."""
+        """Keep a released port from the servers of other tests; nothing listens there."""
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(split(address))
@@ -266,17 +266,17 @@ class Cluster:
             held.close()
 
 
-def wait_until(is_true: Callable[[], object], timeout_s: float = 10.0) -> None:
+def wait_until(is_true: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Return once the condition holds.
 
     Raises:
-        TimeoutError: It did not in time.
+        TimeoutError: It did not hold in time.
     """
     pause = threading.Event()
     deadline = time.monotonic() + timeout_s
     while not is_true():
         if time.monotonic() > deadline:
-            raise TimeoutError("the condition did not come true")
+            raise TimeoutError("the condition did not come true in time")
         pause.wait(0.005)
 
 
@@ -287,7 +287,7 @@ def eventually() -> Callable[..., None]:
 
 @pytest.fixture
 def make_cluster() -> Iterator[Callable[..., Cluster]]:
-    """Make meshes; afterwards everything is closed, and no thread of the test's is left."""
+    """Make meshes; close them afterwards and check that no thread of the test is left."""
     threads = OwnThreads()
     made: list[Cluster] = []
 
@@ -302,7 +302,7 @@ def make_cluster() -> Iterator[Callable[..., Cluster]]:
     try:
         wait_until(lambda: not threads.alive(), timeout_s=20)
     except TimeoutError:
-        raise AssertionError(f"threads that are left: {', '.join(threads.names())}") from None
+        raise AssertionError(f"threads left: {', '.join(threads.names())}") from None
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A numpy-backed stand-in for cupy, to run the `cuda` branches of the engine without a GPU.
 
-No GPU code runs here. It is as strict as cupy where that matters: it refuses implicit conversion to
-numpy, refuses numpy arrays as operands, and has the methods and keywords that cupy's arrays have.
+No GPU code runs here. Like cupy it refuses implicit conversion to
+numpy and numpy arrays as operands, and has the methods and keywords of cupy's arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INPLACE = ("iadd", "isub", "imul", "itruediv", "ipow", "iand", "ior")
 
 
 def _open(value: Any) -> Any:
-    """Return what numpy can take, refusing what cupy would refuse."""
+    """Return arguments for numpy; raise where cupy would."""
     if isinstance(value, StandInArray):
         return value.host
     if isinstance(value, np.ndarray):
@@ -166,11 +166,11 @@ class StandInArray:
         return _close(self.host.argmin(axis=axis))
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """Tell whether any element is true."""
+        """Return whether any element is true."""
         return _close(self.host.any(axis=axis, out=_open(out), keepdims=keepdims))
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """Tell whether all elements are true."""
+        """Return whether all elements are true."""
         return _close(self.host.all(axis=axis, out=_open(out), keepdims=keepdims))
 
 

@@ -1,4 +1,4 @@
-"""What workers hold, to see that rounds of a suite leave nothing behind.
+"""What workers hold, to check that repeated rounds of a suite leak nothing.
 
 `make soak`, or any run with TEST_ROUNDS=N, repeats each module of a suite N times in the
 same processes and compares what they hold after every round with what they held after the first.
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 ROUNDS = int(os.environ.get("TEST_ROUNDS", "1"))
 """How often each module runs."""
 
-# Allocators keep some; what a round leaves behind shows after twenty of them.
+# Allocators keep some memory; a leak shows after twenty rounds.
 _MEMORY_BYTES = 24 * 2**20
-# Pools end idle threads after some seconds, and begin new ones when they like.
+# Pools end idle threads after some seconds and start new ones at any time.
 _THREADS = 2
-# Those that gRPC and backward passes run on fill up to their size, whenever calls happen to meet,
-# and stay. A pool that is left behind shows by its first thread, number 0.
+# Pools of gRPC and of backward passes grow to their size when calls overlap, and keep their
+# threads. A leaked pool shows by its first thread, number 0.
 _OF_A_FIXED_POOL = re.compile(r"(rpc|backward)_[1-9]\d*")
 
 
 @gm.rpc.register(name="tests.footprint")
 def footprint() -> dict[str, int]:
-    """Return what this worker holds."""
-    # Workers that a test made have ended. The next round makes them anew under the same names, and
-    # a call to one that was only known at its old address would find nobody there.
+    """Return the resources that this worker holds."""
+    # Workers that a test started have ended. The next round starts workers with the same names, and
+    # calls to a cached old address would fail.
     gm.rpc.get_worker_infos()
     gc.collect()
     info = gm.rpc.debug_info()
@@ -53,15 +53,15 @@ def footprint() -> dict[str, int]:
 
 
 def _counts(thread: str) -> bool:
-    """Tell whether one more thread of a name is something left behind."""
-    # Connections of lanes, a thread each, stay for the next burst; channels bound their number.
+    """Return whether one more thread of a name is a leak."""
+    # Connections of lanes have a thread each and stay open; channels bound their number.
     return not thread.startswith("lane-") and not _OF_A_FIXED_POOL.fullmatch(thread)
 
 
 def let_go(request: "pytest.FixtureRequest") -> None:
-    """Forget what fixtures gave to a test that is over, references among it.
+    """Drop the values of fixtures after a test, references among them.
 
-    pytest keeps it until its module's teardown is over, too, and the last round would count it.
+    pytest keeps them until the teardown of the module ends, and the last round would count them.
     """
     request.node.funcargs.clear()
 
@@ -78,7 +78,7 @@ class Rounds:
         self._first: list[dict[str, int]] | None = None
 
     def end(self) -> None:
-        """Check that a round has left nothing behind, waiting for what takes its time."""
+        """Check that a round has leaked nothing; wait for what ends in the background."""
         until = time.monotonic() + 30
         while (grown := self._grown()) and time.monotonic() < until:
             threading.Event().wait(0.5)
@@ -88,10 +88,10 @@ class Rounds:
         now = [gm.rpc_sync(name, "tests.footprint") for name in self._workers]
         if self._first is None:
             self._first = now
-        room = {"threads": _THREADS, "memory": _MEMORY_BYTES}
+        allowed = {"threads": _THREADS, "memory": _MEMORY_BYTES}
         return [
             f"{worker} has {held[what]} {what}, had {first[what]}"
             for worker, held, first in zip(self._workers, now, self._first, strict=True)
             for what in held
-            if held[what] > first[what] + room.get(what, 0)
+            if held[what] > first[what] + allowed.get(what, 0)
         ]

@@ -1,7 +1,7 @@
-"""Which threads a test has made; those of its neighbours in the process are not its own.
+"""The threads that a test has started, without those of other tests in the process.
 
 Fixtures of a session keep agents in the process. Their threads start others at any time, for a
-renewed lease or for a lane that a worker opens, and none of these is the test's to answer for.
+renewed lease or for a lane that a worker opens. A test must not count these.
 """
 
 import threading
@@ -22,12 +22,12 @@ def _set_origin(thread: Any, origin: threading.Thread) -> None:
 
 
 def _origin(thread: Any) -> threading.Thread:
-    """Return the thread of the main thread's that this one descends from, perhaps itself."""
+    """Return the ancestor that the main thread started, perhaps the thread itself."""
     return getattr(thread, "_origin_in_tests", thread)
 
 
 def remember_origins() -> None:
-    """Have every thread remember from now on which one started it."""
+    """Record for every thread from now on which thread started it."""
     threading.Thread.start = _start_and_remember  # type: ignore[method-assign]
 
 

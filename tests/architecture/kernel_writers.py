@@ -1,4 +1,4 @@
-"""What kernels write to, read from their code."""
+"""The arguments that kernels write to, read from their code."""
 
 import ast
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def assignments(function: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.expr]
 
 
 def handed_over(function: ast.FunctionDef, writers: Writers) -> Iterator[ast.expr]:
-    """Yield the arguments that a function hands to others to write to."""
+    """Yield the arguments that a function passes to functions that write to them."""
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -56,7 +56,7 @@ def kernel_writers() -> Writers:
     trees = [ast.parse(path.read_text()) for path in KERNELS.glob("*.py")]
     functions = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     found: Writers = {}
-    # Until nothing is added: a kernel may write by means of another.
+    # Repeat until a fixed point: a kernel may write through another one.
     while (after := {f.name: places for f in functions if (places := written(f, found))}) != found:
         found = after
     return found

@@ -1,4 +1,4 @@
-"""The packages keep their shape: small files, complete `__all__`, imports by full name."""
+"""Packages keep their structure: small files, complete `__all__`, imports by full name."""
 
 import ast
 import importlib

@@ -25,7 +25,7 @@ WRITERS = {**ELSEWHERE, **kernel_writers()}
 
 
 def may_copy(node: ast.expr) -> ast.expr | None:
-    """Return what is reshaped, if the expression is a reshape or a part or choice of one."""
+    """Return the reshaped array, if the expression is a reshape or a part or choice of one."""
     if isinstance(node, ast.IfExp):
         return may_copy(node.body) or may_copy(node.orelse)
     if isinstance(node, ast.Subscript):
@@ -58,14 +58,14 @@ def copies(function: ast.AST) -> set[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             source, target = may_copy(node.value), node.targets[0]
-            # `x = x.reshape(...)` leaves nothing that could miss what is written.
+            # After `x = x.reshape(...)` no other name could miss the write.
             if source is not None and isinstance(target, ast.Name) and not is_fresh(source, target):
                 found.add(target.id)
     return found
 
 
 def is_fresh(source: ast.expr, target: ast.Name) -> bool:
-    """Tell whether what is reshaped has no other name: it was made here, or is renamed."""
+    """Return whether the reshaped array has no other name: it was made here, or is renamed."""
     return isinstance(source, ast.Call) or root_name(source) == target.id
 
 
@@ -97,7 +97,7 @@ def offences(tree: ast.AST) -> list[int]:
         "def f(x):\n    flat = x.reshape(-1)\n    np.exp(x, out=flat)\n    return x",
     ],
 )
-def test_the_check_finds(source: str) -> None:
+def test_the_check_detects(source: str) -> None:
     assert offences(ast.parse(source))
 
 
@@ -110,7 +110,7 @@ def test_the_check_finds(source: str) -> None:
         "def f(n):\n    x = np.zeros(n).reshape(-1, 2)\n    x[0] = 1\n    return x",
     ],
 )
-def test_the_check_lets_pass(source: str) -> None:
+def test_the_check_accepts(source: str) -> None:
     assert not offences(ast.parse(source))
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_written_through_a_reshape_that_may_copy() -> None:
     assert found == [], "write through gradmesh.engine.backend.view_of, which never copies"
 
 
-def test_what_kernels_write_to_is_found() -> None:
+def test_arguments_that_kernels_write_to_are_found() -> None:
     found = kernel_writers()
 
     assert found["bias_add"] == {0}

@@ -62,8 +62,8 @@ def _neighbour(name: str) -> Any:
 
 
 nccl_host = _neighbour("nccl_host")
-mpi_crowd = _neighbour("mpi_crowd")
-# NCCL does not tell when ranks disagree: only the timeout does.
+mpi_world = _neighbour("mpi_world")
+# NCCL does not report that ranks disagree: the collective times out.
 _NCCL_TIMEOUT_S = 2.0
 
 PARAMETER_SERVER = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
@@ -120,10 +120,10 @@ def mpi_worlds() -> Iterator[Callable[[int], Any]]:
     started: dict[int, Any] = {}
 
     def world(size: int) -> Any:
-        if mpi_crowd.why_not() is not None:
-            pytest.skip(mpi_crowd.why_not())
+        if mpi_world.why_not() is not None:
+            pytest.skip(mpi_world.why_not())
         if size not in started:
-            started[size] = mpi_crowd.World(size)
+            started[size] = mpi_world.World(size)
         return started[size]
 
     yield world
@@ -153,7 +153,7 @@ def meet(mpi_worlds: Callable[[int], Any]) -> Iterator[Callable[..., Ranks]]:
             if backend == "local":
                 return LocalProcessGroup()
             if backend == "mpi":
-                proxy: ProcessGroup = mpi_crowd.MpiGroup.connect(mpi, folder, rank, size, timeout_s)
+                proxy: ProcessGroup = mpi_world.MpiGroup.connect(mpi, folder, rank, size, timeout_s)
                 return proxy
             kind: Any = {
                 "tcp": TcpProcessGroup,
@@ -162,7 +162,7 @@ def meet(mpi_worlds: Callable[[int], Any]) -> Iterator[Callable[..., Ranks]]:
             }[backend.partition("+")[0]]
             options: dict[str, Any] = {}
             if backend == "tcp+shm":
-                # As if the ranks ran on hosts of two: 0 and 1, 2 and 3, 4.
+                # Simulate hosts with two ranks each: 0 and 1, 2 and 3, 4.
                 options["endpoint"] = Endpoint(host=f"host {rank // 2}")
             return kind.connect(
                 shared, generation=1, rank=rank, world_size=size, timeout_s=timeout_s, **options
@@ -206,14 +206,14 @@ def ranks(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, meet: Callable[..., Ranks]
 ) -> Ranks:
     """A world of every backend and size."""
-    # A rank that leaves asks whether another had a better reason. This store answers at once, and
+    # A rank that leaves reads the reasons of the others. This store answers at once, and
     # 700 tests need not wait for it as long as for one across a network.
     monkeypatch.setattr("gradmesh.trainer.process_group.nccl.watchdog._STORE_S", 0.005)
     return meet(*request.param)
 
 
 @pytest.fixture(params=CROWDS, ids=lambda world: f"{world[0]}-w{world[1]}")
-def crowd(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
+def several_ranks(request: pytest.FixtureRequest, meet: Callable[..., Ranks]) -> Ranks:
     """A world of several ranks."""
     return meet(*request.param)
 
@@ -222,7 +222,7 @@ LANES = ("unary", "stream", "stream+tls", "tcp", "tcp+tls", "shm")
 
 
 class Echo:
-    """A parameter server without rows: what it answers depends on the tables asked for."""
+    """A parameter server without rows; its response depends on the requested tables."""
 
     def __init__(self) -> None:
         self.entered = threading.Semaphore(0)
@@ -263,7 +263,7 @@ class Echo:
         return pb.ApplyResponse(applied_steps=int(call.deadline.remaining_s() * 1000))
 
     def __getattr__(self, name: str) -> Any:
-        """Have every other rpc, though no test calls it."""
+        """Serve every other rpc, though no test calls it."""
         return self.apply
 
 
@@ -308,7 +308,7 @@ class LaneMesh:
         return channel
 
     def connection_threads(self) -> list[str]:
-        """Return the threads that serve connections to it; listeners are not among them."""
+        """Return the threads that serve connections, without the listeners."""
         kinds = ("lane-shm-", "lane-tcp-")
         return [name for name in self.threads.names() if name.startswith(kinds)]
 

@@ -18,7 +18,7 @@ from gradmesh.sdk.transport.server import Call, Server
 
 
 class Slow:
-    """Answers lookups; those of table "wait" it only announces."""
+    """Answers lookups; those of table "wait" are only printed."""
 
     def lookup(self, request: Frame[Any], call: Call) -> Frame[Any]:
         if "wait" in request.message.tables:

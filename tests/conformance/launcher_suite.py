@@ -1,4 +1,4 @@
-"""What every launcher MUST do; a test class for each binds it to `make`."""
+"""The conformance suite of launchers; a test class for each launcher defines `make`."""
 
 import contextlib
 import time
@@ -47,7 +47,7 @@ class LauncherSuite:
         with contextlib.suppress(NoCluster):
             launcher.down(DOWN_S)
 
-    def test_a_cluster_lives_from_up_to_down(self, tmp_path: Path) -> None:
+    def test_a_cluster_runs_from_up_to_down(self, tmp_path: Path) -> None:
         launcher = self.make(tmp_path)
         address = launcher.up(self.request)
         try:
@@ -83,7 +83,7 @@ class LauncherSuite:
         assert set(one) <= set(every)
         assert len(last) == 1
 
-    def test_followed_logs_go_on_until_the_end(self, cluster: Launcher) -> None:
+    def test_followed_logs_continue_until_the_end(self, cluster: Launcher) -> None:
         until(lambda: len(joined(cluster.status().address)) == 2)
         lines = cluster.logs(["coordinator"], follow=True)
         first = next(lines)

@@ -1,4 +1,4 @@
-"""One rank of an MPI world, started by mpiexec: does what the test's process says.
+"""One rank of an MPI world, started by mpiexec, that runs commands of the test's process.
 
 Arguments: folder with the address of the test's process and the key to it. Commands are (name,
 arguments); answers are ("ok", value) or ("error", the exception).

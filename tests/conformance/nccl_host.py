@@ -1,6 +1,6 @@
 """NCCL without a GPU: the genuine cupy binding over a stand-in library, arrays in host memory.
 
-No GPU code runs here. What runs is all of our own: pointers, counts, numbers of types and ops,
+No GPU code runs here. Tested is our own code: pointers, counts, numbers of types and ops,
 groups of calls, order on the stream, the watchdog with its abort, and the binding's own checks.
 """
 
@@ -36,9 +36,9 @@ def _build():
 
 
 def _load():
-    """Return the library and why it is not there, one of them None.
+    """Return the library and None, or None and why it is missing.
 
-    The loader takes the first library of that name, so it has to be ours, before cupy asks.
+    The loader takes the first library of that name, so ours is loaded before cupy loads one.
     """
     if shutil.which("gcc") is None:
         return None, "no gcc to compile the stand-in of NCCL with"
@@ -78,7 +78,7 @@ class HostEvent:
 
 
 class HostStream:
-    """A stream of the stand-in; what CUDA would do on it is done by numpy when it is asked for."""
+    """A stream of the stand-in; numpy does the work when the result is read."""
 
     def __init__(self):
         self._pointer = LIBRARY.gm_stream_create()
@@ -112,7 +112,7 @@ class HostStream:
         return array if array.flags.c_contiguous else device(np.ascontiguousarray(host(array)))
 
     def put_back(self, array, flat):
-        # On a GPU the stream copies behind the collective; here whoever has waited does.
+        # On a GPU the stream copies after the collective; here the waiting thread does.
         if flat.data.ptr != array.data.ptr:
             self._later.append((array, flat))
 
@@ -135,7 +135,7 @@ class HostStream:
 
 
 def device(array):
-    """Return a genuine cupy array over a numpy array's memory; what cupy cannot hold, as it is."""
+    """Return a cupy array over a numpy array's memory, or the array if cupy lacks its type."""
     import cupy
 
     if not isinstance(array, np.ndarray) or array.dtype.kind == "O" or array.dtype.str[0] == ">":

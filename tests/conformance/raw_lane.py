@@ -1,4 +1,4 @@
-"""Connections of lanes made by hand, to send what no client sends."""
+"""Lane connections without a client, to send bytes that no client sends."""
 
 import socket
 from typing import Any
@@ -22,7 +22,7 @@ def dial(kind: str, address: str) -> socket.socket:
     if kind == "tcp":
         return socket.create_connection(("127.0.0.1", int(address)), 5)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(5)
+    sock.settimeout(20)
     sock.connect("\0" + address)
     return sock
 

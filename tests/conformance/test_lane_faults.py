@@ -1,4 +1,4 @@
-"""Lanes under bad luck: deaths, refusals, closed channels."""
+"""Faults of lanes: killed processes, refusals, closed channels."""
 
 import contextlib
 import gc
@@ -53,7 +53,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def open_files() -> set[str]:
-    """Return what this process has open that a lane could have left."""
+    """Return the files, sockets and maps of this process that a lane could leak."""
     gc.collect()
     links = []
     for fd in os.listdir("/proc/self/fd"):
@@ -86,7 +86,7 @@ def test_a_killed_server_is_unreachable_within_the_deadline(lane: str) -> None:
 
 
 @pytest.mark.parametrize("lane", ["stream", "tcp", "shm"], indirect=True)
-def test_a_server_that_came_back_gets_its_lane_back(lane: str) -> None:
+def test_a_restarted_server_gets_its_lane_again(lane: str) -> None:
     frame = Frame(pb.LookupRequest(tables=["t"]), [np.arange(3)])
     with process("server", "127.0.0.1:0") as child:
         address = child.stdout.readline().strip()
@@ -109,7 +109,7 @@ def test_a_server_that_came_back_gets_its_lane_back(lane: str) -> None:
 
 
 def serve_a_client_that_is_killed(folder: Path, kind: str) -> set[str]:
-    """Return what is open afterwards and was not before."""
+    """Return what is open after the calls and was not before."""
     with contextlib.ExitStack() as undo:
         mesh = LaneMesh("stream", folder, undo)
         open_link(mesh, kind).close()
@@ -126,8 +126,8 @@ def serve_a_client_that_is_killed(folder: Path, kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
-def test_a_killed_client_leaves_nothing_behind(alone: Any, tmp_path: Path, kind: str) -> None:
-    assert alone(serve_a_client_that_is_killed, tmp_path, kind) == set()
+def test_a_killed_client_leaks_nothing(in_own_process: Any, tmp_path: Path, kind: str) -> None:
+    assert in_own_process(serve_a_client_that_is_killed, tmp_path, kind) == set()
 
 
 def open_and_close_channels(folder: Path, lane: str) -> tuple[int, int]:
@@ -157,16 +157,18 @@ def open_and_close_channels(folder: Path, lane: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("lane", FAST)
-def test_closed_channels_leave_nothing_behind(alone: Any, tmp_path: Path, lane: str) -> None:
-    before, after = alone(open_and_close_channels, tmp_path, lane)
+def test_closed_channels_leave_nothing_behind(
+    in_own_process: Any, tmp_path: Path, lane: str
+) -> None:
+    before, after = in_own_process(open_and_close_channels, tmp_path, lane)
 
     assert after == before
 
 
 def use_shared_memory(folder: Path) -> tuple[int, list[str], list[str]]:
-    """Return how often lanes are mapped, and what the folder of shared memory has to do with it.
+    """Return how often lanes are mapped, and their files in the shared memory folder.
 
-    Other processes have files there, too: looked for are those that this one maps or has opened.
+    Other processes have files there, too: only files that this process maps or has open count.
     """
     before = [line for line in Path("/proc/self/maps").read_text().splitlines() if SHARED in line]
     opened: list[str] = []
@@ -178,8 +180,8 @@ def use_shared_memory(folder: Path) -> tuple[int, list[str], list[str]]:
         return mapped(), sorted(more), [path for path in opened if path.startswith(SHARED)]
 
 
-def test_nothing_lies_in_shared_memory_folders(alone: Any, tmp_path: Path) -> None:
-    lanes, maps, opened = alone(use_shared_memory, tmp_path)
+def test_no_file_is_left_in_shared_memory_folders(in_own_process: Any, tmp_path: Path) -> None:
+    lanes, maps, opened = in_own_process(use_shared_memory, tmp_path)
 
     assert lanes > 0
     assert maps == []
@@ -225,7 +227,7 @@ def test_auto_falls_from_shared_memory_to_tcp(lane_mesh: Any) -> None:
     assert mesh.calls() == {"shm": 1}
 
 
-def test_callers_beyond_the_limit_stay_on_grpc(lane_mesh: Any) -> None:
+def test_callers_beyond_the_limit_use_grpc(lane_mesh: Any) -> None:
     mesh = lane_mesh("shm")
     server = mesh.serve(TransportConfig(max_lanes=2))
 

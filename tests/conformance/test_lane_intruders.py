@@ -1,4 +1,4 @@
-"""Lanes under bad will: wrong secrets, bytes that make no sense, silence."""
+"""Hostile peers of lanes: wrong secrets, malformed bytes, silence."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from tests.conftest import wait_until
 
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
-def test_a_wrong_secret_opens_nothing(lane_mesh: Any, kind: str) -> None:
+def test_a_wrong_secret_is_refused(lane_mesh: Any, kind: str) -> None:
     mesh = lane_mesh("stream")
     address = offer(mesh, {"shm": 1, "tcp": 2}[kind]).address
 
@@ -44,11 +44,11 @@ def test_a_secret_opens_one_connection(lane_mesh: Any, kind: str) -> None:
 
 
 def ask_raw(link: Link, data: bytes) -> bytes:
-    """Send bytes over a connection; return what comes back before it is closed."""
+    """Send bytes over a connection; return the bytes received before it is closed."""
     with contextlib.suppress(OSError):
         link.stream.sock.sendall(data)
         link.stream.sock.shutdown(socket.SHUT_WR)
-    link.stream.sock.settimeout(5)
+    link.stream.sock.settimeout(20)
     answer = b""
     with contextlib.suppress(ConnectionError):
         while part := link.stream.sock.recv(65536):
@@ -78,10 +78,10 @@ BAD = {
 
 
 def send_a_bad_frame(folder: Path, kind: str, name: str) -> tuple[bytes, int, list[int]]:
-    """Return the answer, what it cost, and what a good call gets afterwards."""
+    """Return the answer, the memory it took, and the rows of a good call afterwards."""
     with contextlib.ExitStack() as undo:
         mesh = LaneMesh(kind, folder, undo)
-        mesh.lookup(np.arange(3))  # loads what every call needs
+        mesh.lookup(np.arange(3))  # loads modules that every call needs
         resident = psutil.Process().memory_info().rss
         answer = ask_raw(open_link(mesh, kind), BAD[name])
         cost = psutil.Process().memory_info().rss - resident
@@ -91,9 +91,9 @@ def send_a_bad_frame(folder: Path, kind: str, name: str) -> tuple[bytes, int, li
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_frame_is_refused_and_costs_nothing(
-    alone: Any, tmp_path: Path, kind: str, name: str
+    in_own_process: Any, tmp_path: Path, kind: str, name: str
 ) -> None:
-    answer, cost, good = alone(send_a_bad_frame, tmp_path, kind, name)
+    answer, cost, good = in_own_process(send_a_bad_frame, tmp_path, kind, name)
 
     assert b"INVALID_FRAME" in answer
     assert cost < 32 << 20
@@ -104,7 +104,7 @@ def test_a_bad_frame_is_refused_and_costs_nothing(
 def test_unknown_rpcs_and_bad_messages_keep_the_connection(lane_mesh: Any, kind: str) -> None:
     mesh = lane_mesh("stream")
     link = open_link(mesh, kind)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
 
     for number, head, reason in ((77, b"", b"INVALID_REQUEST"), (1, b"\xff\xff", b"INVALID_FRAME")):
         link.send(number, 5, 1000, head, (), deadline)
@@ -118,7 +118,7 @@ def test_unknown_rpcs_and_bad_messages_keep_the_connection(lane_mesh: Any, kind:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
-def test_random_bytes_never_hurt(lane_mesh: Any, kind: str) -> None:
+def test_random_bytes_do_not_break_the_server(lane_mesh: Any, kind: str) -> None:
     mesh = lane_mesh(kind)
     mesh.lookup(np.arange(3))
     good = header(table_bytes=24, body_bytes=24) + struct.pack("<BBHIQQ", 5, 1, 0, 0, 0, 3)
@@ -149,7 +149,7 @@ def test_memory_that_could_shrink_is_refused(lane_mesh: Any) -> None:
         assert sock.recv(100) == b""
 
 
-def test_a_client_that_says_nothing_is_cut_off(lane_mesh: Any, monkeypatch: Any) -> None:
+def test_a_silent_client_is_disconnected(lane_mesh: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("gradmesh.sdk.transport.lane.server.HELLO_S", 0.2)
     monkeypatch.setattr("gradmesh.sdk.transport.lane.handshake.HELLO_S", 0.2)
     mesh = lane_mesh("stream")

@@ -1,4 +1,4 @@
-"""Lanes over streams of gRPC: what is their own, beside what every lane must do."""
+"""Lanes over gRPC streams: behaviour beyond the conformance suite of lanes."""
 
 import signal
 import time
@@ -76,7 +76,7 @@ def test_closed_channels_leave_no_stream(lane_mesh: Any) -> None:
         del started
 
     wait_until(lambda: streams(mesh) == 1)
-    # The server's threads of streams stay for the next ones; the clients' are gone.
+    # The server keeps its threads for later streams; the clients' threads have ended.
     wait_until(lambda: len(mesh.threads.alive()) <= threads + 8)
 
 
@@ -117,7 +117,7 @@ def test_a_stream_needs_the_token(lane_mesh: Any) -> None:
     assert mesh.echo.borrowed == []
 
 
-def test_more_streams_than_threads_leave_room_for_calls(lane_mesh: Any) -> None:
+def test_more_streams_than_threads_do_not_block_calls(lane_mesh: Any) -> None:
     mesh = lane_mesh("stream")
     channels = [mesh.connect() for _ in range(20)]
 
@@ -143,7 +143,7 @@ def test_a_late_answer_ends_its_stream_alone(lane_mesh: Any) -> None:
 
 
 class Interrupted(Exception):
-    """What a signal handler raises here, as Python's own does at Ctrl-C."""
+    """Raised by a signal handler, as KeyboardInterrupt is."""
 
 
 def test_an_interrupted_call_leaves_a_channel_that_works_and_closes(lane_mesh: Any) -> None:
@@ -174,7 +174,9 @@ def frame(**changed: int) -> bytes:
 
 
 @pytest.mark.parametrize("bad", [frame(magic=1), frame(head_bytes=2**32 - 1), frame() + frame()])
-def test_a_generated_client_speaks_frames_and_hears_of_bad_ones(lane_mesh: Any, bad: bytes) -> None:
+def test_a_generated_client_exchanges_frames_and_gets_errors_for_bad_ones(
+    lane_mesh: Any, bad: bytes
+) -> None:
     mesh = lane_mesh("stream")
     with grpc.insecure_channel(mesh.server.address) as channel:
         stub = owner_pb2_grpc.OwnerServiceStub(channel)
@@ -199,7 +201,7 @@ def test_another_version_gets_no_stream(lane_mesh: Any) -> None:
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_a_closed_channel_says_so(lane_mesh: Any) -> None:
+def test_calls_on_a_closed_channel_name_it(lane_mesh: Any) -> None:
     mesh = lane_mesh("stream")
     mesh.channel.close()
 

@@ -1,4 +1,4 @@
-"""What every lane must do, gRPC among them: the same calls with the same outcome."""
+"""The conformance suite of lanes, unary gRPC among them: the same calls, the same outcome."""
 
 import contextlib
 import gc
@@ -43,7 +43,7 @@ def test_values_of_every_type_arrive(lanes: Any, dtype: Any) -> None:
     np.testing.assert_array_equal(echoed, array)
 
 
-def test_the_call_takes_the_lane(lanes: Any) -> None:
+def test_calls_use_the_lane(lanes: Any) -> None:
     lanes.lookup(np.arange(3))
     lanes.lookup(np.arange(3))
 
@@ -134,11 +134,11 @@ def test_borrowed_answers_are_given_back(lanes: Any) -> None:
 def test_messages_without_arrays_arrive(lanes: Any) -> None:
     reply = lanes.channel.call(METHODS["Apply"], pb.ApplyRequest(), Deadline.after(7))
 
-    # gRPC's clock is another one than ours, and may have moved on a little less.
+    # gRPC's clock differs from ours and may be slightly behind.
     assert 5000 < reply.applied_steps <= 7200
 
 
-def test_what_the_server_keeps_is_not_overwritten(lanes: Any) -> None:
+def test_arrays_stored_by_the_server_are_not_overwritten(lanes: Any) -> None:
     for number in range(3):
         frame = Frame(pb.BackwardRequest(), [np.full(100, number)])
         lanes.channel.call(METHODS["Backward"], frame, Deadline.after(10))
@@ -156,7 +156,7 @@ def test_errors_arrive_with_type_and_metadata(lanes: Any) -> None:
     assert lanes.push("fine").applied
 
 
-def test_unforeseen_errors_tell_nothing(lanes: Any) -> None:
+def test_unforeseen_errors_reveal_nothing(lanes: Any) -> None:
     with pytest.raises(InternalError) as caught:
         lanes.push("bug")
 
@@ -164,7 +164,7 @@ def test_unforeseen_errors_tell_nothing(lanes: Any) -> None:
     assert lanes.push("fine").applied
 
 
-def test_refusals_that_pass_are_repeated(lanes: Any) -> None:
+def test_transient_refusals_are_retried(lanes: Any) -> None:
     assert lanes.push("soon").applied
     assert len(lanes.echo.kept) == 3
 
@@ -176,7 +176,7 @@ def test_a_deadline_ends_the_wait_and_the_next_call_works(lanes: Any) -> None:
     with pytest.raises(DeadlineExceeded):
         lanes.lookup(np.arange(3), table="wait", timeout_s=0.3)
 
-    # The server keeps it for 20 s.
+    # The server holds the call for 20 s.
     assert time.monotonic() - begun < 10
     lanes.echo.leave.set()
     np.testing.assert_array_equal(lanes.lookup(np.arange(3))[0], np.arange(3))
@@ -229,7 +229,7 @@ def test_a_cancelled_call_does_not_disturb_the_next(lanes: Any) -> None:
     np.testing.assert_array_equal(lanes.lookup(np.arange(7))[0], np.arange(7))
 
 
-def test_what_cannot_be_sent_is_refused_here(lanes: Any) -> None:
+def test_unsendable_requests_are_refused_by_the_client(lanes: Any) -> None:
     small = lanes.connect(max_frame_bytes=100_000)
     lanes.lookup(np.arange(3), channel=small)
 
@@ -266,7 +266,7 @@ def test_a_draining_server_finishes_the_call_under_way(lanes: Any) -> None:
 
 
 def move_big_frames(folder: Path, lane: str) -> tuple[int, list[int]]:
-    """Return what is kept of big frames after a trim, and what a small call gets then."""
+    """Return the memory kept for large frames after a trim, and the rows of a small call then."""
 
     def resident() -> int:
         gc.collect()
@@ -287,8 +287,8 @@ def move_big_frames(folder: Path, lane: str) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_memory_of_big_frames_is_given_back(alone: Any, tmp_path: Path, lane: str) -> None:
-    kept, small = alone(move_big_frames, tmp_path, lane)
+def test_memory_of_big_frames_is_given_back(in_own_process: Any, tmp_path: Path, lane: str) -> None:
+    kept, small = in_own_process(move_big_frames, tmp_path, lane)
 
     # Both ends are in one process; without the trim each would keep the frame. What gRPC and the
     # allocator keep beside is not ours to give.

@@ -1,4 +1,4 @@
-"""The local launcher; the one of containers runs the same suite in tests/e2e."""
+"""The local launcher; the Docker launcher runs the same suite in tests/e2e."""
 
 import json
 import subprocess
@@ -33,7 +33,9 @@ class TestLocal(LauncherSuite):
         assert (shown.returncode, shown.stderr) == (0, "")
         assert {json.loads(line)["role"] for line in shown.stdout.splitlines()} == {"coordinator"}
 
-    def test_a_number_that_cannot_change_says_so(self, cluster: Launcher) -> None:
+    def test_scaling_a_fixed_number_of_servers_is_refused_with_the_reason(
+        self, cluster: Launcher
+    ) -> None:
         with pytest.raises(CannotScale, match="trainer processes: a local cluster keeps"):
             cluster.scale("trainer", 3)
 

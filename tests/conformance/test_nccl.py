@@ -1,6 +1,6 @@
-"""What only the nccl backend does: order on streams, the watchdog, a new communicator afterwards.
+"""The nccl backend alone: order on streams, the watchdog, a new communicator afterwards.
 
-Without a GPU over the stand-in library; the tests marked gpu need two devices and NCCL.
+Without a GPU it runs over the stand-in library; tests marked gpu need two devices and NCCL.
 """
 
 import time
@@ -41,7 +41,7 @@ def test_error_in_progress_is_none(meet):
     ranks.run(lambda group: group.barrier().wait())
 
 
-def test_ranks_go_on_in_a_new_communicator_after_a_timeout(meet):
+def test_ranks_continue_in_a_new_communicator_after_a_timeout(meet):
     lost = meet("nccl", 3, 0.5)
     pending = [group.all_reduce(np.ones(5)) for group in lost.groups[:2]]
     for work in pending:

@@ -81,7 +81,7 @@ def test_all_reduce_equals_rank_order_bit_for_bit(ranks, op, dtype):
     "dtype", ["float16", ml_dtypes.bfloat16], ids=lambda dtype: np.dtype(dtype).name
 )
 def test_long_sums_of_two_bytes_are_rounded_once(ranks, op, dtype):
-    """So many that they travel in pieces, on another way than few."""
+    """Large arrays are sent in pieces, by another algorithm than small ones."""
     count = 100_003
     arrays = [contribution(rank, count, dtype) for rank in range(ranks.size)]
 
@@ -116,7 +116,7 @@ def test_all_reduce_takes_any_count(ranks, count):
 
 @pytest.mark.parametrize("count", [300_001, 2_500_007])
 def test_all_reduce_of_big_arrays_in_a_row(ranks, count):
-    """They travel in several pieces, and a quick rank is a piece or a collective ahead."""
+    """Arrays are sent in several pieces, and a fast rank is a piece or a collective ahead."""
     first = [contribution(rank, count, np.float32) for rank in range(ranks.size)]
     second = [contribution(rank, count, np.float32) for rank in range(ranks.size)]
 
@@ -221,7 +221,7 @@ def test_all_gather_fills_non_contiguous_outputs(ranks):
         assert not array[:, 1::2].any()
 
 
-def test_barrier_ends_when_all_have_come(ranks):
+def test_barrier_ends_when_all_ranks_have_arrived(ranks):
     come = []
 
     def arrive(group):
@@ -356,16 +356,16 @@ def test_bytes_cross_the_network_once_for_each_host(meet):
 
     moved = [group.bytes_moved for group in ranks.groups]
     assert moved[1] == moved[3] == 0
-    # The sum of the first host there, the result back.
+    # The sum of the first host is sent, the result is received.
     assert all(8_000_000 <= moved[leader] < 8_010_000 for leader in (0, 2))
 
 
-def test_bytes_moved_counts_both_ways(crowd):
-    if crowd.is_chained:
+def test_bytes_moved_counts_both_ways(several_ranks):
+    if several_ranks.is_chained:
         pytest.skip("no such case: only one rank of a host has bytes to move")
-    crowd.run(lambda group: group.all_reduce(np.zeros(1_000_000, np.float32), "avg").wait())
+    several_ranks.run(lambda group: group.all_reduce(np.zeros(1_000_000, np.float32), "avg").wait())
 
     # Ring-optimal volume: 2 (n-1)/n of the array each way.
-    least = 2 * 2 * (crowd.size - 1) * 4_000_000 // crowd.size
-    for group in crowd.groups:
+    least = 2 * 2 * (several_ranks.size - 1) * 4_000_000 // several_ranks.size
+    for group in several_ranks.groups:
         assert least <= group.bytes_moved < least + 10_000

@@ -14,11 +14,11 @@ from gradmesh.trainer.errors import (
 )
 
 
-def test_abort_wakes_the_waiting_rank_and_its_peers(crowd):
-    waiting = [group.barrier() for group in crowd.groups[1:]]
-    queued = [group.barrier() for group in crowd.groups[1:]]
+def test_abort_wakes_the_waiting_rank_and_its_peers(several_ranks):
+    waiting = [group.barrier() for group in several_ranks.groups[1:]]
+    queued = [group.barrier() for group in several_ranks.groups[1:]]
 
-    crowd.groups[1].abort()
+    several_ranks.groups[1].abort()
 
     for work in (waiting[0], queued[0]):
         with pytest.raises(GroupAborted):
@@ -29,38 +29,38 @@ def test_abort_wakes_the_waiting_rank_and_its_peers(crowd):
         assert caught.value.rank == 1
 
 
-def test_close_ends_pending_works(crowd):
-    pending = crowd.groups[0].barrier()
+def test_close_ends_pending_works(several_ranks):
+    pending = several_ranks.groups[0].barrier()
 
-    crowd.groups[0].close()
+    several_ranks.groups[0].close()
 
     with pytest.raises(GroupClosed):
         pending.wait(10)
 
 
-def test_peers_name_the_rank_that_closed(crowd):
-    crowd.run(lambda group: group.barrier().wait())
-    crowd.groups[0].close()
+def test_peers_name_the_rank_that_closed(several_ranks):
+    several_ranks.run(lambda group: group.barrier().wait())
+    several_ranks.groups[0].close()
 
-    errors = crowd.errors(lambda group: group.barrier().wait(10) if group.rank else None)
+    errors = several_ranks.errors(lambda group: group.barrier().wait(10) if group.rank else None)
 
     for error in errors[1:]:
         assert isinstance(error, PeerLost)
         assert error.rank == 0
         assert "rank 0" in str(error)
         where = {"shm": "process ", "tcp": "127.0.0.1:", "nccl": "rank 0", "mpi": "MPI rank 0"}[
-            crowd.backend
+            several_ranks.backend
         ]
         assert error.address.startswith(where)
 
 
-def test_wait_may_give_up_while_the_collective_goes_on(crowd):
-    work = crowd.groups[0].barrier()
+def test_wait_may_time_out_while_the_collective_continues(several_ranks):
+    work = several_ranks.groups[0].barrier()
 
     with pytest.raises(CollectiveTimeout, match="barrier"):
         work.wait(0.05)
 
-    others = [group.barrier() for group in crowd.groups[1:]]
+    others = [group.barrier() for group in several_ranks.groups[1:]]
     for pending in [work, *others]:
         pending.wait(10)
 
@@ -99,14 +99,14 @@ def test_silent_rank_is_named_within_the_timeout(meet, backend, size):
     ],
     ids=["count", "dtype", "op", "big", "collective", "gather"],
 )
-def test_ranks_that_disagree_all_raise(crowd, calls):
-    errors = crowd.errors(lambda group: calls(group).wait(10))
+def test_ranks_that_disagree_all_raise(several_ranks, calls):
+    errors = several_ranks.errors(lambda group: calls(group).wait(10))
 
-    assert [type(error) for error in errors] == [CollectiveMismatch] * crowd.size
+    assert [type(error) for error in errors] == [CollectiveMismatch] * several_ranks.size
 
 
 @pytest.mark.parametrize("count", [10, 500_000])
-def test_rank_that_leaves_because_of_another_is_not_blamed(meet, count):
+def test_a_rank_that_leaves_because_of_another_is_not_named(meet, count):
     ranks = meet("tcp", 3, 1.0)
     ranks.groups[0]._links[1].close()
 
@@ -119,7 +119,7 @@ def test_rank_that_leaves_because_of_another_is_not_blamed(meet, count):
     assert named == [(0,), (0,)]
 
 
-def test_rank_that_waits_for_another_is_not_blamed(meet):
+def test_a_rank_that_waits_for_another_is_not_named(meet):
     ranks = meet("tcp", 3, 0.5)
     # Rank 1 is one collective ahead of rank 2 and waits for it; rank 2 waits for rank 0.
     first = [group.broadcast(np.zeros(3), 1) for group in ranks.groups[1:]]

@@ -126,45 +126,45 @@ def test_scatter_gives_each_rank_its_share(ranks, count):
 
 
 @pytest.mark.parametrize("count", [*COUNTS, 3_000_000])
-def test_messages_arrive_in_order(crowd, count):
+def test_messages_arrive_in_order(several_ranks, count):
     def talk(group):
         if group.rank == 0:
             for number in (1, 2):
                 group.send(np.full(count, number), group.size - 1).wait()
         elif group.rank == group.size - 1:
-            heard = [np.zeros(count, int) for _ in range(2)]
-            for work in [group.recv(array, 0) for array in heard]:
+            received = [np.zeros(count, int) for _ in range(2)]
+            for work in [group.recv(array, 0) for array in received]:
                 work.wait()
-            return [set(array.tolist()) for array in heard]
+            return [set(array.tolist()) for array in received]
         return None
 
-    results = crowd.run(talk)
+    results = several_ranks.run(talk)
 
     assert results[-1] == ([{1}, {2}] if count else [set(), set()])
 
 
 @pytest.mark.parametrize("count", [5, 3_000_000])
-def test_two_ranks_may_send_before_they_receive(crowd, count):
-    if crowd.backend == "nccl":
+def test_two_ranks_may_send_before_they_receive(several_ranks, count):
+    if several_ranks.backend == "nccl":
         pytest.skip("no such case: NCCL's send ends when it is received: use all_to_all there")
 
     def talk(group):
         if group.rank > 1:
             return None
         peer = 1 - group.rank
-        heard = np.empty(count, np.float32)
+        received = np.empty(count, np.float32)
         sent = group.send(np.full(count, group.rank + 1, np.float32), peer)
-        got = group.recv(heard, peer)
+        got = group.recv(received, peer)
         sent.wait()
         got.wait()
-        return float(heard.min()), float(heard.max())
+        return float(received.min()), float(received.max())
 
-    results = crowd.run(talk)
+    results = several_ranks.run(talk)
 
     assert results[:2] == [(2.0, 2.0), (1.0, 1.0)]
 
 
-def test_messages_and_collectives_keep_their_order(crowd):
+def test_messages_and_collectives_keep_their_order(several_ranks):
     def mix(group):
         seen = np.zeros(3)
         works = []
@@ -179,13 +179,13 @@ def test_messages_and_collectives_keep_their_order(crowd):
             work.wait()
         return seen.tolist(), set(total.tolist())
 
-    results = crowd.run(mix)
+    results = several_ranks.run(mix)
 
     assert results[1][0] == [1.0, 1.0, 1.0]
-    assert [total for _, total in results] == [{float(crowd.size)}] * crowd.size
+    assert [total for _, total in results] == [{float(several_ranks.size)}] * several_ranks.size
 
 
-def test_message_of_another_size_raises_on_both(crowd):
+def test_message_of_another_size_raises_on_both(several_ranks):
     def talk(group):
         if group.rank == 0:
             group.send(np.zeros(3), 1).wait(10)
@@ -193,13 +193,13 @@ def test_message_of_another_size_raises_on_both(crowd):
         elif group.rank == 1:
             group.recv(np.zeros(4), 0).wait(10)
 
-    errors = crowd.errors(talk)
+    errors = several_ranks.errors(talk)
 
     assert isinstance(errors[1], CollectiveMismatch)
     assert errors[0] is not None
 
 
-def test_nobody_sends_to_itself_or_to_nobody(ranks):
+def test_sends_to_itself_or_to_an_unknown_rank_are_refused(ranks):
     for group in ranks.groups:
         for peer in (group.rank, group.size, -1):
             with pytest.raises(ValueError, match="rank"):
@@ -210,8 +210,8 @@ def test_nobody_sends_to_itself_or_to_nobody(ranks):
     ranks.run(lambda group: group.barrier().wait())
 
 
-def test_sub_groups_have_their_own_ranks_and_order(crowd):
-    last = crowd.size - 1
+def test_sub_groups_have_their_own_ranks_and_order(several_ranks):
+    last = several_ranks.size - 1
 
     def split(group):
         pair = group.sub_group([last, 0])
@@ -228,17 +228,17 @@ def test_sub_groups_have_their_own_ranks_and_order(crowd):
         whole.wait()
         return seen, float(total[0])
 
-    results = crowd.run(split)
+    results = several_ranks.run(split)
 
-    expected = [None] * crowd.size
+    expected = [None] * several_ranks.size
     expected[0], expected[last] = (0, 2, last + 2.0), (1, 2, last + 2.0)
     assert [seen for seen, _ in results] == expected
-    assert {total for _, total in results} == {sum(range(1, crowd.size + 1))}
+    assert {total for _, total in results} == {sum(range(1, several_ranks.size + 1))}
 
 
 def test_sub_groups_close_with_their_group(ranks):
-    everybody = list(range(ranks.size))
-    parts = ranks.run(lambda group: group.sub_group(everybody))
+    all_ranks = list(range(ranks.size))
+    parts = ranks.run(lambda group: group.sub_group(all_ranks))
 
     for group in ranks.groups:
         group.close()

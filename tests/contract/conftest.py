@@ -1,4 +1,4 @@
-"""The contract as data: what the .proto files say, read from the generated modules."""
+"""The contract as data, read from the generated modules."""
 
 import importlib
 from pathlib import Path

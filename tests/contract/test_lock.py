@@ -1,4 +1,4 @@
-"""protos/wire.binpb holds the contract as it was agreed: it may grow, it may not change."""
+"""protos/wire.binpb locks the released contract: it may grow and must not change."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ def without_json_names(file: FileDescriptorProto) -> bytes:
     return file.SerializeToString(deterministic=True)
 
 
-def test_stubs_and_lock_say_the_same(root: Path, files: list[FileDescriptor]) -> None:
+def test_stubs_and_lock_agree(root: Path, files: list[FileDescriptor]) -> None:
     image = FileDescriptorSet.FromString((root / "protos/wire.binpb").read_bytes())
     locked = {file.name: without_json_names(file) for file in image.file}
     generated = {}
@@ -78,7 +78,7 @@ def breaking(copy: Path, old: str, new: str) -> subprocess.CompletedProcess[str]
     ],
     ids=["type", "field", "number", "rpc"],
 )
-def test_a_change_is_caught(copy: Path, old: str, new: str, word: str) -> None:
+def test_an_incompatible_change_is_detected(copy: Path, old: str, new: str, word: str) -> None:
     result = breaking(copy, old, new)
 
     assert result.returncode != 0

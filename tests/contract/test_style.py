@@ -1,4 +1,4 @@
-"""Style rules of the contract that buf does not know."""
+"""Style rules of the contract that buf cannot check."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_every_rpc_says_who_may_call_it(rpcs: Rpcs) -> None:
     assert all("admin" in roles and roles <= set(ROLES) for roles in ACCESS.values())
 
 
-def test_comments_say_what_the_table_says(rpcs: Rpcs, comments: dict[str, str]) -> None:
+def test_comments_agree_with_the_table_of_rpcs(rpcs: Rpcs, comments: dict[str, str]) -> None:
     assert set(comments) == set(rpcs)
     for path, text in comments.items():
         said = "Not repeatable" not in text
@@ -80,7 +80,7 @@ def test_every_rpc_has_messages_of_its_own(rpcs: Rpcs) -> None:
 
 
 def test_every_rpc_but_one_is_unary(rpcs: Rpcs) -> None:
-    """The server's border knows calls, and the stream that carries them; no other stream."""
+    """The server's interceptor handles unary calls and the one stream that carries them."""
     streams = [p for p, m in rpcs.items() if m.client_streaming or m.server_streaming]
 
     assert streams == ["gradmesh.owner.v1.OwnerService/Exchange"]

@@ -1,4 +1,4 @@
-"""Rendered manifests, and how tests look into them."""
+"""Rendered manifests, and helpers that read them."""
 
 import functools
 import json
@@ -40,7 +40,7 @@ def _render(folder: Path) -> str:
         [KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, timeout=50
     )
     assert done.returncode == 0, done.stderr
-    # Kept as JSON, which is read a hundred times quicker.
+    # Cached as JSON, which parses a hundred times faster.
     return json.dumps([made for made in yaml.safe_load_all(done.stdout) if made])
 
 
@@ -72,7 +72,7 @@ def job_of(jobset: Object) -> Object:
 
 
 def workloads(objects: list[Object]) -> list[Object]:
-    """Return what makes pods: StatefulSets and Jobs, a JobSet's job included."""
+    """Return the objects that create pods: StatefulSets and Jobs, a JobSet's job included."""
     jobs = [job_of(jobset) for jobset in of_kind(objects, "JobSet")]
     return [*of_kind(objects, "StatefulSet", "Job"), *jobs]
 
@@ -93,13 +93,13 @@ def container_of(workload: Object) -> Object:
 
 
 def all_containers_of(workload: Object) -> list[Object]:
-    """Return what runs in a workload's pods, that which runs first included."""
+    """Return the containers of a workload's pods, init containers included."""
     spec = pod_of(workload)["spec"]
     return [*spec.get("initContainers", ()), *spec["containers"]]
 
 
 def environment(workload: Object, objects: list[Object]) -> dict[str, str]:
-    """Return the variables of a workload's container; what the cluster fills in stays as $(…)."""
+    """Return the variables of a workload's container; references to the cluster stay as $(…)."""
     container = container_of(workload)
     values: dict[str, str] = {}
     for source in container.get("envFrom", ()):

@@ -11,7 +11,7 @@ from tests.deploy.manifests import Object, job_of
 
 VERSIONS = ("1.29", "1.32", "1.37")
 
-# The library reads its files anew for each object.
+# The library reads its files again for each object.
 utils.schema_contents = functools.cache(utils.schema_contents)
 
 
@@ -78,10 +78,10 @@ _CUSTOM = {
 
 
 def check(made: Object, version: str) -> None:
-    """Return if an object is what Kubernetes of a version takes, without a field too many.
+    """Check that a version of Kubernetes accepts an object, without unknown fields.
 
     Raises:
-        ValidationError: It is not.
+        ValidationError: It does not.
     """
     text = json.dumps(made, sort_keys=True)
     _check(text, version)

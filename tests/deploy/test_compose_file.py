@@ -1,4 +1,4 @@
-"""docker-compose.yml by what it says; tests/e2e brings it up."""
+"""docker-compose.yml, read only; tests/e2e starts it."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ def variables() -> dict[str, str]:
 
 
 def test_it_is_a_compose_file(text: str) -> None:
-    # Written out first: the reader knows neither YAML's merge keys nor variables.
+    # Expanded first: the reader supports neither merge keys nor variables.
     plain = re.sub(r"\$\{\w+:?-(.*?)\}", r"\1", yaml.safe_dump(yaml.safe_load(text)))
 
     assert set(compose_spec.PyCompose.from_yaml(plain).service_names()) == {*OURS, "prometheus"}
@@ -66,7 +66,7 @@ def test_every_variable_is_a_setting(services: dict[str, Any]) -> None:
     assert {name for name in named if name.startswith("GRADMESH_")} - known == set()
 
 
-def test_what_is_taken_from_the_shell_has_a_value_in_the_file(services: dict[str, Any]) -> None:
+def test_variables_from_the_shell_have_a_default_in_the_file(services: dict[str, Any]) -> None:
     given = services["trainer"]["environment"]
 
     assert {name for name, value in given.items() if value is None} - set(variables()) == set()
@@ -101,7 +101,7 @@ def test_servers_have_an_identity_and_rows_of_their_own(services: dict[str, Any]
         assert volumes == [f"{name}:/var/lib/gradmesh/state"]
 
 
-def test_prometheus_asks_every_service(services: dict[str, Any]) -> None:
+def test_prometheus_scrapes_every_service(services: dict[str, Any]) -> None:
     config = yaml.safe_load((ROOT / "deploy/docker/prometheus.yml").read_text())
     (asked,) = config["scrape_configs"][0]["dns_sd_configs"]
     image = services["prometheus"]["image"]

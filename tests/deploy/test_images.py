@@ -1,4 +1,4 @@
-"""The Dockerfiles and what they install, without an engine; tests/e2e builds and runs them."""
+"""The Dockerfiles and their packages, without an engine; tests/e2e builds and runs them."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
     assert [str(r) for r in wanted if pins().get(r.name, "0") not in r.specifier] == []
 
 
-def test_images_run_as_nobody_and_tell_their_health() -> None:
+def test_images_run_unprivileged_and_report_health() -> None:
     for file in DOCKERFILES:
         text = file.read_text()
         final = text[text.rindex("\nFROM ") :]
@@ -53,7 +53,7 @@ def test_the_tag_is_the_version_everywhere() -> None:
     assert f"${{GRADMESH_IMAGE:-{tag}}}" in (ROOT / "docker-compose.yml").read_text()
 
 
-def test_the_context_holds_the_rooms_and_nothing_else() -> None:
+def test_the_build_context_holds_the_packages_and_nothing_else() -> None:
     kept = [
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()

@@ -27,7 +27,7 @@ def kubectl(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=50,
-        # Its cache of discovery is by server address, and ports come again.
+        # kubectl caches discovery by server address, and ports are reused.
         env={
             "HOME": str(config.parent),
             "PATH": "/usr/bin:/bin",
@@ -99,7 +99,7 @@ def test_changed_size_is_a_change_of_the_size_only(api: ApiServer, tmp_path: Pat
 
 
 def test_changed_job_is_refused_until_it_is_deleted(api: ApiServer, tmp_path: Path) -> None:
-    """What docs/deploy.md says of an upgrade: a Job's pods cannot be changed."""
+    """An upgrade as in docs/deploy.md: the pods of a Job are immutable."""
     config, folder = api.kubeconfig(tmp_path), OVERLAYS[0]
     assert kubectl(config, "apply", "-k", str(folder)).returncode == 0
     job = named(render(folder), "Job", "gradmesh-trainer")

@@ -70,7 +70,7 @@ def training_on(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_trainers_come_and_go_and_every_right_is_needed(
+def test_trainers_join_and_leave_and_every_rbac_right_is_needed(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     launched = launcher(tmp_path)
@@ -110,7 +110,7 @@ def test_objects_are_those_that_kubectl_would_send() -> None:
     ours = by_key(Manifests("gradmesh", request, IMAGE).objects())
     base = by_key(render(DEPLOY / "base"))
 
-    # People's rights and the namespace are not a launcher's to make.
+    # A launcher creates neither the rights of users nor the namespace.
     others = {key for key in base if key[0] in ("Namespace", "Role")}
     (hashed,) = (key for key in base if key[1].startswith("gradmesh-settings-"))
     plain = ("ConfigMap", "gradmesh-settings")
@@ -155,7 +155,7 @@ def down(one: KubernetesLauncher) -> object:
 
 
 @pytest.mark.parametrize("action", [up, down])
-def test_users_without_the_right_are_told_which_role_has_it(
+def test_errors_for_missing_rights_name_the_role(
     emulated: EmulatedCluster, tmp_path: Path, action: Callable[[KubernetesLauncher], object]
 ) -> None:
     if action is down:
@@ -174,7 +174,7 @@ def test_cluster_that_exists_is_left_alone(emulated: EmulatedCluster, tmp_path: 
     assert left_over(emulated) == [("StatefulSet", "one-coordinator")]
 
 
-def test_object_of_somebody_else_is_left_alone(emulated: EmulatedCluster, tmp_path: Path) -> None:
+def test_objects_of_others_are_left_alone(emulated: EmulatedCluster, tmp_path: Path) -> None:
     other = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "one-trainer"}}
     emulated.objects.create(resource("ServiceAccount"), "team", other)
 
@@ -184,7 +184,7 @@ def test_object_of_somebody_else_is_left_alone(emulated: EmulatedCluster, tmp_pa
     assert left_over(emulated) == [("ServiceAccount", "one-trainer")]
 
 
-def test_image_that_cannot_be_pulled_ends_up_and_leaves_nothing(
+def test_an_image_that_cannot_be_pulled_ends_up_and_leaves_nothing(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     options = KubernetesOptions(
@@ -198,7 +198,7 @@ def test_image_that_cannot_be_pulled_ends_up_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("emulated")
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_cluster_is_reported(tmp_path: Path) -> None:
     shown = run(tmp_path, "status", "--namespace", "team", user="viewer")
     nowhere = KubernetesOptions(namespace="none", kubeconfig=tmp_path / "kubeconfig-operator")
 
@@ -210,7 +210,7 @@ def test_nothing_there_is_said(tmp_path: Path) -> None:
         KubernetesLauncher("one", nowhere).up(SMALL)
 
 
-def test_what_it_cannot_do_is_refused_before_anything_is_made(
+def test_unsupported_requests_are_refused_before_anything_is_created(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     with pytest.raises(NotOnKubernetes, match="gradmesh worker"):
@@ -247,7 +247,7 @@ def test_failure_half_way_leaves_nothing(emulated: EmulatedCluster, tmp_path: Pa
     assert left_over(emulated) == []
 
 
-def test_without_a_cluster_or_the_client_it_says_what_to_do(
+def test_without_a_cluster_or_the_client_the_error_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").write_text("")
@@ -261,15 +261,17 @@ def test_without_a_cluster_or_the_client_it_says_what_to_do(
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_lost_connection_is_no_news(emulated: EmulatedCluster, tmp_path: Path) -> None:
-    """Whoever asks the coordinator and leaves must not see the client's threads fail."""
+def test_a_lost_connection_fails_no_client_thread(
+    emulated: EmulatedCluster, tmp_path: Path
+) -> None:
+    """A connection that is closed early must not raise in threads of the client."""
     launched = launcher(tmp_path)
     address = launched.up(ClusterRequest(parameter_servers=1, trainers=0))
     try:
         host, port = address.split(":")
         for _ in range(5):
             with socket.create_connection((host, int(port)), 10) as asking:
-                # The beginning of HTTP/2, which gRPC answers; nobody reads the answer.
+                # The preface of HTTP/2, which gRPC answers; the answer is not read.
                 asking.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
         assert fetch(address, SecurityConfig(), 20.0).version
     finally:

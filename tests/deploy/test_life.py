@@ -27,7 +27,7 @@ DATA = {"data": {"rows": [200, 50], "dense_features": 4}}
 
 
 def overlay(folder: Path) -> Path:
-    """Write an overlay of one's own: that for laptops, with a small job."""
+    """Write a user's overlay: that for laptops, with a small job."""
     made = folder / "mine"
     made.mkdir()
     (local,) = (one for one in OVERLAYS if one.name == "local")
@@ -47,7 +47,7 @@ def overlay(folder: Path) -> Path:
 
 
 def shown(folder: Path) -> dict[str, Any]:
-    """Return what `gradmesh status --on kubernetes` shows to a viewer, without another option."""
+    """Return the output of `gradmesh status --on kubernetes` for a viewer."""
     answer = run(folder, "status", "--json", user="viewer")
     assert answer.returncode == 0, answer.stderr
     seen: dict[str, Any] = json.loads(answer.stdout)
@@ -55,7 +55,7 @@ def shown(folder: Path) -> dict[str, Any]:
 
 
 def step_of(folder: Path) -> int:
-    """Return how far the run is; -1 if nobody can tell."""
+    """Return the step of the run, -1 if unknown."""
     options = KubernetesOptions(kubeconfig=folder / "kubeconfig-viewer")
     try:
         address = KubernetesLauncher("gradmesh", options).status().address
@@ -72,7 +72,9 @@ def done(emulated: EmulatedCluster) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_lost_pods_come_back_and_change_no_bit(emulated: EmulatedCluster, tmp_path: Path) -> None:
+def test_lost_pods_are_replaced_without_changing_a_bit(
+    emulated: EmulatedCluster, tmp_path: Path
+) -> None:
     admin = tmp_path / "kubeconfig-admin"
 
     applied = kubectl(admin, "apply", "-k", str(overlay(tmp_path)))
@@ -81,7 +83,7 @@ def test_lost_pods_come_back_and_change_no_bit(emulated: EmulatedCluster, tmp_pa
     furthest = 0
 
     def gone_on(steps: int = 10) -> None:
-        """Wait until training goes on after whatever has happened."""
+        """Wait until training continues after the fault."""
         nonlocal furthest
         wait_until(lambda: step_of(tmp_path) >= furthest + steps, 150)
         furthest = step_of(tmp_path)

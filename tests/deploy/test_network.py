@@ -68,7 +68,7 @@ def test_processes_listen_on_the_ports_of_their_pods(folder: Path) -> None:
 
 
 @every
-def test_probes_ask_what_is_plain_whatever_the_security(folder: Path) -> None:
+def test_probes_use_plaintext_endpoints_under_any_security(folder: Path) -> None:
     for workload in workloads(render(folder)):
         container = container_of(workload)
         paths = {}
@@ -82,7 +82,7 @@ def test_probes_ask_what_is_plain_whatever_the_security(folder: Path) -> None:
 
 
 @every
-def test_processes_find_one_another(folder: Path) -> None:
+def test_processes_resolve_each_other(folder: Path) -> None:
     objects = render(folder)
     for workload in workloads(objects):
         values, role = environment(workload, objects), component(workload)
@@ -132,10 +132,10 @@ def test_policies_open_the_ports_that_are_used_and_no_others(folder: Path) -> No
 
 
 def _covers(pattern: str, host: str) -> bool:
-    """Tell whether a certificate's name is good for a host, as TLS has it."""
+    """Return whether a certificate's name matches a host, by the rules of TLS."""
     if not pattern.startswith("*."):
         return pattern == host
-    # gRPC wants two dots at least after the star, and the star is one label.
+    # gRPC requires at least two dots after the star, and the star is one label.
     return pattern.count(".") >= 2 and host.partition(".")[2] == pattern[2:]
 
 
@@ -150,11 +150,11 @@ def test_certificates_are_good_for_the_names_that_are_used(folder: Path) -> None
         assert volume["secret"]["secretName"] == certificate["secretName"]
         assert {"server auth", "client auth"} <= set(certificate["usages"])
         section = role.replace("-", "_").upper()
-        told = values.get(f"GRADMESH_{section}_ADVERTISE", "gradmesh-coordinator:7070")
-        host = told.partition(":")[0].replace("$(POD_NAMESPACE)", "gradmesh")
+        advertised = values.get(f"GRADMESH_{section}_ADVERTISE", "gradmesh-coordinator:7070")
+        host = advertised.partition(":")[0].replace("$(POD_NAMESPACE)", "gradmesh")
         host = re.sub(r"\$\(\w+\)", "x", host)
         assert any(_covers(name, host) for name in certificate["dnsNames"]), host
         assert values["GRADMESH_SECURITY_TLS_REQUIRE_CLIENT_CERTIFICATE"] == "true"
-    # `gradmesh status` comes through a forwarded port.
+    # `gradmesh status` uses a forwarded port.
     coordinator = named(objects, "Certificate", "gradmesh-coordinator")["spec"]
     assert "127.0.0.1" in coordinator["ipAddresses"]

@@ -1,4 +1,4 @@
-"""Pods: who they are, what they may do, how they begin and end."""
+"""Pods: identity, rights, start and end."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ every = pytest.mark.parametrize("folder", ALL, ids=lambda folder: folder.name)
 
 
 @every
-def test_there_is_one_of_each(folder: Path) -> None:
+def test_each_component_has_one_workload(folder: Path) -> None:
     found = sorted(component(workload) for workload in workloads(render(folder)))
 
     assert found == ["coordinator", "parameter-server", "trainer"]
@@ -52,7 +52,7 @@ def test_pods_have_no_rights_they_do_not_need(folder: Path) -> None:
 
 
 @every
-def test_processes_cannot_speak_with_the_api(folder: Path) -> None:
+def test_processes_have_no_api_credentials(folder: Path) -> None:
     objects = render(folder)
 
     for workload in workloads(objects):
@@ -85,7 +85,7 @@ def test_memory_is_limited_to_what_is_asked_for(folder: Path) -> None:
 
 
 @every
-def test_what_may_be_written_to_is_a_volume(folder: Path) -> None:
+def test_writable_paths_are_volumes(folder: Path) -> None:
     objects = render(folder)
     for workload in workloads(objects):
         container = container_of(workload)
@@ -111,8 +111,8 @@ def test_tables_fit_into_memory_and_their_log_onto_the_volume(folder: Path) -> N
 
     assert 2 * rows <= in_bytes(container_of(server)["resources"]["limits"]["memory"])
     # The old snapshot, the new one that is being written, and the log meanwhile.
-    room = in_bytes(claim["spec"]["resources"]["requests"]["storage"])
-    assert 2 * rows + max(rows, log) <= room
+    capacity = in_bytes(claim["spec"]["resources"]["requests"]["storage"])
+    assert 2 * rows + max(rows, log) <= capacity
 
 
 @every
@@ -123,7 +123,7 @@ def test_pods_have_time_to_drain(folder: Path) -> None:
         assert drain_s + 10 <= pod_of(workload)["spec"]["terminationGracePeriodSeconds"]
 
 
-def test_a_budget_lets_one_server_go_and_never_all() -> None:
+def test_a_disruption_budget_allows_one_server_to_be_evicted() -> None:
     for folder in ALL:
         objects = render(folder)
         (budget,) = of_kind(objects, "PodDisruptionBudget")
@@ -150,7 +150,7 @@ def trainer_of(folder: Path) -> Object:
 
 
 @every
-def test_trainers_are_an_elastic_job_that_outlives_disruptions(folder: Path) -> None:
+def test_trainers_are_an_elastic_job_that_survives_disruptions(folder: Path) -> None:
     job = trainer_of(folder)["spec"]
 
     assert job["completionMode"] == "Indexed"
@@ -166,7 +166,7 @@ def test_trainers_are_an_elastic_job_that_outlives_disruptions(folder: Path) -> 
 
 
 @every
-def test_the_coordinator_waits_for_as_many_as_there_are(folder: Path) -> None:
+def test_the_coordinator_waits_for_the_configured_number_of_trainers(folder: Path) -> None:
     objects = render(folder)
     by_role = {component(workload): workload for workload in workloads(objects)}
     values = environment(by_role["coordinator"], objects)
@@ -176,6 +176,6 @@ def test_the_coordinator_waits_for_as_many_as_there_are(folder: Path) -> None:
     assert values["GRADMESH_COORDINATOR_PARAMETER_SERVERS"] == str(servers)
     assert values["GRADMESH_COORDINATOR_TRAINERS"] == str(trainers)
     fewest = int(values.get("GRADMESH_COORDINATOR_MIN_TRAINERS", trainers))
-    # With all trainers needed, one that is given up on ends the job; else as many may be.
+    # If all trainers are needed, one failed index ends the job; otherwise the surplus may fail.
     most_lost = by_role["trainer"]["spec"]["maxFailedIndexes"]
     assert most_lost == trainers - fewest

@@ -1,4 +1,4 @@
-"""Every overlay and every listed combination renders, and is what Kubernetes takes."""
+"""Every overlay and every listed combination renders to valid objects."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_every_object_is_valid(folder: Path, version: str) -> None:
         check(made, version)
 
 
-def test_a_field_too_many_is_noticed() -> None:
+def test_an_unknown_field_is_refused() -> None:
     (job,) = of_kind(render(OVERLAYS[0]), "Job")
     job["spec"]["backoffLimitPerIndx"] = 1
 
@@ -53,7 +53,7 @@ def test_every_component_is_in_a_combination_and_says_what_it_is_for() -> None:
     }
 
     assert {folder.name for folder in COMPONENTS} <= used
-    # agreement has nothing to choose; its file says what it does.
+    # agreement has no options; its file says what it does.
     missing = [f.name for f in COMPONENTS if not (f / "README.md").exists()]
     assert missing == ["agreement"]
 
@@ -69,14 +69,14 @@ def test_all_have_names_labels_and_a_namespace(folder: Path) -> None:
 
 
 @by_name
-def test_images_have_the_version_as_their_tag(folder: Path) -> None:
+def test_images_are_tagged_with_the_version(folder: Path) -> None:
     images = {one["image"] for w in workloads(render(folder)) for one in all_containers_of(w)}
 
     assert images <= {f"gradmesh:{VERSION}", f"gradmesh:{VERSION}-cuda"}
     assert f"gradmesh:{VERSION}" in images
 
 
-def test_nothing_is_said_twice() -> None:
+def test_no_block_is_duplicated() -> None:
     """The same block in two files would be changed in one of them."""
     texts = [f.read_text() for f in sorted(DEPLOY.rglob("*.yaml")) if "size" not in f.parts]
 

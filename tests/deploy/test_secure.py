@@ -25,7 +25,7 @@ NAMESPACES = next(one for one in CORE if one.kind == "Namespace")
 
 
 def issue(authority: trustme.CA, certificate: Object, cluster: EmulatedCluster) -> dict[str, bytes]:
-    """Do what cert-manager does: files for the names of a Certificate.
+    """Act as cert-manager: write files for the names of a Certificate.
 
     Pods have other addresses here than names, so these are added.
     """
@@ -42,7 +42,7 @@ def issue(authority: trustme.CA, certificate: Object, cluster: EmulatedCluster) 
 
 
 @pytest.mark.timeout(400)
-def test_mutual_tls_with_roles_trains_and_lets_nobody_else_in(
+def test_mutual_tls_with_roles_trains_and_refuses_other_clients(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     folder = next(one for one in COMBINATIONS if one.name == "secure")

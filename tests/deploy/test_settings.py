@@ -43,7 +43,7 @@ _FILLED_IN = {
 
 
 def filled_in(values: dict[str, str], folder: Path) -> dict[str, str]:
-    """Return the variables as a container sees them, with files in place of the volumes' ones."""
+    """Return the variables of a container, with local files in place of those in volumes."""
     made: dict[str, str] = {}
     for name, value in values.items():
         value = re.sub(r"\$\((\w+)\)", lambda found: _FILLED_IN[found[1]], value)
@@ -90,8 +90,8 @@ def test_every_command_is_one_of_ours(role: str) -> None:
     assert answer.returncode == 0
 
 
-def test_other_variables_are_known_to_somebody() -> None:
-    """What is not ours is numba's, NCCL's, cupy's, OpenMP's or AWS', or is used by one of ours."""
+def test_other_variables_belong_to_a_known_component() -> None:
+    """Other variables are those of numba, NCCL, cupy, OpenMP or AWS, or are used by ours."""
     libraries = re.compile(r"(NUMBA_CACHE_DIR|NCCL_[A-Z_]+|CUPY_CACHE_DIR|OMP_NUM_THREADS|AWS_\w+)")
     for folder in ALL:
         objects = render(folder)
@@ -100,7 +100,7 @@ def test_other_variables_are_known_to_somebody() -> None:
             for name in values:
                 if not name.startswith("GRADMESH_") and not libraries.fullmatch(name):
                     used = any(f"$({name})" in v for n, v in values.items() if n != name)
-                    assert used, f"{name} is used by nobody"
+                    assert used, f"{name} is not used"
 
 
 def _figures() -> set[str]:

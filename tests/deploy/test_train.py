@@ -39,7 +39,7 @@ dim = 4
 """
 
 
-def test_job_with_own_code_trains_and_brings_its_report_home(
+def test_job_with_own_code_trains_and_copies_its_report(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
     (tmp_path / "clicks.toml").write_text(JOB)
@@ -59,10 +59,10 @@ def test_job_with_own_code_trains_and_brings_its_report_home(
     assert left_over(emulated) == []
 
 
-def test_job_that_cannot_be_says_why_and_leaves_nothing(
+def test_a_job_that_cannot_run_reports_the_reason_and_leaves_nothing(
     emulated: EmulatedCluster, tmp_path: Path
 ) -> None:
-    # The module is here, and what it imports is not there.
+    # The module is local; its import is missing in the pods.
     (tmp_path / "clicks.toml").write_text(JOB)
     (tmp_path / "mine.py").write_text("import a_module_that_nobody_has\n")
 

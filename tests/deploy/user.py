@@ -1,4 +1,4 @@
-"""What a user of an emulated cluster does, and what is left of it."""
+"""Commands of a user of an emulated cluster, and the objects left afterwards."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The table of docs/operations.md says who may call what."""
+"""The table of roles and rpcs in docs/operations.md is up to date."""
 
 from pathlib import Path
 
@@ -15,6 +15,6 @@ def test_the_page_has_the_table_of_roles() -> None:
     lines = PAGE.read_text().splitlines()
 
     for (service, roles), names in rows.items():
-        every_role = roles == frozenset(ROLES)
-        who = "every role" if every_role else ", ".join(f"`{r}`" for r in ROLES if r in roles)
+        is_open = roles == frozenset(ROLES)
+        who = "every role" if is_open else ", ".join(f"`{r}`" for r in ROLES if r in roles)
         assert f"| `{service}` | {', '.join(names)} | {who} |" in lines

@@ -1,4 +1,4 @@
-"""Every code block of the docs runs, every link leads somewhere, every make target exists."""
+"""Every code block of the docs runs, every link has a target, every make target exists."""
 
 import os
 import re

@@ -79,8 +79,8 @@ class Compose:
         return state
 
     def lines(self, service: str) -> list[str]:
-        """Return what a service has logged."""
-        # Not by compose, whose older version takes a second to start, and this is asked often.
+        """Return the log of a service."""
+        # Not by compose: its older version takes a second to start, and this is called often.
         containers = self.containers(service)
         return [line for one in containers for line in docker("logs", one).splitlines()]
 
@@ -96,12 +96,12 @@ class Compose:
         return int(state["ExitCode"])
 
     def output(self, folder: Path) -> Path:
-        """Copy what the job has written."""
+        """Copy the output of the job."""
         docker("cp", f"{self.containers('trainer')[0]}:/var/lib/gradmesh/output", str(folder))
         return folder
 
     def left(self) -> dict[str, str]:
-        """Return what of this project the engine still has."""
+        """Return the objects of this project that the engine still has."""
         return {
             "containers": docker("ps", "-aq", *self._mine()),
             "volumes": docker("volume", "ls", "-q", *self._mine()),
@@ -114,7 +114,7 @@ class Compose:
 
 @contextmanager
 def running(project: str, *up: str, **settings: object) -> Iterator[Compose]:
-    """Bring a project up, and take it down with all it has, whatever happens."""
+    """Start a project, and remove it with all its objects in any case."""
     compose = Compose(project, **settings)
     compose.run("down", "-v", "-t", "5", check=False)
     try:

@@ -1,4 +1,4 @@
-"""Needs a container engine and the image of `make image`; `make e2e` sees to both."""
+"""Needs a container engine and the image of `make image`; `make e2e` checks both."""
 
 import subprocess
 from pathlib import Path

@@ -14,7 +14,7 @@ from tests.e2e.compose import docker
 
 
 class Attached(subprocess.Popen[bytes]):
-    """A container with somebody who reads its output; SIGTERM reaches it, SIGKILL must be told."""
+    """A container whose output is read; SIGTERM is forwarded, SIGKILL goes through the engine."""
 
     container = ""
 
@@ -77,7 +77,7 @@ class DockerNode(Kubelet):
         return attached
 
     def _service_names(self, pod: Object, host: str) -> list[str]:
-        """Return what the cluster's DNS would know a pod by."""
+        """Return the names of a pod in the cluster's DNS."""
         namespace, names = pod["metadata"]["namespace"], []
         for service in self._objects.list("services", namespace):
             chosen = service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()

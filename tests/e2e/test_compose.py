@@ -15,7 +15,7 @@ RUN_S = 150
 
 
 def trained(compose: Compose, folder: Path) -> Path:
-    """Wait for the report and return what the job has written."""
+    """Wait for the report and return the output of the job."""
     report = compose.containers("report")[0]
     assert compose.ended_with(report, RUN_S) == 0, compose.lines("trainer")
     for trainer in compose.containers("trainer"):
@@ -110,7 +110,7 @@ def test_killed_processes_come_back_and_the_result_has_the_same_bits(
 
     calm, harmed = tensors(undisturbed[1]), tensors(output)
     assert compose.left() == {"containers": "", "volumes": "", "networks": ""}
-    # Nobody waited for a lease: the one who came back took its own name.
+    # No process waited for a lease: the restarted one replaced its own name.
     assert log.count("member restarted") == 2
     assert calm.keys() == harmed.keys()
     assert [name for name in calm if calm[name].tobytes() != harmed[name].tobytes()] == []

@@ -22,7 +22,7 @@ def sh(script: str) -> str:
     return docker("run", "--rm", "--network", "none", "--entrypoint", "sh", IMAGE, "-c", script)
 
 
-def test_it_is_somebody_and_no_root(config: dict[str, object]) -> None:
+def test_the_image_does_not_run_as_root(config: dict[str, object]) -> None:
     assert config["User"] == "10001:10001"
     assert sh("id -u; touch /opt/gradmesh/x 2>/dev/null || echo refused") == "10001\nrefused"
 
@@ -30,12 +30,12 @@ def test_it_is_somebody_and_no_root(config: dict[str, object]) -> None:
 def test_it_has_no_tools_that_build() -> None:
     probe = f"for tool in {' '.join(_ABSENT)}; do command -v /opt/gradmesh/bin/$tool; done"
 
-    # What the base brings is the base's; nothing of it is ours.
+    # Files of the base image do not count.
     assert sh(f"{probe}; python -c 'import pip' 2>&1 | tail -n 1").startswith("ModuleNotFound")
     assert sh("command -v gcc cc make git || echo none") == "none"
 
 
-def test_it_says_what_it_is(config: dict[str, object]) -> None:
+def test_the_image_has_labels(config: dict[str, object]) -> None:
     labels = config["Labels"]
 
     assert isinstance(labels, dict)
@@ -54,7 +54,7 @@ def test_its_kernels_are_compiled() -> None:
     assert before == after
 
 
-def test_what_of_the_cuda_image_needs_no_cuda_is_built() -> None:
+def test_the_cuda_image_is_built_as_far_as_possible_without_cuda() -> None:
     network = os.environ.get("BUILD_NETWORK", "default")
     file = str(ROOT / "deploy/docker/cuda.Dockerfile")
     build = ("build", "-q", "--network", network, "-f", file, "--target", "wheel", str(ROOT))

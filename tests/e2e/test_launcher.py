@@ -52,7 +52,7 @@ class TestDocker(LauncherSuite):
         assert left(name_of(tmp_path)) == []
 
 
-def test_trainers_and_servers_come_and_go(tmp_path: Path) -> None:
+def test_trainers_and_servers_join_and_leave(tmp_path: Path) -> None:
     launcher = DockerLauncher(name_of(tmp_path), IMAGE)
     endless = {"job.steps": 1_000_000, "job.batch_size": 32}
     address = launcher.up(ClusterRequest(parameter_servers=1, trainers=1, settings=endless))
@@ -77,7 +77,7 @@ def test_trainers_and_servers_come_and_go(tmp_path: Path) -> None:
 
 
 def steps(address: str, trainers: int) -> bool:
-    """Say whether as many trainers as asked for are training together."""
+    """Return whether the requested number of trainers train together."""
     try:
         members = fetch(address, SecurityConfig(), 1.0).members
     except Exception:
@@ -112,10 +112,12 @@ def test_wrong_settings_end_it_with_the_log_and_leave_nothing(tmp_path: Path) ->
     assert left(name_of(tmp_path)) == []
 
 
-# The client leaves the socket open that it could not connect; it goes with the garbage.
+# The client leaks the socket that it could not connect; the garbage collector closes it.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_image_and_a_missing_engine_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launcher = DockerLauncher(name_of(tmp_path), "gradmesh:none")
     with pytest.raises(ImageMissing, match="make image"):
         launcher.up(LauncherSuite.request)

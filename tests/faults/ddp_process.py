@@ -1,4 +1,4 @@
-"""One rank that trains under DistributedDataParallel, loses a peer, and goes on without it.
+"""One rank that trains under DistributedDataParallel, loses a peer, and continues without it.
 
 Arguments: backend, folder of the stores, rank, world size, timeout in seconds. Prints one JSON line
 when the first steps are done, one with the error, and one with the parameters after further steps

@@ -1,4 +1,4 @@
-"""One rank in a process of its own: all-reduces until something breaks, then says what.
+"""One rank in a process of its own: all-reduces until an error, then prints it.
 
 Arguments: backend, folder of the store, rank, world size, timeout in seconds. Prints one JSON line
 when the first all-reduce is done, and one with the error.
@@ -17,7 +17,7 @@ def main() -> None:
     backend, folder, rank, size, timeout_s = sys.argv[1:]
     options = {}
     if backend == "tcp+shm":
-        # As if the ranks ran on hosts of two.
+        # Simulate hosts with two ranks each.
         options["endpoint"] = Endpoint(host=f"host {int(rank) // 2}")
     kind = ShmProcessGroup if backend == "shm" else TcpProcessGroup
     group = kind.connect(

@@ -1,4 +1,4 @@
-"""Training in real processes that die at planned points, and what comes out of it."""
+"""Training in real processes that die at planned points, and the outcome of the run."""
 
 import json
 import time
@@ -26,10 +26,10 @@ COORDINATOR_POINTS = ("reported",)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves behind.
+    """The result of a run.
 
     Attributes:
-        figures: Of the result that depend on every bit of the model.
+        figures: Metrics of the result that depend on every bit of the model.
         tables: All rows.
         restarts: How often each process was started again.
         began_at: The steps at which generations began.
@@ -41,9 +41,9 @@ class Outcome:
     began_at: tuple[int, ...]
 
 
-def wait_for(what: str, look: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_for(what: str, condition: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
-    while not look():
+    while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
         time.sleep(0.05)
 
@@ -76,8 +76,8 @@ def train(
 ) -> Outcome:
     """Train to the end in processes that die where the faults say.
 
-    Something may happen to the cluster meanwhile. All faults must fire, unless one may keep the
-    place of another from being reached.
+    `meanwhile` may act on the cluster. All faults must fire, unless one may prevent the run from
+    reaching another.
     """
     marks = folder / "faults"
     marks.mkdir(parents=True)
@@ -108,6 +108,6 @@ def began_at(log: Path) -> tuple[int, ...]:
 
 
 def assert_same(found: Outcome, expected: Outcome) -> None:
-    """Compare what two runs made, to the bit."""
+    """Check that two runs gave the same bits."""
     assert found.figures == expected.figures
     assert found.tables == expected.tables

@@ -37,7 +37,7 @@ def leaf():
     ],
 )
 def test_backward_node_failure(world, victim, mode):
-    """A worker of a chain dies in the middle of its backward: all others go on."""
+    """A worker of a chain dies in the middle of its backward: all others continue."""
     chain = [f"worker{rank}" for rank in (1, 2, 3) if rank != victim] + [f"worker{victim}"]
     gm.rpc_sync(chain[-1], f.set_in_backward, ("die",))
 
@@ -51,7 +51,7 @@ def test_backward_node_failure(world, victim, mode):
         left = ctx.gradients()
 
     assert caught.value.metadata["worker"] == f"worker{victim}"
-    assert took_s < 10  # 2 s on a quiet machine
+    assert took_s < 30  # the deadline is 60 s; 2 s on a quiet machine
     assert left == {}
     others = [name for name in chain if name != f"worker{victim}"]
     world.wait_until(
@@ -73,14 +73,14 @@ def test_a_worker_that_was_gone_before_the_backward(world):
         begun = time.monotonic()
         with pytest.raises(WorkerLost, match="worker2"):
             gm.autograd.backward(ctx, [y], timeout_s=60)
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 30  # the deadline is 60 s
 
     assert gm.rpc_sync("worker1", f.train_here, ("worker3", 2)) == 2
 
 
 @pytest.mark.slow
 def test_contexts_of_a_dead_worker_are_collected(world):
-    """Those that a worker opened, on others, go with its lease."""
+    """Contexts that a worker opened on others are released with its lease."""
     gm.rpc_sync("worker1", f.set_in_backward, ("die",))
     with pytest.raises(MeshError):
         gm.rpc_sync("worker1", f.open_and_die, ("worker2",))
@@ -91,8 +91,8 @@ def test_contexts_of_a_dead_worker_are_collected(world):
 
 
 @pytest.mark.slow
-def test_a_worker_that_stands_still_ends_the_pass_by_its_deadline(world):
-    """Not gone, only silent: the deadline names it."""
+def test_a_stopped_worker_ends_the_pass_by_its_deadline(world):
+    """A stopped worker keeps its connections: the deadline ends the pass."""
     x = leaf()
     with gm.autograd.context() as ctx:
         y = gm.rpc_sync("worker1", f.hooked_chain, (x, ["worker2"])).sum()
@@ -108,7 +108,7 @@ def test_a_worker_that_stands_still_ends_the_pass_by_its_deadline(world):
     def trains_again() -> bool:
         try:
             return f.train_here("worker2", 1) == 1
-        except Unreachable:  # a connection that was tried while it stood still
+        except Unreachable:  # a connection attempt while the worker was stopped
             return False
 
     world.wait_until(trains_again, 20)
@@ -149,5 +149,5 @@ def test_killing_a_worker_of_many_passes_ends_all_of_them(world):
         thread.join(40)
 
     assert ends == ["worker3"] * 6
-    assert time.monotonic() - begun < 15  # 2 s on a quiet machine
+    assert time.monotonic() - begun < 30  # the deadline is 60 s; 2 s on a quiet machine
     assert f.train_here("worker1", 2) == 2

@@ -1,4 +1,4 @@
-"""A process that dies in the middle of a checkpoint leaves nothing that looks like one."""
+"""A process that dies in the middle of a checkpoint leaves no visible checkpoint."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def test_kill_leaves_no_checkpoint(cluster, tmp_path):
     assert not list(partial.rglob("COMPLETE*"))
     with pytest.raises(CheckpointCorrupt, match="not complete"):
         mesh.restore(partial)
-    for store in cluster.stores:  # as the servers do by themselves after a while
+    for store in cluster.stores:  # as the servers do after a timeout
         store.checkpointing.snapshots.release_idle(-1)
     assert mesh.checkpoint(target).rows == 60_000
 

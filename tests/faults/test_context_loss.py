@@ -1,4 +1,4 @@
-"""Contexts that processes leave behind when they die: every owner lets them go."""
+"""Contexts of killed processes: every owner releases them."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def visitor(cluster: LocalCluster, count: int, how: str = "new") -> Iterator[Any
 @pytest.fixture
 def contexts(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> Any:
     def listed() -> list[tuple[bool, dict[str, int]]]:
-        capsys.readouterr()  # what others have shown
+        capsys.readouterr()  # output of other tests
         code = main(["contexts", "--json", "--coordinator", cluster.address])
         shown = capsys.readouterr().out
         assert code == 0
@@ -84,7 +84,7 @@ def test_contexts_of_a_killed_worker_are_listed_and_released(
 ) -> None:
     with visitor(cluster, 3):
         everywhere = {"parameter-server-0": 3, "parameter-server-1": 3}
-        wait_for("a sign of life", lambda: contexts() == [(True, everywhere)])
+        wait_for("a heartbeat", lambda: contexts() == [(True, everywhere)])
         main(["contexts", "--coordinator", cluster.address])
         shown = capsys.readouterr().out
 
@@ -95,11 +95,11 @@ def test_contexts_of_a_killed_worker_are_listed_and_released(
     assert capsys.readouterr().out == "no contexts are open\n"
 
 
-def test_contexts_of_the_former_self_of_a_restarted_worker_are_released(
+def test_contexts_of_a_former_incarnation_are_released(
     cluster: LocalCluster, contexts: Any
 ) -> None:
     with visitor(cluster, 3) as first:
-        wait_for("a sign of life", lambda: len(contexts()) == 1)
+        wait_for("a heartbeat", lambda: len(contexts()) == 1)
         first.send_signal(signal.SIGKILL)
         with visitor(cluster, 1, "replace"):
             left = {"parameter-server-0": 1, "parameter-server-1": 1}
@@ -108,12 +108,12 @@ def test_contexts_of_the_former_self_of_a_restarted_worker_are_released(
     wait_for("the release", lambda: contexts() == [])
 
 
-def test_contexts_of_a_worker_that_dies_while_the_coordinator_is_away_are_released(
+def test_contexts_of_a_worker_that_dies_while_the_coordinator_is_down_are_released(
     cluster: LocalCluster, contexts: Any
 ) -> None:
     (coordinator,) = [p for p in cluster.processes() if p["role"] == "coordinator"]
     with visitor(cluster, 2) as process:
-        wait_for("a sign of life", lambda: len(contexts()) == 1)
+        wait_for("a heartbeat", lambda: len(contexts()) == 1)
         os.kill(coordinator["pid"], signal.SIGKILL)
         process.kill()
         process.wait(10)

@@ -1,4 +1,4 @@
-"""A rank dies or falls silent in the middle of training: it is named, and the others go on."""
+"""A rank dies or falls silent in the middle of training: it is named, and the others continue."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def start(tmp_path):
         ("shm", signal.SIGSTOP, "CollectiveTimeout"),
     ],
 )
-def test_the_others_name_it_and_train_on_in_a_new_generation(start, backend, how, error):
+def test_survivors_name_the_lost_rank_and_train_in_a_new_generation(start, backend, how, error):
     processes = start(backend, 3)
     victim = 1
 

@@ -1,4 +1,4 @@
-"""kill -9 of a rank during all-reduce: the others name it, and go on in a new generation."""
+"""kill -9 of a rank during all-reduce: the others name it, and continue in a new generation."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def start():
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("backend", "chosen"), [("auto", "shm"), ("tcp", "tcp")])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_others_go_on_in_a_new_generation(make_cluster, start, backend, chosen, victim):
+def test_other_ranks_continue_in_a_new_generation(make_cluster, start, backend, chosen, victim):
     cluster = make_cluster(parameter_servers=0, trainers=3, start_servers=False)
     names = [f"trainer-{number}" for number in range(3)]
     processes = [start(cluster, backend, name) for name in names]

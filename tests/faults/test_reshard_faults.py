@@ -1,4 +1,4 @@
-"""kill -9 in each phase of a reshard: it ends, done or given up, and the run with the same bits."""
+"""kill -9 in each phase of a reshard: it commits or aborts, the run ends with the same bits."""
 
 import random
 from pathlib import Path
@@ -42,7 +42,7 @@ class Change:
     """Scales the parameter servers of a cluster in the middle of its run.
 
     Args:
-        count: How many there shall be.
+        count: The target number.
     """
 
     def __init__(self, count: int) -> None:
@@ -53,7 +53,7 @@ class Change:
     def __call__(self, cluster: LocalCluster) -> None:
         before = _servers(cluster)
         with connect(cluster.address) as mesh:
-            # Only then more, or they would be among the first.
+            # Only now: earlier they would be among the first servers.
             mesh.connection.servers.refresh(mesh.connection.deadline())
             cluster.folder.want_servers(max(before, self.count))
             wait_for("servers", lambda: len(_members(cluster)) == max(before, self.count))
@@ -199,7 +199,7 @@ def test_faults_at_random_phases_of_a_reshard(
         settings=SETTINGS,
         seconds=300.0,
         meanwhile=Change(3),
-        # The second may come first and end the reshard before it is that far.
+        # The second fault may fire first and end the reshard before the first one.
         all_fire=False,
     )
 

@@ -1,4 +1,4 @@
-"""Jobs that go on from a checkpoint, on other numbers of servers and trainers, too."""
+"""Jobs that resume from a checkpoint, also on other numbers of servers and trainers."""
 
 import random
 import shutil
@@ -60,7 +60,7 @@ def resume(path: Path, copy: Path) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_when_all_trainers_are_gone_the_newest_checkpoint_counts(
+def test_without_trainers_the_newest_checkpoint_is_current(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     settings = {
@@ -94,12 +94,12 @@ def test_a_server_without_a_log_loses_its_rows_and_the_run_begins_again(
 def test_checkpoints_are_of_the_whole_run_and_add_to_each_other(stopped: Path) -> None:
     found = LocalStore(stopped).checkpoints()
 
-    # One that is due while another is being written is left out, but for the last.
+    # A checkpoint that is due while another is being written is skipped, except the last.
     assert found[-1].manifest.step == 20
     chain = chain_of(found[-1].path)
     assert chain[0][1].base is None
     assert len(chain) > 1
-    # Two are kept, and those that they add to.
+    # Two are kept, with their bases.
     assert {kept.path for kept in found} == {path for path, _ in chain} | {found[-2].path}
     assert found[-1].manifest.run is not None
     assert found[-1].manifest.run.batches == 40
@@ -109,7 +109,7 @@ def test_checkpoints_are_of_the_whole_run_and_add_to_each_other(stopped: Path) -
 @pytest.mark.parametrize(
     "servers", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
-def test_a_job_goes_on_with_another_number_of_servers(
+def test_a_job_resumes_with_another_number_of_servers(
     stopped: Path, whole: Outcome, servers: int, tmp_path: Path
 ) -> None:
     settings = resume(stopped, tmp_path / "checkpoints")
@@ -123,7 +123,7 @@ def test_a_job_goes_on_with_another_number_of_servers(
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("trainers", [1, 4])
-def test_a_job_goes_on_with_another_number_of_trainers(
+def test_a_job_resumes_with_another_number_of_trainers(
     stopped: Path, trainers: int, tmp_path: Path
 ) -> None:
     settings = resume(stopped, tmp_path / "checkpoints")
@@ -131,7 +131,7 @@ def test_a_job_goes_on_with_another_number_of_trainers(
     found = train(tmp_path / "run", trainers=trainers, settings=settings)
 
     assert found.began_at == (20,)
-    # No batch is left out or taken twice: 20 steps of two trainers, then ten of the others.
+    # No batch is skipped or repeated: 20 steps of two trainers, then ten of the others.
     assert found.figures["samples"] == (20 * 2 + 10 * trainers) * 64
 
 
@@ -152,7 +152,7 @@ def test_a_flipped_bit_in_any_file_of_a_run_is_found_and_named(
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(CheckpointCorrupt) as found:
             chain_of(newest)
-        # COMPLETE is the checksum of the manifest: which of the two is damaged nobody can tell.
+        # COMPLETE is the checksum of the manifest: either of the two may be damaged.
         named = file.with_name("manifest.json") if file.name == "COMPLETE" else file
         assert str(named) in str(found.value)
         file.write_bytes(whole)
@@ -203,7 +203,7 @@ def test_a_checkpoint_is_a_torch_model_with_the_same_scores(stopped: Path, tmp_p
 
 
 def torch_dlrm(torch: Any, arrays: dict[str, Any]) -> Any:
-    """DLRM as one writes it in torch; sizes are those of the arrays."""
+    """A typical DLRM in torch, with the sizes of the arrays."""
 
     class Layers(torch.nn.Module):
         def __init__(self, name: str, final_relu: bool) -> None:
@@ -259,7 +259,7 @@ def test_a_checkpoint_becomes_a_model_that_is_served(stopped: Path, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_goes_on(
+def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_continues(
     undisturbed: Outcome, tmp_path: Path
 ) -> None:
     settings = {
@@ -270,7 +270,7 @@ def test_kill_in_the_middle_of_a_checkpoint_leaves_none_and_training_goes_on(
     found = train(tmp_path / "run", ["trainer-0:checkpoint:10"], settings=settings)
 
     assert_same(found, undisturbed)
-    # What it left on the servers did not hold up the next checkpoint, and so the steps.
+    # Its snapshots on the servers did not delay the next checkpoint or the steps.
     assert len(found.began_at) == 2
     steps = [c.manifest.step for c in LocalStore(tmp_path / "checkpoints").checkpoints()]
     assert 10 not in steps

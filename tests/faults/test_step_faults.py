@@ -1,4 +1,4 @@
-"""kill -9 and goodbyes at each phase: the run goes on where it was and ends with the same bits."""
+"""kill -9 and SIGTERM at each phase: the run resumes and ends with the same bits."""
 
 import random
 from pathlib import Path
@@ -38,13 +38,13 @@ PHASES = [
     ("coordinator", "formed", ""),
     ("trainer-0", "joined", ""),
     ("trainer-1", "joined", ""),
-    # A goodbye in order, and the same process comes again.
+    # An orderly leave, and the same process joins again.
     ("trainer-0", "after-step", ":leave"),
     ("trainer-1", "before-apply", ":leave"),
     ("parameter-server-0", "prepared", ":leave"),
     ("parameter-server-1", "committed", ":leave"),
     ("coordinator", "reported", ":leave"),
-    # When all is done, and the others may have gone.
+    # After the last step, when the others may have left.
     ("trainer-0", "finished", ""),
     ("trainer-1", "finished", ""),
 ]
@@ -85,10 +85,10 @@ def test_kill_at_a_point_of_a_step(
 @pytest.mark.parametrize("seed", range(50))
 def test_faults_at_random_phases(seed: int, undisturbed: Outcome, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    # Every phase has its turn; what comes with it is by chance.
+    # Every phase occurs; the second fault is random.
     phases = [PHASES[seed % len(PHASES)], rng.choice(PHASES)]
     faults = [
-        # Far enough from each other that the first is over, mostly, before the second comes.
+        # Far enough apart that recovery from the first usually ends before the second.
         f"{worker}:{point}:{at(point, rng.randrange(2, 12) + 14 * number)}{how}"
         for number, (worker, point, how) in enumerate(phases)
     ]
@@ -110,7 +110,7 @@ def test_faults_at_random_phases(seed: int, undisturbed: Outcome, tmp_path: Path
 
 
 def at(point: str, step: int) -> int:
-    """Return when a fault comes: at a step, or where points count generations, in the first."""
+    """Return when a fault fires: at a step, or in the first generation."""
     if point == "finished":
         return JOB["job.steps"]
     return 1 if point in ("formed", "joined") else step
@@ -119,8 +119,8 @@ def at(point: str, step: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("worker", ["trainer-0", "trainer-1"])
-def test_kill_when_all_is_done(worker: str, undisturbed: Outcome, tmp_path: Path) -> None:
-    """Who comes back finds nobody, and nothing to do."""
+def test_kill_after_the_last_step(worker: str, undisturbed: Outcome, tmp_path: Path) -> None:
+    """A process that restarts after the end finds a finished run."""
     found = train(tmp_path / "run", [f"{worker}:finished:{JOB['job.steps']}"], seconds=50.0)
 
     assert_same(found, undisturbed)
@@ -130,7 +130,7 @@ def test_kill_when_all_is_done(worker: str, undisturbed: Outcome, tmp_path: Path
 
 @pytest.mark.timeout(200)
 def test_kill_in_the_last_checkpoint(undisturbed: Outcome, tmp_path: Path) -> None:
-    """The others wait for it, so that it can be written again."""
+    """The others wait for the restarted process, so that the checkpoint is written again."""
     checkpoints, last = tmp_path / "checkpoints", JOB["job.steps"]
 
     found = train(

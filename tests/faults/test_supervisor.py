@@ -103,7 +103,7 @@ def is_closed(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_killed_child_is_noticed_logged_and_restarted(tmp_path: Path, until: Until) -> None:
+def test_killed_child_is_logged_and_restarted(tmp_path: Path, until: Until) -> None:
     with running(tmp_path) as supervisor:
         first = until(lambda: children(tmp_path))[1]
         until(lambda: ports(tmp_path))

@@ -1,4 +1,4 @@
-"""Calls that the SDK would never make, to see what the servers say."""
+"""Calls that the SDK never makes, to test the responses of the servers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,10 +17,10 @@ _ALL = METHODS | methods_of(coordinator_pb2.DESCRIPTOR.services_by_name["Coordin
 
 @pytest.fixture
 def raw() -> Iterator[Callable[..., Any]]:
-    """Call an rpc by name at an address, without any help."""
+    """Call an rpc by name at an address, without retries or routing."""
     channels: dict[str, Channel] = {}
 
-    def call(address: str, rpc: str, request: Any, timeout_s: float = 5.0) -> Any:
+    def call(address: str, rpc: str, request: Any, timeout_s: float = 20.0) -> Any:
         if address not in channels:
             channels[address] = Channel(address, "raw", retry=RetryPolicy(first_s=60))
         return channels[address].call(_ALL[rpc], request, Deadline.after(timeout_s))

@@ -12,7 +12,7 @@ CONTEXT = context_pb2.ContextId(worker="raw", incarnation=1, counter=1)
 
 
 class OneServer:
-    """A mesh of one server with one table of 10 rows of ones, seen from outside."""
+    """A mesh of one server with one table of 10 rows of ones, called by raw rpcs."""
 
     def __init__(self, cluster, raw):
         self.mesh = cluster.connect()
@@ -29,7 +29,7 @@ class OneServer:
         self._address = cluster.servers[0].server.address
         self._raw = raw
 
-    def call(self, rpc, request, timeout_s=5.0):
+    def call(self, rpc, request, timeout_s=20.0):
         return self._raw(self._address, rpc, request, timeout_s)
 
     def state(self):
@@ -47,7 +47,7 @@ class OneServer:
             **fields,
         )
         frame = Frame(message, [np.array(ids, np.int64)])
-        return self.call("Lookup", frame, timeout_s=3.0).arrays[0]
+        return self.call("Lookup", frame).arrays[0]
 
     def backward(self, grads, *, number=1, context=CONTEXT):
         self.call("Backward", Frame(pb.BackwardRequest(context=context, lookup=number), grads))

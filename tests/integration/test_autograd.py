@@ -83,7 +83,7 @@ def test_a_context_that_was_applied_costs_no_further_message(cluster):
     assert open_contexts(cluster) == [0, 0]
 
 
-def test_a_context_goes_with_its_last_user_and_not_with_the_collector(cluster, eventually):
+def test_a_context_is_freed_by_reference_count_without_the_collector(cluster, eventually):
     mesh = cluster.connect()
     layer = RemoteEmbedding(make_table(mesh))
     gc.collect()
@@ -94,7 +94,7 @@ def test_a_context_goes_with_its_last_user_and_not_with_the_collector(cluster, e
             autograd.apply(ctx)
         seen = weakref.ref(ctx)
         del ctx
-        # Threads that answered may still be on their way out of the call that brought it.
+        # The answering threads may still be returning from that call.
         eventually(lambda: seen() is None)
     finally:
         gc.enable()
@@ -116,7 +116,7 @@ def test_several_tables_of_different_rows_in_one_layer(cluster):
     np.testing.assert_array_equal(big.lookup([5, 999, 0])[:, 0], [-3, -1, 1])
 
 
-def test_a_big_read_goes_in_shares_and_gives_the_same_rows(cluster):
+def test_a_large_read_is_split_and_returns_the_same_rows(cluster):
     mesh = cluster.connect()
     tables = [make_table(mesh, f"t{number}", rows=50 + number) for number in range(5)]
     rng = np.random.default_rng(0)
@@ -132,7 +132,7 @@ def test_a_big_read_goes_in_shares_and_gives_the_same_rows(cluster):
     ids[-1, -1] = 54
     with pytest.raises(IndexError, match="'t4': id 54"):
         RemoteEmbedding(tables)(ids)
-    # What was under way for the other tables is given up; the next read is not disturbed.
+    # Pending lookups of the other tables are cancelled; the next read works.
     ids[-1, -1] = 53
     assert RemoteEmbedding(tables)(ids).shape == (4000, 5, 3)
 
@@ -255,7 +255,7 @@ def test_backwards_over_the_same_rows_add_up(cluster):
     assert max(counters(cluster, mesh)) == 1
 
 
-def test_a_backward_that_failed_does_not_count(cluster):
+def test_a_failed_backward_does_not_count(cluster):
     mesh = cluster.connect()
     table = make_table(mesh)
     weight = Tensor(np.full((3,), 2.0, np.float32), requires_grad=True)
@@ -277,7 +277,7 @@ def test_a_backward_that_failed_does_not_count(cluster):
     np.testing.assert_array_equal(table.lookup([1, 2, 3])[:, 0], [-1, -1, -1])
 
 
-def test_a_local_backward_through_rows_says_what_to_do(cluster):
+def test_a_local_backward_through_rows_names_the_remedy(cluster):
     mesh = cluster.connect()
     table = make_table(mesh)
 
@@ -301,7 +301,7 @@ def test_backward_invalid_args(cluster, roots, error, match):
         autograd.backward(ctx, roots)
 
 
-def test_a_gradient_that_is_no_number_changes_nothing(cluster):
+def test_a_nan_gradient_changes_nothing(cluster):
     mesh = cluster.connect()
     table = make_table(mesh)
 

@@ -1,4 +1,4 @@
-"""The benchmarks of the hybrid step run, and what they say of a trainer's memory holds."""
+"""The benchmarks of the hybrid step run, and their figures of a trainer's memory hold."""
 
 import json
 

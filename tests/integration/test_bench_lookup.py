@@ -41,7 +41,7 @@ def test_pairs_are_compared_with_one(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--lane", "--workload"])
-def test_what_there_is_not_is_refused(option):
+def test_unknown_choices_are_refused(option):
     done = CliRunner().invoke(bench, ["lookup", option, "magic"])
 
     assert done.exit_code == 2

@@ -81,20 +81,20 @@ def state_of(mesh, tmp_path, numbers=itertools.count()):  # noqa: B008
 
 
 @pytest.mark.parametrize("servers", [1, 2, 5])
-def test_restores_on_another_number_of_servers_and_goes_on_the_same(
+def test_restore_on_another_number_of_servers_trains_to_the_same_bits(
     make_cluster, tmp_path, servers
 ):
     old = make_cluster(parameter_servers=3).connect()
     tables = make_tables(old)
     train(tables, seed=1)
-    told = []
+    progress = []
 
-    written = old.checkpoint(tmp_path / "a", progress=lambda *rows: told.append(rows))
+    written = old.checkpoint(tmp_path / "a", progress=lambda *rows: progress.append(rows))
     new = make_cluster(parameter_servers=servers).connect()
     restored = new.restore(tmp_path / "a")
 
     assert restored == written
-    assert told[-1][0] == written.rows
+    assert progress[-1][0] == written.rows
     assert state_of(new, tmp_path) == content(tmp_path / "a")
     train(tables, seed=2)
     train(make_tables(new), seed=2)
@@ -275,7 +275,7 @@ def eventually_pushed(cluster, begun, pushed):
         store.checkpointing.snapshots.read = slowed(store.checkpointing.snapshots.read)
 
 
-def test_pushes_and_lookups_go_on_meanwhile(make_cluster, tmp_path):
+def test_pushes_and_lookups_continue_during_a_checkpoint(make_cluster, tmp_path):
     cluster = make_cluster(parameter_servers=2)
     mesh, other = cluster.connect(), cluster.connect()
     table = mesh.table("user", dim=DIM, optimizer=optim.SGD(lr=1.0))
@@ -308,7 +308,7 @@ def test_pushes_and_lookups_go_on_meanwhile(make_cluster, tmp_path):
     assert content(tmp_path / "a")["user"] == before
 
 
-def test_a_restore_that_stopped_midway_can_be_given_up(make_cluster):
+def test_an_interrupted_restore_can_be_abandoned(make_cluster):
     cluster = make_cluster(parameter_servers=2)
     mesh = cluster.connect()
     table = mesh.table("t", rows=50, dim=DIM, optimizer=optim.SGD(lr=1.0))

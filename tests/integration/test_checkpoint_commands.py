@@ -119,9 +119,9 @@ def test_save_waits_for_the_trainers_answer(cluster, run, eventually):
     trainer.connection.join_trainers(10)
     number = trainer.connection.coordinator.request_checkpoint(trainer.connection.deadline())
     eventually(lambda: trainer.connection.checkpoint_request == number)
-    told = status_pb2.Checkpoint(path="here", step=7, request=number + 1)
+    report = status_pb2.Checkpoint(path="here", step=7, request=number + 1)
     trainer.connection.coordinator.report_checkpoint(
-        trainer.name, trainer.connection.incarnation, told, trainer.connection.deadline()
+        trainer.name, trainer.connection.incarnation, report, trainer.connection.deadline()
     )
 
     again = trainer.connection.coordinator.request_checkpoint(trainer.connection.deadline())

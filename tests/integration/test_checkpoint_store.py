@@ -1,4 +1,4 @@
-"""Checkpoints in a folder and at a URL: the same to whoever writes and reads them."""
+"""Checkpoints in a folder and at a URL: the same for writers and readers."""
 
 import uuid
 
@@ -63,7 +63,7 @@ def test_prune_keeps_what_is_needed(cluster, place):
     assert len(chain_of(place.fetch(place.checkpoints()[-1]))) == 3
 
 
-def test_one_that_is_not_there_is_named(place, where):
+def test_a_missing_checkpoint_is_named(place, where):
     assert place.checkpoints() == []
     with pytest.raises(CheckpointCorrupt, match="nothing"):
         place.find("nothing")
@@ -91,6 +91,6 @@ def test_a_half_copied_checkpoint_is_invisible(cluster, tmp_path, monkeypatch):
     place.close()
 
 
-def test_a_url_that_nobody_knows_is_refused():
+def test_an_unknown_url_scheme_is_refused():
     with pytest.raises(InvalidRequest, match="gradmesh\\[remote\\]"):
         open_store("nowhere://x/y")

@@ -48,7 +48,7 @@ def test_status_of_a_running_coordinator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "lifeline"])
-def test_coordinator_drains_when_told_to(tmp_path: Path, end: str) -> None:
+def test_coordinator_drains_on_a_signal(tmp_path: Path, end: str) -> None:
     flags = ("--lifeline",) if end == "lifeline" else ()
     with coordinator(tmp_path, *flags) as (process, _):
         if end == "lifeline":

@@ -26,19 +26,19 @@ def test_two_workers_read_every_sample_once_an_epoch(make_cluster):
     assert found == [(epoch, sample) for epoch in range(2) for sample in range(95)]
 
 
-def test_what_a_lost_worker_had_is_read_by_another(make_cluster):
-    cluster = make_cluster(parameter_servers=1, lease_s=1.0)
+def test_shards_of_a_lost_worker_are_read_by_another(make_cluster):
+    cluster = make_cluster(parameter_servers=1, lease_s=3.0)
     lost, other = cluster.connect("lost"), cluster.connect("other")
     begun = next(shards(lost, epochs=1))
 
-    lost.connection._lease._closed.set()  # falls silent, as if killed
+    lost.connection._lease._closed.set()  # stops renewing its lease, as if killed
     found = [shard.number for shard in shards(other, epochs=1)]
 
     assert begun.number == 0
     assert sorted(found) == list(range(10))
 
 
-def test_a_restarted_coordinator_knows_who_has_what(make_cluster, tmp_path, eventually):
+def test_a_restarted_coordinator_restores_shard_assignments(make_cluster, tmp_path, eventually):
     cluster = make_cluster(parameter_servers=1, state_dir=tmp_path)
     mesh, other = cluster.connect("a"), cluster.connect("b")
     mine, theirs = shards(mesh, epochs=1), shards(other, epochs=1)
@@ -54,7 +54,7 @@ def test_a_restarted_coordinator_knows_who_has_what(make_cluster, tmp_path, even
     assert sorted(rest) == list(range(2, 10))
 
 
-def test_a_position_is_where_reading_goes_on(make_cluster):
+def test_reading_resumes_at_a_position(make_cluster):
     mesh = make_cluster(parameter_servers=1).connect("a")
     mine = shards(mesh, epochs=1)
     for _ in range(4):
@@ -66,12 +66,12 @@ def test_a_position_is_where_reading_goes_on(make_cluster):
     again = [shard.number for shard in mine]
 
     assert read == [4, 5, 6, 7, 8, 9]
-    assert again == [3, 4, 5, 6, 7, 8, 9]  # the one in hand was not finished
+    assert again == [3, 4, 5, 6, 7, 8, 9]  # the current shard was not finished
     with pytest.raises(InvalidRequest, match="not a position"):
         mine.seek(b"nonsense")
 
 
-def test_waiting_ends(make_cluster):
+def test_waiting_for_other_readers_ends_by_the_deadline(make_cluster):
     cluster = make_cluster(parameter_servers=1)
     greedy, other = cluster.connect("greedy"), cluster.connect("other")
     next(shards(greedy, samples=5, epochs=1))

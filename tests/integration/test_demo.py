@@ -1,4 +1,4 @@
-"""The first screen, from the command line."""
+"""`gradmesh demo` from the command line."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Trainers that come and go while a job runs: no batch is left out."""
+"""Trainers that join and leave while a job runs: no batch is skipped."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ JOB_SPEC = JobSpec(
 
 
 class Seen:
-    """What all trainers of a job have done."""
+    """The steps and batches of all trainers of a job."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -77,7 +77,7 @@ def start(pool, cluster, name, stop=None):
 def test_trainers_come_and_go_and_every_batch_is_trained_once(make_cluster, seen):
     cluster = make_cluster(parameter_servers=2, trainers=2, min_trainers=1)
     leaves = threading.Event()
-    # The one that stays waits at step 40 until another one has come.
+    # The remaining trainer waits at step 40 until another one has joined.
     seen.hold[40] = threading.Event()
 
     with ThreadPoolExecutor(3) as pool:
@@ -91,7 +91,7 @@ def test_trainers_come_and_go_and_every_batch_is_trained_once(make_cluster, seen
         comes = start(pool, cluster, "trainer-2")
         while cluster.coordinator.machine.rendezvous.current == generation:
             threading.Event().wait(0.01)
-        for store in cluster.stores:  # as they hear with their next sign of life
+        for store in cluster.stores:  # as their next heartbeat does
             store.fence(generation + 1)
         seen.hold[40].set()
         figures = stays.result(timeout=60)

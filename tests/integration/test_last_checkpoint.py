@@ -11,7 +11,7 @@ from gradmesh.trainer.job.config import JobConfig
 from gradmesh.trainer.job.dense import DenseState
 
 
-def test_a_checkpoint_that_stalls_is_not_waited_for_for_ever(
+def test_a_stalled_checkpoint_times_out(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, stalls = [0.0], threading.Event()

@@ -1,4 +1,4 @@
-"""How much of what can be learned is learned, on data whose best AUC is known."""
+"""Models come close to the best possible AUC, on data where it is known."""
 
 import pytest
 

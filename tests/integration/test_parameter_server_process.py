@@ -1,9 +1,8 @@
-"""A parameter server as a process: it ends when told to, whatever waits in it."""
+"""A parameter server as a process: SIGTERM ends it although calls wait in it."""
 
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,8 @@ from gradmesh.sdk.mesh.connect import connect, join_mesh
 from gradmesh.sdk.nn import RemoteEmbedding
 
 GRADMESH = (sys.executable, "-m", "gradmesh")
+# Far longer than the test waits: a process that does not end by itself is not cut off in time.
+DRAIN = ("--drain-s", "600")
 
 
 @contextmanager
@@ -30,15 +31,16 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+@pytest.mark.timeout(150)
 def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> None:
     file = tmp_path / "address"
     with ExitStack() as stack:
         coordinator = stack.enter_context(
-            started("coordinator", "--listen", "127.0.0.1:0", "--address-file", str(file))
+            started("coordinator", "--listen", "127.0.0.1:0", "--address-file", str(file), *DRAIN)
         )
-        eventually(file.exists, 30)
+        eventually(file.exists, 50)
         address = file.read_text().strip()
-        server = stack.enter_context(started("parameter-server", "--coordinator", address))
+        server = stack.enter_context(started("parameter-server", "--coordinator", address, *DRAIN))
         mesh = stack.enter_context(
             join_mesh(address, name="trainer-0", role="trainer", address="127.0.0.1:1")
         )
@@ -56,18 +58,13 @@ def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> 
             pool.submit(mesh.connection.store(place.generation).get, "nothing", 30.0),
         ]
         eventually(lambda: all(job.running() for job in waiting))
-        took_s = []
         for process in (server, coordinator):
-            begun = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 143
-            took_s.append(time.monotonic() - begun)
+            assert process.wait(40) == 143
         mesh.close()
         for job in waiting:
             with pytest.raises(MeshError):
-                job.result(timeout=10)
-
-    assert max(took_s) < 9  # cut off after 10 s
+                job.result(timeout=30)
 
 
 @pytest.mark.timeout(120)

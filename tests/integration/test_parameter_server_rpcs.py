@@ -30,7 +30,7 @@ def server(make_cluster, raw):
     return OneServer(make_cluster(parameter_servers=1), raw)
 
 
-def test_every_repeatable_rpc_twice_is_once(server):
+def test_every_repeated_rpc_takes_effect_once(server):
     apply = pb.ApplyRequest(context=CONTEXT)
 
     first, again = server.lookup(), server.lookup()
@@ -52,7 +52,7 @@ def test_every_repeatable_rpc_twice_is_once(server):
     assert released == [False, False]
 
 
-def test_start_run_twice_is_once(server):
+def test_repeated_start_run_takes_effect_once(server):
     run = pb.StartRunRequest(generation=1, world_size=1, tables=["user"])
     server.call("StartRun", run)
     server.push([np.array([5]), ones(1)])
@@ -71,7 +71,7 @@ def test_start_run_twice_is_once(server):
         pb.StartRunRequest(generation=1, world_size=2),
     ],
 )
-def test_a_run_that_makes_no_sense_does_not_begin(server, run):
+def test_an_invalid_run_is_refused(server, run):
     server.call("StartRun", pb.StartRunRequest(generation=1, world_size=1, tables=["user"]))
     server.push([np.array([5]), ones(1)])
     before = server.state()
@@ -263,7 +263,7 @@ def test_a_step_that_does_not_come_ends_the_wait(server):
         (context_pb2.StepMark(generation=1, step=10**12, rank=0), TimeoutError),
     ],
 )
-def test_a_mark_that_makes_no_sense_is_not_applied(server, mark, error):
+def test_an_invalid_mark_is_not_applied(server, mark, error):
     server.call("StartRun", pb.StartRunRequest(generation=1, world_size=1, tables=["user"]))
     server.lookup()
     server.backward([ones()])
@@ -276,11 +276,11 @@ def test_a_mark_that_makes_no_sense_is_not_applied(server, mark, error):
     assert server.store.contexts.open_count() == 1
 
 
-def test_a_table_tells_what_it_holds(server):
+def test_a_table_reports_its_size(server):
     server.push([np.array([1]), ones(1)])
 
     held = server.call("InspectTable", pb.InspectTableRequest(table="user"))
 
     assert (held.rows, held.steps) == (10, 1)
-    # A bit a row says whether it was used.
+    # One bit per row records whether it was used.
     assert held.bytes == 10 * 2 * 4 + 3

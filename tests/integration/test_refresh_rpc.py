@@ -1,4 +1,4 @@
-"""The rpc that brings rows read ahead up to date, called directly."""
+"""The Refresh rpc, which updates prefetched rows, called directly."""
 
 import numpy as np
 import pytest
@@ -23,10 +23,10 @@ def server(make_cluster, raw):
     return OneServer(make_cluster(parameter_servers=1), raw)
 
 
-def refresh(server, *, lookup=1, **fields):
+def refresh(server, *, lookup=1, timeout_s=20.0, **fields):
     fields = {"shard_epoch": server.epoch, "context": CONTEXT, "lookup": 1} | fields
     request = pb.RefreshRequest(ahead_context=AHEAD, ahead_lookup=lookup, **fields)
-    places, rows = server.call("Refresh", request, timeout_s=2.0).arrays
+    places, rows = server.call("Refresh", request, timeout_s).arrays
     return places.tolist(), rows.tolist()
 
 
@@ -43,11 +43,11 @@ def test_rows_read_ahead_are_refreshed_as_often_as_asked(server):
     assert server.store.contexts.open_count() == 0
 
 
-def peek(server, **fields):
+def peek(server, *, timeout_s=20.0, **fields):
     fields = {"shard_epoch": server.epoch, "peek": True} | fields
     fields = {"ahead_lookup": 1} | fields
     request = pb.RefreshRequest(ahead_context=AHEAD, **fields)
-    answer = server.call("Refresh", request, timeout_s=2.0)
+    answer = server.call("Refresh", request, timeout_s)
     return [array.tolist() for array in answer.arrays], answer.message.count
 
 
@@ -87,7 +87,7 @@ def test_a_peek_waits_for_earlier_steps_and_begins_none(server):
     server.lookup(context=AHEAD, ahead=True)
 
     with pytest.raises(DeadlineExceeded, match="step 1 needs 1"):
-        peek(server, mark=mark)
+        peek(server, mark=mark, timeout_s=2.0)
     first = context_pb2.StepMark(generation=1)
     server.call("Apply", pb.ApplyRequest(context=OTHER, mark=first))
     peek(server, mark=mark)
@@ -98,7 +98,7 @@ def test_a_peek_waits_for_earlier_steps_and_begins_none(server):
     assert server.store.steps.stop()[0] == 2
 
 
-def test_a_refresh_that_makes_no_sense_changes_nothing(server):
+def test_an_invalid_refresh_changes_nothing(server):
     server.lookup(context=AHEAD, ahead=True)
     before = server.state()
 
@@ -129,7 +129,7 @@ def test_a_lookup_ahead_does_not_wait_and_its_refresh_does(server):
 
     rows = server.lookup(context=AHEAD, ahead=True, mark=mark)
     with pytest.raises(DeadlineExceeded, match="step 1 needs 1"):
-        refresh(server, mark=mark)
+        refresh(server, mark=mark, timeout_s=2.0)
 
     assert rows.tolist() == [[1, 1], [1, 1]]
     first = context_pb2.StepMark(generation=1)

@@ -1,4 +1,4 @@
-"""Answers get lost: every call acts, says that it failed, and is sent again."""
+"""Lost responses: every call takes effect, fails, and is sent again."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from gradmesh.sdk.nn import RemoteEmbedding
 
 
 class Forgetful:
-    """Serves as another servicer does, but answers each call only the second time."""
+    """Wraps a servicer; each call takes effect, and only its second attempt is answered."""
 
     def __init__(self, servicer, acted):
         self._servicer = servicer

@@ -1,4 +1,4 @@
-"""`gradmesh report` beside a cluster that somebody else started."""
+"""`gradmesh report` for a cluster that another process started."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The number of parameter servers changes while trainers train: no bit is another."""
+"""Resharding while trainers train changes no bit."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import pytest
 from gradmesh.sdk import autograd
 from gradmesh.sdk.cluster.scaling import scale
 from gradmesh.sdk.nn import RemoteEmbedding
-from tests.integration.resharded import IDS, ROWS, Trainer, grow
+from tests.integration.reshard_trainer import IDS, ROWS, Trainer, grow
 
 STEPS = 100
 AT = 10
@@ -17,7 +17,7 @@ LAST = 90
 
 
 def pace(step, arrived, changed):
-    """Let a change happen between two steps of a run: begun at one, done before the other."""
+    """Make a change during a run: begun at one step, done before another."""
     if step == AT:
         arrived.set()
     if step > AT and not changed.is_set():
@@ -62,7 +62,7 @@ def read(trainer):
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (1, 4), (3, 2), (4, 1)])
-def test_training_goes_on_with_the_same_bits(make_cluster, pool, before, after):
+def test_training_resumes_with_the_same_bits(make_cluster, pool, before, after):
     expected = run(make_cluster(lease_s=30.0, parameter_servers=before, trainers=2), pool)
     cluster = make_cluster(lease_s=30.0, parameter_servers=before, trainers=2)
 
@@ -80,7 +80,7 @@ def test_training_goes_on_with_the_same_bits(make_cluster, pool, before, after):
     assert cluster.coordinator.machine.rendezvous.current == 1
 
 
-def test_a_run_with_staleness_goes_on(make_cluster, pool):
+def test_a_run_with_staleness_resumes(make_cluster, pool):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2, trainers=2)
 
     def change():
@@ -95,7 +95,7 @@ def test_a_run_with_staleness_goes_on(make_cluster, pool):
     assert cluster.coordinator.machine.rendezvous.current == 1
 
 
-def test_rows_fetched_ahead_are_looked_up_anew(make_cluster, pool):
+def test_prefetched_rows_are_looked_up_again(make_cluster, pool):
     ids = [np.random.default_rng(step).integers(0, ROWS, 64) for step in range(30)]
 
     def train(cluster, change=lambda: None):

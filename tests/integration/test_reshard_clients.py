@@ -1,4 +1,4 @@
-"""The number of parameter servers changes under clients outside a run, or does not change."""
+"""Resharding with clients outside a run, and aborted reshards."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ from gradmesh.sdk.checkpoint.snapshot import Snapshot
 from gradmesh.sdk.cluster.scaling import scale
 from gradmesh.sdk.nn import RemoteEmbedding
 from gradmesh.sdk.serving.reader import TableReader
-from tests.integration.resharded import IDS, ROWS, Trainer, grow, ones_table
+from tests.integration.reshard_trainer import IDS, ROWS, Trainer, grow, ones_table
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def pool():
 
 
 class Busy:
-    """Does something again and again in a thread until told to stop."""
+    """Repeats a function in a thread until stopped."""
 
     def __init__(self, pool, do):
         self._stopping = threading.Event()
@@ -53,7 +53,7 @@ class Busy:
         return self.count
 
 
-def test_pushes_count_once_and_lookups_go_on(make_cluster, pool):
+def test_pushes_count_once_and_lookups_continue(make_cluster, pool):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     table = ones_table(cluster.connect(timeout_s=30.0))
     seen = [np.zeros((ROWS, 2), np.float32)]
@@ -63,7 +63,7 @@ def test_pushes_count_once_and_lookups_go_on(make_cluster, pool):
 
     def look():
         found = reader.lookup("counts", IDS)
-        # No row goes back: nobody reads where it was before.
+        # No row goes back: reads of the former owner are refused.
         assert (found >= seen[0]).all()
         seen[0] = found
 
@@ -79,7 +79,7 @@ def test_pushes_count_once_and_lookups_go_on(make_cluster, pool):
     assert (table.lookup(IDS) == pushes + 1).all()
 
 
-def test_a_push_by_an_old_map_is_known_or_was_never_applied(make_cluster, raw):
+def test_a_push_by_an_old_map_is_deduplicated_or_was_never_applied(make_cluster, raw):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     mesh = cluster.connect(timeout_s=30.0)
     ones_table(mesh).lookup(IDS)
@@ -122,7 +122,7 @@ def test_a_server_that_leaves_late_changes_no_row(make_cluster, pool, again):
     leaving.mover._report = report_late
     scaled = pool.submit(scale, mesh.connection, 1, timeout_s=30.0)
     assert sent.wait(20)
-    # Nothing is let in there any more, and the map is still the old one.
+    # The gate of the leaving server is shut, and the map is still the old one.
     pushed = pool.submit(table.push, IDS, np.full((ROWS, 2), -1.0, np.float32))
     while not leaving.store.gate._waiters:
         assert not pushed.done()
@@ -144,7 +144,7 @@ def test_a_server_that_leaves_late_changes_no_row(make_cluster, pool, again):
     )
 
 
-def test_contexts_outside_a_run_go_on(make_cluster, pool):
+def test_contexts_outside_a_run_continue(make_cluster, pool):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2)
     mesh = cluster.connect(timeout_s=30.0)
     table = ones_table(mesh)
@@ -166,7 +166,7 @@ def test_contexts_outside_a_run_go_on(make_cluster, pool):
     assert (table.lookup(IDS) == -(steps + 1)).all()
 
 
-def test_a_context_that_takes_too_long_has_to_begin_again(make_cluster):
+def test_a_context_that_delays_a_reshard_too_long_loses_its_lookups(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     mesh = cluster.connect()
     table = ones_table(mesh)
@@ -182,7 +182,7 @@ def test_a_context_that_takes_too_long_has_to_begin_again(make_cluster):
     assert (table.lookup(IDS) == 0).all()
 
 
-def test_a_checkpoint_begun_before_is_of_before(make_cluster):
+def test_a_checkpoint_begun_before_a_reshard_holds_the_rows_of_its_start(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2)
     mesh = cluster.connect()
     table = ones_table(mesh)
@@ -207,7 +207,7 @@ def test_a_checkpoint_begun_before_is_of_before(make_cluster):
     assert (table.lookup(IDS) == 2).all()
 
 
-def test_a_checkpoint_armed_before_is_refused_after(make_cluster):
+def test_a_checkpoint_armed_before_a_reshard_is_refused_after_it(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2)
     mesh = cluster.connect()
     ones_table(mesh).lookup(IDS)
@@ -220,7 +220,7 @@ def test_a_checkpoint_armed_before_is_refused_after(make_cluster):
             snapshot.wait(mesh.connection.deadline())
 
 
-def test_what_does_not_fit_is_given_up(make_cluster):
+def test_a_reshard_beyond_the_memory_of_a_server_is_aborted(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2, max_store_bytes=1 << 20)
     mesh = cluster.connect()
     # Half of it fits into the memory of a server, all of it does not.
@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_given_up(make_cluster):
     assert (table.lookup(IDS) == before - 1).all()
 
 
-def test_hash_rows_that_do_not_fit_are_given_up(make_cluster):
+def test_a_move_of_hash_rows_that_do_not_fit_is_aborted(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2, max_store_bytes=1 << 21)
     mesh = cluster.connect()
     table = mesh.table("big", dim=8, optimizer=optim.SGD(lr=1.0))
@@ -250,7 +250,7 @@ def test_hash_rows_that_do_not_fit_are_given_up(make_cluster):
     assert table.lookup(many).shape == (45_000, 8)
 
 
-def test_servers_that_do_not_come_are_not_waited_for_forever(make_cluster):
+def test_waiting_for_missing_servers_has_a_limit(make_cluster):
     cluster = make_cluster(lease_s=30.0, parameter_servers=1)
     mesh = cluster.connect()
 
@@ -305,7 +305,7 @@ def test_a_table_that_is_reset_while_it_moves_ends_the_reshard(make_cluster):
         "adopting",
     ],
 )
-def test_a_coordinator_that_restarts_goes_on(make_cluster, tmp_path, phase):
+def test_a_restarted_coordinator_process_resumes(make_cluster, tmp_path, phase):
     cluster = make_cluster(lease_s=30.0, parameter_servers=2, state_dir=tmp_path)
     table = ones_table(cluster.connect(timeout_s=30.0))
     table.push(IDS, np.full((ROWS, 2), -1.0, np.float32))

@@ -1,4 +1,4 @@
-"""A job over files that ends half-way and goes on from its checkpoint, as if it had not ended."""
+"""A job over files that stops half-way and resumes from its checkpoint with the same bits."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_resumed_job_ends_with_the_same_bits(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_job_goes_on_with_another_number_of_trainers(tmp_path):
+def test_job_resumes_with_another_number_of_trainers(tmp_path):
     train(tmp_path, 11)
 
     resumed = train(tmp_path, 20, trainers=1, resume="auto")

@@ -16,7 +16,7 @@ ROLES = ("parameter-server", "trainer", "worker", "client", "reader", "admin")
 
 @pytest.fixture
 def roles(tmp_path):
-    """What a process of each role shows; servers take the tokens of all."""
+    """The token of each role; servers accept all of them."""
     (tmp_path / "tokens").write_text("".join(f"{role}:token-of-{role}\n" for role in ROLES))
     found = {}
     for role in ROLES:
@@ -59,7 +59,7 @@ def test_a_reader_reads_and_changes_nothing(cluster, roles):
 
     with TableReader(cluster.address, security=roles["reader"]) as reader:
         rows = reader.lookup("user", np.arange(10))
-        # Of ids that nobody has used; the reader's look makes none of them.
+        # Of unused ids; the lookup of a reader creates no rows.
         fresh = reader.lookup("user", np.arange(100, 150))
         held = [
             store.table("user", client.connection.deadline()).row_count for store in cluster.stores
@@ -83,7 +83,7 @@ def test_a_reader_reads_and_changes_nothing(cluster, roles):
         ("parameter-server", "trainer"),
     ],
 )
-def test_nobody_registers_as_what_its_role_is_not(cluster, roles, token, role):
+def test_registering_with_another_role_is_refused(cluster, roles, token, role):
     with pytest.raises(Forbidden, match=f"'{token}' may not be a {role}"):
         cluster.connect("ps-9", role=role, address="127.0.0.1:1", security=roles[token])
 
@@ -91,7 +91,7 @@ def test_nobody_registers_as_what_its_role_is_not(cluster, roles, token, role):
     assert members == {"ps-0", "ps-1"}
 
 
-def test_nobody_speaks_for_a_member_of_another_role(cluster, roles):
+def test_calls_for_a_member_of_another_role_are_refused(cluster, roles):
     client = cluster.connect("visitor", security=roles["client"])
     server = cluster.servers[0]
 

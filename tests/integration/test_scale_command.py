@@ -25,7 +25,7 @@ def servers(cluster):
 
 
 @pytest.mark.timeout(200)
-def test_servers_come_and_go(tmp_path):
+def test_servers_join_and_leave(tmp_path):
     state = tmp_path / "state"
     with (
         LocalCluster(parameter_servers=1, state=state) as cluster,

@@ -1,4 +1,4 @@
-"""Reading rows for serving: restarts, caches, pandas, and nothing that writes."""
+"""Reading rows for serving: restarts, caches, pandas, no writes."""
 
 import threading
 
@@ -47,7 +47,7 @@ def test_a_reader_reads_what_a_mesh_reads(cluster, tables):
     np.testing.assert_array_equal(many["item"], tables["item"].lookup(5))
 
 
-def test_a_reader_is_no_member_and_writes_nothing(cluster, tables):
+def test_a_reader_is_not_a_member_and_writes_nothing(cluster, tables):
     before = tables["user"].lookup(np.arange(100))
 
     with TableReader(cluster.address) as reader:
@@ -103,7 +103,7 @@ def test_a_reader_outlives_the_coordinator_and_follows_servers(cluster, tables):
         cluster.stop_coordinator()
         np.testing.assert_array_equal(reader.lookup("user", ids), before)
         cluster.start_coordinator()
-        # Tables live in the coordinator's state, which this one has lost.
+        # The restarted coordinator has no state, so tables are created again.
         for table in tables.values():
             cluster.connect().connection.coordinator.create_table(table.spec, table._deadline(10))
         cluster.restart_server(0)
@@ -111,7 +111,7 @@ def test_a_reader_outlives_the_coordinator_and_follows_servers(cluster, tables):
         np.testing.assert_array_equal(reader.lookup("user", ids), before)
 
 
-def test_any_of_several_addresses_will_do(cluster, tables):
+def test_one_reachable_address_of_several_suffices(cluster, tables):
     with TableReader([NOWHERE, cluster.address], timeouts=Timeouts(call_s=20)) as reader:
         rows = reader.lookup("user", [1])
 
@@ -120,7 +120,7 @@ def test_any_of_several_addresses_will_do(cluster, tables):
 
 
 @pytest.mark.parametrize("addresses", [NOWHERE, [NOWHERE, "127.0.0.1:2"]])
-def test_a_coordinator_that_is_nowhere_is_given_up(addresses):
+def test_an_unreachable_coordinator_ends_the_read_by_its_deadline(addresses):
     with (
         TableReader(addresses, timeouts=Timeouts(call_s=0.5)) as reader,
         pytest.raises((Unreachable, DeadlineExceeded)),

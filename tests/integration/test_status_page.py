@@ -1,4 +1,4 @@
-"""The status of a cluster as a page: what it shows, what it says when there is nobody to ask."""
+"""The status of a cluster as a page: its content, and errors without a coordinator."""
 
 import json
 import signal
@@ -66,7 +66,7 @@ def test_page_and_json_show_the_members_and_then_that_they_are_gone() -> None:
 
         running.close()
         code, page = get(url)
-        while code == 200:  # What was just asked for is kept for half a second.
+        while code == 200:  # The status is cached for half a second.
             code, page = get(url)
         assert (code, "coordinator" in page) == (503, True)
         assert "error" in json.loads(get(url + "status.json")[1])
@@ -89,7 +89,7 @@ def test_names_are_text_and_nothing_else() -> None:
         (["--serve", "127.0.0.1:0", "--watch"], "neither --watch nor --json"),
     ],
 )
-def test_what_cannot_be_served_is_named(arguments: list[str], said: str) -> None:
+def test_wrong_options_of_the_page_are_named(arguments: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gradmesh", "status", "--coordinator", "127.0.0.1:9", *arguments],
         capture_output=True,

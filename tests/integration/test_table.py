@@ -14,7 +14,7 @@ from gradmesh.protos.errors import (
 from gradmesh.sdk.table.recipe import Initializer
 
 
-def test_rows_are_the_same_wherever_they_stand(cluster):
+def test_rows_do_not_depend_on_their_position(cluster):
     mesh = cluster.connect()
     table = mesh.table("user", rows=100, dim=4, optimizer=optim.SGD(lr=0.5))
 
@@ -130,7 +130,7 @@ def test_an_unknown_table_is_named(cluster):
         ({"optimizer": optim.SGD(lr=0.1, momentum=float("inf"))}, "finite"),
     ],
 )
-def test_a_specification_that_makes_no_sense_is_refused(cluster, wrong, what):
+def test_an_invalid_specification_is_refused(cluster, wrong, what):
     mesh = cluster.connect()
     spec = {"name": "t", "rows": 10, "dim": 4, "optimizer": optim.SGD(lr=0.5)} | wrong
 

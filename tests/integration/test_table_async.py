@@ -24,13 +24,13 @@ def test_a_lookup_and_a_push_without_waiting(cluster):
     table = make_table(cluster.connect(), initializer=Initializer.normal(1.0))
     ids = np.array([[5, 6], [6, 7]])
     before = table.lookup(ids)
-    heard = threading.Event()
+    called = threading.Event()
 
     future = table.lookup_async(ids)
-    future.add_done_callback(lambda f: heard.set())
+    future.add_done_callback(lambda f: called.set())
 
     np.testing.assert_array_equal(future.result(timeout_s=10), before)
-    assert heard.wait(10)
+    assert called.wait(10)
     pushes = [table.push_async([5], np.ones((1, DIM), np.float32)) for _ in range(10)]
     assert [push.result() for push in pushes] == [None] * 10
     np.testing.assert_allclose(table.lookup(5), before[0, 0] - 10, atol=1e-5)
@@ -87,7 +87,7 @@ def test_requests_bigger_than_a_message_are_cut(cluster, max_frame_bytes):
     np.testing.assert_allclose(table.lookup(np.arange(ROWS)), expected, atol=1e-6)
 
 
-def test_a_context_of_a_cut_lookup_brings_all_its_gradients(cluster):
+def test_a_context_of_a_split_lookup_applies_all_its_gradients(cluster):
     mesh = cluster.connect(max_frame_bytes=8192)
     small, plain = make_table(mesh), make_table(cluster.connect(), "plain")
     ids = np.arange(ROWS)
@@ -112,7 +112,7 @@ def test_a_push_finds_a_server_that_moved_and_counts_once(cluster):
 
     table.push(ids, ones)
 
-    # The server that moved began anew; the other one has both pushes, each once.
+    # The restarted server has initial rows; the other one has both pushes, each once.
     rows = table.lookup(ids)
     moved = cluster.stores[0].table("user", mesh.connection.deadline()).row_count
     assert (rows[:, 0] == -1).sum() == moved

@@ -51,7 +51,7 @@ def test_inspect_shows_each_server(run):
 
 
 @pytest.mark.parametrize("rows", [None, 500_000], ids=["hash", "dense"])
-def test_inspect_shows_that_rows_take_what_the_arithmetic_says(run, mesh, rows):
+def test_inspect_shows_the_computed_memory_of_rows(run, mesh, rows):
     table = mesh.table("full", rows=rows, dim=64, optimizer=optim.RowwiseAdagrad())
     for ids in np.array_split(np.arange(500_000), 10):
         table.lookup(ids)
@@ -88,7 +88,7 @@ def test_checkpoint_and_restore(run, mesh, tmp_path):
     np.testing.assert_array_equal(table.lookup(np.arange(100)), rows)
 
 
-def test_damage_is_told_in_one_line(run, tmp_path):
+def test_damage_is_reported_in_one_line(run, tmp_path):
     run("checkpoint", tmp_path / "a", "--table", "user")
     (tmp_path / "a" / "COMPLETE").unlink()
 

@@ -27,7 +27,7 @@ OPTIMIZERS = {
 
 
 def train(mesh):
-    """Push to a dense and a hash table of each optimizer; return all that can be read."""
+    """Push to a dense and a hash table of each optimizer; return rows and state."""
     found = {}
     for name, optimizer in OPTIMIZERS.items():
         for rows in (200, None):
@@ -87,7 +87,7 @@ def test_a_hash_table_takes_any_int64(make_cluster):
         ({"dtype": np.int32}, "dtype"),
     ],
 )
-def test_a_specification_that_makes_no_sense_is_refused(make_cluster, fields, words):
+def test_an_invalid_specification_is_refused(make_cluster, fields, words):
     mesh = make_cluster(parameter_servers=1).connect()
 
     with pytest.raises(InvalidRequest, match=words):
@@ -115,7 +115,7 @@ def test_bad_gradients_are_clipped_where_a_table_says_so(make_cluster):
 
 
 def state_of(cluster, *names):
-    """Everything that pushes change: rows with their optimizer state, row and step counts."""
+    """The state that pushes change: rows with their optimizer state, row and step counts."""
     found = {}
     for store in cluster.stores:
         for table in store.tables():
@@ -133,7 +133,7 @@ def state_of(cluster, *names):
     return found
 
 
-def test_full_memory_is_said_and_nothing_is_applied(make_cluster):
+def test_full_memory_is_reported_and_nothing_is_applied(make_cluster):
     cluster = make_cluster(parameter_servers=1, max_store_bytes=1 << 20)
     table = cluster.connect().table("user", dim=64, optimizer=optim.Adagrad(lr=1.0))
     table.push([1, 2], np.ones((2, 64), np.float32))

@@ -1,4 +1,4 @@
-"""What a parameter server shows of its tables at /metrics, each figure named in the docs."""
+"""The metrics of tables at /metrics of a parameter server, each named in the docs."""
 
 import re
 import subprocess

@@ -59,7 +59,7 @@ def test_training_leaves_metrics_report_and_model(trained):
 
 
 @pytest.mark.timeout(240)
-def test_eval_measures_what_training_measured(trained, tmp_path):
+def test_eval_repeats_the_metrics_of_training(trained, tmp_path):
     done = gradmesh("eval", trained, "--json", tmp_path / "figures.json")
 
     assert done.returncode == 0, done.stderr
@@ -105,7 +105,7 @@ def test_export_writes_plain_files(trained, tmp_path):
     assert gradmesh("export", trained, tmp_path / "plain").returncode == 2
 
 
-def test_what_is_no_model_is_named(tmp_path):
+def test_a_file_that_is_not_a_model_is_named(tmp_path):
     done = gradmesh("eval", tmp_path)
 
     assert done.returncode == 2
@@ -124,7 +124,7 @@ def test_wrong_job_names_every_problem_before_anything_starts(tmp_path):
 
 
 @pytest.mark.timeout(240)
-def test_the_same_in_python():
+def test_training_from_python_equals_the_command_line():
     seen = []
     job = {
         "data": {"rows": [60, 40, 20], "dense_features": 3},
@@ -155,7 +155,7 @@ def test_the_same_in_python():
     assert {"train", "validation", "result"} == {line["kind"] for line in seen}
 
 
-def test_python_says_what_is_wrong_at_once(tmp_path):
+def test_python_refuses_bad_settings_at_once(tmp_path):
     with pytest.raises(ConfigError, match=r"job.steps: expected at least 1"):
         gm.train({"job": {"steps": 0}})
     with pytest.raises(ConfigError, match=r"model.item_features: .* each must be one of 0 … 7"):
@@ -164,7 +164,7 @@ def test_python_says_what_is_wrong_at_once(tmp_path):
         gm.train({"data": {"format": "criteo", "train": [str(tmp_path / "gone")]}})
 
 
-def test_training_that_diverges_ends_with_what_to_lower():
+def test_training_that_diverges_names_the_setting_to_lower():
     job = {
         "data": {"rows": [60, 40, 20], "dense_features": 3},
         "model": {"name": "deepfm", "dim": 4},
@@ -174,8 +174,8 @@ def test_training_that_diverges_ends_with_what_to_lower():
     with pytest.raises(ClusterFailed) as caught:
         gm.train(job, trainers=1, parameter_servers=1)
 
-    told = "\n".join(caught.value.__notes__)
-    assert re.search(r"loss of rank 0 is (nan|inf) at step \d+: lower job.table_learning", told)
+    notes = "\n".join(caught.value.__notes__)
+    assert re.search(r"loss of rank 0 is (nan|inf) at step \d+: lower job.table_learning", notes)
 
 
 @pytest.mark.slow

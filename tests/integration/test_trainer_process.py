@@ -17,19 +17,19 @@ GRADMESH = (sys.executable, "-m", "gradmesh")
 SMALL = ("--batch-size", "16", "--data-rows", "50,20", "--eval-batches", "4", "--log-every", "1")
 
 
-def wait_for(what: str, look: Callable[[], object], seconds: float = 30.0) -> None:
+def wait_for(what: str, condition: Callable[[], object], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
-    while not look():
+    while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
         time.sleep(0.02)
 
 
 class Mesh:
-    """A coordinator, a parameter server, and whatever trainers the test starts."""
+    """A coordinator, a parameter server, and the trainers that the test starts."""
 
     def __init__(self, undo: contextlib.ExitStack, folder: Path, trainers: int) -> None:
         self._undo = undo
-        # A file, because nobody reads along: a full pipe would stop the process.
+        # A file, because a full pipe would block the process.
         self._log = folder / "log"
         file = folder / "address"
         self.start(
@@ -81,7 +81,9 @@ def test_finished_job_exits_0_and_leaves_its_result(start_mesh: Callable[[int], 
     assert trainers_of(mesh) == []
 
 
-def test_sigterm_ends_training_with_143_and_a_goodbye(start_mesh: Callable[[int], Mesh]) -> None:
+def test_sigterm_ends_training_with_143_and_leaves_the_mesh(
+    start_mesh: Callable[[int], Mesh],
+) -> None:
     mesh = start_mesh(1)
     trainer = mesh.train("--steps", "1000000")
     wait_for("training", lambda: mesh.status().step > 2)
@@ -124,7 +126,7 @@ def test_job_with_other_tables_on_the_same_mesh_is_refused(
     assert "'feature-0'" in mesh.log()
 
 
-def test_trainer_that_comes_when_its_job_is_done_is_done(
+def test_a_trainer_that_joins_a_finished_job_ends(
     start_mesh: Callable[[int], Mesh],
 ) -> None:
     mesh = start_mesh(2)

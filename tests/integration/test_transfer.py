@@ -40,17 +40,17 @@ def fill(table, count=3000):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_export_is_sorted_and_whole(mesh, table, tmp_path, kind):
+def test_export_is_sorted_and_complete(mesh, table, tmp_path, kind):
     ids = fill(table)
-    told = []
+    progress = []
 
     count = mesh.export_table(
-        table, tmp_path / f"user.{kind}", progress=lambda *rows: told.append(rows)
+        table, tmp_path / f"user.{kind}", progress=lambda *rows: progress.append(rows)
     )
 
     found = read(tmp_path / f"user.{kind}")
     assert count == ids.size
-    assert told[-1] == (count, count)
+    assert progress[-1] == (count, count)
     np.testing.assert_array_equal(found[0], ids)
     np.testing.assert_array_equal(found[1], table.lookup(ids))
     assert [p.name for p in tmp_path.iterdir()] == [f"user.{kind}"]
@@ -58,7 +58,7 @@ def test_export_is_sorted_and_whole(mesh, table, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_import_brings_the_same_rows(make_cluster, tmp_path, kind, dtype):
+def test_import_restores_the_same_rows(make_cluster, tmp_path, kind, dtype):
     options = {"dim": DIM, "dtype": dtype, "optimizer": optim.SGD(lr=0.1)}
     old_mesh = make_cluster(parameter_servers=2).connect()
     new_mesh = make_cluster(parameter_servers=1).connect()
@@ -76,7 +76,7 @@ def test_import_brings_the_same_rows(make_cluster, tmp_path, kind, dtype):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_empty_table_goes_through(mesh, table, tmp_path, kind):
+def test_empty_table_round_trips(mesh, table, tmp_path, kind):
     assert mesh.export_table(table, tmp_path / f"user.{kind}") == 0
     assert mesh.import_table(table, tmp_path / f"user.{kind}") == 0
 
@@ -153,7 +153,7 @@ def test_imported_rows_begin_with_fresh_state(make_cluster, tmp_path):
     np.testing.assert_allclose(table.lookup([0, 1]), [[0.9] * DIM, [1.0] * DIM], rtol=1e-6)
 
 
-def test_without_pyarrow_the_message_says_what_to_do(mesh, table, tmp_path, monkeypatch):
+def test_without_pyarrow_the_error_names_the_remedy(mesh, table, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(InvalidRequest, match=r"gradmesh\[data\]"):

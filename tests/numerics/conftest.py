@@ -23,7 +23,7 @@ from tests.own_threads import OwnThreads
 
 
 class Cluster:
-    """Servers that live until the test ends, and the trainers' connections to them."""
+    """Servers that run until the test ends, and the trainers' connections to them."""
 
     def __init__(self, undo: contextlib.ExitStack, parameter_servers: int, trainers: int) -> None:
         self._undo = undo

@@ -1,4 +1,4 @@
-"""One MPI rank that trains rows of the table of exactness and prints what it gets, as JSON.
+"""One MPI rank that trains rows of the table of exactness and prints the results as JSON.
 
 Arguments: folder of the store, names of the rows. To be started by mpiexec.
 """
@@ -28,7 +28,7 @@ def main():
         backend="mpi",
     ) as group:
         found = {name: digest(train(group, cases[name])) for name in names}
-        # In one piece: mpiexec mixes what ranks write.
+        # In one piece: mpiexec interleaves the output of ranks.
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
         group.barrier().wait()

@@ -90,7 +90,7 @@ def test_checkpoints_during_a_run_are_states_of_it(make_cluster, tmp_path, serve
             for name, array in slots.items():
                 np.testing.assert_array_equal(arrays[f"state.{name}"], array[ids])
         if manifest.base is None:
-            # Frozen while no step was seen, the next may just have looked its first rows up.
+            # Frozen before any step: the next step may already have looked up its first rows.
             looked_up = {i for r in range(TRAINERS) for i in batch(manifest.step, r)[0].ravel()}
             before = set(np.flatnonzero(used).tolist())
             assert before <= found <= before | looked_up

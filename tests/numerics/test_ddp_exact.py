@@ -38,7 +38,7 @@ LR = 0.1
 
 
 class Net(Module):
-    """A table, layers of two dtypes' worth of sizes, and one layer that nobody uses."""
+    """A table, layers of two dtypes' worth of sizes, and one unused layer."""
 
     def __init__(self, sparse, with_spare, with_norm):
         super().__init__()
@@ -217,7 +217,7 @@ def case_of(name, **changes):
 
 
 def table():
-    """Every combination of layout, graph, and where gradients lie; then what else there is."""
+    """Every combination of layout, graph and gradient memory; then the other options."""
     for (cap, caps), view, graph, micro, sparse in itertools.product(
         CAPS.items(),
         (False, True),
@@ -355,5 +355,5 @@ def test_mpi_equals_one_process_bit_for_bit(tmp_path):
 
 
 def digest(parameters):
-    """Return a short text that stands for all bits."""
+    """Return a digest of all bits."""
     return hashlib.sha256(b"".join(parameters)).hexdigest()

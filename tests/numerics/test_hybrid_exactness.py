@@ -1,4 +1,4 @@
-"""Whole jobs, exact: whatever the servers, the lane, prefetching, the model, and the DDP."""
+"""Whole jobs are exact with any number of servers, lane, prefetching, model and DDP."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +44,7 @@ def read_tables(mesh, spec, source):
 
 
 def together(cluster, spec, trainers, lane="auto"):
-    """Losses, dense parameters and rows after a job, from real processes' protocols."""
+    """Losses, dense parameters and rows after a job over real protocols."""
     source = spec.source()
 
     def train(number):
@@ -150,7 +150,7 @@ def test_ddp_around_each_dense_part_gives_the_same_bits(start_cluster):
     assert together(cluster, variant(ddp="dense"), 2) == alone(initial, BASE, 2)
 
 
-def test_without_ddp_every_trainer_goes_its_own_way(start_cluster):
+def test_without_ddp_the_models_of_trainers_diverge(start_cluster):
     averaged = together(start_cluster(1, 2), BASE, 2)
     apart = together(start_cluster(1, 2), variant(ddp="none"), 2)
 

@@ -165,11 +165,11 @@ def test_rows_that_others_push_when_the_step_before_is_over_are_refreshed(cluste
     np.testing.assert_array_equal(seen, expected)
     metrics = mesh.table_metrics
     assert metrics.value("prefetch_hits") == 1
-    # All of them when the step before was applied, and some once more.
+    # All of them after the previous step was applied, and some again.
     assert metrics.value("refreshed_rows") > metrics.value("prefetched_rows")
 
 
-def test_a_look_at_the_changes_that_fails_costs_nothing_but_time(cluster, monkeypatch):
+def test_a_failed_peek_at_the_changes_falls_back_to_a_refresh(cluster, monkeypatch):
     mesh = cluster.connect()
     (table,) = make_tables(mesh, ["cold"])
     layer = RemoteEmbedding(table)
@@ -192,7 +192,7 @@ def test_a_look_at_the_changes_that_fails_costs_nothing_but_time(cluster, monkey
     assert mesh.table_metrics.value("refreshed_rows") == ids.size
 
 
-def test_a_look_that_fails_halfway_leaves_nothing_behind(cluster, monkeypatch):
+def test_a_lookup_that_fails_halfway_leaks_nothing(cluster, monkeypatch):
     mesh = cluster.connect()
     (table,) = make_tables(mesh, ["cold"])
     layer = RemoteEmbedding(table)
@@ -253,7 +253,7 @@ def test_other_ids_than_prefetched_are_looked_up(cluster):
     assert [store.contexts.open_count() for store in cluster.stores] == [0, 0]
 
 
-def test_depth_is_kept_and_what_is_not_used_is_forgotten(cluster, eventually):
+def test_depth_is_kept_and_unused_prefetches_are_dropped(cluster, eventually):
     mesh = cluster.connect()
     (table,) = make_tables(mesh, ["cold"])
     shallow, off = RemoteEmbedding(table), RemoteEmbedding(table, prefetch_depth=0)
@@ -271,7 +271,7 @@ def test_depth_is_kept_and_what_is_not_used_is_forgotten(cluster, eventually):
     assert sum(store.contexts.open_count() for store in cluster.stores) == 0
 
 
-def test_a_server_that_restarted_is_asked_anew(cluster):
+def test_a_restarted_server_is_dialled_again(cluster):
     mesh = cluster.connect()
     (table,) = make_tables(mesh, ["cold"])
     layer = RemoteEmbedding(table)

@@ -231,7 +231,7 @@ def test_input_that_does_not_fit_is_refused(make_cluster, ids, offsets, message)
         layer(ids, offsets)
 
 
-def test_settings_that_make_no_sense_are_refused(make_cluster):
+def test_invalid_settings_are_refused(make_cluster):
     tables = make_tables(make_cluster().connect(), (4, 6, 4))
 
     with pytest.raises(InvalidRequest, match="mode is 'median'"):

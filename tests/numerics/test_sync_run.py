@@ -1,4 +1,4 @@
-"""N trainers and M servers give, bit for bit, what one process gives on the same micro-batches."""
+"""N trainers and M servers equal, bit for bit, one process on the same micro-batches."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -111,7 +111,7 @@ def test_a_run_equals_one_process(make_cluster, trainers, servers):
     initial = {
         table.name: table.lookup(np.arange(ROWS[table.name])) for table in make_tables(client)
     }
-    for table in make_tables(client):  # a run begins from the initial rows, whatever was before
+    for table in make_tables(client):  # dropped: a run begins from the initial rows
         table.push([0, 1], np.ones((2, DIM), np.float32))
     barrier = threading.Barrier(trainers, timeout=30)
     delays = np.random.default_rng(trainers).uniform(0, 0.004, (STEPS, trainers))

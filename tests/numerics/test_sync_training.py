@@ -38,7 +38,7 @@ JOB_SPEC = JobSpec(
 
 @dataclass
 class Result:
-    """Everything a run leaves behind, as bytes where bits matter."""
+    """The result of a run, as bytes where bits matter."""
 
     losses: list[list[float]]
     parameters: dict[str, bytes]

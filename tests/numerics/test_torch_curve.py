@@ -35,7 +35,7 @@ JOB_SPEC = JobSpec(
 
 
 class Twin(torch.nn.Module):
-    """DLRM as one would write it in torch: EmbeddingBag, bottom and top MLP, dot interaction."""
+    """A typical DLRM in torch: EmbeddingBag, bottom and top MLP, dot interaction."""
 
     def __init__(self, tables):
         super().__init__()
@@ -90,7 +90,7 @@ def train_twin(twin, source):
 
 
 @pytest.mark.timeout(240)
-def test_loss_curve_is_torchs(make_cluster):
+def test_loss_curve_equals_torch(make_cluster):
     # More threads than cores cost more than such small layers do.
     torch.set_num_threads(1)
     cluster = make_cluster(parameter_servers=2, trainers=1)

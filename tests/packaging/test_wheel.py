@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _tracked() -> list[str]:
-    """Return what git knows or would add: the tree without its caches."""
+    """Return the files that git tracks or would add: the tree without its caches."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -52,14 +52,14 @@ def _copy_tracked(target: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_wheel_holds_every_file_of_the_rooms(wheel: Path) -> None:
+def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     kinds = (".py", ".pyi", ".proto", ".typed", ".binpb")
     expected = {
         name if name.startswith("gradmesh/") else f"gradmesh/{name}"
         for name in _tracked()
         if name.split("/")[0] in ("gradmesh", *PACKAGES) and name.endswith(kinds)
     }
-    # The launcher brings the manifests of deploy/base along, which it sees through a link.
+    # The launcher includes the manifests of deploy/base through a link.
     expected |= {
         f"gradmesh/launch/kubernetes/base/{Path(name).name}"
         for name in _tracked()

@@ -1,4 +1,4 @@
-"""The table of docs/ddp.md has a row for every name of torch's DDP, and says what is so."""
+"""The table of docs/ddp.md has a correct row for every name of torch's DDP."""
 
 import importlib
 import inspect
@@ -166,7 +166,7 @@ def test_rows_of_hooks_say_what_is_so(name):
 @pytest.mark.parametrize(
     "name", [name for name, (state, _) in ROWS.items() if name.endswith("()") and state != "absent"]
 )
-def test_methods_take_what_torchs_take(name):
+def test_methods_have_the_arguments_of_torch(name):
     own = name.removesuffix("()")
     theirs = getattr(torch.nn.parallel.DistributedDataParallel, own)
     if own.startswith("_") or isinstance(theirs, property):

@@ -27,21 +27,21 @@ def test_tensors_are_made_joined_and_chosen() -> None:
     np.testing.assert_array_equal(x.grad.numpy(), (x.detach().numpy() > 0).astype(np.float32))
 
 
-def test_a_seed_repeats_what_is_drawn() -> None:
+def test_a_seed_repeats_the_draws() -> None:
     first = [gm.manual_seed(3) and gm.rand(4).tolist() for _ in range(2)]
 
     assert first[0] == first[1]
 
 
 @pytest.mark.parametrize("turn", [bool, float, int])
-def test_many_numbers_are_not_one(turn: type) -> None:
+def test_a_tensor_of_several_elements_is_not_a_number(turn: type) -> None:
     with pytest.raises(ValueError, match=r"shape \(3,\) is not one number: reduce it first"):
         turn(gm.ones(3))
 
 
 def test_torch_has_the_same_names() -> None:
     torch = pytest.importorskip("torch")
-    ours = {"masked_fill", "Tensor"}  # the first is a method there alone
+    ours = {"masked_fill", "Tensor"}  # in torch the first is only a method
 
     basics = [
         name

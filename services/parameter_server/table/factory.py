@@ -10,7 +10,7 @@ from gradmesh.protos.errors import InvalidRequest
 from gradmesh.protos.sharding import BUCKETS
 from gradmesh.sdk.table.spec import bucket_rows
 from gradmesh.services.parameter_server.table.admission import make_admission
-from gradmesh.services.parameter_server.table.hash import HashIndex, Limits
+from gradmesh.services.parameter_server.table.hash import HashIndex, RowLimits
 from gradmesh.services.parameter_server.table.index import DenseIndex, Index, OwnedBuckets
 from gradmesh.services.parameter_server.table.memory import Account
 from gradmesh.services.parameter_server.table.rows import Layout, MemoryRows, Rows
@@ -90,7 +90,7 @@ def _make_hash(
     capacity = max(1, capacity)
     rows = _make_rows(spec, layout, capacity, owned, resources)
     policy = _POLICIES[spec.eviction.name]
-    limits = Limits(
+    limits = RowLimits(
         policy,
         int(spec.eviction.settings["steps"]) if policy == kernel.TTL else 0,
         quota,

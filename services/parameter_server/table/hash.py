@@ -40,7 +40,7 @@ _BLOCK_ROWS = 1 << 14
 
 @final
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RowLimits:
     """Limits on the lifetime and the number of rows.
 
     Args:
@@ -80,7 +80,7 @@ class HashIndex(Index):
         *,
         row_bytes: int,
         capacity: int,
-        limits: Limits,
+        limits: RowLimits,
         admission: AdmissionPolicy,
         account: Account,
         fixed_bytes: int,

@@ -3,9 +3,9 @@
    It keeps what a caller of NCCL relies on: calls only put work on a stream and return; a
    communicator forms when all ranks have come; a collective ends when all ranks have begun
    it, and hangs if they begin different ones; a send ends when it is received; an abort frees the
-   rank that aborts, and nobody else. Sums are in rank order, unlike NCCL's.
+   rank that aborts only. Sums are in rank order, unlike NCCL's.
 
-   A stream is made by gm_stream_create; gm_stream_completed tells how far it has come. */
+   A stream is made by gm_stream_create; gm_stream_completed returns its progress. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -95,7 +95,7 @@ static float scaled_bfloat(float value, int op, int size) {
   return op == 4 ? from_bfloat(to_bfloat(value * from_bfloat(to_bfloat(1.0f / (float)size)))) : value;
 }
 
-/* Scale what the first rank brings, as `combine` does with the others. */
+/* Scale the data of the first rank, as `combine` does with the others. */
 static void scale_first(void *total, size_t count, int type, int op, int size) {
   for (size_t i = 0; i < count; i++) {
     _Float16 *half = (_Float16 *)total + i;

@@ -22,7 +22,7 @@ _BAD_CONFIG = 2
 
 
 class EmulatedCluster:
-    """Runs what is applied to it; closed at the end."""
+    """Runs the applied objects until closed."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class EmulatedCluster:
         return max(found, key=lambda pod: int(pod["metadata"]["resourceVersion"]))
 
     def is_replaced(self, old: Object) -> bool:
-        """Tell whether another pod of the same name runs in place of one."""
+        """Return whether another pod of the same name has replaced one."""
         name, uid = old["metadata"]["name"], old["metadata"]["uid"]
         return any(
             pod["metadata"]["name"] == name
@@ -83,7 +83,7 @@ class EmulatedCluster:
                 return True
             self.node.end(made, now=policy == "now")
             return False
-        # As the API has it: whoever deletes a Job and says nothing of its pods leaves them.
+        # As in the API: deleting a Job without a propagation policy keeps its pods.
         orphaned = resource.kind == "Job" and policy not in ("Background", "Foreground")
         if resource.kind in ("StatefulSet", "Job") and not orphaned:
             for pod in self.objects.list("pods", meta["namespace"]):

@@ -1,8 +1,8 @@
 """An emulated node: runs the containers of pods as processes of this machine.
 
-Every pod has an address of its own on the loopback network. Volumes are folders, and where a
-container names a path in one, or a host by its name in the cluster, the process gets what these
-are here; all else is as the manifest says. The image is this tree: `gradmesh` is its entry point.
+Every pod has an address of its own on the loopback network. Volumes are folders. Paths in
+volumes and host names of the cluster are replaced by the local ones in arguments and variables; all
+else is as the manifest says. The image is this tree: `gradmesh` is its entry point.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from tests.deploy.emulator.store import Objects
 from tests.deploy.manifests import Object
 
-# A machine may name the kernels that OpenBLAS takes: what is compared bit by bit takes the same.
+# Processes that are compared bit by bit must use the same kernels of OpenBLAS.
 _KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
@@ -43,7 +43,7 @@ class Kubelet:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._addresses: dict[str, str] = {}
         self._numbers = itertools.count(1)
-        # Test runs beside one another must not meet.
+        # Concurrent test runs must not share addresses.
         self._block = f"{secrets.randbelow(200) + 20}.{secrets.randbelow(250) + 1}"
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -58,7 +58,7 @@ class Kubelet:
         return self.address(_host(pod))
 
     def run(self, pod: Object) -> None:
-        """Begin to run a pod; its status tells how it goes on."""
+        """Start a pod; its status shows the progress."""
         thread = threading.Thread(
             target=self._run, args=(pod,), name=f"pod-{pod['metadata']['name']}", daemon=True
         )
@@ -88,7 +88,7 @@ class Kubelet:
             thread.join(10)
 
     def log_of(self, pod: Object, follow: bool, tail: int | None) -> Iterator[bytes]:
-        """Yield what a container has written, and what it writes."""
+        """Yield the past and future output of a container."""
         process = self._processes.get(pod["metadata"]["uid"])
         with self._log_file(pod).open("rb") as file:
             text = file.read()
@@ -158,7 +158,7 @@ class Kubelet:
         place: "Volumes",
         log: BinaryIO,
     ) -> "subprocess.Popen[bytes]":
-        """Start a container; what it is here is a process."""
+        """Start a container, here a process."""
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         environment |= {
             name: self._local(value, pod, place.paths(container))
@@ -171,14 +171,14 @@ class Kubelet:
             [sys.executable, "-m", "gradmesh", *container["args"]],
             env=environment,
             cwd=place.scratch,
-            # A lifeline: whatever happens to the test, no process is left.
+            # A lifeline: no process outlives the test.
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
         )
 
     def _local(self, value: str, pod: Object, paths: Mapping[str, Path]) -> str:
-        """Return a value with the addresses and paths that are meant."""
+        """Return a value with local addresses and paths."""
         value = value.replace("0.0.0.0", self.address_of(pod))
         value = re.sub(
             rf"{re.escape(_host(pod))}\.[a-z0-9-]+\.[a-z0-9-]+\.svc", self.address_of(pod), value

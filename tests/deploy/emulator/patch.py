@@ -55,7 +55,7 @@ def _by_key(old: list[Any], new: list[Any], key: str) -> list[Any]:
 
 
 def json_patch(old: Any, operations: list[dict[str, Any]]) -> Any:
-    """RFC 6902, as far as anybody here uses it."""
+    """RFC 6902, the operations that are used here."""
     made = copy.deepcopy(old)
     for operation in operations:
         *path, last = [

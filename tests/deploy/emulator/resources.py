@@ -1,4 +1,4 @@
-"""What the emulated API server knows of: kinds, where they live, and what must not change."""
+"""The resources of the emulated API server: kinds, paths, and immutable fields."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +75,7 @@ def api_resources(resources: tuple[Resource, ...], group_version: str) -> dict[s
 
 
 def open_api(resources: tuple[Resource, ...], group_version: str) -> dict[str, Any]:
-    """Return as much of OpenAPI v3 as kubectl looks at: that fields are validated by the server."""
+    """Return the part of OpenAPI v3 that kubectl reads: the server validates fields."""
     parameters = [{"name": name, "in": "query"} for name in ("dryRun", "fieldValidation")]
     paths = {}
     for one in resources:

@@ -1,6 +1,6 @@
 """An API server in this process: discovery, objects, rights, logs and forwarded ports.
 
-kubectl and the Python client speak with it as with a real one. It refuses what a real one does:
+kubectl and the Python client use it as a real one. It refuses what a real one refuses:
 unknown fields, unknown namespaces, changes of what is immutable, users without the right.
 """
 
@@ -47,7 +47,7 @@ class ApiServer:
         self.address_of: Callable[[Object], str] | None = None
         # Called with method and path before a request is served; may wait, or raise Refused.
         self.before: Callable[[str, str], None] = lambda method, path: None
-        # Rights that somebody needed.
+        # Rights that requests needed.
         self.used: set[tuple[str, str, str]] = set()
         api = self
 
@@ -278,7 +278,7 @@ def wait_until(is_true: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Return once the condition holds.
 
     Raises:
-        TimeoutError: It did not in time.
+        TimeoutError: It did not hold in time.
     """
     deadline = time.monotonic() + timeout_s
     while not is_true():

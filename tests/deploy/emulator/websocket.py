@@ -12,7 +12,7 @@ _BINARY, _CLOSE, _PING = 2, 8, 9
 
 
 def accept(handler: BaseHTTPRequestHandler) -> None:
-    """Answer the client's wish to speak websocket."""
+    """Accept the client's upgrade to websocket."""
     key = handler.headers["Sec-WebSocket-Key"] + _MAGIC
     handler.send_response(101)
     handler.send_header("Upgrade", "websocket")

@@ -17,7 +17,7 @@ def one_round() -> Iterator[None]:
             rounds.end()
 
 
-# A module's, not the session's: other tests of this process have an agent of their own.
+# Module scope: other tests of this process have an agent of their own.
 @pytest.fixture(scope="module")
 def shared_world() -> Iterator[World]:
     world = World()
@@ -37,7 +37,7 @@ def world(shared_world: World, request: pytest.FixtureRequest) -> Iterator[World
 
 @pytest.fixture
 def own_world() -> Iterator[World]:
-    """Four workers of the test's own, which it may kill."""
+    """Four workers for one test, which may kill them."""
     world = World()
     yield world
     world.close()

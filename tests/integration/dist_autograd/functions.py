@@ -1,4 +1,4 @@
-"""What the workers of the tests can be asked to do."""
+"""The functions that the workers of the tests serve."""
 
 import gc
 import os
@@ -231,7 +231,7 @@ def failing_chain(x: Any, names: list[str]) -> Any:
 
 @gm.rpc.register
 def hooked_chain(x: Any, names: list[str]) -> Any:
-    """Go along workers; the last one does in its backward what it was told."""
+    """Call along workers; the last one runs its configured action in its backward."""
     if names:
         return gm.rpc_sync(names[0], hooked_chain, (x * 2, names[1:])) * 3
     return _Hooked.apply(x * 1)
@@ -299,7 +299,7 @@ def train_owner(owner: str, name: str, steps: int, pause_s: float) -> list[float
             time.sleep(pause_s)
             gm.autograd.backward(ctx, [loss])
             gm.rpc_sync(owner, step_kept, (name, 0.001))
-            # d(loss)/dx of the values that this forward read, whatever others did since.
+            # d(loss)/dx of the values that this forward read, not later changes of others.
             seen = np.sqrt(gm.autograd.get_gradients(ctx)[x] / (2 * x.data))
             np.testing.assert_allclose(np.abs(y.data / x.data), seen, rtol=1e-5)
             losses.append(float(loss.item()))
@@ -308,7 +308,7 @@ def train_owner(owner: str, name: str, steps: int, pause_s: float) -> list[float
 
 @gm.rpc.register
 def open_and_die(target: str) -> None:
-    """Open a context on another worker, and die without a goodbye."""
+    """Open a context on another worker, and die without leaving."""
     with gm.autograd.context():
         gm.rpc_sync(target, mul, (tensor(3), tensor(3)))
         os._exit(9)
@@ -324,7 +324,7 @@ def memory() -> int:
 
 @gm.rpc.register
 class Layer:
-    """A matrix that multiplies, and one that nobody uses."""
+    """A matrix that multiplies, and an unused one."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -343,7 +343,7 @@ class Layer:
 
 @gm.rpc.register
 class FailingOptimizer(gm.optim.SGD):
-    """Steps, but not on the workers that it is told."""
+    """An optimizer that fails on the given workers."""
 
     def __init__(self, params: Any, lr: float, on: list[int] | None = None) -> None:
         super().__init__(params, lr)

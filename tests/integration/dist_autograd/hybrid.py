@@ -28,7 +28,7 @@ def get_key(key: str) -> bytes | None:
 
 
 class _Store:
-    """Keys that the master keeps."""
+    """Key-value store on the master."""
 
     def set(self, key: str, value: bytes) -> None:
         gm.rpc_sync("worker0", put_key, (key, value))
@@ -127,7 +127,7 @@ def train(rank: int, mode: str, uneven: bool) -> list[Any]:
 
 @gm.rpc.register
 def compare(rank: int, counts: list[int], divide_by_initial: bool) -> bool:
-    """Run each input in a context and locally; tell whether gradients agree."""
+    """Run each input in a context and locally; return whether gradients agree."""
     model = gm.nn.Linear(2, 3)
     model.weight.data[...] = np.arange(6, dtype=np.float32).reshape(3, 2) / 7
     model.bias.data[...] = 0.1
@@ -149,7 +149,7 @@ def compare(rank: int, counts: list[int], divide_by_initial: bool) -> bool:
 
 @gm.rpc.register
 def compare_sparse(rank: int) -> bool:
-    """Run one batch of a sparse bag locally, then in a context; tell whether gradients agree."""
+    """Run one batch of a sparse bag locally, then in a context; return whether gradients agree."""
     bag = gm.nn.EmbeddingBag(10, 3, mode="mean", sparse=True)
     ddp = DistributedDataParallel(bag, process_group=_here["group"])
     ids = gm.tensor(np.random.default_rng(rank).integers(0, 10, 10))

@@ -252,7 +252,7 @@ def test_multiple_backward(world):
         np.testing.assert_array_equal(ctx.gradients()[x], np.full((3, 3), 1000.0))
 
 
-def test_several_backwards_at_once_take_turns(world):
+def test_concurrent_backwards_are_serialised(world):
     x, errors = f.tensor(3), []
 
     with gm.autograd.context() as ctx:

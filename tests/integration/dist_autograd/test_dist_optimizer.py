@@ -272,7 +272,7 @@ def test_momentum_follows_a_schedule(world):
 
 
 def test_state_dict(world):
-    """It is that of a local optimizer, and goes on where it was."""
+    """The state is that of a local optimizer, and training resumes from it."""
     pair = Pair()
     mixed = [pair.rrefs[1], pair.rrefs[0]]  # not in the order of the workers
     remote = gm.optim.DistributedOptimizer(gm.optim.Adam, mixed, lr=0.05)
@@ -309,7 +309,7 @@ def test_load_state_dict_that_does_not_fit_changes_nothing(world):
         optimizer.load_state_dict({**saved, "param_groups": []})
 
 
-def test_what_is_refused(world):
+def test_invalid_options_are_refused(world):
     pair = Pair()
     distributed = gm.optim.DistributedOptimizer
     with pytest.raises(ValueError, match="no mode"):

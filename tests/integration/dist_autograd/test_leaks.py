@@ -33,7 +33,7 @@ def run(count):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_contexts_leave_nothing_behind(world, count):
+def test_contexts_leak_nothing(world, count):
     run(300)
     world.wait_clean()
     threads, memory = footprint(world)
@@ -45,5 +45,5 @@ def test_contexts_leave_nothing_behind(world, count):
     info = gm.rpc.debug_info()
 
     assert (info["num_owner_rrefs"], info["num_autograd_contexts"]) == (0, 0)
-    # Allocators keep some; a context that stays would be kilobytes each.
+    # Allocators keep some memory; a leaked context takes kilobytes.
     assert all(now - then < 20 * 2**20 for now, then in zip(after, memory, strict=True))

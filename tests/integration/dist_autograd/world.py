@@ -29,7 +29,7 @@ class World:
         self.cluster = gm.LocalCluster(parameter_servers=1).start()
         self.children = {rank: self.start(rank) for rank in range(1, size)}
         functions.rank = 0
-        # Other tests of this process may have an agent that lives as long as the session.
+        # Other tests of this process may have an agent with session scope.
         self._aside = current._process_agent
         if self._aside is not None:
             current.uninstall(self._aside)
@@ -50,17 +50,17 @@ class World:
             text=True,
         )
 
-    def wait_clean(self, seconds: float = 10.0) -> None:
-        """Wait until no worker keeps a context."""
+    def wait_clean(self, seconds: float = 30.0) -> None:
+        """Wait until no worker holds a context."""
         self.wait_until(lambda: self.open_contexts() == [0] * self.size, seconds)
 
     def open_contexts(self) -> list[int]:
         return [gm.rpc_sync(f"worker{rank}", functions.count_contexts) for rank in range(self.size)]
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         until = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < until, "it did not come to pass"
+            assert time.monotonic() < until, "the condition did not come true in time"
             threading.Event().wait(0.02)
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ METHODS = methods_of(OWNER)
 
 
 class Scripted:
-    """Serves OwnerService: each rpc does what the test says, and is counted."""
+    """Serves OwnerService: each rpc runs the behaviour that the test sets, and is counted."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class Scripted:
 
 
 class FaultProxy:
-    """Forwards TCP connections until it is told otherwise.
+    """Forwards TCP connections; can refuse, stall or reset them.
 
     Args:
         target: Address of the server.
@@ -90,7 +90,7 @@ class FaultProxy:
         self._flowing.clear()
 
     def reset(self) -> None:
-        """Break all connections the hard way."""
+        """Reset all connections."""
         with self._lock:
             sockets, self._sockets = self._sockets, []
         for sock in sockets:

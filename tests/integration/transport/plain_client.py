@@ -1,4 +1,4 @@
-"""A client that knows nothing but grpc and the generated modules; run by test_plain_client.
+"""A client with grpc and the generated modules only; run by test_plain_client.
 
 Usage: plain_client.py FOLDER COORDINATOR SERVER. FOLDER holds the generated modules. Prints the
 paths of the rpcs it has called as JSON; any surprise is an AssertionError.
@@ -173,12 +173,12 @@ def copy_and_restore(ask, epoch):
 
 
 def own(ask, context):
-    told = ask(owner_pb2.DescribeRequest())
-    assert "double" in told.functions
+    described = ask(owner_pb2.DescribeRequest())
+    assert "double" in described.functions
     value = value_pb2.Value(array_index=0)
     answer = ask(owner_pb2.CallRequest(function="double", args=[value], arrays=[rows(1, 2)]))
     assert numbers(answer.arrays[answer.result.array_index]) == [2, 4]
-    ref = value_pb2.RemoteRef(owner=told.name, creator="plain", incarnation=5, counter=1)
+    ref = value_pb2.RemoteRef(owner=described.name, creator="plain", incarnation=5, counter=1)
     number = value_pb2.Value(int_value=21)
     ask(owner_pb2.CreateRefRequest(ref=ref, function="double", args=[number]))
     assert ask(owner_pb2.FetchRefRequest(ref=ref)).value.int_value == 42

@@ -1,4 +1,4 @@
-"""Deadlines, cancelling, closing and figures of a call."""
+"""Deadlines, cancellation, closing and metrics of calls."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ RPC = "/gradmesh.owner.v1.OwnerService/Describe"
 
 
 class Blocker:
-    """A behaviour that says when it was entered and returns when it may."""
+    """A behaviour that signals its entry and returns when released."""
 
     def __init__(self) -> None:
         self.entered = threading.Semaphore(0)
@@ -62,7 +62,7 @@ def test_a_deadline_that_has_passed_sends_nothing(serve: Any, dial: Any, script:
     assert script.calls["describe"] == 0
 
 
-def test_the_handler_knows_the_callers_deadline(
+def test_the_handler_gets_the_deadline_of_the_caller(
     serve: Any, dial: Any, describe: Any, script: Any
 ) -> None:
     seen: list[Any] = []

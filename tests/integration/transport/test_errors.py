@@ -1,4 +1,4 @@
-"""What a caller sees of a failure, and what not."""
+"""The errors that callers get, without internal details."""
 
 import logging
 import sys
@@ -46,7 +46,7 @@ def test_each_error_arrives_as_itself_with_its_metadata(
     assert str(info.value).endswith(", Describe]")
 
 
-def test_errors_that_pass_are_waited_for_until_the_deadline(
+def test_transient_errors_are_retried_until_the_deadline(
     serve: Any, dial: Any, describe: Any, script: Any
 ) -> None:
     script.behaviours["describe"] = raising(errors.StepPending("step 3", applied_steps=2))
@@ -158,7 +158,9 @@ def test_an_answer_that_is_too_large_is_a_typed_error(
     assert describe(channel).name == "here"
 
 
-def test_an_answer_that_is_no_message_is_a_typed_error(serve: Any, dial: Any, script: Any) -> None:
+def test_a_response_that_is_not_a_message_is_a_typed_error(
+    serve: Any, dial: Any, script: Any
+) -> None:
     script.behaviours["describe"] = lambda request, call: owner_pb2.DescribeResponse(name="here")
     described = OWNER["Describe"]
     # FetchRefResponse's first field is a message, not text that happens to be one.

@@ -1,4 +1,4 @@
-"""Whatever a client sends to a real coordinator and parameter server gets a typed answer."""
+"""Any request to a real coordinator and parameter server gets a typed answer."""
 
 import random
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ SERVICES = [
     parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"],
     owner_pb2.DESCRIPTOR.services_by_name["OwnerService"],
 ]
-# A restore that somebody begins closes its tables until it ends: a right of whoever is admitted.
+# A restore closes its tables until it ends; every admitted client may begin one.
 METHODS = [
     method
     for service in SERVICES
@@ -42,7 +42,7 @@ REALS = [0.0, 0.5, -1.0, float("nan"), float("inf"), 1e308]
 
 
 class Hostile:
-    """Makes messages that are well formed and mean anything at all."""
+    """Makes well-formed messages with random content."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -119,7 +119,7 @@ def channels(mesh: tuple[str, str]) -> Iterator[dict[str, Channel]]:
 
 
 def send(channel: Channel, method: Method, data: bytes) -> None:
-    """Send bytes; any outcome is good but an error that nobody foresaw."""
+    """Send bytes; fail on an unforeseen error only."""
     try:
         channel.attempt(method, data, 0.25).result()
     except grpc.RpcError as failure:
@@ -142,5 +142,5 @@ def test_nothing_that_a_client_sends_is_unforeseen(
     assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []
     inspect = next(method for method in METHODS if method.name == "InspectTable")
     request = parameter_server_pb2.InspectTableRequest(table="users")
-    told = channels[inspect.service].call(inspect, request, Deadline.after(10))
-    assert told.rows == 100
+    inspected = channels[inspect.service].call(inspect, request, Deadline.after(10))
+    assert inspected.rows == 100

@@ -124,7 +124,7 @@ def test_a_failure_carries_its_traceback(peer: Peer) -> None:
     ("function", "cause"),
     [("exit", errors.RemoteFailure), ("refuse", errors.StepPending), ("sum", TypeError)],
 )
-def test_whatever_a_function_raises_is_its_answer(
+def test_any_exception_of_a_function_is_returned(
     peer: Peer, function: str, cause: type[Exception]
 ) -> None:
     args = ["text"] if function == "sum" else []
@@ -176,7 +176,7 @@ def test_a_reference_is_created_once_by_calls_at_once(peer: Peer, functions: Reg
     assert counted.runs == 1
 
 
-def test_what_a_creation_raised_is_kept_for_whoever_fetches(peer: Peer) -> None:
+def test_an_error_of_a_creation_is_raised_at_fetch(peer: Peer) -> None:
     peer.create(reference(), "fail")
 
     for _ in range(2):
@@ -198,16 +198,16 @@ def test_a_reference_of_another_owner_is_refused(peer: Peer) -> None:
 
 
 def test_a_worker_describes_itself(peer: Peer, functions: Registry) -> None:
-    told = peer.rpc("Describe", owner_pb2.DescribeRequest())
+    owner = peer.rpc("Describe", owner_pb2.DescribeRequest())
 
-    assert (told.name, told.role, told.incarnation) == ("ps-0", "parameter-server", 7)
-    assert told.version == VERSION
-    assert list(told.functions) == functions.names()
+    assert (owner.name, owner.role, owner.incarnation) == ("ps-0", "parameter-server", 7)
+    assert owner.version == VERSION
+    assert list(owner.functions) == functions.names()
 
 
 def test_a_worker_without_contexts_has_none_to_release(peer: Peer) -> None:
     context = context_pb2.ContextId(worker="trainer-0", incarnation=1, counter=1)
 
-    told = peer.rpc("ReleaseContext", owner_pb2.ReleaseContextRequest(context=context))
+    released = peer.rpc("ReleaseContext", owner_pb2.ReleaseContextRequest(context=context))
 
-    assert not told.found
+    assert not released.found

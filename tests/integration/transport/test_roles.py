@@ -1,4 +1,4 @@
-"""Which role may call what: every rpc as every role, by token and by certificate, on every way."""
+"""Rights of roles: every rpc as every role, by token and by certificate, on every transport."""
 
 import hashlib
 from collections import Counter
@@ -33,7 +33,7 @@ HOT = [method for method in METHODS if method.number]
 
 
 class Anything:
-    """Serves whatever it is asked."""
+    """Serves every rpc."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -53,7 +53,7 @@ def token_of(role: str) -> str:
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
     lines = [f"{role}:{token_of(role)}" for role in ROLES]
-    # The reader's is known by its sum alone.
+    # The reader's token is configured by its checksum only.
     summed = hashlib.sha256(token_of("reader").encode()).hexdigest()
     lines[ROLES.index("reader")] = f"reader: sha256:{summed.upper()}  # for the web shop"
     file = tmp_path / "tokens"
@@ -88,7 +88,7 @@ def shows(tmp_path: Path, token: str) -> SecurityConfig:
 
 
 def ask(channel: Channel, method: Method) -> str:
-    """Call an rpc with nothing; return the reason of the error that comes."""
+    """Call an rpc with an empty request; return the reason of its error."""
     message = method.request_type()
     request: Any = Frame(message, []) if method.bulk[0] else message
     try:
@@ -118,7 +118,7 @@ def test_every_rpc_is_for_the_roles_of_the_table(
 
 @pytest.mark.parametrize("lane", ["shm", "tcp", "stream"])
 @pytest.mark.parametrize("role", ["trainer", "reader"])
-def test_lanes_know_who_calls(
+def test_lanes_identify_the_caller(
     role: str, lane: LaneChoice, start: Any, tokens: Path, tmp_path: Path, anything: Anything
 ) -> None:
     server = start(SecurityConfig(tokens_file=tokens))
@@ -171,7 +171,7 @@ def certificate(ca: trustme.CA, folder: Path, *names: str) -> dict[str, Path]:
 
 @pytest.fixture
 def certified(start: Any, tmp_path: Path) -> Any:
-    """A server that wants certificates with roles, and what a client of some names shows."""
+    """A server that requires certificates with roles, and the files of a client with some names."""
     ca = trustme.CA()
     own = certificate(ca, tmp_path / "server", "parameter-server.role.gradmesh")
     mutual = {"tls_require_client_certificate": True, "certificate_roles": True}
@@ -184,7 +184,7 @@ def certified(start: Any, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("role", ["trainer", "reader", "admin"])
-def test_a_certificate_says_the_role(certified: Any, role: str, anything: Anything) -> None:
+def test_a_certificate_names_the_role(certified: Any, role: str, anything: Anything) -> None:
     server, files = certified(f"{role}.role.gradmesh")
 
     for lane in ("unary", "tcp"):
@@ -199,7 +199,7 @@ def test_a_certificate_says_the_role(certified: Any, role: str, anything: Anythi
 @pytest.mark.parametrize(
     "names", [(), ("boss.role.gradmesh",), ("trainer.role.gradmesh", "admin.role.gradmesh")]
 )
-def test_a_certificate_without_one_role_may_do_nothing(
+def test_a_certificate_without_exactly_one_role_is_refused(
     certified: Any, names: tuple[str, ...], anything: Anything
 ) -> None:
     server, files = certified(*names)

@@ -84,14 +84,14 @@ def test_clients_that_cannot_trust_the_server_do_not_connect(
         describe(dial(server.address, security=client, patience_s=0))
 
 
-def test_a_client_of_tls_does_not_speak_with_a_plain_server(
+def test_a_tls_client_refuses_a_plaintext_server(
     serve: Any, dial: Any, describe: Any, files: dict[str, Path]
 ) -> None:
     with pytest.raises(errors.Unreachable, match="do both ends agree on TLS"):
         describe(dial(serve().address, security=SecurityConfig(**files), patience_s=0))
 
 
-def test_mutual_tls_wants_a_certificate_of_the_authority(
+def test_mutual_tls_requires_a_certificate_of_the_authority(
     serve: Any,
     dial: Any,
     describe: Any,
@@ -181,7 +181,7 @@ def test_an_authority_alone_does_not_make_a_plain_server(
     ("shown", "message"),
     [("other", "the token is wrong"), (None, "this cluster requires a token")],
 )
-def test_without_the_token_nobody_gets_in(
+def test_every_call_requires_the_token(
     serve: Any,
     dial: Any,
     describe: Any,
@@ -200,7 +200,7 @@ def test_without_the_token_nobody_gets_in(
     assert script.calls["describe"] == 0
 
 
-def test_the_token_opens_the_door(
+def test_a_valid_token_is_accepted(
     serve: Any, dial: Any, describe: Any, tmp_path: Path, files: dict[str, Path]
 ) -> None:
     plain = SecurityConfig(token_file=token(tmp_path, "s3cret\n"))

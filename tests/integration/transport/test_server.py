@@ -89,7 +89,7 @@ def test_a_port_that_another_program_holds_is_named(serve: Any) -> None:
         serve(listen=f"127.0.0.1:{held.getsockname()[1]}")
 
 
-def test_health_is_told_from_start_to_drain(
+def test_health_is_reported_from_start_to_drain(
     serve: Any, dial: Any, health: Any, under_way: Underway
 ) -> None:
     server = serve()
@@ -107,7 +107,9 @@ def test_health_is_told_from_start_to_drain(
         check(stub)
 
 
-def test_watchers_of_health_hear_of_the_drain_and_do_not_delay_it(serve: Any, health: Any) -> None:
+def test_watchers_of_health_are_notified_of_the_drain_and_do_not_delay_it(
+    serve: Any, health: Any
+) -> None:
     server = serve()
     watch = health(server.address).Watch(health_pb2.HealthCheckRequest(), timeout=20)
     assert next(watch).status == SERVING

@@ -19,7 +19,7 @@ from tests.parity.fuzz.seeds import Budget, Progress, budget
 from tests.parity.fuzz.worker import work
 
 REPLAY = "FUZZ_SEEDS={seed} make fuzz-engine"
-# A process that sends nothing for so long hangs; a report takes a while.
+# A process that is silent for this long hangs; a report takes a while.
 _SILENCE_S = 120.0
 
 
@@ -58,7 +58,7 @@ class Crew:
         return process
 
     def replace(self, share: int) -> int:
-        """Start a process anew; return the seed that the former one died of."""
+        """Replace a process; return the seed that the former one died of."""
         seed = int(self.current[share].value)
         self.running[share].terminate()
         self.running[share].join(5)
@@ -66,12 +66,12 @@ class Crew:
         return seed
 
     def dies_again(self, seed: int) -> bool:
-        """Tell whether a process of its own dies or hangs of a seed, too."""
+        """Return whether a process of its own dies or hangs of a seed, too."""
         place = self._context.Value("q", seed)
         return self._dies(work, 0, 1, Budget(seed, seed), self._context.Queue(), place)
 
     def torch_dies(self, seed: int) -> bool:
-        """Tell whether torch alone dies or hangs of a seed."""
+        """Return whether torch alone dies or hangs of a seed."""
         return self._dies(generate, seed)
 
     def _dies(self, function: Any, *arguments: Any) -> bool:
@@ -92,25 +92,25 @@ class Crew:
 def collect(crew: Crew, progress: Progress) -> None:
     """Receive until every process is done; one that dies or is silent is a failure of its seed."""
     met: Counter[tuple[str, str]] = Counter()
-    heard = time.monotonic()
+    received_at = time.monotonic()
     while crew.running:
         try:
             kind, first, second, third = crew.results.get(timeout=1.0)
         except queue.Empty:
-            silent = time.monotonic() - heard > _SILENCE_S
+            silent = time.monotonic() - received_at > _SILENCE_S
             dead = [k for k, process in crew.running.items() if silent or not process.is_alive()]
             for share in dead:
                 seed = crew.replace(share)
-                heard = time.monotonic()
+                received_at = time.monotonic()
                 if not crew.dies_again(seed):
-                    # Torch has written where it must not, in a graph long before.
+                    # Torch has written out of bounds in an earlier graph.
                     progress.explain("died-once")
                 elif crew.torch_dies(seed):
                     progress.explain("torch-died")
                 else:
                     progress.fail(seed, "the process died or hung on this seed")
             continue
-        heard = time.monotonic()
+        received_at = time.monotonic()
         if kind == "count":
             progress.count(first, second)
             for name, times in third.items():

@@ -11,17 +11,17 @@ from tests.parity.fuzz import optimizer, schedule, show
 from tests.parity.fuzz.compare import compared
 from tests.parity.fuzz.generate import generate
 from tests.parity.fuzz.graph import Graph
-from tests.parity.fuzz.known import explained
+from tests.parity.fuzz.known_differences import explained
 from tests.parity.fuzz.shrink import shrink
 from tests.parity.fuzz.template import OPS
 
-# Of so many seeds one is an optimizer and one a schedule, the others are graphs.
+# Of this many seeds one is an optimizer and one a schedule, the others are graphs.
 _TURN = 24
 
 
 @dataclasses.dataclass
 class Verdict:
-    """What a seed gave: the public names covered, known differences met, and a failure if any."""
+    """The outcome of a seed: public names covered, known differences, and a failure if any."""
 
     covered: Counter[str]
     known: list[str] = dataclasses.field(default_factory=list)
@@ -63,7 +63,7 @@ def _check_graph(seed: int) -> Verdict:
         known = explained(difference, graph)
         if known is not None:
             verdict.known.append(known.name)
-            # What a known difference made cannot be told from a new one.
+            # Results of a known difference cannot be distinguished from a new one.
             break
         verdict.cluster = (difference.kind, difference.op)
         verdict.report = lambda: report_of(graph, verdict.cluster)

@@ -1,8 +1,8 @@
-"""Compares two runs of a graph: what raised, dtypes, shapes, values and gradients.
+"""Compares two runs of a graph: errors, dtypes, shapes, values and gradients.
 
 A value is near if it differs by at most `FACTOR` rounding errors of the graph's coarsest dtype,
 relative to the element and to the largest element of the tensor. What is not near still counts as
-equal where the computation itself is that inexact: ours may be as far from the float64 truth as
+equal where the computation itself is that inexact: ours may be as far from the float64 result as
 4 times torch's own error, or differ by 4 times what a rounding error at every op changes.
 """
 
@@ -42,13 +42,13 @@ class Difference:
 
 
 def differences(graph: Graph, ours: Machine, torch: Machine) -> list[Difference]:
-    """Return what differs between the two runs, in the order in which it happened."""
+    """Return the differences between the two runs, in order of execution."""
     referee = _Referee(graph, torch)
     found: list[Difference] = []
     for slot, item in enumerate(graph.items):
         mine, theirs = ours.values[slot], torch.values[slot]
         if isinstance(mine, Raised) != isinstance(theirs, Raised):
-            # First of all: what did not run has changed nothing, and no value can be compared.
+            # First of all: a call that raised has changed nothing, and gives no value to compare.
             op = item.op if isinstance(item, Node) else "leaf"
             return [Difference("raise", f"x{slot}", op, _shown(mine), _shown(theirs))]
     for slot, item in enumerate(graph.items):
@@ -122,7 +122,7 @@ def _of_backward(
 
 
 def near(mine: Any, theirs: Any, rtol: float, least: float = 0.0) -> bool:
-    """Tell whether two arrays are equal but for rounding; NaN equals NaN, inf equals inf.
+    """Return whether two arrays are equal but for rounding; NaN equals NaN, inf equals inf.
 
     Args:
         mine: Ours.
@@ -159,7 +159,7 @@ class _Referee:
         }
         self.rtol = max((EPS[n] * FACTOR[n] for n in names), default=EPS["float64"] * 64)
         # Torch computes a half op in float32 and rounds once, ours rounds at every step of a
-        # formula: there the error is relative to what goes in.
+        # formula: there the error is relative to the inputs.
         # So it is where a mean is taken off, and next to nothing may be left.
         ops = set(graph.ops())
         has_norm = any("orm" in name for name in ops)
@@ -199,7 +199,7 @@ class _Referee:
         return [None if g is None else TORCH.array(g) for g in found]
 
     def accepts(self, mine: Any, theirs: Any, others: list[Any]) -> bool:
-        """Tell whether the difference is within what rounding does to this computation."""
+        """Return whether the difference is within the rounding error of this computation."""
         if mine.dtype.kind == "f" and max(_size(mine), _size(theirs)) <= self._noise:
             return True
         if mine.dtype.kind == "f" and _size(mine - theirs) <= self._left_over:
@@ -268,6 +268,6 @@ def _text(array: Any) -> str:
 
 
 def compared(graph: Graph, torch: Machine | None = None) -> list[Difference]:
-    """Run a graph in both libraries, torch's run given or not, and return what differs."""
+    """Run a graph in both libraries, torch's run given or not; return the differences."""
     theirs = execute(graph, TORCH) if torch is None else torch
     return differences(graph, execute(graph, OURS), theirs)

@@ -1,4 +1,4 @@
-"""Whether two libraries saw the same, and which differences are documented."""
+"""Compare the outcomes of two libraries; some differences are documented."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Known:
 
     Args:
         row: What docs/ddp.md's table of differences says of torch, word for word.
-        explains: Tells whether it is what a rank saw: (configuration, here, torch).
+        explains: Returns whether it explains the outcome of a rank: (configuration, here, torch).
         instead: Makes the configuration that torch runs instead, to compare all the same.
     """
 
@@ -55,7 +55,7 @@ def _without(config: Config, option: str, **others: Any) -> Config:
 
 
 def _keeps_old_views(config: Config) -> bool:
-    """Tell whether no rank uses a parameter whose last gradient lies in a bucket."""
+    """Return whether no rank uses a parameter whose last gradient lies in a bucket."""
     is_old = config.zero == "never" and config.gates in ("steps", "mixed")
     return is_old and bool(config.options.get("gradient_as_bucket_view"))
 
@@ -144,7 +144,7 @@ KNOWN = (
 
 
 def known(config: Config, ours: Sequence[Any], theirs: Sequence[Any]) -> Known | None:
-    """Return the documented difference that explains what every rank saw, or None."""
+    """Return the documented difference that explains the outcome of every rank, or None."""
     pairs = list(zip(ours, theirs, strict=True))
     if not all(isinstance(result, Outcome) for pair in pairs for result in pair):
         return None
@@ -161,15 +161,15 @@ def differences(
     explained: bool = False,
     full: Sequence[Any] | None = None,
 ) -> list[str]:
-    """Return what differs, rank by rank, in words.
+    """Return the differences, rank by rank, in words.
 
     Args:
         config: What ran.
-        ours: What each rank saw here.
+        ours: The outcome of each rank here.
         theirs: And in torch.
         explained: Whether errors differ as documented, so that only steps before them count.
-        full: What each rank of torch saw in float64. Training may multiply errors: what torch's
-            rounding changes ours may change, too.
+        full: The outcome of each rank of torch in float64. Training may multiply rounding errors,
+            ours as well as torch's.
     """
     found = []
     exact = full or [Outcome()] * len(ours)
@@ -184,7 +184,7 @@ def differences(
 
 
 def kinds(found: Sequence[str]) -> set[str]:
-    """Return what sorts of differences there are: the texts without ranks, steps and figures."""
+    """Return the kinds of differences: the texts without ranks, steps and numbers."""
     made = set()
     for text in found:
         rest = re.sub(r"^rank \d+: (step \d+, )?", "", text)
@@ -199,7 +199,7 @@ def kinds(found: Sequence[str]) -> set[str]:
 
 
 def raises_alike(own: Outcome, other: Outcome) -> bool:
-    """Tell whether both raised in the same step, and what catches torch's error catches ours."""
+    """Return whether both raised in the same step, and handlers of torch's error catch ours."""
     if own.failed_at is None or other.failed_at is None:
         return own.failed_at == other.failed_at
     return own.failed_at == other.failed_at and other.kinds[0] in own.kinds
@@ -239,7 +239,7 @@ def _of_arrays(
             if exact.get(name) is not None:
                 rounded = np.nan_to_num(np.abs(wanted - exact[name])).max()
                 allowed = min(max(allowed, ROUNDING * rounded), MOST * allowed)
-            # With equal_nan: what overflows in both is alike.
+            # With equal_nan: an overflow in both is equal.
             if not np.allclose(value, wanted, 0, allowed, True):
                 worst = np.abs(value - wanted).max()
                 found.append(f"{what} {name}: differs by {worst:.3g} of {largest:.3g}")

@@ -1,4 +1,4 @@
-"""One random configuration: a small module, the wrapper's options, what the ranks do with it."""
+"""One random configuration: a small module, the wrapper's options, the steps of the ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Config:
     first: str
     """The layer that takes inputs: linear, embedding or sparse."""
     blocks: tuple[str, ...]
-    """Layers in the middle; each is added to what goes through."""
+    """Layers in the middle; each is added to its input."""
     spare: bool
     """Whether there is a parameter that no forward uses."""
     options: dict[str, Any]
@@ -51,13 +51,13 @@ class Config:
     """param_dtype and reduce_dtype."""
     momentum: float
     zero: str
-    """How gradients are forgotten: none, zero, or never."""
+    """How gradients are reset: to None, to zero, or never."""
     fault: str
     """What is done wrong on purpose, or nothing."""
 
     @property
     def is_uneven(self) -> bool:
-        """Tell whether the ranks have inputs for different numbers of steps."""
+        """Return whether the ranks have inputs for different numbers of steps."""
         return len(set(self.steps)) > 1
 
     def full(self) -> Config:
@@ -68,7 +68,7 @@ class Config:
         return dataclasses.replace(self, dtype="float64", mixed=None, hook=hook, extra=extra)
 
     def runs(self, block: int, rank: int, step: int) -> bool:
-        """Tell whether a block takes part in a step of a rank."""
+        """Return whether a block takes part in a step of a rank."""
         if self.fault == "unused":
             return step != 1 or block != 0
         if self.fault == "graph_changed":

@@ -1,4 +1,4 @@
-"""What the two libraries call differently, under one name each."""
+"""The two libraries behind one interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's wrapper can do with a GPU only, made for the CPU: the fuzzer compares with it."""
+"""CPU versions of GPU-only features of torch's wrapper, for the fuzzer to compare with."""
 
 from __future__ import annotations
 

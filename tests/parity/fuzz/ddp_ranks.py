@@ -1,4 +1,4 @@
-"""Ranks that live over many configurations: processes of torch over gloo, threads of ours.
+"""Ranks that run many configurations: processes of torch over gloo, threads of ours.
 
 `python -m tests.parity.fuzz.ddp_ranks FOLDER FD...` is what TorchRanks starts: it imports torch
 once, forks one process for each pipe, and each of them serves tasks until its pipe is closed.
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclasses.dataclass(frozen=True)
 class Raised:
-    """What a rank raised instead of a result."""
+    """The error of a rank in place of a result."""
 
     kind: str
     text: str
@@ -45,7 +45,7 @@ SILENT = Raised("Silent", "the rank gave no answer")
 
 
 def attempt(task: Any, *arguments: Any) -> Any:
-    """Return what a task returns, or what it raised."""
+    """Return the result of a task, or its error."""
     try:
         return task(*arguments)
     except Exception as error:
@@ -68,7 +68,7 @@ class TorchRanks:
         self._start()
 
     def run(self, task: str, config: Any, size: int | None = None) -> list[Any]:
-        """Return what a task returns or raises on each of the first ranks.
+        """Return the result or error of a task on each of the first ranks.
 
         Args:
             task: module:function; called with the group and the configuration.
@@ -138,7 +138,7 @@ class OurRanks:
         self._groups: dict[int, list[Any]] = {}
 
     def run(self, task: Any, config: Any, size: int | None = None) -> list[Any]:
-        """Return what task(group, config) returns or raises on each rank."""
+        """Return the result or error of task(group, config) on each rank."""
         groups = self._meet(self.size if size is None else size)
         results = self._on_threads(lambda group: task(group, config), groups)
         if any(isinstance(result, Raised) for result in results):
@@ -220,7 +220,7 @@ class _MemoryStore:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process when its parent ends, whatever it waits for."""
+    """Let the kernel end this process when its parent ends, even in a blocking wait."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

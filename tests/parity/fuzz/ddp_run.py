@@ -29,7 +29,7 @@ class Pair:
         self.torch, self.ours = TorchRanks(MOST_RANKS), OurRanks(MOST_RANKS)
 
     def compare(self, config: Config, progress: Progress | None = None) -> list[str]:
-        """Run a configuration in both; return what differs."""
+        """Run a configuration in both; return the differences."""
         theirs, ours = self._run_torch(config), self.ours.run(our_task, config, config.world)
         if _may_hang(ours):
             self.ours.restart()
@@ -82,13 +82,13 @@ def shrink(config: Config, compare: Callable[[Config], list[str]]) -> Config:
 
 
 def _may_hang(results: Sequence[Any]) -> bool:
-    """Tell whether a rank failed later than at construction: others may wait for it."""
+    """Return whether a rank failed after construction: others may wait for it."""
     places = [getattr(result, "failed_at", None) for result in results]
     return any(place is not None and place >= 0 for place in places)
 
 
 def covered(config: Config) -> dict[str, int]:
-    """Return what a configuration covers, by name."""
+    """Return the names of the features that a configuration covers."""
     names: list[Any] = [*config.blocks, *config.options, f"world {config.world}"]
     names += [config.first, f"hook {config.hook}" if config.hook else "no hook"]
     names += [name for name, on in (("join", config.is_uneven), ("mixed", config.mixed)) if on]
@@ -100,7 +100,7 @@ def covered(config: Config) -> dict[str, int]:
 
 
 def shown(config: Config) -> str:
-    """Return what a configuration has beside the plainest one of its size, in a line or two."""
+    """Return the non-default features of a configuration, in a line or two."""
     plain = dataclasses.asdict(PLAINEST)
     fields = {n: v for n, v in dataclasses.asdict(config).items() if v != plain[n]}
     return f"dataclasses.replace(PLAINEST, {', '.join(f'{n}={v!r}' for n, v in fields.items())})"

@@ -16,7 +16,7 @@ ROWS, BATCH, INPUTS, OUTPUTS = 7, 4, 3, 2
 
 @dataclasses.dataclass
 class Outcome:
-    """What one rank saw."""
+    """The outcome of one rank."""
 
     grads: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """By step, by parameter; None where there is none."""
@@ -113,7 +113,7 @@ def make_net(lib: Any, config: Config) -> Any:
 
 
 def train(lib: Any, config: Config) -> Outcome:
-    """Wrap, train, and record what happens."""
+    """Wrap, train, and record the outcome."""
     seen, step = Outcome(), -1
     net = make_net(lib, config)
     try:
@@ -141,7 +141,7 @@ def train(lib: Any, config: Config) -> Outcome:
 
 
 def _prepare(lib: Any, net: Any, config: Config) -> dict[str, Any]:
-    """Do what comes before wrapping; return options that name parameters."""
+    """Prepare the module for wrapping; return options that name parameters."""
     if config.extra == "ignored":
         lib.ignore(net, ["last.bias"])
     if config.extra in STEPPED:

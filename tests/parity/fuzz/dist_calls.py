@@ -1,4 +1,4 @@
-"""Run programs over real workers: what each of them can be asked, and how steps call others."""
+"""Run programs over real workers: the functions that workers serve, and how steps call others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLINE_S = 30.0
 
 
 class _Here:
-    """What this worker has of the program that runs."""
+    """This worker's state of the running program."""
 
     program: Program
     leaves: dict[int, gm.Tensor]
@@ -74,7 +74,7 @@ def prepare(text: str) -> list[tuple[int, Any]]:
 
 @gm.rpc.register
 def finish() -> list[tuple[int, Any]]:
-    """Return the values of this worker's leaves and forget them."""
+    """Return the values of this worker's leaves and drop them."""
     found = [(key, leaf.data.copy()) for key, leaf in _Here.leaves.items()]
     _Here.leaves = {}
     return found
@@ -115,7 +115,7 @@ def run_one(path: list[int], values: list[Any]) -> Any:
 
 @gm.rpc.register
 def drive(place: int, refs: list[tuple[int, Any]]) -> tuple[Any, Any, Any]:
-    """Run a graph in a context that this worker opens; return what it gave.
+    """Run a graph in a context that this worker opens; return its outcome.
 
     Args:
         place: Which graph.
@@ -157,7 +157,7 @@ def run_graph(
 
 
 def _pass(stage: Stage, env: dict[int, Any], ctx: Any) -> Callable[[bool], None]:
-    """Return what runs a stage's backward pass, given whether the graph is kept."""
+    """Return a function that runs a stage's backward pass, given whether the graph is kept."""
     if stage.there:
         ref = env[stage.roots[0]]
         return lambda keep: ref.backward(ctx, keep)
@@ -201,8 +201,8 @@ def _play(steps: Sequence[Step], env: dict[int, Any], path: list[int]) -> None:
             env[step.out] = dist_ops.run(step.name, inputs, step.options)
         else:
             _call(step, [*path, place], env)
-    # Calls end before their caller does, results that it does not use among them: they would come
-    # to a context that is over.
+    # Wait for all results, also unused ones: a call must end before its caller, or it would reach a
+    # released context.
     for value in _all(list(env), env):
         _wait_made(value)
 
@@ -240,14 +240,14 @@ def _call(call: Call, path: list[int], env: dict[int, Any]) -> None:
 
 
 class _Later:
-    """Results that are not there yet."""
+    """Results that have not arrived yet."""
 
     def __init__(self, future: Any, outputs: tuple[int, ...]) -> None:
         self.future, self.outputs = future, outputs
 
 
 def _all(names: Sequence[int], env: dict[int, Any]) -> list[Any]:
-    """Return values as they are, tensors or references, when they are there."""
+    """Return values as they are, tensors or references, once they have arrived."""
     for name in names:
         value = env[name]
         if isinstance(value, _Later):

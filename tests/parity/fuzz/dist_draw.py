@@ -40,7 +40,7 @@ def draw(seed: int) -> Program:
 
 
 class _Drawing:
-    """What is known while a program is drawn.
+    """The state while a program is drawn.
 
     Args:
         seed: Of the program.

@@ -20,7 +20,7 @@ HERE = ("sync", "async", "remote", "proxy", "module")
 LATER = ("later", "proxy later", "module later")
 """Ways of a call that the caller waits for when it needs a result."""
 STAYS = ("ref", "proxy ref")
-"""Ways of a call whose only result stays on the worker; made while the caller goes on."""
+"""Kinds of calls whose only result stays on the worker and that do not block the caller."""
 LENT = "lent"
 """A call that returns references to its results."""
 ALONE = ("remote", *STAYS)

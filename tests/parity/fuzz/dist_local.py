@@ -1,4 +1,4 @@
-"""Run a program in this process with local autograd: the truth that workers are compared with.
+"""Run a program in this process with local autograd: the reference for the workers.
 
 A message copies its tensors and gives them a node of their own, as on workers: what a worker used
 twice is then added there first. That is the only difference to a plain local graph, and it makes
@@ -32,7 +32,7 @@ OPTIMIZER = {"lr": 0.1, "momentum": 0.9}
 
 
 class _Carried(Function):
-    """Pass tensors on in memory of their own, their gradients, too."""
+    """Copy tensors, and their gradients in backward."""
 
     @staticmethod
     def forward(ctx: Any, *arrays: Any) -> Any:
@@ -71,7 +71,7 @@ class Local:
         self._messages: set[Any] = set()
 
     def run(self) -> Outcome:
-        """Return what the program gives."""
+        """Return the outcome of the program."""
         trained = [self.leaves[leaf.id] for leaf in self.program.leaves if leaf.grad]
         optimizer = gm.optim.SGD(trained, **OPTIMIZER) if self.program.optimizer else None
         rounds = []
@@ -154,10 +154,10 @@ class Local:
         return value.value if isinstance(value, _Ref) else value
 
     def _carry(self, values: Sequence[Any]) -> list[Any]:
-        """Return what a message with some values brings."""
+        """Return the values of a message after its transfer."""
         if self.plain:
             return list(values)
-        brought = [
+        received = [
             value if isinstance(value, _Ref) else gm.tensor(np.array(value.data, order="C"))
             for value in values
         ]
@@ -171,5 +171,5 @@ class Local:
             node = outs[0].grad_fn
             self._messages.add(node if isinstance(node, _Carried) else node.edges[0])
             for place, out in zip(wanted, outs, strict=True):
-                brought[place] = out
-        return brought
+                received[place] = out
+        return received

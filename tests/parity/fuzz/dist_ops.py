@@ -22,7 +22,7 @@ def _reshape(x: Any, last: int) -> Any:
 
 
 class _Fragile(gm.autograd.Function):
-    """Copy; fail in backward while the process is told to."""
+    """Copy; fail in backward while failures are enabled in the process."""
 
     broken = False
 

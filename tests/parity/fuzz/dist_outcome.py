@@ -1,4 +1,4 @@
-"""What a program gave: forward values, gradients by worker, leaves afterwards."""
+"""The outcome of a program: forward values, gradients by worker, leaves afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ another order."""
 
 @dataclasses.dataclass
 class GraphOutcome:
-    """What one graph gave in one round; arrays by number of value or leaf."""
+    """The outcome of one graph in one round; arrays by number of value or leaf."""
 
     values: dict[int, Any]
     grads: dict[int, dict[int, Any]]
@@ -28,14 +28,14 @@ class GraphOutcome:
 
 @dataclasses.dataclass
 class Outcome:
-    """What all graphs gave, round by round, and the leaves at the end."""
+    """The outcomes of all graphs by round, and the leaves at the end."""
 
     rounds: list[list[GraphOutcome]]
     leaves: dict[int, Any]
 
 
 def differences(program: Program, found: Outcome, wanted: Outcome) -> list[str]:
-    """Return in words what differs between an outcome over workers and the local one.
+    """Return in words the differences between an outcome over workers and the local one.
 
     Forward values are equal bit for bit. So are gradients, unless calls overlap: a worker then adds
     what two of them gave to one leaf in the order in which they came.

@@ -1,10 +1,10 @@
 """Run random programs of distributed autograd over four workers: `make fuzz-dist`.
 
-The truth is the same program with local autograd in one process. Forward values are equal bit for
-bit, and so are gradients where calls follow each other; where calls of one context overlap a worker
-adds in the order in which they came, and gradients are equal within eight rounding errors of the
-largest element. Compared are also which leaves have gradients, on which worker, that a pass which
-fails changes nothing, and what workers still hold afterwards.
+The reference is the same program with local autograd in one process. Forward values are equal bit
+for bit, and so are gradients where calls follow each other. Where calls of one context overlap, a
+worker adds in the order of arrival, and gradients are equal within eight rounding errors of the
+largest element. Also compared: which leaves have gradients, on which worker; that a failed pass
+changes nothing; and what workers still hold afterwards.
 
 FUZZ_SEEDS=A..B and FUZZ_SECONDS say which programs. A failure is shrunk and printed; the program
 itself may be given as an argument to run it again.
@@ -18,28 +18,28 @@ from collections import Counter
 
 from tests.parity.fuzz import dist_graph
 from tests.parity.fuzz.dist_draw import draw
-from tests.parity.fuzz.dist_fleet import Fleet
 from tests.parity.fuzz.dist_graph import Call, Op, Program
 from tests.parity.fuzz.dist_shrink import shrink
+from tests.parity.fuzz.dist_workers import WorkerFleet
 from tests.parity.fuzz.seeds import Budget, Progress, budget, seeds
 
 REPLAY = "FUZZ_SEEDS={seed} make fuzz-dist"
 
-# Programs between two looks at what workers hold.
+# Programs between two checks for leaks on workers.
 _LOOK_EVERY = 50
 # Shrinking takes its time: the first failures are enough to begin with.
 _MOST_SHRUNK = 5
 
 
-def report(program: Program, found: list[str], fleet: Fleet, shrinks: bool) -> str:
-    """Return a failure in words: the program, smaller if possible, and what differs."""
+def report(program: Program, found: list[str], fleet: WorkerFleet, shrinks: bool) -> str:
+    """Return a failure in words: the program, smaller if possible, and the differences."""
     small = shrink(program, fleet.compare) if shrinks else program
     texts = "\n".join(text[:2000] for text in (fleet.compare(small) or found)[:8])
     return f"{small}\n{texts}\nrun again: python -m tests.parity.fuzz.dist_run '{small!r}'"
 
 
 def covered(program: Program) -> Counter[str]:
-    """Return what a program covers, by name."""
+    """Return the names of the features that a program covers."""
     names: Counter[str] = Counter()
     for graph in program.graphs:
         for step in graph.steps():
@@ -59,7 +59,7 @@ def covered(program: Program) -> Counter[str]:
 
 def run(asked: Budget, progress: Progress) -> None:
     """Run the programs of a budget."""
-    fleet, since = Fleet(), asked.first
+    fleet, since = WorkerFleet(), asked.first
     try:
         for count, seed in enumerate(seeds(asked), 1):
             program = draw(seed)
@@ -68,15 +68,15 @@ def run(asked: Budget, progress: Progress) -> None:
             if found:
                 text = report(program, found, fleet, len(progress.failed) < _MOST_SHRUNK)
                 progress.fail(seed, text)
-                # What failed in the middle may have left something behind.
+                # A program that failed half-way may have leaked something.
                 fleet.close()
-                fleet = Fleet()
+                fleet = WorkerFleet()
             elif count % _LOOK_EVERY == 0 or seed == asked.last:
                 left = fleet.left_behind()
                 if left:
                     progress.fail(seed, f"after seeds {since}..{seed}: " + "; ".join(left))
                     fleet.close()
-                    fleet = Fleet()
+                    fleet = WorkerFleet()
                 since = seed + 1
         left = fleet.left_behind()
         if left:
@@ -87,7 +87,7 @@ def run(asked: Budget, progress: Progress) -> None:
 
 def run_text(text: str) -> int:
     """Run one program given as text; return 1 if it fails."""
-    program, fleet = eval(text, vars(dist_graph).copy()), Fleet()
+    program, fleet = eval(text, vars(dist_graph).copy()), WorkerFleet()
     try:
         found = fleet.compare(program) or fleet.left_behind()
     finally:

@@ -120,7 +120,7 @@ def _drop(steps: Sequence[Step], op: Op, name: Callable[[int], int]) -> tuple[St
 
 
 def _inside(call: Call, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return a call with other steps, if something comes of it."""
+    """Return a call with other steps, or nothing if it is useless."""
     outputs = tuple(out for out in call.outputs if out in defined(steps))
     return (replace(call, steps=steps, outputs=outputs),) if outputs else ()
 

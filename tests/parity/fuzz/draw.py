@@ -46,7 +46,7 @@ class Draw:
         return choices[self.rng.randrange(len(choices))]
 
     def append(self, item: Leaf | Node) -> Any:
-        """Add an item to the graph, execute it in torch and return what that gave."""
+        """Add an item to the graph, execute it in torch and return the results."""
         result = self.machine.add(item)
         self.graph.items.append(item)
         if isinstance(result, list):
@@ -84,7 +84,7 @@ class Draw:
         return self.rng.choices(self.lengths, (4, 8, 7, 1))[0]
 
     def shape(self, ndim: int | None = None) -> tuple[int, ...]:
-        """Draw a shape, of so many axes if given."""
+        """Draw a shape, with the given number of axes if any."""
         if ndim is None:
             ndim = self.rng.choices((0, 1, 2, 3, 4), (2, 5, 8, 4, 1))[0]
         return tuple([self.length() for _ in range(ndim)])

@@ -1,4 +1,4 @@
-"""Runs a graph in one library, item by item, and keeps what each item gave or raised."""
+"""Runs a graph in one library, item by item, and keeps the results or error of each item."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.parity.fuzz.template import OPS
 
 
 class Raised:
-    """What a call raised, in place of its results."""
+    """The error of a call, in place of its results."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -23,7 +23,7 @@ class Raised:
 
 
 class Plain:
-    """What a call returned that is no tensor."""
+    """A result of a call that is not a tensor."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -53,7 +53,7 @@ class Machine:
         return self.values[ref.slot][ref.part]
 
     def add(self, item: Leaf | Node) -> Any:
-        """Execute an item and return what it gave: tensors in a list, Plain or Raised."""
+        """Execute an item and return its results: tensors in a list, Plain or Raised."""
         if isinstance(item, Leaf):
             result: Any = [self.library.leaf(self._changed(item))]
         else:

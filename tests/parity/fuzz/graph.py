@@ -74,7 +74,7 @@ def refs(value: Any) -> Iterator[Ref]:
 
 
 def replaced(value: Any, by: Callable[[Any], Any]) -> Any:
-    """Return an argument with its tensors and dtypes replaced by what a function gives."""
+    """Return an argument with its tensors and dtypes replaced by the results of a function."""
     if isinstance(value, (Ref, Dtype)):
         return by(value)
     if isinstance(value, list):

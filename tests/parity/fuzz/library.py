@@ -1,4 +1,4 @@
-"""The two libraries behind one face: make a leaf, read a result, fill a layer."""
+"""The two libraries behind one interface: make a leaf, read a result, fill a layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import gradmesh as gm
-from tests.functions import FUNCTIONS
+from tests.op_namespace import FUNCTIONS
 from tests.parity.fuzz.graph import Leaf, lay_out
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -71,7 +71,7 @@ class Ours:
 
 
 class Torch:
-    """The yardstick."""
+    """PyTorch, the reference."""
 
     t: Any = torch
     f: Any = torch.nn.functional

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import gradmesh as gm
-from tests.functions import FUNCTIONS
+from tests.op_namespace import FUNCTIONS
 
 _ROOTS = {"gm": (), "nn": ("nn",), "optim": ("optim",), "lr_scheduler": ("optim", "lr_scheduler")}
 
 
 def has(library: Any, name: str) -> bool:
-    """Tell whether a library has a public name, for instance `Tensor.exp` or `nn.Linear`."""
+    """Return whether a library has a public name, for instance `Tensor.exp` or `nn.Linear`."""
     root, *path = name.split(".")
     if root == "Tensor":
         return hasattr(library.Tensor, path[0])

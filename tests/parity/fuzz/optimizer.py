@@ -192,7 +192,7 @@ def outcome(case: OptimizerCase, library: Any, dtype: str | None = None) -> Any:
 
 
 def difference(case: OptimizerCase) -> str | None:
-    """Return what differs between the two libraries, None if nothing does."""
+    """Return the difference between the two libraries, or None."""
     mine, theirs = outcome(case, OURS), outcome(case, TORCH)
     if isinstance(mine, Exception) or isinstance(theirs, Exception):
         both = isinstance(mine, Exception) and isinstance(theirs, Exception)

@@ -135,7 +135,7 @@ def _part(schedules: Any, optimizer: Any, name: str, options: dict[str, Any]) ->
 
 
 def difference(case: ScheduleCase) -> str | None:
-    """Return what differs between the two libraries, None if nothing does."""
+    """Return the difference between the two libraries, or None."""
     mine, theirs = rates(case, OURS), rates(case, TORCH)
     if isinstance(mine, Exception) or isinstance(theirs, Exception):
         both = isinstance(mine, Exception) and isinstance(theirs, Exception)

@@ -1,4 +1,4 @@
-"""Seeds, time budget, progress and summary: what every fuzzer of this folder shares.
+"""Seeds, time budget, progress and summary, shared by the fuzzers of this folder.
 
 One integer seed makes one case. `FUZZ_SEEDS=A..B` (or one number) names the seeds; without it the
 seeds begin at today's date and run for `FUZZ_SECONDS`. Both are printed, so a run can be repeated.
@@ -92,7 +92,7 @@ class Progress:
         self._began = self._printed = time.monotonic()
 
     def count(self, cases: int = 1, covered: Mapping[str, int] | None = None) -> None:
-        """Record cases that ran and, by name, what they covered."""
+        """Record cases that ran, and the names that they covered."""
         self.cases += cases
         if covered:
             self.covered.update(covered)

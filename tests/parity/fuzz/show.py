@@ -50,7 +50,7 @@ def program(graph: Graph) -> str:
 
 
 def _is_single(graph: Graph) -> dict[int, bool]:
-    """Tell by slot whether it made one tensor; a part of several prints as x3[1]."""
+    """Return by slot whether it made one tensor; a part of several prints as x3[1]."""
     from tests.parity.fuzz.execute import execute
     from tests.parity.fuzz.library import TORCH
 

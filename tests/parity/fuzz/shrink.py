@@ -22,7 +22,7 @@ def shrink(graph: Graph, still_fails: Callable[[Graph], bool]) -> Graph:
 
     Args:
         graph: One that fails.
-        still_fails: Tells whether a graph fails in the same way.
+        still_fails: Returns whether a graph fails in the same way.
     """
     for _ in range(_ROUNDS):
         smaller = _once(graph, still_fails)

@@ -2,7 +2,7 @@
 
 A template is an expression over `t` (the library), `f` (its functions), `n` (its layers), `apply`
 (fill a layer and call it) and the op's own variables. It is compiled once, prints with its values
-put in, and tells by itself which public names it covers: `c` is the variable for a Python number.
+put in, and the public names it covers are read from it: `c` is the variable for a Python number.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def covered(text: str) -> set[str]:
 
 
 def _is_foreign(function: ast.expr) -> bool:
-    """Tell whether a call makes a layer or a Python object, whose methods are not a tensor's."""
+    """Return whether a call makes a layer or a Python object, whose methods are not a tensor's."""
     while isinstance(function, ast.Attribute):
         function = function.value
     return isinstance(function, ast.Name) and function.id in ("n", "str")

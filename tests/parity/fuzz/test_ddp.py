@@ -65,7 +65,7 @@ SKIPPED = ["find_unused_parameters", "skip_all_reduce_unused_params", "gradient_
     ],
     ids=["skipped", "stepped"],
 )
-def test_where_torch_differs_ours_gives_what_it_gives_without_the_option(pair, row, fields):
+def test_where_torch_differs_ours_equals_torch_without_the_option(pair, row, fields):
     progress = Progress("", "", io.StringIO())
 
     assert pair.compare(dataclasses.replace(PLAINEST, **fields), progress) == []
@@ -108,7 +108,7 @@ def test_a_seed_gives_one_configuration_and_seeds_differ():
     assert any(config.is_uneven for config in drawn)
 
 
-def test_shrinking_keeps_what_differs_and_ends_in_a_line():
+def test_shrinking_keeps_the_difference_and_ends_in_a_line():
     def compare(config):
         if config.momentum and "norm" in config.blocks:
             return [f"rank 0: step {config.steps[0] - 1}, gradient first.bias: differs by 1 of 2"]

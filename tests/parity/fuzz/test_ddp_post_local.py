@@ -1,4 +1,4 @@
-"""PostLocalSGDOptimizer and its averagers give what torch gives over gloo."""
+"""PostLocalSGDOptimizer and its averagers equal torch over gloo."""
 
 import numpy as np
 import pytest

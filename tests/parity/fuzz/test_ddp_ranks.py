@@ -63,7 +63,7 @@ def test_an_interrupted_fuzzer_leaves_no_process_behind(ending):
         start_new_session=True,
     )
     try:
-        # The second line comes after some configurations, so all ranks are there.
+        # The second line comes after some configurations, so all ranks run.
         assert all(b"fuzz-ddp" in fuzzer.stdout.readline() for _ in range(2))
         if ending == signal.SIGINT:  # Ctrl-C reaches the whole group.
             os.killpg(fuzzer.pid, ending)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.parity.fuzz.dist_draw import draw
-from tests.parity.fuzz.dist_fleet import Fleet
 from tests.parity.fuzz.dist_graph import Op
 from tests.parity.fuzz.dist_local import Local
 from tests.parity.fuzz.dist_run import covered
 from tests.parity.fuzz.dist_shrink import shrink, simpler
+from tests.parity.fuzz.dist_workers import WorkerFleet
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("dist_autograd")]
 
@@ -24,7 +24,7 @@ SEEDS = range(1000, 1030)
 @pytest.fixture(scope="module")
 def fleet():
     logging.getLogger("gradmesh").setLevel(logging.ERROR)
-    made = Fleet()
+    made = WorkerFleet()
     yield made
     made.close()
     logging.getLogger("gradmesh").setLevel(logging.NOTSET)
@@ -40,7 +40,7 @@ def test_random_programs_agree_with_one_process(fleet):
 # One changes forward values, the other gradients only.
 @pytest.mark.parametrize("wrong", [{"tanh": "relu"}, {"same": "detach"}])
 def test_a_wrong_operation_is_found_and_shrunk(fleet, wrong):
-    # The local run is the one that is wrong; the workers run what was drawn.
+    # The local run is wrong on purpose; the workers run the program as drawn.
     program = next(p for p in map(draw, SEEDS) if fleet.compare(p, wrong))
 
     small = shrink(program, lambda candidate: fleet.compare(candidate, wrong), seconds=30)

@@ -18,7 +18,7 @@ from tests.parity.fuzz.cases import check, report_of
 from tests.parity.fuzz.compare import compared
 from tests.parity.fuzz.generate import generate
 from tests.parity.fuzz.graph import Graph, Leaf, Node, Ref
-from tests.parity.fuzz.known import KNOWN
+from tests.parity.fuzz.known_differences import KNOWN
 from tests.parity.fuzz.names import EXEMPT, public_names
 from tests.parity.fuzz.template import OPS
 

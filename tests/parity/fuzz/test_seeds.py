@@ -26,7 +26,7 @@ def test_without_seeds_they_begin_at_the_date() -> None:
 
 
 @pytest.mark.parametrize("environment", [{"FUZZ_SEEDS": "a..b"}, {"FUZZ_SECONDS": "soon"}])
-def test_what_cannot_be_read_is_named(environment: dict[str, str]) -> None:
+def test_unreadable_variables_are_named(environment: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=next(iter(environment))):
         budget(environment)
 

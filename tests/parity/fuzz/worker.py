@@ -1,4 +1,4 @@
-"""One process of the fuzzer: runs its share of the seeds and sends what it found."""
+"""One process of the fuzzer: runs its share of the seeds and sends the findings."""
 
 from __future__ import annotations
 

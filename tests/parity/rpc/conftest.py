@@ -19,7 +19,7 @@ from gradmesh.sdk.rpc.shutdown import close
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import rpc_later as rpc_later  # noqa: E402
+import rpc_async_functions as rpc_async_functions  # noqa: E402
 
 from tests.footprint import ROUNDS, Rounds, let_go  # noqa: E402
 
@@ -33,7 +33,10 @@ def rpc_cluster() -> Iterator[gm.LocalCluster]:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(HERE), str(HERE.parents[2]), before])
     )
-    settings = {"rpc.imports": ["rpc_later", "tests.footprint"], "coordinator.lease_s": 5.0}
+    settings = {
+        "rpc.imports": ["rpc_async_functions", "tests.footprint"],
+        "coordinator.lease_s": 5.0,
+    }
     try:
         with gm.LocalCluster(parameter_servers=1, workers=4, settings=settings) as cluster:
             yield cluster
@@ -51,7 +54,7 @@ def address(rpc_cluster: gm.LocalCluster) -> str:
 
 @pytest.fixture(scope="session")
 def driver(address: str) -> Iterator[Agent]:
-    """This process as a worker called "driver"; it waits until the four others are there."""
+    """This process as a worker called "driver"; it waits until the four others have joined."""
     agent = gm.rpc.init("driver", coordinator=address, rank=9).agent
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: agent.closed or close(agent, graceful=False))
@@ -74,7 +77,7 @@ def one_round(rounds: Rounds) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def through(driver: Agent, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Calls of a test go through the driver, and leave nothing behind."""
+    """Calls of a test go through the driver, and leak nothing."""
     token = current.here.set(driver)
     yield
     current.here.reset(token)
@@ -100,12 +103,12 @@ def make_node(address: str) -> Iterator[Callable[..., Node]]:
 
 @pytest.fixture
 def make_agent(make_node: Callable[..., Node]) -> Callable[..., Agent]:
-    """Make further workers in this process, of which a test needs the agents only."""
+    """Make further workers in this process; return their agents."""
     return lambda name, **options: make_node(name, **options).agent
 
 
 def crash(node: Node) -> None:
-    """End a worker as a process that dies: it does not leave the mesh."""
+    """End a worker as a killed process ends: without leaving the mesh."""
     assert node.server is not None
     node.server.drain(0)
     node.agent.close()
@@ -133,6 +136,6 @@ def as_agent() -> Callable[[Agent], Any]:
 
 @pytest.fixture
 def own_mesh(make_cluster: Callable[..., Any]) -> str:
-    """The coordinator of a mesh in which nobody is yet."""
+    """The coordinator of a mesh without members."""
     address: str = make_cluster(parameter_servers=1, start_servers=False).address
     return address

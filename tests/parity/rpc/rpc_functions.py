@@ -1,4 +1,4 @@
-"""What the workers of these tests can be asked; imported by the workers and by the tests."""
+"""The functions that the workers serve; imported by the workers and by the tests."""
 
 import time
 from typing import Any
@@ -156,7 +156,7 @@ CHAIN: list[int] = []
 
 @gm.rpc.register
 def chain(workers: list[str], ttl: int) -> None:
-    """Go on to the next worker without waiting for it."""
+    """Call the next worker without waiting for it."""
     CHAIN.append(ttl)
     if ttl:
         gm.rpc_async(workers[ttl % len(workers)], chain, (workers, ttl - 1))
@@ -267,7 +267,7 @@ def run_modules(modules: Any, x: Any) -> Any:
 
 @gm.rpc.register
 def forward_module(workers: list[str], module: Any, x: Any) -> Any:
-    """Go on from worker to worker; the last one runs the module."""
+    """Forward from worker to worker; the last one runs the module."""
     if not workers:
         return module(x)
     return gm.rpc_sync(workers[0], forward_module, (workers[1:], module, x))

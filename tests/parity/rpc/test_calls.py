@@ -1,4 +1,4 @@
-"""Calls: to whom, of what, with what."""
+"""Calls: targets, functions, arguments."""
 
 from collections import OrderedDict
 from typing import Any
@@ -61,7 +61,7 @@ def test_multi_rpc() -> None:
 
 
 def test_builtins_called_by_name() -> None:
-    # Registered on the worker or not, a name is all that travels.
+    # Only a name is sent, registered on the worker or not.
     assert gm.rpc_sync("worker-1", "rpc_functions.add", (1,), {"b": 5}) == 6
 
 
@@ -187,15 +187,15 @@ def test_multi_layer_nested_async_rpc(eventually: Any) -> None:
 
 
 def test_debug_info(eventually: Any) -> None:
-    # What other tests have begun there may still run.
+    # Calls of other tests may still run there.
     eventually(lambda: gm.rpc_sync("worker-3", info)["agent.server_active_calls"] == 1)
-    told = gm.rpc_sync("worker-3", info)
+    counters = gm.rpc_sync("worker-3", info)
 
     assert {
         "agent.thread_pool_size", "agent.num_idle_threads", "agent.client_active_calls",
         "agent.server_active_async_calls", "num_owner_rrefs", "num_pending_users",
         "num_pending_futures", "num_forks",
-    } <= set(told)  # fmt: skip
+    } <= set(counters)  # fmt: skip
     assert gm.rpc.debug_info()["agent.client_active_calls"] == 0
 
 

@@ -3,7 +3,7 @@
 import uuid
 
 import pytest
-from rpc_later import count_then_meet, meet, meet_in_threads
+from rpc_async_functions import count_then_meet, meet, meet_in_threads
 
 import gradmesh as gm
 from gradmesh.protos import errors

@@ -1,4 +1,4 @@
-"""Workers that begin together, that come later, and both."""
+"""Workers that start together, that join later, and both."""
 
 import threading
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_a_world_that_does_not_come_together(own_mesh: str) -> None:
         )
 
 
-def test_who_is_missing_is_told_though_time_is_up_in_the_middle_of_a_look(
+def test_missing_workers_are_named_when_the_deadline_ends_a_refresh(
     own_mesh: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, looks = WorkerDirectory.refresh, []
@@ -145,7 +145,7 @@ def test_workers_with_a_token(
     tmp_path: Path,
 ) -> None:
     token = tmp_path / "token"
-    token.write_text("a-token-that-nobody-guesses\n")
+    token.write_text("a-random-token\n")
     token.chmod(0o600)
     security = SecurityConfig(token_file=token)
     address = make_cluster(parameter_servers=1, start_servers=False, security=security).address

@@ -1,4 +1,4 @@
-"""What goes wrong elsewhere arrives here as what it is."""
+"""Errors of a remote worker arrive with their type."""
 
 import pickle
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_op_with_invalid_args() -> None:
 @pytest.mark.parametrize(
     "value", [object(), {1: 2}, 2**80, lambda: 1, gm.Future()], ids=lambda v: type(v).__name__
 )
-def test_what_cannot_be_sent(value: Any) -> None:
+def test_values_that_cannot_be_sent_are_refused(value: Any) -> None:
     with pytest.raises(errors.InvalidRequest):
         gm.rpc_sync("worker-0", echo, (value,))
     assert gm.rpc.debug_info()["agent.client_active_calls"] == 0

@@ -1,4 +1,4 @@
-"""What fails on the way to a worker is the future's; the caller's mistakes raise at once."""
+"""Failures on the way to a worker are in the future; usage errors raise at once."""
 
 import threading
 import weakref
@@ -63,7 +63,7 @@ def test_a_block_waits_for_the_others_first(caller: Agent) -> None:
     assert futures[1].value() == 2
 
 
-def test_a_worker_that_is_gone(
+def test_calls_to_a_closed_worker_fail_in_their_futures(
     caller: Agent, make_agent: Callable[..., Agent], eventually: Any
 ) -> None:
     gone = make_agent("soon-gone", rank=31)
@@ -158,7 +158,7 @@ def test_a_creation_that_failed_keeps_nothing(
 
     kept = use()
 
-    # Without the garbage collector: owners are told of what is gone when it is.
+    # Without the garbage collector: owners are notified of deletions at once.
     eventually(lambda: all(ref() is None for ref in kept))
     eventually(lambda: len(caller.rrefs.users) == 0)
 
@@ -187,7 +187,7 @@ def test_callbacks_end_before_the_worker_does(make_agent: Callable[..., Agent]) 
     assert begun.wait(20)
     ending = threading.Thread(target=close, args=(agent,), kwargs={"timeout_s": 20})
     ending.start()
-    # It waits for the callback: without one it would be over in a moment.
+    # It waits for the callback: without one it would end at once.
     ending.join(0.5)
     assert ending.is_alive()
     assert not agent.closed

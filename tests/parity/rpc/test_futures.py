@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import pytest
+from rpc_async_functions import callback_in_call, return_future
 from rpc_functions import add, raise_value, sleep
-from rpc_later import callback_in_call, return_future
 
 import gradmesh as gm
 from gradmesh.protos import errors
@@ -35,7 +35,7 @@ def test_wait_all_multiple_call() -> None:
 def test_wait_all_timeout() -> None:
     def block() -> None:
         with gm.rpc.call_group():
-            gm.rpc_async("worker-0", sleep, (1.0,), timeout_s=0.1)
+            gm.rpc_async("worker-0", sleep, (2.0,), timeout_s=0.1)
 
     with pytest.raises(errors.DeadlineExceeded):
         block()
@@ -74,7 +74,7 @@ def test_wait_all_with_partial_exception() -> None:
 
 def test_wait_all_exit_early() -> None:
     with pytest.raises(errors.DeadlineExceeded, match="1 of 1 calls were not done within"):
-        gm.futures.wait_all([gm.rpc_async("worker-0", sleep, (0.5,))], timeout_s=0.05)
+        gm.futures.wait_all([gm.rpc_async("worker-0", sleep, (2.0,))], timeout_s=0.05)
 
 
 def test_callback_simple() -> None:
@@ -153,7 +153,7 @@ def test_add_done_callback() -> None:
     assert future.wait() == 2
 
 
-def test_callbacks_run_in_the_contextvars_of_whoever_added_them() -> None:
+def test_callbacks_run_in_the_contextvars_of_their_registration() -> None:
     var = contextvars.ContextVar("var", default="none")
     var.set("mine")
 
@@ -195,7 +195,7 @@ def test_future_done_exception(eventually: Any) -> None:
         future.value()
 
 
-def test_future_done_comes_true_though_nobody_waits(eventually: Any) -> None:
+def test_future_is_done_without_a_waiting_caller(eventually: Any) -> None:
     futures = [gm.rpc_async("worker-0", sleep, (0.1,)) for _ in range(20)]
 
     eventually(lambda: all(future.done() for future in futures))
@@ -225,7 +225,7 @@ def test_return_future() -> None:
         gm.rpc_sync("worker-0", return_future)
 
 
-def test_calls_whose_futures_nobody_keeps_are_still_made(eventually: Any) -> None:
+def test_calls_with_dropped_futures_are_still_made(eventually: Any) -> None:
     for n in range(20):
         gm.rpc_async("worker-0", add, (n, 1))
 

@@ -1,4 +1,4 @@
-"""Names, ranks, options: who is there and how a process becomes a worker."""
+"""Names, ranks and options of workers, and how a process becomes one."""
 
 import math
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_wrong_types(address: str, timeout: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"rank": -1}, {"world_size": 2}, {"rank": 2, "world_size": 2}])
-def test_ranks_that_make_no_sense(address: str, options: dict[str, int]) -> None:
+def test_invalid_ranks_are_refused(address: str, options: dict[str, int]) -> None:
     with pytest.raises(errors.InvalidRequest):
         gm.rpc.init("odd", coordinator=address, install=False, **options)  # type: ignore[arg-type]
 

@@ -34,7 +34,7 @@ def test_places(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "/cpu", "worker-1/tpu", "rank:x/cpu", "a/b/c"])
-def test_places_that_make_no_sense(place: str) -> None:
+def test_invalid_remote_devices_are_refused(place: str) -> None:
     with pytest.raises(errors.InvalidRequest):
         gm.nn.RemoteModule(place, gm.nn.ReLU)
 
@@ -87,7 +87,7 @@ def test_train_eval() -> None:
     ["parameters", "named_parameters", "buffers", "children", "modules", "state_dict", "zero_grad",
      "float", "to", "apply", "requires_grad_", "load_state_dict", "register_buffer"],
 )  # fmt: skip
-def test_what_needs_local_parameters_is_refused(linear: Any, method: str) -> None:
+def test_methods_on_local_parameters_are_refused(linear: Any, method: str) -> None:
     with pytest.raises(ValueError, match=r"use remote_parameters\(\)"):
         getattr(linear, method)()
 

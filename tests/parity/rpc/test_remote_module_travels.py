@@ -1,4 +1,4 @@
-"""A RemoteModule in arguments and results: it travels as its reference and is of use there."""
+"""A RemoteModule in arguments and results: it is sent as its reference and works there."""
 
 import gc
 from typing import Any
@@ -51,7 +51,7 @@ def test_as_an_argument(linear: Any, to: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["worker-0", "worker-1", "driver"])
-def test_what_it_is_on_the_receiver(linear: Any, to: str) -> None:
+def test_a_module_equals_its_original_on_the_receiver(linear: Any, to: str) -> None:
     found = gm.rpc_sync(to, about_module, (linear,))
 
     weight, bias = (rref.to_here() for rref in linear.remote_parameters())
@@ -59,7 +59,7 @@ def test_what_it_is_on_the_receiver(linear: Any, to: str) -> None:
     assert np.array_equal(found["parameters"][1].data, bias.data)
     assert (found["owner"], found["is_owner"]) == ("worker-0", to == "worker-0")
     assert (found["training"], found["here"]) == (True, to)
-    # To itself a worker gives the very reference it has, whose creation may be under way.
+    # A worker passes its own reference to itself; its creation may be pending.
     assert found["confirmed"] or to == "driver"
     assert "Linear on worker-0/cpu" in found["text"]
 
@@ -116,7 +116,7 @@ def test_gradients_flow_through_it(linear: Any) -> None:
     assert np.allclose(found, np.ones((2, 3), np.float32) @ weight.data)
 
 
-def test_the_module_lives_while_a_receiver_holds_it(eventually: Any, driver: Agent) -> None:
+def test_the_module_is_kept_while_a_receiver_holds_it(eventually: Any, driver: Agent) -> None:
     x = gm.tensor([-1.0, 2.0])
     module = gm.nn.RemoteModule(driver.name, gm.nn.ReLU)
     gm.rpc_sync("worker-1", hold, ("module", module))

@@ -1,4 +1,4 @@
-"""References: made here and there, passed on, fetched, used through proxies."""
+"""References: created locally and remotely, forwarded, fetched, used through proxies."""
 
 import weakref
 from typing import Any
@@ -289,7 +289,7 @@ def test_user_rref_backward_needs_a_context() -> None:
         rref.backward()
 
 
-def test_owners_forget_values_that_nobody_here_uses() -> None:
+def test_owners_drop_unused_values() -> None:
     rref = gm.RRef(Point(3))
     value = weakref.ref(rref.local_value())
 

@@ -1,4 +1,4 @@
-"""The life of references: who knows whom, when values go, what dead workers leave."""
+"""The lifetime of references: forks, deletion of values, cleanup after dead workers."""
 
 import gc
 import uuid
@@ -24,8 +24,8 @@ def name() -> str:
 
 
 def figures(worker: str) -> dict[str, int]:
-    told: dict[str, int] = gm.rpc_sync(worker, info)
-    return told
+    counters: dict[str, int] = gm.rpc_sync(worker, info)
+    return counters
 
 
 def test_rref_context_debug_info(
@@ -51,7 +51,7 @@ def test_rref_context_debug_info(
     eventually(lambda: all(owner.debug_info()[key] == 0 for key in QUIET))
 
 
-def test_a_value_lives_as_long_as_its_last_reference(
+def test_a_value_is_kept_until_its_last_reference_is_dropped(
     make_agent: Callable[..., Agent], name: str, eventually: Any
 ) -> None:
     owner = make_agent("keeper")

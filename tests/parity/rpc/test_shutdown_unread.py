@@ -1,4 +1,4 @@
-"""Results that arrived and were not read do not hold up the end, and are there after it."""
+"""Unread results do not delay shutdown and can be read after it."""
 
 import gc
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rpc_async_functions import own_future
 from rpc_functions import add, echo, make_rref, raise_value, sleep
-from rpc_later import own_future
 
 import gradmesh as gm
 from gradmesh.protos import errors
@@ -25,7 +25,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 def leaving(
     request: pytest.FixtureRequest, make_agent: Callable[..., Agent], as_agent: Any
 ) -> Agent:
-    """A worker of each lane that is about to leave."""
+    """A worker of each lane that will leave."""
     transport = TransportConfig(lane=request.param)
     return make_agent(f"leaving-{request.param}", transport=transport, strict_refs=True)
 
@@ -64,7 +64,7 @@ def test_unread_results_of_every_kind(leaving: Agent, as_agent: Any, eventually:
         made = gm.rpc_async("worker-1", make_rref, (1,))
         kind = gm.remote("worker-1", add, (1, 1)).remote_type()
         tensor = gm.rpc_async("worker-1", echo, (gm.tensor([1.0, 2.0]),))
-        timed_out = gm.rpc_async("worker-1", sleep, (0.3,), timeout_s=0.05)
+        timed_out = gm.rpc_async("worker-1", sleep, (2.0,), timeout_s=0.05)
 
         leave(leaving)
 
@@ -112,12 +112,12 @@ def test_thousands_of_unread_results(make_agent: Callable[..., Agent], as_agent:
 def test_a_call_that_a_served_function_holds(
     make_agent: Callable[..., Agent], as_agent: Any
 ) -> None:
-    """Calls that begin while the worker waits for its end are kept, too."""
+    """Results of calls that begin during shutdown are kept, too."""
     agent = make_agent("holding")
     drained: list[bool] = []
     deadline = Deadline.after(40)
     with as_agent(agent):
-        slow = gm.rpc_async("worker-1", sleep, (1.0,))
+        slow = gm.rpc_async("worker-1", sleep, (3.0,))
         draining = threading.Thread(
             target=lambda: drained.append(agent.outstanding.drain(deadline))
         )
@@ -126,7 +126,7 @@ def test_a_call_that_a_served_function_holds(
         draining.join(40)
 
         assert drained == [True]
-        assert (slow.value() if slow.done() else None, held.wait(1)) == (1.0, 4)
+        assert (slow.value() if slow.done() else None, held.wait(1)) == (3.0, 4)
 
 
 @pytest.mark.parametrize("end", ["", "gm.rpc.shutdown(graceful=False)", "gm.rpc.shutdown()"])

@@ -1,7 +1,7 @@
-"""A question about a value outlives the RRef it was asked through: the answer still comes.
+"""A pending call keeps its RRef alive: the result still arrives.
 
-The network is slow for the question and quick for the deletion, so that a reference that is deleted
-too early is gone at its owner before the question is there.
+The network delays the call and not the deletion, so that a reference that is deleted too early
+is gone at its owner before the call arrives.
 """
 
 import gc
@@ -39,7 +39,7 @@ def confirmed_point(eventually: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", ASK)
-def test_the_reference_lives_until_the_answer(
+def test_the_reference_is_kept_until_the_answer(
     faulty: Agent, faults: Faults, eventually: Any, how: str
 ) -> None:
     rpc, ask = ASK[how]
@@ -65,7 +65,7 @@ def test_the_reference_lives_until_the_answer(
     eventually(lambda: len(faulty.rrefs.users) == 0)
 
 
-def test_a_question_that_nobody_waits_for_keeps_nothing(
+def test_an_unawaited_type_query_keeps_no_reference(
     faulty: Agent, faults: Faults, eventually: Any
 ) -> None:
     rref = confirmed_point(eventually)

@@ -21,7 +21,7 @@ def test_parameter_counts_are_those_of_the_papers(make: object, millions: float)
     assert count / 1e6 == pytest.approx(millions, abs=5e-4)
 
 
-def test_names_are_torchvisions() -> None:
+def test_names_are_those_of_torchvision() -> None:
     names = [name for name, _ in resnet.resnet50().named_parameters()]
 
     assert names[0] == "conv1.weight"

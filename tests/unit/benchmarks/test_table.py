@@ -16,7 +16,7 @@ def test_both_kinds_are_measured_against_the_floor(tmp_path):
     assert '"workload": "lookup-hash-20000"' in file.read_text()
 
 
-def test_no_number_is_said():
+def test_sizes_that_are_not_numbers_are_refused():
     result = CliRunner().invoke(bench, ["table", "--rows", "many"])
 
     assert result.exit_code == 2

@@ -9,7 +9,7 @@ from gradmesh.launch.sections import cluster_sections
 from gradmesh.sdk.process.config import load
 
 
-def test_children_get_what_only_this_process_knows() -> None:
+def test_children_get_settings_given_only_to_this_process() -> None:
     loaded = load(
         cluster_sections(),
         flags={"job.steps": "7", "log.level": "debug"},

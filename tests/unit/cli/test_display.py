@@ -24,7 +24,7 @@ def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
     return Console(file=stream, force_terminal=terminal, width=120, highlight=False), stream
 
 
-def test_lines_come_every_few_seconds_and_with_news() -> None:
+def test_progress_lines_appear_periodically_and_on_changes() -> None:
     out, stream = console()
     now = [0.0]
     screen = LineScreen("2 trainers", out, lambda: now[0])

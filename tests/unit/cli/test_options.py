@@ -44,7 +44,7 @@ def test_flags_variables_and_file_meet(
     assert process.lifecycle.lifeline is True
 
 
-def test_switches_have_two_sides(command: click.Command, seen: list[Sections]) -> None:
+def test_flags_have_a_negation(command: click.Command, seen: list[Sections]) -> None:
     error_boundary.run(command, ["--allow-plaintext-token"])
     error_boundary.run(command, ["--no-allow-plaintext-token"])
 
@@ -70,7 +70,7 @@ def test_all_problems_are_shown_and_exit_with_2(
     ]
 
 
-def test_what_the_command_sets_itself_is_no_flag(command: click.Command) -> None:
+def test_settings_of_the_command_itself_have_no_flag(command: click.Command) -> None:
     assert error_boundary.run(command, ["--trainers", "1"]) == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 from gradmesh.launch.child import ChildSpec
 from gradmesh.launch.supervisor import Supervisor
 
-# A child that lives as the real ones do: it holds its lifeline and drains on SIGTERM.
+# A child that behaves like the real ones: it holds its lifeline and drains on SIGTERM.
 STEADY = """
 import sys
 from gradmesh.sdk.process.process import Lifecycle, LifecycleConfig

@@ -64,7 +64,7 @@ def test_kill_is_described_by_its_signal(spec: Make, tmp_path: Path) -> None:
     assert child.describe_end() == "was killed by SIGKILL"
 
 
-def test_what_the_child_started_dies_with_it(
+def test_grandchildren_die_with_their_parent(
     spec: Make, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
 ) -> None:
     code = (

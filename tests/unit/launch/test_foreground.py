@@ -80,7 +80,7 @@ def test_cluster_that_ends_by_itself_gives_its_own_code(spec: Make, supervise: S
 
 
 class Still(Launcher):
-    """A cluster that stands still; None is none."""
+    """A cluster without progress; None is no cluster."""
 
     def __init__(self, *states: ProcessState, gone: bool = False, failure: str = "") -> None:
         self._states, self._gone, self._failure = states, gone, failure

@@ -22,7 +22,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(("mode", "in_order"), [("meek", True), ("stubborn", False)])
-def test_supervisor_is_ended_in_one_way_or_the_other(
+def test_supervisor_is_stopped_in_order_or_killed(
     tmp_path: Path, mode: str, in_order: bool
 ) -> None:
     with subprocess.Popen(

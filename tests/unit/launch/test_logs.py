@@ -32,7 +32,7 @@ def test_tail_counts_lines_of_each_file(logs: Path) -> None:
     assert LogFiles(logs).newest(0) == []
 
 
-def test_lines_are_given_once_and_whole(logs: Path) -> None:
+def test_lines_are_returned_once_and_complete(logs: Path) -> None:
     files = LogFiles(logs)
     files.newest()
     with (logs / "a.log").open("a") as log:
@@ -46,16 +46,16 @@ def test_lines_are_given_once_and_whole(logs: Path) -> None:
     assert files.newest() == [("a", "half and half")]
 
 
-def test_following_ends_after_the_last_line(logs: Path) -> None:
+def test_log_following_ends_after_the_last_line(logs: Path) -> None:
     def is_over() -> bool:
-        # What is written before the end must still be seen.
+        # Lines written before the end must still appear.
         (logs / "d.log").write_text("last words\n")
         return True
 
     assert list(LogFiles(logs).follow(is_over, tail=0)) == [("d", "last words")]
 
 
-def test_lines_are_whole_however_they_arrive() -> None:
+def test_lines_are_complete_for_any_chunks() -> None:
     chunks = iter([b"a b", b"c\nd", b"", b"\n\xff\ne"])
 
     assert list(complete_lines(chunks)) == ["a bc", "d", "\ufffd", "e"]

@@ -94,9 +94,7 @@ def test_a_job_that_the_file_or_the_environment_names_keeps_its_name(
     assert "--id" not in inherited
 
 
-def test_a_file_that_makes_no_sense_is_left_to_the_children(
-    folder: StateFolder, tmp_path: Path
-) -> None:
+def test_a_malformed_file_is_reported_by_the_children(folder: StateFolder, tmp_path: Path) -> None:
     write_address(folder.address_file, "127.0.0.1:1")
     config = tmp_path / "job.toml"
     config.write_text("job = 3\n")
@@ -106,7 +104,7 @@ def test_a_file_that_makes_no_sense_is_left_to_the_children(
     assert flag(plan.specs(folder)[2].argv(), "--config") == str(config)
 
 
-def test_settings_reach_the_roles_that_know_them(folder: StateFolder) -> None:
+def test_settings_reach_the_roles_that_declare_them(folder: StateFolder) -> None:
     settings = {"job.steps": 5, "log.level": "debug", "metrics.listen": "127.0.0.1:9000"}
     plan = ClusterPlan(parameter_servers=1, trainers=1, settings=settings)
     write_address(folder.address_file, "127.0.0.1:1")

@@ -28,7 +28,7 @@ def test_plain_screen_passes_lines_as_they_are() -> None:
     assert stream.getvalue() == LINE + "\n"
 
 
-def test_supervisors_own_records_look_the_same() -> None:
+def test_records_of_the_supervisor_have_the_same_format() -> None:
     stream = io.StringIO()
     handler = ScreenHandler(LogScreen(stream, pretty=False))
 

@@ -148,7 +148,7 @@ def test_kill_does_not_wait_for_the_drain(spec: Make, supervise: Supervise, unti
     assert supervisor.wait(30) is not None
 
 
-def test_changes_are_told(spec: Make, supervise: Supervise) -> None:
+def test_changes_are_reported(spec: Make, supervise: Supervise) -> None:
     seen: list[list[dict[str, Any]]] = []
 
     supervisor = supervise([spec("a", "pass", finite=True)], until_done=True, on_change=seen.append)
@@ -193,7 +193,7 @@ def test_a_child_that_is_not_needed_is_not_restarted(
     assert supervisor.describe()[0]["restarts"] == 0
 
 
-def test_a_child_that_retires_and_stays_is_told_to_end(
+def test_a_retired_child_that_does_not_exit_is_terminated(
     spec: Make, supervise: Supervise, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradmesh.launch.supervisor._RETIRE_S", 0.1)
@@ -214,7 +214,7 @@ def test_delays_double_up_to_a_limit_then_it_gives_up() -> None:
     assert delays == [0.5, 1, 2, 4, 8, 10, None]
 
 
-def test_long_life_wipes_the_slate() -> None:
+def test_a_healthy_period_resets_the_restart_count() -> None:
     policy = RestartPolicy(healthy_s=30)
 
     assert policy.deaths(5, lived_s=29) == 6

@@ -44,14 +44,14 @@ def test_errors_can_be_printed_and_pickled(cls: type[MeshError]) -> None:
     assert copy.metadata == error.metadata == {"table": "x", "count": "3"}
 
 
-def test_unavailable_means_that_the_call_may_be_repeated() -> None:
+def test_unavailable_means_repeatable() -> None:
     """DESIGN: UNAVAILABLE = repeat the call, ABORTED = repeat from a higher level."""
     for cls in ALL:
         assert (cls.code == "UNAVAILABLE") == (cls.retry is errors.Retry.CALL)
         assert (cls.code == "ABORTED") == (cls.retry is errors.Retry.REFRESH)
 
 
-# What torch raises in the same case, and what Python has for it. All others are RuntimeErrors only.
+# Builtin bases as of torch's error for the same case and of Python's; others: RuntimeError only.
 ALSO: dict[str, set[type[Exception]]] = {
     "InvalidRequest": {
         ValueError

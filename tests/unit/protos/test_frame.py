@@ -14,7 +14,7 @@ from gradmesh.protos.errors import InvalidFrame, InvalidRequest
 from gradmesh.protos.frame import Frame, decode, encode, is_bulk
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
 from gradmesh.protos.wireformat import varint
-from tests.alone import peak_bytes
+from tests.own_process import peak_bytes
 
 DTYPES = sorted(WIRE_TO_NUMPY.values(), key=str)
 
@@ -43,7 +43,7 @@ def refuse(frame: bytes) -> None:
 
 
 def claim(dtype: int, shape: tuple[int, ...], data: bytes) -> bytes:
-    """Return a frame whose array claims a shape, whatever its data is."""
+    """Return a frame whose array declares a shape that may not fit its data."""
     array = array_pb2.Array(dtype=dtype, shape=shape, data=data)  # type: ignore[arg-type]
     return bytes(pb.LookupRequest(arrays=[array]).SerializeToString())
 
@@ -183,7 +183,7 @@ def test_bfloat16_is_the_upper_half_of_float32() -> None:
     assert message.arrays[0].data == np.ones(1, np.float32).tobytes()[2:]
 
 
-def test_too_large_a_frame_is_refused_before_it_is_made() -> None:
+def test_an_oversized_frame_is_refused_before_it_is_allocated() -> None:
     huge = np.broadcast_to(np.float32(1), (2**20, 2**20))
 
     with pytest.raises(InvalidFrame, match="split the request or raise max_frame_bytes"):
@@ -208,7 +208,7 @@ def test_number_of_arrays_is_limited_both_ways() -> None:
         encode(request(*[np.zeros(0)] * (limits.MAX_ARRAYS + 1)))
 
 
-def test_what_is_no_array_is_limited_both_ways() -> None:
+def test_the_size_outside_arrays_is_limited_both_ways() -> None:
     message = pb.LookupRequest(tables=["x" * limits.MAX_HEAD_BYTES])
 
     with pytest.raises(InvalidFrame, match="send bulk data as arrays"):
@@ -233,12 +233,12 @@ def test_what_is_no_array_is_limited_both_ways() -> None:
     ],
     ids=str,
 )
-def test_claims_that_the_data_does_not_bear_out_are_refused(
-    alone: Callable[..., int], shape: tuple[int, ...], data: bytes
+def test_sizes_that_exceed_the_data_are_refused(
+    in_own_process: Callable[..., int], shape: tuple[int, ...], data: bytes
 ) -> None:
     frame = claim(array_pb2.ELEMENT_TYPE_FLOAT64, shape, data)
 
-    assert alone(peak_bytes, refuse, frame) < 100_000
+    assert in_own_process(peak_bytes, refuse, frame) < 100_000
 
 
 @pytest.mark.parametrize("number", [0, 14, 99, -1, 2**31 - 1])
@@ -249,21 +249,21 @@ def test_unknown_element_types_are_refused(number: int) -> None:
         decode(b"\x7a" + varint(len(body)) + body, pb.LookupRequest)
 
 
-def test_truth_values_are_0_or_1() -> None:
+def test_bools_are_0_or_1() -> None:
     with pytest.raises(InvalidFrame, match="a bool other than 0 and 1"):
         decode(claim(array_pb2.ELEMENT_TYPE_BOOL, (2,), b"\1\2"), pb.LookupRequest)
 
 
 @pytest.mark.parametrize("filler", [b"\x08\x00", b"\x2a\x00", b"\x7a\x80\x01" + b"\x1a\x00" * 64])
-def test_a_swarm_of_tiny_fields_costs_no_more_than_its_size(
-    alone: Callable[..., int], filler: bytes
+def test_many_tiny_fields_cost_memory_in_proportion_to_their_size(
+    in_own_process: Callable[..., int], filler: bytes
 ) -> None:
     data = filler * (2**17 // len(filler))
 
-    assert alone(peak_bytes, refuse, data + b"\x7a") < 2 * len(data)
+    assert in_own_process(peak_bytes, refuse, data + b"\x7a") < 2 * len(data)
 
 
-def test_bulk_messages_are_known_by_their_arrays() -> None:
+def test_bulk_messages_are_recognised_by_their_arrays() -> None:
     assert is_bulk(pb.LookupRequest)
     assert is_bulk(pb.PushRequest())
     assert not is_bulk(pb.ApplyRequest)

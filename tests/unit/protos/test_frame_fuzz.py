@@ -1,4 +1,4 @@
-"""The codec against hypothesis: both directions, and bytes that nobody meant."""
+"""The codec against hypothesis: both directions, and random bytes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from gradmesh.protos.errors import InvalidFrame
 from gradmesh.protos.frame import Frame, decode, encode
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.protos.parameter_server.v1 import parameter_server_pb2 as pb
-from tests.alone import peak_bytes
+from tests.own_process import peak_bytes
 
 Ndarray = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ def little(array: Ndarray) -> bytes:
 
 @quick
 @given(frames)
-def test_what_we_write_protobuf_reads(frame: Frame[pb.LookupRequest]) -> None:
+def test_protobuf_reads_our_output(frame: Frame[pb.LookupRequest]) -> None:
     got = pb.LookupRequest.FromString(encode(frame))
 
     assert [a.dtype for a in got.arrays] == [wire_dtype(a.dtype) for a in frame.arrays]
@@ -63,7 +63,7 @@ def test_what_we_write_protobuf_reads(frame: Frame[pb.LookupRequest]) -> None:
 
 @quick
 @given(frames)
-def test_what_protobuf_writes_we_read(frame: Frame[pb.LookupRequest]) -> None:
+def test_output_of_protobuf_is_read(frame: Frame[pb.LookupRequest]) -> None:
     message = pb.LookupRequest()
     message.CopyFrom(frame.message)
     for a in frame.arrays:
@@ -86,31 +86,35 @@ def read(data: bytes) -> None:
         assert sum(array.nbytes for array in frame.arrays) <= len(data)
 
 
-def survives(alone: Callable[..., int], data: bytes) -> None:
-    """Decode; memory out of measure is a failure, too."""
-    assert alone(peak_bytes, read, data) < 50_000 + 20 * len(data)
+def survives(in_own_process: Callable[..., int], data: bytes) -> None:
+    """Decode; excessive memory is a failure, too."""
+    assert in_own_process(peak_bytes, read, data) < 50_000 + 20 * len(data)
 
 
 @quick
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes_are_refused_or_read(alone: Callable[..., int], data: bytes) -> None:
-    survives(alone, data)
+def test_arbitrary_bytes_are_refused_or_read(
+    in_own_process: Callable[..., int], data: bytes
+) -> None:
+    survives(in_own_process, data)
 
 
 @quick
 @given(st.binary(max_size=60))
-def test_arbitrary_arrays_are_refused_or_read(alone: Callable[..., int], data: bytes) -> None:
-    survives(alone, b"\x7a" + bytes([len(data)]) + data)
+def test_arbitrary_arrays_are_refused_or_read(
+    in_own_process: Callable[..., int], data: bytes
+) -> None:
+    survives(in_own_process, b"\x7a" + bytes([len(data)]) + data)
 
 
 @quick
 @given(frames, st.data())
 def test_mutated_and_truncated_frames_are_refused_or_read(
-    alone: Callable[..., int], frame: Frame[pb.LookupRequest], data: st.DataObject
+    in_own_process: Callable[..., int], frame: Frame[pb.LookupRequest], data: st.DataObject
 ) -> None:
     whole = bytearray(encode(frame))
     for _ in range(data.draw(st.integers(0, 4))):
         if whole:
             whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
 
-    survives(alone, bytes(whole[: data.draw(st.integers(0, len(whole)))]))
+    survives(in_own_process, bytes(whole[: data.draw(st.integers(0, len(whole)))]))

@@ -31,7 +31,7 @@ def test_bulk_messages_travel_as_frames_and_others_as_they_are() -> None:
     assert from_wire(small, pb.ApplyResponse, 100) == pb.ApplyResponse(applied_steps=2)
 
 
-def test_bytes_that_are_no_such_message_are_named() -> None:
+def test_bytes_of_another_message_are_named() -> None:
     with pytest.raises(InvalidFrame, match=r"not a gradmesh\.parameter_server\.v1\.ApplyRequest"):
         from_wire(b"\x0a\xff", pb.ApplyRequest, 100)
 

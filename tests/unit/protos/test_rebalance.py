@@ -1,4 +1,4 @@
-"""Buckets stay even, and as few move as can be."""
+"""Buckets stay even, and the fewest possible move."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ def test_sizes_are_even_and_little_moves(before, after):
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
-def test_many_times_is_still_even(counts):
+def test_repeated_rebalancing_stays_even(counts):
     found = even_buckets(3)
     for count in counts:
         found = rebalance([shard if shard < count else -1 for shard in found], count)

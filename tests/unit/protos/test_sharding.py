@@ -10,13 +10,13 @@ def shard_map(shards: int) -> ShardMap:
 
 
 def test_buckets_never_change() -> None:
-    """Part of the contract: rows would be looked for in the wrong place."""
+    """The hash is part of the contract: a change would route ids to wrong servers."""
     ids = np.array([0, 1, 2, 3, 10, 1000, 2**20, 2**40 - 1, 2**63 - 1])
 
     assert buckets_of(ids).tolist() == [0, 1385, 3517, 485, 117, 3097, 2940, 4038, 1446]
 
 
-def test_buckets_agree_with_splitmix64_in_plain_integers() -> None:
+def test_buckets_equal_splitmix64_in_plain_integers() -> None:
     mask = 2**64 - 1
     ids = np.random.default_rng(0).integers(0, 2**63, 200)
     want = []
@@ -58,7 +58,7 @@ def test_every_id_has_one_shard_and_the_load_is_even(shards: int) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3, 7, 4096])
-def test_buckets_are_dealt_out_as_evenly_as_can_be(shards: int) -> None:
+def test_buckets_are_distributed_evenly(shards: int) -> None:
     counts = np.bincount(even_buckets(shards), minlength=shards)
 
     assert counts.sum() == BUCKETS

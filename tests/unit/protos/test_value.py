@@ -50,7 +50,7 @@ def test_plain_values_return_equal_and_of_the_same_type(obj: object) -> None:
     assert type(got) is type(obj)
 
 
-def test_not_a_number_stays_one() -> None:
+def test_nan_is_preserved() -> None:
     assert math.isnan(round_trip(float("nan")))
 
 
@@ -78,7 +78,7 @@ def test_tuples_stay_tuples_and_mappings_arrive_as_dicts() -> None:
     assert type(round_trip(OrderedDict(a=1))) is dict
 
 
-def test_references_travel() -> None:
+def test_references_are_serialised() -> None:
     ref = pb.RemoteRef(owner="ps-0", creator="trainer-1", incarnation=3, counter=4)
 
     assert round_trip([ref]) == [ref]

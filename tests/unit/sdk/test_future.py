@@ -17,7 +17,7 @@ def test_a_result_arrives_at_all_who_wait() -> None:
     assert "done" in repr(future)
 
 
-def test_waiting_has_a_limit() -> None:
+def test_waiting_ends_at_its_limit() -> None:
     with pytest.raises(DeadlineExceeded, match=r"within 0\.01 s"):
         Future().wait(0.01)
     with pytest.raises(RuntimeError, match="not done yet"):
@@ -37,13 +37,13 @@ def test_an_exception_is_raised_each_time() -> None:
 
 def test_followers_run_once_in_order() -> None:
     future: Future[int] = Future()
-    heard: list[int] = []
+    called: list[int] = []
     for n in range(3):
-        future.add_done_callback(lambda done, n=n: heard.append(n))  # type: ignore[misc]
+        future.add_done_callback(lambda done, n=n: called.append(n))  # type: ignore[misc]
     future.set_result(1)
-    future.add_done_callback(lambda done: heard.append(9))
+    future.add_done_callback(lambda done: called.append(9))
 
-    assert heard == [0, 1, 2, 9]
+    assert called == [0, 1, 2, 9]
 
 
 def test_a_callback_may_wait_for_its_own_future() -> None:

@@ -59,13 +59,13 @@ def test_auc_does_not_depend_on_the_order_of_samples():
         ([0, 1], [0.1, np.nan], "NaN"),
     ],
 )
-def test_auc_refuses_what_has_no_answer(labels, scores, words):
+def test_auc_of_one_class_is_refused(labels, scores, words):
     with pytest.raises(ValueError, match=words):
         auc(labels, scores)
 
 
 @pytest.mark.parametrize("base", [0.5, 0.03, 0.0003])
-def test_close_to_the_exact_one(base):
+def test_streaming_auc_is_close_to_the_exact_one(base):
     rng = np.random.default_rng(0)
     odds = rng.normal(np.log(base / (1 - base)), 1.5, 100_000)
     chances = 1 / (1 + np.exp(-odds))
@@ -89,7 +89,7 @@ def test_ends_of_the_range_and_equal_scores():
     assert metric.value() == auc([0, 1, 0, 1], [0.0, 1.0, 0.5, 0.5])
 
 
-def test_what_is_no_probability_is_refused():
+def test_values_that_are_not_probabilities_are_refused():
     with pytest.raises(ValueError, match="apply sigmoid"):
         StreamingAuc().add([1], [1.5])
     with pytest.raises(ValueError, match="2 labels"):
@@ -108,11 +108,11 @@ def test_log_loss_of_a_certain_mistake_is_finite():
     assert 20 < log_loss([1], [0.0]) < 30
 
 
-def test_guessing_the_base_rate_has_normalised_entropy_one():
+def test_predicting_the_base_rate_has_normalised_entropy_one():
     assert normalised_entropy([1, 0, 0, 0], [0.25] * 4) == pytest.approx(1.0)
 
 
-def test_better_guesses_have_less_normalised_entropy():
+def test_better_predictions_have_lower_normalised_entropy():
     assert normalised_entropy([1, 0, 0, 0], [0.9, 0.1, 0.1, 0.1]) < 0.3
 
 

@@ -51,7 +51,7 @@ def _bits(d: Draw) -> dict[str, Any] | None:
 
 
 def _ids(d: Draw) -> dict[str, Any] | None:
-    """Choose integers or truth values, which an op may have taken for ids or a mask."""
+    """Choose integers or bools, which an op may have taken for ids or a mask."""
     refs = [r for r in d.refs if d.kind_of(r) in ("int", "bool") and _may_change(d, r)]
     return {"x": d.rng.choice(refs), "c": d.pick(0, 1)} if refs else None
 
@@ -90,7 +90,7 @@ def _items(d: Draw) -> dict[str, Any] | None:
     part = part[1:] if part and d.chance(0.2) else part
     part = (1, *part) if d.chance(0.1) else part
     y = d.tensor("float", shape=part)
-    # Writing a tensor's own memory over it gives what the order of the copy gives.
+    # Copying a tensor onto its own memory depends on the order of the copy.
     shares = d.of(y).untyped_storage().data_ptr() == d.of(x).untyped_storage().data_ptr()
     return {"x": x, "index": index, "y": d.leaf(part, dtype=d.dtype_of(x)) if shares else y}
 

@@ -1,4 +1,4 @@
-"""What tells about a tensor without being one: shapes, flags, Python numbers, gradients' state."""
+"""Properties of tensors: shapes, flags, Python numbers, state of gradients."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_random_numbers_come_from_their_generator() -> None:
         assert draw(Generator(1)).tolist() != draw(Generator(2)).tolist()
 
 
-def test_a_dtype_nobody_knows_is_refused() -> None:
+def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(DtypeError, match="complex"):
         ag.from_numpy(np.zeros(1, np.complex64))
     with pytest.raises(DtypeError):

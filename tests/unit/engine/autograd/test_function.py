@@ -92,7 +92,7 @@ def test_function_without_backward_says_so() -> None:
         Forward.apply(x).backward()
 
 
-def test_nothing_is_recorded_without_need() -> None:
+def test_no_graph_is_recorded_without_a_gradient() -> None:
     x = ag.tensor([1.0], requires_grad=True)
 
     assert (ag.tensor([1.0]) + 1).grad_fn is None
@@ -139,7 +139,7 @@ def test_an_array_that_a_node_keeps_is_not_handed_out_as_gradient() -> None:
     assert y.grad_fn.slope.tolist() == [1.0, 1.0]
 
 
-def test_a_gradient_nobody_else_has_is_kept_without_a_copy() -> None:
+def test_an_unshared_gradient_is_stored_without_a_copy() -> None:
     places: list[int] = []
 
     class Fresh(ag.Function):

@@ -29,7 +29,7 @@ def test_change_through_a_view_is_seen() -> None:
         z.backward()
 
 
-def test_change_of_a_value_nobody_needs_is_recorded() -> None:
+def test_change_of_an_unneeded_value_is_recorded() -> None:
     x = ag.tensor([1.0, 2.0], requires_grad=True)
     y = x + 1
     y.mul_(3)
@@ -41,7 +41,7 @@ def test_change_of_a_value_nobody_needs_is_recorded() -> None:
     assert x.grad.tolist() == [4.0, 4.0]
 
 
-def test_a_power_in_place_reaches_what_shares_the_memory() -> None:
+def test_a_power_in_place_reaches_views_of_the_memory() -> None:
     x = ag.tensor([[1.0, 2.0], [3.0, 4.0]])
     row = x[1]
     row **= 2

@@ -51,7 +51,7 @@ def test_roots_alone_give_what_a_local_backward_gives() -> None:
     assert x.grad is None
 
 
-def test_a_node_waits_until_everything_it_gets_is_there() -> None:
+def test_a_node_runs_when_all_its_gradients_have_arrived() -> None:
     x = leaf(1.0, 2.0)
     shared = x * 3
     sent = GradientEntry([shared])
@@ -71,7 +71,7 @@ def test_a_node_waits_until_everything_it_gets_is_there() -> None:
     assert into[x].tolist() == [33.0, 63.0]
 
 
-def test_sums_are_the_same_bits_whatever_comes_first() -> None:
+def test_sums_are_the_same_bits_in_any_order_of_arrival() -> None:
     x = leaf(*np.linspace(0.1, 1.7, 7))
     entries = [GradientEntry([x * factor]) for factor in (0.1, 3.3, 1e6, 7e-5)]
     grads = [np.linspace(i - 0.7, i + 1.1, 7).astype(np.float32) for i in range(4)]
@@ -106,7 +106,7 @@ def test_the_bits_are_those_of_one_local_pass() -> None:
     assert into[x].tobytes() == expected[x].tobytes()
 
 
-def test_what_no_gradient_reaches_is_settled_without_a_key() -> None:
+def test_entries_that_no_gradient_reaches_end_without_a_key() -> None:
     x, y = leaf(1.0), leaf(2.0)
     used, unused = GradientEntry([x * 2]), GradientEntry([y * 3])
     got: list[Any] = []
@@ -201,7 +201,7 @@ def test_row_gradients_stay_sparse() -> None:
     assert into[table].coalesce().rows.tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
-def test_undo_takes_back_what_the_pass_added() -> None:
+def test_undo_removes_the_gradients_of_the_pass() -> None:
     x, y = leaf(1.0), leaf(2.0)
     held = np.array([7.0], np.float32)
     into: dict[Any, Any] = {x: held}
@@ -258,7 +258,7 @@ def address(array: Any) -> int:
 
 
 class Doubled(ag.Function):
-    """Remember where the gradient of the last backward lies; keep it if a list is there."""
+    """Record where the gradient of the last backward lies; keep it if a list is given."""
 
     held: list[Any] | None = None
     last = 0

@@ -1,4 +1,4 @@
-"""Torch's named methods: each has torch's value and gradient; what does not fit is refused."""
+"""Torch's named methods: each has torch's value and gradient; wrong arguments are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_gradients_are_those_of_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_values_and_gradients_are_torchs(name: str) -> None:
+def test_values_and_gradients_equal_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     call, shapes = CALLS[name]
     ours = [gm.tensor(x, requires_grad=True) for x in _operands(shapes)]
@@ -61,7 +61,7 @@ def test_values_and_gradients_are_torchs(name: str) -> None:
         np.testing.assert_allclose(mine.grad.numpy(), peer.grad.numpy(), rtol=1e-11)
 
 
-def test_comparisons_and_casts() -> None:
+def test_comparisons_and_casts_equal_torch() -> None:
     x = gm.tensor([1.0, 2.0, float("inf")])
 
     assert x.eq(2).tolist() == [False, True, False]

@@ -6,7 +6,7 @@ from gradmesh.engine.autograd.ops import take_rows
 from gradmesh.engine.backend import ShapeError
 
 
-def test_rows_that_somebody_has_taken_are_recorded_as_if_they_were_taken_here():
+def test_rows_already_taken_are_recorded_as_if_taken_here():
     index = np.array([[1, 0], [1, 2]])
     found = []
     for taken in (None, "given"):
@@ -19,6 +19,6 @@ def test_rows_that_somebody_has_taken_are_recorded_as_if_they_were_taken_here():
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_what_was_taken_must_have_the_shape_of_what_it_stands_for():
+def test_adopted_rows_must_have_the_expected_shape():
     with pytest.raises(ShapeError, match="take_rows"):
         take_rows(ag.ones(3, 2), np.array([1, 0]), np.ones((3, 2)))

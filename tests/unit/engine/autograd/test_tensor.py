@@ -95,7 +95,7 @@ def test_gradient_has_the_dtype_of_its_leaf() -> None:
     assert y.grad.dtype == np.float64
 
 
-def test_repr_shows_what_matters() -> None:
+def test_repr_shows_values_and_graph() -> None:
     x = ag.tensor([1.5], requires_grad=True)
 
     assert repr(x) == "tensor([1.5], requires_grad=True)"
@@ -120,7 +120,7 @@ def test_comparisons_give_tensors_of_bool() -> None:
     assert (x > 1).tolist() == [False, True]
 
 
-def test_places_and_questions() -> None:
+def test_indices_and_predicates() -> None:
     x = ag.tensor([[1.0, 5.0], [float("nan"), 0.0]])
 
     assert x[0].argmin().item() == 0
@@ -178,7 +178,7 @@ def test_a_result_keeps_its_gradient_switch() -> None:
         y.requires_grad = False
 
 
-def test_hooks_need_something_to_hook() -> None:
+def test_hooks_on_tensors_without_gradient_are_refused() -> None:
     with pytest.raises(ag.GradientError, match="requires a gradient"):
         ag.ones(1).register_hook(lambda grad: None)
     with pytest.raises(ag.GradientError, match="register_hook"):
@@ -202,7 +202,7 @@ def test_a_tensor_without_axes_is_not_iterated() -> None:
     assert [x.item() for x in ag.tensor([1.0, 2.0])] == [1, 2]
 
 
-def test_what_is_no_tensor_is_refused_by_its_kind() -> None:
+def test_values_that_are_not_tensors_are_refused_by_kind() -> None:
     with pytest.raises(TypeError, match="not list"):
         ops.add(ag.tensor([1.0]), [1.0])
     with pytest.raises(TypeError, match="not float"):

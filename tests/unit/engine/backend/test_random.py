@@ -5,7 +5,7 @@ def test_equal_seeds_give_equal_numbers() -> None:
     assert Generator(3).normal(0, 1, (4,)).tolist() == Generator(3).normal(0, 1, (4,)).tolist()
 
 
-def test_state_goes_back_to_a_place_in_the_stream() -> None:
+def test_state_returns_to_a_position_in_the_stream() -> None:
     generator = Generator(1)
     generator.random((3,))
     state = generator.get_state()

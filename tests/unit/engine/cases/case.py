@@ -1,4 +1,4 @@
-"""The op suite: what a case is, and the inputs that cases draw.
+"""The op suite: the type of a case, and the inputs that cases draw.
 
 Each case is one call that must work for us and, word for word, for torch. `f` is the functional
 namespace, `t` the module with tensor functions.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-NOBODY = np.zeros(0, np.int64)
+NO_IDS = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True)

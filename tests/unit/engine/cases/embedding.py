@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.unit.engine.cases.case import NOBODY, Case, Fixed, distinct, with_index
+from tests.unit.engine.cases.case import NO_IDS, Case, Fixed, distinct, with_index
 
 CASES = [
     Case(
@@ -22,7 +22,7 @@ CASES = [
     Case(
         "take-rows-empty",
         lambda t, f, r, i: f.take_rows(r, i),
-        with_index((4, 3), NOBODY),
+        with_index((4, 3), NO_IDS),
         lambda t, f, r, i: r[i],
     ),
     Case(

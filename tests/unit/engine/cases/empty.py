@@ -1,11 +1,11 @@
-"""The op suite: Empty batches, for what has no such case in its family."""
+"""The op suite: Empty batches, for ops whose family has none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from tests.unit.engine.cases.case import NOBODY, Case, normal, with_bits, with_classes, with_index
+from tests.unit.engine.cases.case import NO_IDS, Case, normal, with_bits, with_classes, with_index
 from tests.unit.engine.cases.interaction import cross, peer_cross, peer_fm
 
 
@@ -40,12 +40,12 @@ CASES = [
     Case("bce-empty", _summed("binary_cross_entropy_with_logits"), with_bits(0, 3)),
     Case("entropy-empty", _summed("cross_entropy"), with_classes((0, 3))),
     Case("nll-empty", _summed("nll_loss"), with_classes((0, 3))),
-    Case("embedding-empty", lambda t, f, x, i: f.embedding(i, x), with_index((4, 3), NOBODY)),
+    Case("embedding-empty", lambda t, f, x, i: f.embedding(i, x), with_index((4, 3), NO_IDS)),
     *[
         Case(
             f"embedding-bag-{mode}-empty",
             lambda t, f, x, i, mode=mode: f.embedding_bag(i, x, mode=mode),
-            with_index((4, 3), NOBODY.reshape(0, 3)),
+            with_index((4, 3), NO_IDS.reshape(0, 3)),
         )
         for mode in ("sum", "mean", "max")
     ],

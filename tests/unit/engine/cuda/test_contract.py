@@ -43,7 +43,7 @@ def dotted(node: ast.expr) -> list[str] | None:
 
 
 def keywords_of(function: Any) -> set[str] | None:
-    """Return the keywords a cupy function takes, None if that cannot be known."""
+    """Return the keywords of a cupy function, None if it has no signature."""
     try:
         return set(inspect.signature(function).parameters)
     except (TypeError, ValueError):

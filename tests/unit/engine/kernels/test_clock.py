@@ -17,7 +17,7 @@ def test_a_slot_that_was_used_lately_stays():
 
     assert place(1, 5, 6) == ([0, 1], [[0, -1, 5], [1, -1, 6]])
     assert place(2, 7, -1, 8) == ([2, -1, 3], [[2, -1, 7], [3, -1, 8]])
-    # The hand takes every chance once, then the first that nobody has used since.
+    # The hand clears every use bit once, then evicts the first unused row.
     assert place(3, 9) == ([0], [[0, 5, 9]])
     place(4, 6)
     assert place(5, 1) == ([2], [[2, 7, 1]])

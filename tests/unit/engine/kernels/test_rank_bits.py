@@ -23,7 +23,7 @@ def test_a_rank_is_the_place_among_the_members():
     np.testing.assert_array_equal(found, np.arange(members.size))
 
 
-def test_the_first_foreign_id_is_told():
+def test_the_first_foreign_id_is_returned():
     words, _, members = owned(1000)
     foreign = np.setdiff1d(np.arange(1000), members)[:1]
 

@@ -73,7 +73,7 @@ def test_the_first_id_outside_its_table_is_found():
 
 
 @pytest.mark.parametrize("ids", [[], [7], [3, 3, 1], [2**62, -5, 2**62], list(range(300)) * 2])
-def test_one_table_of_one_owner_is_routed_as_by_the_long_way(ids):
+def test_one_table_of_one_owner_is_routed_as_in_the_general_case(ids):
     given = np.array(ids, np.int64)
     bounds = np.array([[-(2**63)], [2**63 - 1]])
     nothing, starts = np.zeros(1, np.int64), np.array([0, given.size])
@@ -85,7 +85,7 @@ def test_one_table_of_one_owner_is_routed_as_by_the_long_way(ids):
     assert wrong == long_way[0] == -1
     np.testing.assert_array_equal(distinct, long_way[1])
     np.testing.assert_array_equal(inverse, long_way[2])
-    # Whoever asked may change its ids while the request is under way.
+    # The caller may change its ids while the request is pending.
     assert not np.shares_memory(distinct, given)
 
 

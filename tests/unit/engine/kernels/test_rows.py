@@ -106,7 +106,7 @@ def test_one_bad_number_anywhere_is_found(dtype, bad):
         assert not all_finite(spoiled.T)
 
 
-def test_nothing_is_finite():
+def test_an_empty_array_is_finite():
     assert all_finite(np.empty((0, 4), np.float32))
 
 
@@ -133,7 +133,7 @@ def test_no_memory_outside_the_matrices_is_read(bad):
         gather_columns(matrices, [0, 0], np.array([[0, 1], [bad, 0]]))
 
 
-def test_columns_go_where_they_are_wanted():
+def test_columns_are_written_at_their_offsets():
     matrices = [np.full((2, 3), number, np.float32) for number in (1, 2)]
     out = np.zeros((4, 5, 3), np.float32)
 

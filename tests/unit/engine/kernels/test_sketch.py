@@ -15,7 +15,7 @@ def test_a_count_is_never_too_low():
     assert seen.all()
 
 
-def test_looking_counts_nothing():
+def test_peeking_does_not_count_as_use():
     counters, uses = np.zeros((1, 64), np.uint8), np.zeros(1, np.int64)
     seen = np.empty(1, np.bool_)
 

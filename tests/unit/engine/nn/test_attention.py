@@ -1,4 +1,4 @@
-"""MultiheadAttention: gradcheck, torch's values, gradients and names, masks and what is refused."""
+"""MultiheadAttention: gradcheck, torch's values, gradients and names, masks and errors."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ def as_tensors(make: Any, call: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("dtype", "has_batch"), [("float32", True), ("float64", True), ("float64", False)]
 )
-def test_attention_equals_torchs(
+def test_attention_equals_torch(
     options: dict[str, Any],
     call: dict[str, Any],
     source: str,
@@ -168,7 +168,7 @@ def test_the_stand_in_for_a_gpu_gives_the_same(
 
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
-def test_a_place_that_may_look_at_nothing_is_as_in_torch(name: str, need_weights: bool) -> None:
+def test_a_fully_masked_position_equals_torch(name: str, need_weights: bool) -> None:
     torch = pytest.importorskip("torch")
     mine, peer = nn.MultiheadAttention(DIM, HEADS), torch.nn.MultiheadAttention(DIM, HEADS)
     mine.load_state_dict({k: ag.tensor(v.numpy()) for k, v in peer.state_dict().items()})
@@ -188,7 +188,7 @@ def test_a_place_that_may_look_at_nothing_is_as_in_torch(name: str, need_weights
 
 
 @pytest.mark.parametrize("options", [{}, {"kdim": 5, "vdim": 3}, {"bias": False}])
-def test_names_shapes_and_initial_values_are_torchs(options: dict[str, Any]) -> None:
+def test_names_shapes_and_initial_values_equal_torch(options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     mine = nn.MultiheadAttention(60, 4, **options)
     peer = torch.nn.MultiheadAttention(60, 4, **options)
@@ -218,7 +218,7 @@ def test_dropout_acts_in_training_only_and_on_the_weights() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, BATCH, DIM), (LENGTH, 0, DIM)])
-def test_nothing_gives_nothing(shape: tuple[int, ...]) -> None:
+def test_an_empty_input_gives_an_empty_output(shape: tuple[int, ...]) -> None:
     layer = nn.MultiheadAttention(DIM, HEADS)
     x = ag.randn(*shape, requires_grad=True)
 

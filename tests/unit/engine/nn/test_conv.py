@@ -34,12 +34,12 @@ f = nn.functional
         (lambda: f.conv1d(ag.ones(1, 3, 5), ag.ones(4, 3, 2), dilation=0), ValueError, "n 0"),
     ],
 )
-def test_what_does_not_fit_is_named(call: Any, error: type[Exception], match: str) -> None:
+def test_arguments_that_do_not_fit_are_named(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
 
 
-def test_initial_values_are_drawn_as_torchs() -> None:
+def test_initial_values_are_distributed_as_in_torch() -> None:
     torch = pytest.importorskip("torch")
     mine, peer = nn.Conv1d(64, 64, 5, groups=4), torch.nn.Conv1d(64, 64, 5, groups=4)
     bound = 1 / np.sqrt(16 * 5)

@@ -31,7 +31,7 @@ from gradmesh.engine.backend import DtypeError, ShapeError
         ),
     ],
 )
-def test_what_does_not_fit_is_named(call: Any, error: type[Exception], match: str) -> None:
+def test_arguments_that_do_not_fit_are_named(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
 

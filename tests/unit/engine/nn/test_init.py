@@ -31,7 +31,7 @@ def test_spread_is_that_of_the_formula(name: str, options: dict[str, Any], sprea
 
 
 @pytest.mark.parametrize(("name", "options", "spread"), SPREADS)
-def test_spread_is_torchs(name: str, options: dict[str, Any], spread: float) -> None:
+def test_spread_equals_torch(name: str, options: dict[str, Any], spread: float) -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
 
@@ -72,7 +72,7 @@ def test_constants_and_identity() -> None:
 
 
 @pytest.mark.parametrize("name", ["linear", "conv2d", "sigmoid", "tanh", "relu", "selu"])
-def test_gains_are_torchs(name: str) -> None:
+def test_gains_equal_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
 
     assert init.calculate_gain(name) == pytest.approx(torch.nn.init.calculate_gain(name))

@@ -72,7 +72,7 @@ def test_gradients_of_input_and_parameters(
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "args", "options", "shape"), LAYERS)
-def test_layer_equals_torchs(
+def test_layer_equals_torch(
     name: str,
     args: tuple[Any, ...],
     options: dict[str, Any],
@@ -143,14 +143,14 @@ def _resnet50s(dtype: str) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_resnet50_equals_torchs(assert_parity: Any) -> None:
+def test_resnet50_equals_torch(assert_parity: Any) -> None:
     exact, truth = _resnet50s("float64")
     found, peers = _resnet50s("float32")
 
     for a, b in zip(exact, truth, strict=True):
         assert_parity(a, b)
     # In float32 fifty layers of ReLU turn rounding into gradients that are 2 % off, torch's as well
-    # as ours: what can be asked is that ours are as near to the true ones.
+    # as ours: the test requires that ours are as close to the float64 ones.
     ours, theirs = (
         [float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(side, truth, strict=True)]
         for side in (found, peers)

@@ -36,7 +36,7 @@ LOSSES: list[tuple[str, dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "options", "target"), LOSSES)
-def test_loss_equals_torchs(
+def test_loss_equals_torch(
     name: str, options: dict[str, Any], target: Any, dtype: str, assert_parity: Any
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -63,7 +63,7 @@ def test_loss_equals_torchs(
 @pytest.mark.parametrize(
     "name", ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "BCEWithLogitsLoss"]
 )
-def test_the_mean_of_nothing_is_no_number(name: str) -> None:
+def test_the_mean_of_no_elements_is_nan(name: str) -> None:
     loss = getattr(nn, name)()(ag.zeros(0, 2), ag.zeros(0, 2))
 
     assert np.isnan(loss.item())
@@ -129,7 +129,7 @@ def test_a_target_of_another_dtype_is_promoted(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss"])
-def test_half_precision_counts_far(name: str, dtype: str) -> None:
+def test_counts_in_half_precision_do_not_saturate(name: str, dtype: str) -> None:
     x = ag.ones(100_000, dtype=dtype).requires_grad_()
 
     loss = getattr(nn.functional, name)(x, ag.zeros(100_000, dtype=dtype))

@@ -88,7 +88,7 @@ def test_to_casts_floats_in_place() -> None:
     assert weight.dtype == np.float64
 
 
-def test_forgotten_super_init_is_named() -> None:
+def test_a_missing_super_init_is_named() -> None:
     class Bad(nn.Module):
         def __init__(self) -> None:
             self.layer = nn.ReLU()

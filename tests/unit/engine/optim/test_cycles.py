@@ -1,4 +1,4 @@
-"""Schedules that change momentum, end, or follow a metric: what they refuse and how they resume."""
+"""Schedules that change momentum, end, or follow a metric: errors and resuming."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ PLATEAUS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", PLATEAUS, ids=str)
-def test_plateaus_equal_torchs(options: dict[str, Any]) -> None:
+def test_plateaus_equal_torch(options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "lr": lr} for lr in (0.1, 0.7)]
     optimizer, peer = two_groups(), torch.optim.SGD(groups, lr=0.1)
@@ -83,7 +83,7 @@ def test_schedules_resume_from_their_state(make: Any) -> None:
         lambda o, n: lr_scheduler.CyclicLR(o, 0.01, 0.5, 4, 3, last_epoch=n),
     ],
 )
-def test_schedules_go_on_from_a_step(make: Any) -> None:
+def test_schedules_resume_from_a_step(make: Any) -> None:
     optimizer = two_groups()
     whole = make(optimizer, -1)
     run(whole, 0, 8)
@@ -130,7 +130,7 @@ def test_one_cycle_ends() -> None:
     assert schedule.last_epoch == 3
 
 
-def test_a_phase_without_length_is_over_where_it_begins() -> None:
+def test_a_phase_of_length_zero_ends_at_once() -> None:
     optimizer = two_groups()
 
     lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=10, pct_start=0.1)

@@ -171,7 +171,7 @@ def test_maximize_is_the_step_of_the_turned_gradient(
 
 
 @pytest.mark.parametrize(("name", "options"), RULES)
-def test_a_gradient_that_is_no_number_stays_visible(name: str, options: dict[str, Any]) -> None:
+def test_a_nan_gradient_stays_visible(name: str, options: dict[str, Any]) -> None:
     rule = optim.make_rule(name, options)
     weights = np.ones((2, 3), np.float32)
     slots = rule.allocate(2, 3, np.float32)

@@ -31,7 +31,7 @@ def test_options_outside_their_range_are_refused(name: str, options: dict[str, A
         getattr(optim, name)([nn.Parameter(ag.ones(1))], **options)
 
 
-def test_nadam_goes_on_at_any_step_as_if_it_had_run_there() -> None:
+def test_nadam_resumes_at_any_step() -> None:
     rule = optim.make_rule("nadam", {"betas": (0.95, 0.99)})
     steps = [1, 2, 3, 400, 2, 2000, 5000, 400]
 
@@ -64,7 +64,7 @@ def test_state_saved_before_there_was_maximize_is_taken_over() -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_momentum_may_begin_later(sparse: bool) -> None:
+def test_momentum_may_start_at_a_later_step(sparse: bool) -> None:
     p, q = nn.Parameter(ag.ones(2, 2)), nn.Parameter(ag.ones(2, 2))
     late, plain = optim.SGD([p], lr=0.1), optim.SGD([q], lr=0.1)
 

@@ -72,7 +72,7 @@ def test_rows():
     assert (weight.data[[0, 2, 3]] == 1).all()
 
 
-def test_ordinary_steps_go_on_after_it():
+def test_ordinary_steps_continue_after_join():
     weight = param(3)
     optimizer = SGD([weight], lr=0.25, momentum=0.5)
     twin = param(3)

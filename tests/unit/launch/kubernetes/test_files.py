@@ -1,4 +1,4 @@
-"""What travels to pods, and what does not."""
+"""The files that are copied to pods."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def job(tmp_path: Path) -> Path:
     return file
 
 
-def test_files_that_the_job_names_come_along_and_no_others(job: Path) -> None:
+def test_only_files_that_the_job_names_are_copied(job: Path) -> None:
     files = files_of(job, ())
 
     assert set(files.beside) == {"job.toml", "parts/a.txt", "parts/b.txt", "words.json"}
@@ -44,7 +44,7 @@ def test_keys_are_what_a_config_map_takes(job: Path) -> None:
     assert len(texts) == 4
 
 
-def test_bytes_that_are_no_text_travel_too(job: Path) -> None:
+def test_bytes_that_are_not_text_are_transferred(job: Path) -> None:
     (job.parent / "words.json").write_bytes(b"\xff\x00")
 
     texts, others = files_of(job, ()).data()

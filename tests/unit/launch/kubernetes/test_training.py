@@ -1,4 +1,4 @@
-"""A job's history as its first trainer's log tells it."""
+"""A job's history, read from the log of its first trainer."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_progress_becomes_history() -> None:
     assert history.figures == {"auc": 0.7}
 
 
-def test_what_comes_again_after_a_loss_stands_once() -> None:
+def test_a_step_repeated_after_a_loss_is_written_once() -> None:
     history = LogHistory()
 
     for step in (10, 20, 30, 20, 30):

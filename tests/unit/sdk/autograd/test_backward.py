@@ -101,7 +101,7 @@ def test_calls_to_oneself(abc):
     assert ctx.gradients()[x].tolist() == [3, 3]
 
 
-def test_what_the_loss_does_not_use_needs_no_gradient_in_smart_mode(abc):
+def test_values_outside_the_loss_need_no_gradient_in_smart_mode(abc):
     a, b, c = abc
     x, unused, w = leaf(1, 2), leaf(3, 4), leaf(5, 6)
 
@@ -150,7 +150,7 @@ def test_fast_mode_sends_zeros_for_an_argument_that_is_not_used(abc):
     assert set(smart) == {x}
 
 
-def test_backwards_add_up_and_those_at_once_take_turns(abc):
+def test_backwards_accumulate_and_concurrent_ones_are_serialised(abc):
     a, b, _ = abc
     x, w = leaf(1, 2), leaf(5, 6)
 
@@ -170,7 +170,7 @@ def test_backwards_add_up_and_those_at_once_take_turns(abc):
     assert on_b[w].tolist() == [8, 16]
 
 
-def test_an_error_far_away_names_its_worker_and_changes_nothing(abc):
+def test_an_error_on_a_remote_worker_names_it_and_changes_nothing(abc):
     a, b, c = abc
     x, w = leaf(1, 2), leaf(5, 6)
     failing = True
@@ -216,7 +216,7 @@ def test_a_lost_worker_ends_the_pass_for_all(abc):
     assert ctx.gradients()[x].tolist() == [2, 2]
 
 
-def test_release_reaches_all_who_know_the_context_and_late_messages_do_not_revive_it(abc):
+def test_release_reaches_all_participants_and_late_messages_do_not_revive_the_context(abc):
     a, b, c = abc
     x = leaf(1, 2)
 

@@ -42,6 +42,6 @@ def test_memory_that_is_ours_is_not_copied():
         ([ROWS], [np.array([1, 2]), np.ones((1, 2))]),
     ],
 )
-def test_what_does_not_fit_together_is_refused(described, arrays):
+def test_inconsistent_gradients_are_refused(described, arrays):
     with pytest.raises(InvalidFrame):
         unpack_gradients(described, iter(arrays))

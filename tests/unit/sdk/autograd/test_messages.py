@@ -1,4 +1,4 @@
-"""What messages were made from, as it travels between workers."""
+"""The lineage of messages, as it is sent between workers."""
 
 import itertools
 
@@ -33,7 +33,7 @@ class Workers:
         return (sender, count), note
 
 
-def test_a_chain_is_known_at_its_end():
+def test_the_end_of_a_chain_receives_the_lineage():
     mesh = Workers("a", "b", "c")
     first, _ = mesh.send("a", "b")
     second, _ = mesh.send("b", "c", first)
@@ -44,7 +44,7 @@ def test_a_chain_is_known_at_its_end():
     assert mesh.lineages["c"].sends_behind([second]) == {"a": [1], "b": [1]}
 
 
-def test_what_was_not_used_is_not_behind():
+def test_the_lineage_excludes_unused_messages():
     mesh = Workers("a", "b", "c")
     used, _ = mesh.send("b", "a")
     mesh.send("c", "a")
@@ -53,7 +53,7 @@ def test_what_was_not_used_is_not_behind():
     assert mesh.lineages["a"].sends_behind([]) == {}
 
 
-def test_a_long_conversation_costs_a_few_bytes_a_message():
+def test_lineage_costs_a_few_bytes_per_message():
     mesh = Workers("a", "b")
     behind, sizes = (), []
     for _ in range(200):
@@ -68,7 +68,7 @@ def test_a_long_conversation_costs_a_few_bytes_a_message():
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_everybody_knows_all_that_is_behind_what_reached_them(data):
+def test_every_worker_has_the_lineage_of_the_messages_it_received(data):
     names = ["a", "b", "c", "d"]
     mesh = Workers(*names)
     truth, reached = {}, {name: [] for name in names}
@@ -93,7 +93,7 @@ def test_everybody_knows_all_that_is_behind_what_reached_them(data):
         assert {(n, c) for n, counts in sends.items() for c in counts} == behind(message)
 
 
-def test_a_worker_that_restarted_is_noticed():
+def test_a_restarted_worker_is_detected():
     lineage = Lineage("a", 1)
     lineage.learn(noted(Lineage("b", 5), 1, [], "a"), "b")
 
@@ -102,7 +102,7 @@ def test_a_worker_that_restarted_is_noticed():
 
 
 @pytest.mark.parametrize("messages", [[0], [0, 1], [0, 1, 9], [4, 1, 0], [0, 1, 1, 7, 1]])
-def test_what_makes_no_sense_is_refused(messages):
+def test_invalid_lineages_are_refused(messages):
     wrong = autograd_pb2.Lineage(
         workers=[worker_pb2.WorkerId(name="b", incarnation=1)], messages=messages
     )
@@ -111,7 +111,7 @@ def test_what_makes_no_sense_is_refused(messages):
         Lineage("a", 1).learn(wrong, "b")
 
 
-def test_a_lineage_of_somebody_else_is_refused():
+def test_a_lineage_of_another_caller_is_refused():
     note = noted(Lineage("b", 1), 1, [], "a")
 
     with pytest.raises(InvalidFrame, match="from 'c'"):
@@ -120,7 +120,7 @@ def test_a_lineage_of_somebody_else_is_refused():
         Lineage("a", 1).learn(autograd_pb2.Lineage(), "b")
 
 
-def test_a_context_cannot_grow_for_ever(monkeypatch):
+def test_the_size_of_a_context_is_bounded(monkeypatch):
     monkeypatch.setattr(limits, "MAX_LINEAGE", 10)
     mesh = Workers("a", "b")
     for _ in range(10):
@@ -130,6 +130,6 @@ def test_a_context_cannot_grow_for_ever(monkeypatch):
         mesh.send("a", "b")
 
 
-def test_a_message_nobody_described_is_named():
+def test_an_undescribed_message_is_named():
     with pytest.raises(InvalidFrame, match="message 3 of b"):
         Lineage("a", 1).sends_behind([("b", 3)])

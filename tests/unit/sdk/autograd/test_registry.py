@@ -49,7 +49,7 @@ def test_a_release_that_comes_before_the_first_message_counts():
         contexts.get_or_create(context_id())
 
 
-def test_a_restarted_worker_leaves_nothing_of_its_former_self():
+def test_contexts_of_a_former_incarnation_are_released():
     contexts = ContextRegistry()
     for counter in (1, 2):
         contexts.get_or_create(context_id(counter))
@@ -63,7 +63,7 @@ def test_a_restarted_worker_leaves_nothing_of_its_former_self():
         contexts.get_or_create(context_id(2))
 
 
-def test_a_worker_that_is_gone_takes_its_contexts_along():
+def test_contexts_of_a_lost_worker_are_dropped():
     contexts = ContextRegistry()
     contexts.get_or_create(context_id(1))
     contexts.get_or_create(context_id(2))
@@ -75,7 +75,7 @@ def test_a_worker_that_is_gone_takes_its_contexts_along():
 
 
 @pytest.mark.parametrize("wrong", [{"counter": 0}, {"worker": ""}, {"incarnation": 0}])
-def test_what_is_no_id_is_refused(wrong):
+def test_values_that_are_not_ids_are_refused(wrong):
     with pytest.raises(InvalidRequest):
         ContextRegistry().get_or_create(context_id(**wrong))
 

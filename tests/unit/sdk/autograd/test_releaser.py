@@ -1,4 +1,4 @@
-"""Telling others, behind the program's back, that contexts are over."""
+"""Releasing contexts on other workers in the background."""
 
 import threading
 from itertools import chain
@@ -16,7 +16,7 @@ class Peer:
 
     def __init__(self, failures=0):
         self.failures = failures
-        self.told = []
+        self.released = []
         self.changed = threading.Condition()
         self.name, self.incarnation = "me", 1
 
@@ -27,14 +27,14 @@ class Peer:
         with self.changed:
             if self.failures:
                 self.failures -= 1
-                raise Unreachable("nobody is there")
-            self.told.append([id_.counter for id_ in (request.context, *request.others)])
+                raise Unreachable("no listener")
+            self.released.append([id_.counter for id_ in (request.context, *request.others)])
             self.changed.notify_all()
 
     def wait_for(self, count):
         with self.changed:
-            done = self.changed.wait_for(lambda: sum(map(len, self.told)) >= count, 10)
-        assert done, self.told
+            done = self.changed.wait_for(lambda: sum(map(len, self.released)) >= count, 10)
+        assert done, self.released
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def context_id(counter):
     return context_pb2.ContextId(worker="w", incarnation=1, counter=counter)
 
 
-def test_what_ends_together_is_told_together():
+def test_releases_are_sent_in_batches():
     peer = Peer()
     releaser = Releaser(peer)
 
@@ -55,11 +55,11 @@ def test_what_ends_together_is_told_together():
     peer.wait_for(100)
     releaser.close(5)
 
-    assert sorted(chain.from_iterable(peer.told)) == list(range(100))
-    assert len(peer.told) < 50
+    assert sorted(chain.from_iterable(peer.released)) == list(range(100))
+    assert len(peer.released) < 50
 
 
-def test_a_failure_is_told_again():
+def test_a_failed_release_is_sent_again():
     peer = Peer(failures=3)
     releaser = Releaser(peer)
 
@@ -68,11 +68,11 @@ def test_a_failure_is_told_again():
     peer.wait_for(2)
     releaser.close(5)
 
-    assert sorted(chain.from_iterable(peer.told)) == [1, 2]
+    assert sorted(chain.from_iterable(peer.released)) == [1, 2]
 
 
 @pytest.mark.slow
-def test_a_worker_that_never_answers_is_left_to_itself(monkeypatch):
+def test_a_worker_that_never_answers_is_given_up(monkeypatch):
     monkeypatch.setattr(module, "_ATTEMPTS", 2)
     peer = Peer(failures=2)
     releaser = Releaser(peer)
@@ -84,10 +84,10 @@ def test_a_worker_that_never_answers_is_left_to_itself(monkeypatch):
     peer.wait_for(1)
     releaser.close(5)
 
-    assert peer.told[-1][-1] == 2
+    assert peer.released[-1][-1] == 2
 
 
-def test_closing_tells_what_is_left_and_takes_no_more():
+def test_closing_reports_outstanding_calls_and_refuses_new_ones():
     peer = Peer()
     releaser = Releaser(peer)
 
@@ -96,4 +96,4 @@ def test_closing_tells_what_is_left_and_takes_no_more():
     releaser.put(context_id(2), ["x"])
     releaser.close(5)
 
-    assert peer.told == [[1]]
+    assert peer.released == [[1]]

@@ -1,7 +1,7 @@
 from gradmesh.sdk.autograd.tombstones import WorkerLru
 
 
-def test_the_worker_silent_for_longest_is_forgotten():
+def test_the_least_recently_used_worker_is_dropped():
     newest = WorkerLru(list, max_workers=2)
     newest.touch("a").append(1)
     newest.touch("b").append(2)

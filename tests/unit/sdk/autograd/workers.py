@@ -26,12 +26,12 @@ _AUTOGRAD = autograd_pb2.DESCRIPTOR.services_by_name["AutogradService"]
 
 
 class Worker:
-    """One worker; `call` does by hand what an RPC agent does for each message."""
+    """One worker; `call` does the work of an RPC agent for each message."""
 
-    def __init__(self, name: str, everybody: "dict[str, Worker]") -> None:
+    def __init__(self, name: str, workers: "dict[str, Worker]") -> None:
         self.name = name
         self.incarnation = 7
-        self.everybody = everybody
+        self.workers = workers
         self.contexts = ContextRegistry()
         self.recorder = ContextRecorder(self.contexts)
         agent = Agent(name, self.incarnation, Registry(), Channel)
@@ -60,7 +60,7 @@ class Worker:
 
     def channel(self, worker: str, deadline: Deadline) -> Channel:
         if worker not in self._channels:
-            address = self.everybody[worker].server.address
+            address = self.workers[worker].server.address
             self._channels[worker] = Channel(address, worker, patience_s=0.5)
         return self._channels[worker]
 
@@ -105,11 +105,11 @@ class Worker:
 
 @contextlib.contextmanager
 def make_workers(*names: str) -> Any:
-    everybody: dict[str, Worker] = {}
+    workers: dict[str, Worker] = {}
     for name in names:
-        everybody[name] = Worker(name, everybody)
+        workers[name] = Worker(name, workers)
     try:
-        yield list(everybody.values())
+        yield list(workers.values())
     finally:
-        for worker in everybody.values():
+        for worker in workers.values():
             worker.close()

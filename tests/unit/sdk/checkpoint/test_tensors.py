@@ -19,7 +19,7 @@ ARRAYS = {
 }
 
 
-def test_others_read_what_we_write(tmp_path):
+def test_other_implementations_read_our_output(tmp_path):
     with (tmp_path / "a").open("wb") as file:
         written = write_tensors(file, ARRAYS)
 
@@ -31,7 +31,7 @@ def test_others_read_what_we_write(tmp_path):
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_we_read_what_others_write(tmp_path):
+def test_output_of_other_implementations_is_read(tmp_path):
     save_file(ARRAYS, tmp_path / "a", metadata={"format": "np"})
 
     found = map_tensors(tmp_path / "a")
@@ -40,7 +40,7 @@ def test_we_read_what_others_write(tmp_path):
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_bfloat16_goes_through(tmp_path):
+def test_bfloat16_round_trips(tmp_path):
     rows = np.array([[1.5, -2.0]], ml_dtypes.bfloat16)
     with (tmp_path / "a").open("wb") as file:
         write_tensors(file, {"rows": rows})
@@ -85,7 +85,7 @@ def test_bad_file_is_a_value_error(tmp_path, data):
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_never_anything_but_a_value_error(tmp_path_factory, data):
+def test_random_bytes_raise_only_value_errors(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("noise") / "a"
     path.write_bytes(data)
 

@@ -1,7 +1,7 @@
 from gradmesh.sdk.cluster.membership import Membership
 
 
-def test_a_mark_is_a_place_in_a_step():
+def test_a_mark_names_a_step_and_a_rank():
     mark = Membership(generation=3, rank=1, world_size=2).mark(7)
 
     assert (mark.generation, mark.step, mark.rank) == (3, 7, 1)

@@ -1,4 +1,4 @@
-"""Bags in the one form that layers work with."""
+"""Bags in the normalised form of the layers."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ IDS = np.array([1, 2, 3, 4, 5, 6])
 OFFSETS = np.array([0, 2, 3, 3, 6])
 
 
-def test_bags_of_a_sample_stand_together():
+def test_bags_of_a_sample_are_contiguous():
     bags = read_bags(IDS, OFFSETS, ["a", "b"])
 
     order, starts = bags.by_sample(np.arange(2))
@@ -31,7 +31,7 @@ def test_padding_is_left_out_of_its_own_table():
     assert bags.table_starts.tolist() == [0, 2, 4]
 
 
-def test_nothing_to_leave_out_leaves_all():
+def test_bags_without_padding_are_unchanged():
     bags = read_bags(IDS, OFFSETS, ["a", "b"])
 
     assert bags.without([None, None]) is bags

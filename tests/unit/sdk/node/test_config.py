@@ -30,7 +30,7 @@ def test_an_advertised_address_makes_listening_everywhere_fine(role):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_listen_address_of_one_interface_is_what_others_get(role):
+def test_a_listen_address_of_one_interface_is_advertised(role):
     assert load([role], flags={f"{role.section}.listen": "10.0.0.1:7000"})[role].advertise is None
 
 

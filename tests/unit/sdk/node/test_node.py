@@ -35,7 +35,7 @@ def test_every_role_exports_the_lead_of_its_clients(make_node, role):
     assert b"gradmesh_optimizer_lead_steps 0.0" in generate_latest(registry)
 
 
-def test_a_node_may_leave_however_far_it_came(make_node):
+def test_a_node_may_leave_at_any_stage_of_its_start(make_node):
     built, serving = make_node(), make_node(is_current=False)
     serving.serve()
 
@@ -58,7 +58,7 @@ def test_a_process_has_one_current_node(make_node):
         current.current_agent()
 
 
-def test_every_node_serves_what_registers_itself():
+def test_every_node_serves_registered_functions():
     served = subprocess.run(
         [sys.executable, "-c", _NAMES], capture_output=True, text=True, timeout=50, check=True
     ).stdout.split()

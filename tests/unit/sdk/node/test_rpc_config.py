@@ -22,12 +22,12 @@ def test_modules_are_found_in_the_working_directory(
     assert sys.modules.pop("found_here").VALUE == 5
 
 
-def test_what_cannot_be_imported_is_named(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no_such_module cannot be imported: ModuleNotFoundError"):
         RpcConfig(imports=("no_such_module",)).import_modules()
 
 
 @pytest.mark.parametrize("name", ["a b", "1x", "a..b", "a.py;"])
-def test_names_that_are_no_modules_are_refused(name: str) -> None:
+def test_names_that_are_not_modules_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="expected names of modules"):
         load([RpcConfig], flags={"rpc.imports": name})

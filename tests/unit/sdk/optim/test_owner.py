@@ -32,7 +32,7 @@ def test_messages_that_come_again_step_once(param):
     assert param.data.tolist() == [0.5] * 3
 
 
-def test_what_was_abandoned_never_takes_effect(param):
+def test_an_abandoned_step_never_takes_effect(param):
     owner = make(param)
     owner.prepare(1, {param: np.ones(3, np.float32)})
     owner.abandon(1)

@@ -35,7 +35,7 @@ class OvenConfig(Section):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BakerConfig(Section):
-    """A section that looks at the other."""
+    """A section that is checked against the other."""
 
     section: ClassVar[str] = "baker"
 
@@ -128,7 +128,7 @@ def test_toml_value_of_the_wrong_type_is_refused(tmp_path: Path, line: str) -> N
     assert problems[0].startswith(f"oven.{line.split()[0]}: expected")
 
 
-def test_all_problems_come_together(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     file = toml(tmp_path, "[oven]\nheet = 1\nminutes = 0\n[ofen]\n")
     environment = {"GRADMESH_OVEN_FANN": "1", "GRADMESH_OVN_HEAT": "1"}
 

@@ -60,7 +60,7 @@ def test_process_drains_in_reverse_order(
         assert child.stdout.read() == "last True\nfirst\n"
 
 
-def test_hanging_drain_is_cut_off_at_the_deadline() -> None:
+def test_hanging_drain_is_aborted_at_the_deadline() -> None:
     with start("hang", 0.2) as child:
         child.send_signal(signal.SIGTERM)
 

@@ -68,7 +68,7 @@ def test_level_drops_what_is_less_important() -> None:
     assert stream.getvalue() == ""
 
 
-def test_secrets_are_blotted_out() -> None:
+def test_secrets_are_redacted() -> None:
     stream = io.StringIO()
     set_up_logging(LogConfig(), "r", stream)
 
@@ -103,7 +103,7 @@ def test_json_fields_render_as_a_pretty_line() -> None:
     assert pretty_line(fields, colour=False, role=False) == "03:04:05 info    m k=1"
 
 
-def test_the_effective_configuration_is_for_programs() -> None:
+def test_the_effective_configuration_is_only_in_json_lines() -> None:
     shown = {}
     for form in ("pretty", "json"):
         stream = io.StringIO()

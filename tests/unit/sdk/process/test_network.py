@@ -29,7 +29,9 @@ def secret(tmp_path: Path) -> Path:
         (["tls_key_file"], "tls_certificate_file"),
     ],
 )
-def test_half_a_pair_is_refused(secret: Path, keys: list[str], missing: str) -> None:
+def test_a_certificate_without_its_key_is_refused(
+    secret: Path, keys: list[str], missing: str
+) -> None:
     flags = {f"security.{key}": str(secret) for key in keys}
 
     with pytest.raises(ConfigError, match=f"security.{missing}: is missing"):
@@ -83,7 +85,7 @@ def test_split_and_join_are_inverse(address: str, host: str, port: int) -> None:
 @pytest.mark.parametrize(
     "address", ["", ":1", "h", "h:", "h:x", "h:65536", "::1:5", "a b:1", "http://h:1"]
 )
-def test_split_refuses_what_is_no_address(address: str) -> None:
+def test_split_refuses_values_that_are_not_addresses(address: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
         split(address)
 
@@ -107,7 +109,7 @@ def test_loopback_is_recognised(address: str, expected: bool) -> None:
     assert is_loopback(address) is expected
 
 
-def test_address_file_appears_whole(tmp_path: Path) -> None:
+def test_address_file_is_written_atomically(tmp_path: Path) -> None:
     file = tmp_path / "coordinator.address"
 
     write_address(file, "127.0.0.1:7")

@@ -24,7 +24,7 @@ def test_process_says_its_configuration_serves_metrics_and_drains() -> None:
     ) as child:
         assert child.stdout is not None
         address = child.stdout.readline().strip()
-        with urllib.request.urlopen(f"http://{address}/healthz", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=20) as reply:
             health = reply.read()
         child.send_signal(signal.SIGTERM)
         _, logs = child.communicate(timeout=20)

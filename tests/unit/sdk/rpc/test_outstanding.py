@@ -17,7 +17,7 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 
 class Scheduled:
-    """Threads whose tasks the test runs, in the order it wants."""
+    """A thread pool whose tasks the test runs in any order."""
 
     def __init__(self) -> None:
         self.tasks: list[Callable[[], object]] = []
@@ -30,7 +30,7 @@ class Scheduled:
 
 
 class Answer:
-    """A response that comes when the test says so."""
+    """A response that arrives when the test sends it."""
 
     answered = False
     doorbell = None
@@ -120,7 +120,7 @@ def test_a_call_that_finds_no_thread_is_kept_later(
     outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     class Lane(Answer):
-        """A connection that somebody must wait at."""
+        """A connection without callbacks: a thread must wait for the answer."""
 
         def on_answer(self, function: Callable[[], None]) -> bool:
             return False
@@ -138,7 +138,7 @@ def test_a_call_that_finds_no_thread_is_kept_later(
     assert outstanding.drain(Deadline.after(0))
 
 
-def test_reactions_that_find_no_thread_run_where_the_answer_came(
+def test_callbacks_without_a_free_thread_run_on_the_receiving_thread(
     outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     called: list[int] = []
@@ -157,7 +157,7 @@ def test_reactions_that_find_no_thread_run_where_the_answer_came(
     assert is_idle(outstanding)
 
 
-def test_reading_that_takes_long_does_not_outlast_the_deadline() -> None:
+def test_slow_reads_end_by_the_deadline() -> None:
     go_on = threading.Event()
     pool = ThreadPool("test")
     outstanding = OutstandingCalls(WorkerId("me", 1), Peers(), pool)  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def test_reading_that_takes_long_does_not_outlast_the_deadline() -> None:
     pool.close()
 
 
-def test_what_is_under_way_is_named(
+def test_outstanding_calls_are_named(
     outstanding: OutstandingCalls, call: RpcCall[Any], answer: Answer
 ) -> None:
     assert outstanding.under_way().startswith("1 calls have no answer yet (f on other);")
@@ -193,7 +193,7 @@ def test_what_is_under_way_is_named(
     )
 
 
-def test_a_callback_that_still_runs_is_what_is_under_way(
+def test_a_running_callback_is_counted_as_outstanding(
     outstanding: OutstandingCalls, threads: Scheduled, call: RpcCall[Any], answer: Answer
 ) -> None:
     Future(call).add_done_callback(lambda done: None)
@@ -207,7 +207,7 @@ def test_a_callback_that_still_runs_is_what_is_under_way(
 
 
 class Interrupted(Answer):
-    """A response that the user does not wait for to the end."""
+    """A response for which the user stops waiting."""
 
     def result(self) -> Any:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Threads: urgent tasks never stand in line, the others do, idle ones end."""
+"""The thread pool: urgent tasks run at once, patient ones are queued, idle threads end."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ def make() -> Iterator[Callable[..., ThreadPool]]:
         assert threads.counts()[0] == 0
 
 
-def test_tasks_that_may_wait_are_queued(make: Callable[..., ThreadPool]) -> None:
+def test_patient_tasks_are_queued(make: Callable[..., ThreadPool]) -> None:
     threads, free, done = make(max_queued=2), threading.Event(), threading.Semaphore(0)
     running: list[int] = []
 
@@ -81,7 +81,7 @@ def test_idle_threads_end_and_are_reused_before(
     eventually(lambda: threads.counts()[0] == 0)
 
 
-def test_threads_that_a_burst_left_over_end_though_calls_go_on(
+def test_surplus_threads_of_a_burst_end_under_continued_calls(
     make: Callable[..., ThreadPool], eventually: Callable[..., None]
 ) -> None:
     threads, meeting = make(idle_s=0.5), threading.Barrier(21)
@@ -98,7 +98,7 @@ def test_threads_that_a_burst_left_over_end_though_calls_go_on(
     eventually(one_more_call_and_few_threads)
 
 
-def test_a_task_that_fails_takes_nobody_with_it(make: Callable[..., ThreadPool]) -> None:
+def test_a_failing_task_does_not_affect_others(make: Callable[..., ThreadPool]) -> None:
     threads, done = make(), threading.Event()
 
     threads.run(lambda: 1 / 0)

@@ -69,7 +69,7 @@ def test_gradients_of_rows_stay_sparse() -> None:
     assert np.array_equal(got.rows, sent.rows)
 
 
-def test_workers_travel() -> None:
+def test_workers_are_serialised() -> None:
     for info in (WorkerInfo("a", 3, 7), WorkerInfo("b")):
         assert round_trip(info)[0] == info
 
@@ -85,7 +85,7 @@ def test_workers_travel() -> None:
     ],
     ids=["nowhere", "integers", "rows nowhere", "id beyond", "float ids"],
 )
-def test_what_makes_no_sense_is_refused(value: pb.Value) -> None:
+def test_invalid_values_are_refused(value: pb.Value) -> None:
     arrays = [np.arange(3), np.ones((3, 2), np.float32)]
 
     with pytest.raises(InvalidFrame):

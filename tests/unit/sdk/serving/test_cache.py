@@ -1,4 +1,4 @@
-"""Rows kept by a reader: the newest, and none for too long."""
+"""The row cache of a reader: bounded in size and age."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def rows_of(ids):
 
 
 def held(cache, *ids):
-    """Return which of the ids the cache gives, checking their rows."""
+    """Return the ids that the cache holds; check their rows."""
     wanted = np.array(ids, np.int64)
     out = np.full((wanted.size, 2), -1, np.float32)
     missing = cache.take(wanted, out)

@@ -22,7 +22,7 @@ def test_gradients_that_do_not_fit_are_refused(bad):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_each_rule_treats_what_is_no_number(bad, dtype):
+def test_each_rule_handles_nan(bad, dtype):
     grads = np.array([[1, bad, 9]], dtype)
 
     with pytest.raises(InvalidRequest, match="NaN or infinite"):

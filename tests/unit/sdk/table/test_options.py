@@ -1,4 +1,4 @@
-"""What a table can be asked to do, as data that travels."""
+"""The options of a table, as serialised recipes."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ CYCLE = {"base_lr": 0.1, "max_lr": 1, "step_size_up": 2, "step_size_down": 2, "m
     ],
     ids=lambda o: type(o).__name__,
 )
-def test_an_optimizer_travels_with_all_its_options(optimizer):
+def test_an_optimizer_is_serialised_with_all_its_options(optimizer):
     assert rule_of(to_recipe(optimizer)) == (optimizer.rule, 0.1)
 
 
@@ -48,7 +48,7 @@ def test_pairs_have_their_numbers(name):
         rule_of(Recipe(name="adam", settings=settings))
 
 
-def test_a_schedule_travels():
+def test_a_schedule_is_serialised():
     schedule = lr_scheduler.CosineAnnealingLR(optim.SGD(0.1), T_max=10, eta_min=0.01)
 
     rate = schedule_of(schedule_recipe(schedule))
@@ -70,7 +70,7 @@ def test_a_schedule_travels():
     ],
     ids=["one-cycle", "one-cycle-linear", "cyclic", "cyclic-range"],
 )
-def test_a_cycle_travels(make):
+def test_a_cyclic_schedule_is_serialised(make):
     schedule = make(optim.SGD(0.1))
 
     rate = schedule_of(schedule_recipe(schedule))
@@ -103,7 +103,7 @@ def test_a_table_stays_at_the_last_rate_of_one_cycle():
         ),
     ],
 )
-def test_a_schedule_without_numbers_cannot_travel(make, reason):
+def test_a_schedule_of_a_function_is_not_serialisable(make, reason):
     with pytest.raises(InvalidRequest, match=reason):
         schedule_recipe(make(optim.SGD(0.1)))
 
@@ -130,7 +130,7 @@ def test_a_table_has_one_rate():
         Recipe(name="cyclic", settings={**CYCLE, "mode": 0.5}),
     ],
 )
-def test_a_schedule_of_nonsense_is_refused(recipe):
+def test_a_malformed_schedule_is_refused(recipe):
     with pytest.raises(InvalidRequest):
         schedule_of(recipe)
 
@@ -156,7 +156,7 @@ def test_a_schedule_of_nonsense_is_refused(recipe):
         lambda: BadGradients("reject", {"limit": 1.0}),
     ],
 )
-def test_options_of_nonsense_are_refused(make):
+def test_malformed_options_are_refused(make):
     with pytest.raises(InvalidRequest):
         make()
 

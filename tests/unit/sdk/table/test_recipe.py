@@ -13,7 +13,7 @@ from gradmesh.sdk.table.recipe import Initializer, initializer_of, rule_of, to_r
 @pytest.mark.parametrize(
     "initializer", [Initializer.uniform(0.5), Initializer.normal(2.0), Initializer.constant(-1.0)]
 )
-def test_initializers_travel(initializer):
+def test_initializers_are_serialised(initializer):
     assert initializer_of(to_recipe(initializer)) == initializer
 
 
@@ -25,13 +25,13 @@ def test_initializers_travel(initializer):
         optim.RowwiseAdagrad(lr=0.0),
     ],
 )
-def test_optimizers_travel(optimizer):
+def test_optimizers_are_serialised(optimizer):
     rule, lr = rule_of(to_recipe(optimizer))
 
     assert (rule, lr) == (optimizer.rule, optimizer.lr)
 
 
-def test_an_optimizer_of_parameters_is_no_recipe():
+def test_an_optimizer_with_parameters_is_not_a_recipe():
     bound = optim.SGD([Tensor(np.ones(1), requires_grad=True)], lr=0.1)
 
     with pytest.raises(InvalidRequest, match=r"e\.g\. SGD\(lr=0\.05\)"):

@@ -1,4 +1,4 @@
-"""Cutting requests into messages that fit."""
+"""Splitting requests into messages below the limit."""
 
 from types import SimpleNamespace
 
@@ -44,7 +44,7 @@ def wanted_of(*lists):
 
 
 def gathered(tables, plan):
-    """Rows as servers would send them: each is its table and id."""
+    """Rows as servers would send them: each contains its table and id."""
     matrices = [np.full((total, 2), -1) for total in plan.totals]
     for message in plan.messages:
         for piece in message.slices:
@@ -81,7 +81,7 @@ def test_every_id_finds_its_row_however_messages_are_cut(dims, shards, max_bytes
         assert plan.depth >= len(numbers)
 
 
-def test_no_ids_make_no_messages():
+def test_an_empty_request_sends_no_messages():
     plan = route(make_set(4, 8), wanted_of([], []), make_map(2))
 
     assert (plan.messages, plan.depth, plan.totals) == ([], 0, [0, 0])

@@ -1,4 +1,4 @@
-"""Tables asked together, and ids as users give them."""
+"""Tables in one request, and ids as users pass them."""
 
 from types import SimpleNamespace
 
@@ -44,7 +44,7 @@ def test_no_ids_have_any_type():
 
 
 @pytest.mark.parametrize("bad", [[0.0], [True], ["a"], [2**70], [None]])
-def test_what_is_no_integer_is_refused(bad):
+def test_values_that_are_not_integers_are_refused(bad):
     with pytest.raises(InvalidRequest, match="must be integers"):
         as_ids(bad, "t")
 

@@ -24,7 +24,7 @@ class FailedCall(grpc.RpcError):
 
 
 @pytest.mark.parametrize("code", [c for c in grpc.StatusCode if c is not grpc.StatusCode.OK])
-def test_every_status_has_a_home(code: grpc.StatusCode) -> None:
+def test_every_status_is_mapped_to_an_error(code: grpc.StatusCode) -> None:
     error = from_call(FailedCall(code, "text"), "ps-0 at here, Lookup")
 
     assert type(error) in errors.CATALOGUE.values()
@@ -43,7 +43,7 @@ def test_errors_return_from_their_status(cls: type[errors.MeshError]) -> None:
 
 
 @pytest.mark.parametrize("details", [b"\xff\xff", b"", b"\x08\x05\x12\x03abc"])
-def test_details_that_make_no_sense_are_ignored(details: bytes) -> None:
+def test_malformed_error_details_are_ignored(details: bytes) -> None:
     call = FailedCall(grpc.StatusCode.INTERNAL, "text", ("grpc-status-details-bin", details))
 
     assert type(from_call(call, "here")) is errors.InternalError

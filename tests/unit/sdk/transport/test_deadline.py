@@ -21,7 +21,7 @@ def test_time_runs_out_and_never_below_zero() -> None:
     assert deadline.passed
 
 
-def test_a_deadline_of_now_has_passed() -> None:
+def test_a_deadline_after_zero_seconds_has_passed() -> None:
     deadline = Deadline.after(0, Clock())
 
     assert deadline.passed

@@ -1,4 +1,4 @@
-"""Builders of what the coordinator is told."""
+"""Builders of messages to the coordinator."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def say() -> type[Say]:
 
 
 class Clock:
-    """Time that moves only when told."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -6,7 +6,7 @@ from gradmesh.protos.errors import InvalidRequest, TableConflict, TableNotFound
 from gradmesh.services.coordinator.catalogue import Catalogue
 
 
-def test_an_equal_table_is_no_new_one(say):
+def test_an_equal_table_is_not_created_again(say):
     catalogue = Catalogue([])
 
     first = catalogue.is_new(say.table())
@@ -58,7 +58,7 @@ def test_an_unknown_table_is_named_with_those_that_exist(say):
         {"optimizer": table_pb2.Recipe(name="sgd", settings={"lr": 0.1, "momentum": float("inf")})},
     ],
 )
-def test_nonsense_is_refused(say, change):
+def test_malformed_table_specs_are_refused(say, change):
     spec = say.table()
     spec.MergeFrom(table_pb2.TableSpec(**change))
     for name, value in change.items():

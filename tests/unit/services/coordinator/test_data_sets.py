@@ -45,18 +45,18 @@ def test_while_others_read_the_last_shards_the_caller_waits():
     assert sets.take("t", CUT, A, 1, []) == Range(0, 0, 0, 4)
 
 
-def test_asking_again_gives_the_same_and_a_shard_counts_once():
+def test_repeated_requests_return_the_same_shard_once():
     sets = DataSets()
     first = sets.take("t", CUT, A, 1, [])
 
     assert sets.take("t", CUT, A, 1, []) == first
     assert sets.take("t", CUT, A, 2, [0]) == sets.take("t", CUT, A, 2, [0])
-    # It was never in its hands.
+    # It was never assigned to this worker.
     sets.take("t", CUT, B, 1, [1])
     sets.check_invariants()
 
 
-def test_a_set_is_cut_in_one_way():
+def test_a_data_set_has_one_division_into_shards():
     sets = DataSets()
     sets.take("t", CUT, A, 1, [])
 
@@ -68,7 +68,7 @@ def test_a_set_is_cut_in_one_way():
 
 
 @pytest.mark.parametrize("position", [b"", b"nonsense", b"\x81\xa3cut\x93\x00\x00\x00"])
-def test_what_is_no_position_is_refused(position):
+def test_an_invalid_position_is_refused(position):
     with pytest.raises(InvalidRequest, match="not a position"):
         DataSets().restore("t", position)
 
@@ -80,7 +80,7 @@ def test_what_is_no_position_is_refused(position):
         max_size=60,
     )
 )
-def test_every_shard_is_finished_once_an_epoch_whoever_dies(events):
+def test_every_shard_is_finished_once_an_epoch_despite_lost_workers(events):
     sets, cut = DataSets(), DataSetSpec(samples=7, shard_samples=1, epochs=2)
     hands: dict[int, Range] = {}
     incarnation, sequence = [1, 1, 1], [0, 0, 0]
@@ -122,7 +122,7 @@ def test_every_shard_is_finished_once_an_epoch_whoever_dies(events):
                 hands.clear()
         sets.check_invariants()
         assert len(set(finished)) == len(finished)
-    # Whoever is left reads the rest.
+    # The remaining worker reads the rest.
     while True:
         sequence[0] += 1
         mine = hands.pop(0, None)

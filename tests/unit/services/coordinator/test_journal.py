@@ -1,7 +1,7 @@
 from gradmesh.services.coordinator.journal import Journal
 
 
-def test_facts_and_tables_outlive_the_process(tmp_path, say):
+def test_facts_and_tables_survive_a_restart(tmp_path, say):
     first = Journal(tmp_path / "state" / "deep")
     first.set_fact("round", b"1")
     first.set_fact("round", b"2")

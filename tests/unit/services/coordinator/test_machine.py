@@ -1,4 +1,4 @@
-"""The whole machine, by example."""
+"""The whole state machine, by example."""
 
 import sqlite3
 
@@ -31,7 +31,7 @@ def make(journal, parameter_servers=2, trainers=2, min_trainers=0):
 
 
 def sign_of(name, incarnation=1, **contexts):
-    """A sign of life, with so many contexts of each worker's first incarnation."""
+    """A heartbeat with a number of contexts for each worker's first incarnation."""
     request = membership_pb2.RenewLeaseRequest(name=name, incarnation=incarnation)
     for worker, count in contexts.items():
         request.context_openers.add(name=worker, incarnation=1)
@@ -91,7 +91,7 @@ def test_a_generation_ends_with_any_of_its_trainers(formed, say, end):
     assert formed.renew(sign_of("trainer-1", 1), 12).generation == 2
 
 
-def test_a_late_goodbye_of_a_former_process_changes_nothing(formed, say):
+def test_a_late_leave_of_a_former_incarnation_changes_nothing(formed, say):
     formed.register(say.register("trainer-0", 2, replace=True), 1)
     formed.join(say.join("trainer-0", 2))
     formed.join(say.join("trainer-1", after=1))
@@ -141,7 +141,7 @@ def test_a_table_that_the_journal_did_not_take_does_not_exist(journal, say):
     assert machine.catalogue.all() == []
 
 
-def test_a_spare_server_waits_for_one_that_a_restarted_coordinator_has_not_heard(journal, say):
+def test_a_spare_server_waits_for_a_member_not_yet_seen_after_a_restart(journal, say):
     machine = make(journal)
     for i in range(3):
         machine.register(say.register(f"ps-{i}"), 0)
@@ -222,7 +222,7 @@ def test_a_trainer_that_comes_back_as_another_after_a_restart_ends_its_generatio
     assert (again.rendezvous.current, again.rendezvous.formed) == (2, False)
 
 
-def test_reports_go_with_their_trainer(formed, say):
+def test_reports_are_removed_with_their_trainer(formed, say):
     report = status_pb2.ReportProgressRequest(name="trainer-0", incarnation=1)
     formed.report(report)
 
@@ -231,7 +231,7 @@ def test_reports_go_with_their_trainer(formed, say):
     assert formed.reports.progress("trainer-0") is None
 
 
-def test_fewer_trainers_do_when_no_more_come(journal, say):
+def test_a_generation_forms_with_fewer_trainers_after_the_join_window(journal, say):
     machine = make(journal, trainers=3, min_trainers=1)
     for i in range(2):
         machine.register(say.register(f"trainer-{i}"), 0)
@@ -240,7 +240,7 @@ def test_fewer_trainers_do_when_no_more_come(journal, say):
     early = machine.expire(3.0)
     formed = machine.expire(3.6)
     places = [machine.rank_of(say.join(f"trainer-{i}")) for i in range(2)]
-    # One more comes: the two join again, and the third with them.
+    # A third trainer joins: the two join again, and the third with them.
     machine.register(say.register("trainer-2"), 4)
     machine.join(say.join("trainer-2"), 4)
     over = machine.rendezvous.formed
@@ -286,7 +286,7 @@ def test_result_of_an_unnameable_job_changes_nothing(formed):
         generation=formed.rendezvous.current, figures={"auc": 0.5}, job="no name"
     )
 
-    with pytest.raises(InvalidRequest, match="not a name for a job"):
+    with pytest.raises(InvalidRequest, match="is not a name for a job"):
         formed.finish(bad)
 
     assert dict(formed.status(0).result) == {}
@@ -306,7 +306,7 @@ def test_open_contexts_are_known_by_worker_and_owner(formed, say):
     ]
 
 
-def test_owners_hear_of_lost_workers_also_from_the_next_coordinator(formed, journal, say):
+def test_a_restarted_coordinator_reports_lost_workers_to_owners(formed, journal, say):
     formed.register(say.register("ps-0"), 0)
     formed.register(say.register("client-0"), 0)
     formed.register(say.register("client-1"), 0)
@@ -315,11 +315,11 @@ def test_owners_hear_of_lost_workers_also_from_the_next_coordinator(formed, jour
 
     again = make(journal)
     again.expire(100)
-    told = again.renew(sign_of("ps-0", **held), 101).gone
+    gone = again.renew(sign_of("ps-0", **held), 101).gone
     again.expire(111)
     later = again.renew(sign_of("ps-0", **held), 111).gone
 
-    assert [one.name for one in told] == ["client-0"]
+    assert [one.name for one in gone] == ["client-0"]
     assert [one.name for one in later] == ["client-0", "client-1"]
 
 

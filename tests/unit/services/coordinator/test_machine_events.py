@@ -1,4 +1,4 @@
-"""The whole machine under random events, with what docs/coordinator.md promises after each."""
+"""The state machine under random events, with the invariants of docs/coordinator.md after each."""
 
 import contextlib
 
@@ -45,7 +45,7 @@ NAMES = [f"{role}-{i}" for role in ("trainer", "ps") for i in range(3)]
 TRAINERS = [name for name in NAMES if name.startswith("trainer")]
 ROLES = {"trainer": membership_pb2.ROLE_TRAINER, "ps": membership_pb2.ROLE_PARAMETER_SERVER}
 WORLD = 2
-# What the machine may answer to an event that does not fit its state.
+# The errors that the machine may raise for an event that does not fit its state.
 REFUSALS = (
     KeyConflict,
     NameTaken,
@@ -61,7 +61,7 @@ PHASES = reshard_pb2.ReshardPhase
 
 
 class Events(RuleBasedStateMachine):
-    """Random events; the model knows only what processes themselves know."""
+    """Random events; the model holds only the state that processes hold."""
 
     @initialize(least=st.sampled_from([0, 1]))
     def begin(self, least):
@@ -85,7 +85,7 @@ class Events(RuleBasedStateMachine):
         if hasattr(self, "journal"):
             self.journal.close()
 
-    def tell(self, event, *args):
+    def send(self, event, *args):
         try:
             return event(*args)
         except REFUSALS:
@@ -107,7 +107,7 @@ class Events(RuleBasedStateMachine):
             incarnation=self.incarnations[name],
         )
         request = membership_pb2.RegisterRequest(member=member, protocol=PROTOCOL, replace=replace)
-        answer = self.tell(self.machine.register, request, self.now)
+        answer = self.send(self.machine.register, request, self.now)
         if answer is not None:
             assert answer.generation == self.machine.rendezvous.current
 
@@ -122,7 +122,7 @@ class Events(RuleBasedStateMachine):
         request = membership_pb2.RenewLeaseRequest(
             name=name, incarnation=self.incarnations[name] - back
         )
-        self.tell(self.machine.renew, request, self.now)
+        self.send(self.machine.renew, request, self.now)
 
     @rule(name=st.sampled_from(NAMES), back=st.integers(0, 1))
     def leave(self, name, back):
@@ -133,15 +133,15 @@ class Events(RuleBasedStateMachine):
         self.now += seconds
         self.machine.expire(self.now)
 
-    @rule(name=st.sampled_from(TRAINERS), anew=st.booleans())
-    def join(self, name, anew):
+    @rule(name=st.sampled_from(TRAINERS), rejoin=st.booleans())
+    def join(self, name, rejoin):
         request = rendezvous_pb2.JoinRoundRequest(
             name=name,
             incarnation=self.incarnations[name],
-            after_generation=self.joined[name] if anew else 0,
+            after_generation=self.joined[name] if rejoin else 0,
         )
-        self.tell(self.machine.join, request, self.now)
-        place = self.tell(self.machine.rank_of, request)
+        self.send(self.machine.join, request, self.now)
+        place = self.send(self.machine.rank_of, request)
         if place is not None:
             self.joined[name] = place.generation
             held = self.ranks.setdefault((place.generation, place.rank), name)
@@ -169,19 +169,19 @@ class Events(RuleBasedStateMachine):
             initializer=table_pb2.Recipe(name="constant", settings={"value": 0.0}),
             optimizer=table_pb2.Recipe(name="sgd", settings={"lr": 0.1}),
         )
-        if self.tell(self.machine.create_table, spec) is not None:
+        if self.send(self.machine.create_table, spec) is not None:
             assert self.tables.setdefault(name, rows) == rows
 
     @rule()
     def restart_coordinator(self):
         self.machine = make(self.journal, trainers=WORLD, min_trainers=self.least)
-        # Values lived in memory; trainers publish them anew.
+        # Values were in memory only; trainers publish them again.
         self.keys.clear()
 
     @rule(count=st.integers(1, 3))
     def scale(self, count):
         request = reshard_pb2.ScaleParameterServersRequest(parameter_servers=count)
-        found = self.tell(self.machine.scale, request, self.now)
+        found = self.send(self.machine.scale, request, self.now)
         assert found is None or found.parameter_servers == count
 
     @rule(
@@ -205,7 +205,7 @@ class Events(RuleBasedStateMachine):
             origin=1,
             error=error,
         )
-        self.tell(self.machine.report_move, request, self.now)
+        self.send(self.machine.report_move, request, self.now)
         assert self.machine.rendezvous.current == generation, "a reshard ends no generation"
 
     @rule()
@@ -237,16 +237,16 @@ class Events(RuleBasedStateMachine):
 
     @rule()
     def ask_for_a_checkpoint(self):
-        asked = self.tell(self.machine.request_checkpoint)
+        asked = self.send(self.machine.request_checkpoint)
         assert asked is None or asked == self.machine.reports.requests
 
     @rule(name=st.sampled_from(TRAINERS), back=st.integers(0, 1))
     def write_a_checkpoint(self, name, back):
-        told = status_pb2.Checkpoint(request=max(0, self.machine.reports.requests - back))
+        reported = status_pb2.Checkpoint(request=max(0, self.machine.reports.requests - back))
         request = status_pb2.ReportCheckpointRequest(
-            name=name, incarnation=self.incarnations[name], checkpoint=told
+            name=name, incarnation=self.incarnations[name], checkpoint=reported
         )
-        self.tell(self.machine.report_checkpoint, request, self.now)
+        self.send(self.machine.report_checkpoint, request, self.now)
 
     @invariant()
     def what_the_page_promises_holds(self):

@@ -26,14 +26,14 @@ def test_a_live_name_is_taken(say):
     assert members.check("client-0", 1).incarnation == 1
 
 
-def test_a_newer_incarnation_replaces_when_told_or_when_the_lease_is_over(say):
+def test_a_newer_incarnation_replaces_on_request_or_after_the_lease(say):
     members = Members(10, Journal(None))
     members.register(say.member("client-0", 1), False, 0)
 
-    told = members.register(say.member("client-0", 2), True, 1)
+    former = members.register(say.member("client-0", 2), True, 1)
     late = members.register(say.member("client-0", 3), False, 12)
 
-    assert (told.incarnation, late.incarnation) == (1, 2)
+    assert (former.incarnation, late.incarnation) == (1, 2)
 
 
 @pytest.mark.parametrize("replace", [True, False])
@@ -67,7 +67,7 @@ def test_a_silent_member_is_lost_and_a_renewed_one_is_not(say):
         members.renew("client-0", 1, 11)
 
 
-def test_only_the_current_incarnation_may_speak(say):
+def test_calls_of_former_incarnations_are_refused(say):
     members = Members(10, Journal(None))
     members.register(say.member("client-0", 1), False, 0)
     members.register(say.member("client-0", 2), True, 0)
@@ -82,13 +82,13 @@ def test_only_the_current_incarnation_may_speak(say):
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("name", "not a name"),
+        ("name", "is not a name for a worker"),
         ("role", "no role"),
         ("address", "no address"),
         ("incarnation", "no inc"),
     ],
 )
-def test_a_member_says_who_it_is(say, field, message):
+def test_a_member_must_have_name_role_address_and_incarnation(say, field, message):
     member = say.member("ps-0")
     member.ClearField(field)
 
@@ -96,7 +96,7 @@ def test_a_member_says_who_it_is(say, field, message):
         Members(10, Journal(None)).register(member, False, 0)
 
 
-def test_members_stand_in_natural_order(say):
+def test_members_are_in_natural_order(say):
     members = Members(10, Journal(None))
     for name in ("ps-10", "ps-2", "client-0", "ps-1"):
         members.register(say.member(name), False, 0)
@@ -106,7 +106,7 @@ def test_members_stand_in_natural_order(say):
     assert [member.name for member in servers] == ["ps-1", "ps-2", "ps-10"]
 
 
-def test_who_was_a_member_and_is_none_is_known_to_be_gone(say):
+def test_a_former_member_is_reported_as_gone(say):
     members = Members(10, Journal(None))
     for number in range(4):
         members.register(say.member(f"client-{number}"), False, 0)
@@ -133,7 +133,7 @@ def test_an_older_process_does_not_get_a_name_back(say):
     assert members.leases() == []
 
 
-def test_the_next_coordinator_knows_who_was_there(say):
+def test_a_restarted_coordinator_restores_its_members(say):
     journal = Journal(None)
     members = Members(10, journal)
     for number in range(3):
@@ -153,7 +153,7 @@ def test_the_next_coordinator_knows_who_was_there(say):
     assert again.is_gone("client-2", 1)
 
 
-def test_names_are_kept_for_whom_a_former_coordinator_knew(say):
+def test_names_are_kept_for_members_of_a_former_coordinator(say):
     journal = Journal(None)
     Members(10, journal).register(say.member("client-0", 2), False, 0)
     again = Members(10, journal)
@@ -167,7 +167,7 @@ def test_names_are_kept_for_whom_a_former_coordinator_knew(say):
     assert again.is_gone("client-0", 2)
 
 
-def test_the_journal_forgets_the_names_that_were_gone_longest(say, monkeypatch):
+def test_the_journal_drops_the_oldest_tombstones(say, monkeypatch):
     monkeypatch.setattr("gradmesh.services.coordinator.members._MAX_GONE", 2)
     journal = Journal(None)
     members = Members(10, journal)

@@ -32,7 +32,7 @@ def test_ranks_follow_names_not_arrival():
     ]
 
 
-def test_an_open_round_tells_who_is_there():
+def test_an_open_round_lists_the_joined_trainers():
     rendezvous = Rendezvous(2)
     rendezvous.join("t-0", 1, 0)
 
@@ -40,7 +40,7 @@ def test_an_open_round_tells_who_is_there():
         rendezvous.rank_of("t-0", 1)
 
 
-def test_asking_again_keeps_the_place():
+def test_joining_again_keeps_the_rank():
     rendezvous = formed()
 
     assert not rendezvous.join("t-1", 1, 0)
@@ -48,7 +48,7 @@ def test_asking_again_keeps_the_place():
 
 
 @pytest.mark.parametrize(("incarnation", "after"), [(1, 1), (2, 0)])
-def test_a_trainer_that_begins_anew_ends_the_generation(incarnation, after):
+def test_a_trainer_that_rejoins_ends_the_generation(incarnation, after):
     rendezvous = formed()
     rendezvous.put(1, "key", b"value")
 
@@ -59,7 +59,7 @@ def test_a_trainer_that_begins_anew_ends_the_generation(incarnation, after):
         rendezvous.get(1, "key")
 
 
-def test_one_trainer_too_many_waits_for_a_gap():
+def test_a_surplus_trainer_waits_for_a_vacant_rank():
     rendezvous = formed()
 
     rendezvous.join("t-2", 1, 0)
@@ -118,7 +118,7 @@ def test_keys_are_bounded(monkeypatch):
     rendezvous.put(1, "b", b"")
 
 
-def test_a_cluster_without_trainers_says_so():
+def test_joining_a_cluster_without_trainers_names_the_setting():
     with pytest.raises(InvalidRequest, match=r"coordinator\.trainers"):
         Rendezvous(0).join("t-0", 1, 0)
 

@@ -26,7 +26,7 @@ def test_the_newest_result_counts():
     assert (board.result, board.result_generation) == ({"auc": 0.7}, 2)
 
 
-def test_unfinished_and_nameless_jobs_go_on():
+def test_unfinished_and_nameless_jobs_continue():
     jobs = FinishedJobs()
     jobs.finish("a", {})
 
@@ -34,7 +34,7 @@ def test_unfinished_and_nameless_jobs_go_on():
     jobs.check("b")
 
 
-def test_memory_is_bounded_and_forgets_the_oldest():
+def test_finished_jobs_are_bounded_and_the_oldest_are_dropped():
     jobs = FinishedJobs()
     for i in range(MAX_JOBS + 1):
         jobs.finish(f"job-{i}", {"i": float(i)})

@@ -1,4 +1,4 @@
-"""A reshard from phase to phase, and what ends it."""
+"""The phases of a reshard, and its failures."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def reshards():
 
 @pytest.fixture
 def begin(reshards, say):
-    """Begin a reshard between servers that are all there."""
+    """Begin a reshard between servers that have all joined."""
 
     def begin(current, count, spare=()):
         names = [*(shard.name for shard in current.shards), *spare]
@@ -39,7 +39,7 @@ def report(name, reshards, **said):
     )
 
 
-def everybody(reshards, current, names, **said):
+def report_all(reshards, current, names, **said):
     for name in names:
         reshards.report(report(name, reshards, **said), current, 1.0)
 
@@ -52,7 +52,7 @@ def test_counts_that_make_no_sense_are_refused(reshards, count, wait_s):
     assert not reshards.under_way
 
 
-def test_the_same_number_is_done_at_once(reshards):
+def test_scaling_to_the_same_number_ends_at_once(reshards):
     assert reshards.scale(1, 0.0, map_of("ps-0"), 0.0).phase == phases.DONE
 
 
@@ -65,22 +65,22 @@ def test_one_at_a_time(begin, reshards):
         reshards.scale(3, 0.0, current, 0.0)
 
 
-def test_up_goes_through_all_phases(begin):
+def test_scaling_up_passes_all_phases(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 3, ["ps-2"])
     seen = [reshards.state.phase]
     for names in (["ps-0", "ps-1", "ps-2"], *[["ps-0", "ps-1"]] * 3):
-        everybody(reshards, current, names, begun_steps=7, origin=1)
+        report_all(reshards, current, names, begun_steps=7, origin=1)
         seen.append(reshards.state.phase)
 
     made = reshards.state.map
-    everybody(reshards, made, ["ps-0", "ps-1", "ps-2"])
+    report_all(reshards, made, ["ps-0", "ps-1", "ps-2"])
 
     assert seen == list(range(phases.COPYING, phases.ADOPTING + 1))
     assert made.epoch == 4
     assert reshards.state.step == 7
     assert reshards.state.phase == phases.DONE
-    # As few as can be: the third part of all.
+    # The fewest possible: a third of all.
     assert reshards.state.buckets == 1365
     assert reshards.status().buckets_moved == 1365
 
@@ -95,7 +95,7 @@ def test_down_keeps_the_first_servers_and_moves_only_what_the_others_held(begin)
     assert reshards.state.buckets == list(current.bucket_shards).count(0)
 
 
-def test_it_waits_for_servers_and_gives_up_in_time(reshards, say):
+def test_a_reshard_waits_for_servers_until_its_deadline(reshards, say):
     current = map_of("ps-0")
     reshards.scale(3, 5.0, current, 0.0)
     here = [say.member("ps-0"), say.member("ps-1")]
@@ -111,8 +111,8 @@ def test_it_waits_for_servers_and_gives_up_in_time(reshards, say):
 def test_steps_are_not_held_up_for_long(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 3, ["ps-2"])
-    everybody(reshards, current, ["ps-0", "ps-1", "ps-2"])
-    everybody(reshards, current, ["ps-0", "ps-1"])
+    report_all(reshards, current, ["ps-0", "ps-1", "ps-2"])
+    report_all(reshards, current, ["ps-0", "ps-1"])
     reshards.report(report("ps-0", reshards), current, 2.0)
 
     assert not reshards.expire(20.9, current)
@@ -122,11 +122,11 @@ def test_steps_are_not_held_up_for_long(begin):
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
-def test_a_server_that_is_lost_before_the_commit_ends_it(begin, rounds):
+def test_losing_a_server_before_the_commit_ends_the_reshard(begin, rounds):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
     for _ in range(rounds):
-        everybody(reshards, current, ["ps-0", "ps-1"])
+        report_all(reshards, current, ["ps-0", "ps-1"])
 
     assert reshards.drop("ps-1", current)
 
@@ -134,11 +134,11 @@ def test_a_server_that_is_lost_before_the_commit_ends_it(begin, rounds):
     assert reshards.state.error == "ps-1 is gone; scale again"
 
 
-def test_a_server_that_restarts_after_the_commit_does_not_end_it(begin, say):
+def test_restarting_a_server_after_the_commit_does_not_end_the_reshard(begin, say):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
     for _ in range(4):
-        everybody(reshards, current, ["ps-0", "ps-1"])
+        report_all(reshards, current, ["ps-0", "ps-1"])
 
     assert not reshards.check_member(say.member("ps-0", incarnation=2), current)
     assert not reshards.drop("ps-1", current)
@@ -146,7 +146,7 @@ def test_a_server_that_restarts_after_the_commit_does_not_end_it(begin, say):
     assert reshards.state.phase == phases.ADOPTING
 
 
-def test_a_server_that_cannot_go_on_ends_it_with_its_reason(begin):
+def test_a_server_that_cannot_continue_ends_the_reshard_with_its_reason(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
 
@@ -155,10 +155,10 @@ def test_a_server_that_cannot_go_on_ends_it_with_its_reason(begin):
     assert reshards.state.error == "ps-0: no room"
 
 
-def test_without_a_common_run_there_is_no_step(begin):
+def test_a_step_needs_a_common_run(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
-    everybody(reshards, current, ["ps-0", "ps-1"])
+    report_all(reshards, current, ["ps-0", "ps-1"])
     reshards.report(report("ps-0", reshards, origin=1, begun_steps=5), current, 1.0)
     reshards.report(report("ps-1", reshards), current, 1.0)
 
@@ -176,13 +176,13 @@ def test_reports_of_another_reshard_do_not_count(begin):
     assert reshards.state.phase == phases.COPYING
 
 
-def test_a_restarted_coordinator_goes_on(begin):
+def test_a_restarted_coordinator_resumes(begin):
     current = map_of("ps-0", "ps-1")
     reshards = begin(current, 1)
-    everybody(reshards, current, ["ps-0", "ps-1"])
+    report_all(reshards, current, ["ps-0", "ps-1"])
 
     again = Reshards(reshards.dump())
 
     assert again.state == reshards.state
-    everybody(again, current, ["ps-0", "ps-1"])
+    report_all(again, current, ["ps-0", "ps-1"])
     assert again.state.phase == phases.DRAINING

@@ -53,7 +53,7 @@ def test_a_map_with_a_server_missing_is_not_given_out(say):
         shards.current([say.member("ps-0"), say.member("ps-7")])
 
 
-def test_memory_goes_on_with_its_epoch(say):
+def test_a_restored_map_continues_with_its_epoch(say):
     before = Shards(2)
     before.refresh([say.member("ps-0"), say.member("ps-1")])
     shards = Shards(2, before.map.SerializeToString())

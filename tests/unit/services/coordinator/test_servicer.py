@@ -20,7 +20,7 @@ from tests.conftest import wait_until
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """Let waits last far longer than tests wait for what ends them."""
+    """Let waits last far longer than the test."""
     monkeypatch.setattr("gradmesh.services.coordinator.servicer.MAX_WAIT_S", 60.0)
 
 
@@ -81,7 +81,7 @@ def test_a_wait_ends_before_the_caller_does(served, say):
     assert 0.1 < time.monotonic() - begun < 10
 
 
-def test_a_key_and_the_end_of_its_generation_wake_whoever_waits(served, say, pool):
+def test_a_key_and_the_end_of_its_generation_wake_the_waiters(served, say, pool):
     servicer = served.servicer
     for i in range(2):
         servicer.register(say.register(f"trainer-{i}"), call())
@@ -122,7 +122,7 @@ def test_leases_run_out_with_the_sweep(served, say, clock, pool):
         )
 
 
-def test_too_many_waiters_are_told_to_ask_again(clock, say, pool, eventually):
+def test_surplus_waiters_get_shard_not_ready(clock, say, pool, eventually):
     served = Served(clock, max_waiters=1)
     servicer = served.servicer
     servicer.register(say.register("trainer-0"), call())
@@ -189,7 +189,7 @@ def test_the_status_shows_everything(served, say, clock):
     ]
 
 
-def test_strangers_report_nothing(served):
+def test_reports_of_non_members_are_refused(served):
     with pytest.raises(NotMember):
         served.servicer.report_progress(
             status_pb2.ReportProgressRequest(name="nobody", incarnation=1), call()
@@ -220,7 +220,7 @@ def wait_for_listener(servicer):
 
 
 @pytest.mark.parametrize("news", ["generation", "checkpoint", "map", "lost opener"])
-def test_the_answer_to_a_sign_of_life_comes_with_the_news(served, say, clock, pool, news):
+def test_a_waiting_heartbeat_is_answered_on_a_change(served, say, clock, pool, news):
     servicer = served.servicer
     for i in range(2):
         servicer.register(say.register(f"trainer-{i}"), call())
@@ -239,24 +239,22 @@ def test_the_answer_to_a_sign_of_life_comes_with_the_news(served, say, clock, po
         servicer.register(say.register("ps-0"), call())
     else:
         servicer.leave(membership_pb2.LeaveRequest(name="client-0", incarnation=1), call())
-    heard = waiting.result(timeout=20)
+    response = waiting.result(timeout=20)
 
-    assert heard.generation == (2 if news == "generation" else 1)
-    assert heard.checkpoint_request == (news == "checkpoint")
-    assert heard.shard_epoch == (news == "map")
-    assert [one.name for one in heard.gone] == (["client-0"] if news == "lost opener" else [])
+    assert response.generation == (2 if news == "generation" else 1)
+    assert response.checkpoint_request == (news == "checkpoint")
+    assert response.shard_epoch == (news == "map")
+    assert [one.name for one in response.gone] == (["client-0"] if news == "lost opener" else [])
 
 
-def test_who_listens_gives_no_sign_of_life_and_hears_when_it_is_none_any_more(
-    served, say, clock, pool
-):
+def test_a_waiting_heartbeat_does_not_renew_the_lease_and_ends_with_it(served, say, clock, pool):
     servicer = served.servicer
     servicer.register(say.register("trainer-0"), call())
 
     waiting = pool.submit(servicer.renew_lease, listen(), call())
     wait_for_listener(servicer)
     clock.now += 9
-    servicer.register(say.register("client-0"), call())  # wakes it, and is no news
+    servicer.register(say.register("client-0"), call())  # wakes it without a change
     clock.now += 2
     servicer.sweep()
 
@@ -264,7 +262,7 @@ def test_who_listens_gives_no_sign_of_life_and_hears_when_it_is_none_any_more(
         waiting.result(timeout=20)
 
 
-def test_without_news_the_answer_comes_in_time_and_what_is_known_is_no_news(served, say):
+def test_a_heartbeat_without_changes_is_answered_in_time(served, say):
     servicer = served.servicer
     servicer.register(say.register("trainer-0"), call())
 
@@ -274,7 +272,7 @@ def test_without_news_the_answer_comes_in_time_and_what_is_known_is_no_news(serv
     assert at_once == later
 
 
-def test_a_coordinator_that_leaves_lets_nobody_listen(served, say, pool):
+def test_a_closing_coordinator_answers_waiting_heartbeats(served, say, pool):
     servicer = served.servicer
     servicer.register(say.register("trainer-0"), call())
     waiting = pool.submit(servicer.renew_lease, listen(), call())

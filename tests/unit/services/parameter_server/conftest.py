@@ -64,7 +64,7 @@ def make() -> type[Make]:
 
 
 class Clock:
-    """Time that moves only when told."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -17,7 +17,7 @@ def test_tables_are_closed_until_the_end():
     restores.check_open("user")
 
 
-def test_end_twice_is_once():
+def test_ending_twice_counts_once():
     restores = Restores()
     restores.begin("one", ["user"])
 
@@ -26,7 +26,7 @@ def test_end_twice_is_once():
     assert restores.has("one")
 
 
-def test_newer_restore_puts_the_older_one_out():
+def test_a_newer_restore_replaces_the_older_one():
     restores = Restores()
     restores.begin("one", ["user", "item"])
 

@@ -42,7 +42,7 @@ def test_gradients_count_once(make):
     assert (taken.slots.tolist(), taken.rows[0, 0]) == ([1], 1)
 
 
-def test_a_lookup_that_was_routed_anew_counts(make):
+def test_a_rerouted_lookup_replaces_the_former_one(make):
     contexts = Contexts()
     contexts.add_lookup(make.context(), 1, [part(1, 2)])
 
@@ -51,14 +51,14 @@ def test_a_lookup_that_was_routed_anew_counts(make):
     assert contexts.parts(make.context(), 1)[0].slots.tolist() == [3]
 
 
-def test_rows_without_gradients_are_no_gradients(make):
+def test_lookups_without_gradients_yield_none(make):
     contexts = Contexts()
     contexts.add_lookup(make.context(), 1, [part(1)])
 
     assert contexts.take_gradients(make.context()).gradients() == []
 
 
-def test_a_lookup_that_never_was_is_named(make):
+def test_an_unknown_lookup_is_named(make):
     contexts = Contexts()
     contexts.add_lookup(make.context(), 1, [part(1)])
 
@@ -133,7 +133,7 @@ def test_a_context_has_an_id(make, field):
             use(broken)
 
 
-def test_a_restarted_worker_leaves_nothing_behind(make):
+def test_a_restarted_worker_leaks_nothing(make):
     contexts = Contexts()
     contexts.add_lookup(make.context(1, incarnation=1), 1, [part(1)])
     contexts.add_lookup(make.context(1, incarnation=1, worker="other"), 1, [part(1)])
@@ -145,7 +145,7 @@ def test_a_restarted_worker_leaves_nothing_behind(make):
         contexts.parts(make.context(1, incarnation=1), 1)
 
 
-def test_contexts_that_nobody_uses_are_dropped(make, clock):
+def test_unused_contexts_are_dropped(make, clock):
     contexts = Contexts(clock)
     contexts.add_lookup(make.context(1), 1, [part(1)])
     contexts.add_lookup(make.context(2), 1, [part(1)])
@@ -277,7 +277,7 @@ def test_a_context_made_ahead_lasts_until_its_last_lookup_is_gone(make):
     assert contexts.open_count() == 0
 
 
-def test_a_context_that_is_over_adopts_nothing(make):
+def test_a_released_context_adopts_nothing(make):
     contexts = Contexts()
     contexts.add_prefetch(make.context(counter=1), 1, PrefetchedLookup([part(1)], 0))
     contexts.release(make.context(counter=2))

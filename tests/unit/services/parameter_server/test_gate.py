@@ -1,4 +1,4 @@
-"""Who is kept out of a gate, and for how long."""
+"""The gate of a server: which calls it blocks, and until when."""
 
 import threading
 
@@ -25,7 +25,7 @@ def enters(gate, kind, timeout_s=0.11):
 
 
 @pytest.mark.parametrize("shut", [Kind.NOTHING, *KINDS])
-def test_all_up_to_a_kind_are_kept_out(gate, shut):
+def test_a_shut_gate_blocks_all_kinds_up_to_its_own(gate, shut):
     gate.shut(shut, 1.0)
 
     assert [enters(gate, kind) for kind in KINDS] == [kind > shut for kind in KINDS]
@@ -34,7 +34,7 @@ def test_all_up_to_a_kind_are_kept_out(gate, shut):
     assert all(enters(gate, kind) for kind in KINDS)
 
 
-def test_whoever_waits_comes_in_when_it_opens(gate):
+def test_opening_the_gate_admits_waiting_calls(gate):
     gate.shut(Kind.CHANGES, 1.0)
     entered = threading.Event()
 
@@ -50,17 +50,17 @@ def test_whoever_waits_comes_in_when_it_opens(gate):
     waiting.join(10)
 
 
-def test_it_is_shut_when_those_inside_are_out(gate):
+def test_shutting_the_gate_waits_for_calls_inside(gate):
     with gate.passing(Kind.CHANGES, Deadline.after(1)):
         with pytest.raises(DeadlineExceeded, match="did not finish"):
             gate.shut(Kind.CHANGES, 0.05)
-        # Those that only read need not be out for that.
+        # Calls that only read do not delay that.
         assert not enters(gate, Kind.CHANGES)
     with gate.passing(Kind.READS, Deadline.after(1)):
         gate.shut(Kind.CHANGES, 1.0)
 
 
-def test_no_more_wait_than_threads_can_be_spared(gate):
+def test_surplus_waiters_at_a_shut_gate_are_refused(gate):
     gate.shut(Kind.READS, 1.0)
     waiting = [threading.Thread(target=enters, args=(gate, Kind.READS, 20)) for _ in range(2)]
     for thread in waiting:
@@ -75,7 +75,7 @@ def test_no_more_wait_than_threads_can_be_spared(gate):
         thread.join(10)
 
 
-def test_a_server_that_leaves_lets_nobody_wait(gate):
+def test_a_closed_gate_refuses_waiting_calls(gate):
     gate.shut(Kind.READS, 1.0)
     gate.close()
 
@@ -91,7 +91,7 @@ class Plain:
     counts_uses = False
 
 
-def test_what_a_lookup_does():
+def test_the_kind_of_a_lookup_follows_from_its_effects():
     assert kind_of_lookup([Plain()], begins=False, peek=False) is Kind.READS
     assert kind_of_lookup([Plain(), Counting()], begins=False, peek=False) is Kind.CHANGES
     assert kind_of_lookup([Counting()], begins=False, peek=True) is Kind.READS

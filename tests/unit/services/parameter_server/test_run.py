@@ -18,8 +18,8 @@ def by_slot(gradient):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_a_step_is_merged_in_rank_order_whoever_comes_first(make, order):
-    # 1e8 + 1 - 1e8 is 0 in this order and 1 in another: the sum tells who was added first.
+def test_a_step_is_merged_in_rank_order_in_any_order_of_arrival(make, order):
+    # 1e8 + 1 - 1e8 is 0 in this order and 1 in another: the sum shows the order of addition.
     values = [[1e8], [1.0], [-1e8]]
     run = Run(1, 3)
 
@@ -53,7 +53,7 @@ def test_steps_are_taken_in_order(make):
     assert run.applied_steps == 3
 
 
-def test_a_contribution_is_known_before_and_after_its_step(make):
+def test_a_repeated_contribution_is_recognised_before_and_after_its_step(make):
     run = Run(1, 2)
 
     before = run.has(make.mark(0, 0))
@@ -95,7 +95,7 @@ def test_marks_of_others_are_refused(make):
         Run().check(make.mark(0, 0, generation=0))
 
 
-def test_nobody_runs_far_ahead(make):
+def test_no_client_runs_far_ahead(make):
     run = Run(1, 2)
     run.check_ahead(make.mark(MAX_STEPS_AHEAD - 1))
 
@@ -128,7 +128,7 @@ def test_repeated_rows_add_up_table_by_table():
     assert (second.table, by_slot(second)) == ("u", {1: 9})
 
 
-def test_nothing_merges_to_nothing(make):
+def test_merging_nothing_returns_nothing(make):
     run = Run(1, 2)
     run.stage(make.mark(0, 0), [])
     run.stage(make.mark(0, 1), [])

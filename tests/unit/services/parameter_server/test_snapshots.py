@@ -64,7 +64,7 @@ def test_armed_snapshot_freezes_when_its_step_comes(table):
     assert (found.frozen, found.applied_steps, found.tables[0].name) == (True, 5, "user")
 
 
-def test_two_that_wait_for_a_step_never_break_it(table):
+def test_two_snapshots_armed_for_one_step_do_not_conflict(table):
     snapshots, run = Snapshots(), Run(1, 1)
     snapshots.begin("one", [table], 1, "", run)
     snapshots.begin("two", [table], 1, "", run)
@@ -77,7 +77,7 @@ def test_two_that_wait_for_a_step_never_break_it(table):
         snapshots.begin("two", [table], 2, "", run)
 
 
-def test_idle_snapshot_is_let_go_but_one_that_was_read_waits(table):
+def test_an_idle_snapshot_is_released_and_a_used_one_is_kept(table):
     now = [0.0]
     snapshots = Snapshots(clock=lambda: now[0])
     snapshots.begin("one", [table], None, "", Run())
@@ -97,12 +97,12 @@ def test_idle_snapshot_is_let_go_but_one_that_was_read_waits(table):
 
 
 @pytest.mark.parametrize("name", ["", "one"])
-def test_snapshot_of_nothing_is_refused(table, name):
+def test_an_empty_snapshot_is_refused(table, name):
     with pytest.raises(InvalidRequest):
         Snapshots().begin(name, [table] if not name else [], None, "", Run())
 
 
-def test_a_process_that_comes_back_need_not_wait_for_what_it_left(table):
+def test_a_restarted_process_replaces_its_former_snapshot(table):
     snapshots = Snapshots()
     snapshots.begin("one", [table], None, "", Run(), owner=("trainer-0", 1))
 
@@ -115,7 +115,7 @@ def test_a_process_that_comes_back_need_not_wait_for_what_it_left(table):
         snapshots.read("one", "user", 0, 1000)
 
 
-def test_snapshots_of_a_process_that_is_gone_are_let_go(table):
+def test_snapshots_of_a_lost_process_are_released(table):
     snapshots = Snapshots()
     snapshots.begin("one", [table], None, "", Run(), owner=("trainer-0", 1))
     read_all(snapshots)

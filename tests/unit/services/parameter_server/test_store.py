@@ -27,7 +27,7 @@ def pool():
         yield pool
 
 
-def look_up(store, make, ids=EVERY, *, timeout_s=5.0, **how):
+def look_up(store, make, ids=EVERY, *, timeout_s=20.0, **how):
     how = {"epoch": 1, "context": None, "number": 1, "mark": None} | how
     (rows,) = store.lookup(["user"], [np.asarray(ids)], make.deadline(timeout_s), **how)
     return rows
@@ -43,7 +43,7 @@ def contribute(store, make, counter, value, ids=EVERY, mark=None):
 
 def test_a_table_is_made_once_however_many_ask(make, pool):
     store = make.store()
-    together = threading.Barrier(6, timeout=5)
+    together = threading.Barrier(6, timeout=20)
 
     def ask():
         together.wait()
@@ -120,7 +120,7 @@ def test_another_epoch_is_refused(make, epoch):
     assert store.contexts.open_count() == 0
 
 
-def test_a_lookup_of_several_tables_is_whole_or_nothing(make):
+def test_a_lookup_of_several_tables_is_atomic(make):
     store = make.store(make.spec("a"), make.spec("b"))
 
     with pytest.raises(TableNotFound):
@@ -210,7 +210,7 @@ def test_waiting_ends_before_the_caller_does(make):
 
 
 @pytest.mark.parametrize("max_waiters", [0, 2])
-def test_waiters_are_limited_and_others_told_to_ask_again(make, pool, eventually, max_waiters):
+def test_waiters_are_limited_and_others_get_step_pending(make, pool, eventually, max_waiters):
     store = make.store(max_waiters=max_waiters)
     store.start_run(1, 1, ["user"], make.deadline())
     waiting = [
@@ -292,7 +292,7 @@ def test_a_mark_of_another_generation_leaves_its_context_alone(make):
     assert (look_up(store, make) == 0).all()
 
 
-def test_a_bad_part_of_a_push_spoils_the_whole(make):
+def test_a_push_with_one_bad_table_is_refused_as_a_whole(make):
     store = make.store(make.spec("a"), make.spec("b"))
     good = np.ones((50, 3), np.float32)
 

@@ -4,7 +4,7 @@ import pytest
 from gradmesh.protos.coordinator.v1 import table_pb2
 from gradmesh.protos.errors import IdOutOfRange, InvalidRequest, StaleShardMap
 from gradmesh.services.parameter_server.table import TableShard
-from tests.alone import peak_bytes
+from tests.own_process import peak_bytes
 from tests.unit.services.parameter_server.conftest import Make
 
 NORMAL = table_pb2.Recipe(name="normal", settings={"mean": 0.0, "std": 1.0})
@@ -38,7 +38,7 @@ def test_rows_of_half_precision_are_rounded_from_single(make):
     np.testing.assert_array_equal(gather(make, half, 1), gather(make, single, 1).astype(np.float16))
 
 
-def test_every_id_lives_on_one_shard(make):
+def test_every_id_is_on_one_shard(make):
     tables = [TableShard(make.spec(rows=200), make.shards(3), shard) for shard in range(3)]
 
     assert sum(table.row_count for table in tables) == 200
@@ -87,7 +87,7 @@ def test_no_ids_have_no_rows(make):
         np.array([[0, 0, -np.inf]] * 2, np.float32),
     ],
 )
-def test_gradients_must_fit(make, grads):
+def test_gradients_of_wrong_shape_are_refused(make, grads):
     with pytest.raises(InvalidRequest, match="table 'user'"):
         TableShard(make.spec(), make.shards(), 0).check_grads(np.array([1, 2]), grads)
 
@@ -115,7 +115,7 @@ def test_reading_gives_a_copy(make):
     assert (table.read(np.array([1])) == 1).all()
 
 
-def test_a_reset_brings_rows_state_and_steps_back(make):
+def test_a_reset_restores_rows_state_and_steps(make):
     table = TableShard(make.spec(initializer=NORMAL, optimizer=ADAGRAD), make.shards(), 0)
     slots, grads = np.array([1, 2]), np.ones((2, 3), np.float32)
     initial = table.read(np.arange(50))
@@ -141,14 +141,14 @@ def test_the_step_of_a_run_counts_where_no_row_was_touched(make):
 
 
 @pytest.mark.parametrize("dtype", ["FLOAT16", "FLOAT32"])
-def test_making_a_table_takes_little_more_than_it_holds(alone, dtype):
-    peak, held = alone(cost_of_making, f"ELEMENT_TYPE_{dtype}")
+def test_making_a_table_takes_little_more_than_it_holds(in_own_process, dtype):
+    peak, held = in_own_process(cost_of_making, f"ELEMENT_TYPE_{dtype}")
 
     assert peak < 1.5 * held
 
 
 def cost_of_making(dtype):
-    """Return the peak of memory while a table is made, and what the table holds."""
+    """Return the peak of memory while a table is created, and the size of the table."""
     spec = Make.spec(rows=1_000_000, dim=4, dtype=dtype, initializer=NORMAL)
     TableShard(spec, Make.shards(4), 0)  # loads kernels
     made = []

@@ -9,7 +9,7 @@ def slots(*numbers):
     return np.array(numbers, np.int64)
 
 
-def test_what_changed_after_the_look_is_named_by_its_place():
+def test_rows_changed_after_a_peek_are_listed_by_position():
     versions = RowVersions()
     versions.record("t", slots(1))
     count = versions.watch(["t"])
@@ -21,7 +21,7 @@ def test_what_changed_after_the_look_is_named_by_its_place():
     assert versions.since(versions.watch(["t"]), "t", slots(7, -3, 1, 5)).tolist() == []
 
 
-def test_of_a_table_that_nobody_watched_everything_may_have_changed():
+def test_an_unwatched_table_reports_every_row_as_changed():
     versions = RowVersions()
     early = versions.watch(["t"])
     versions.record("u", slots(1))
@@ -48,7 +48,9 @@ def test_after_a_reset_everything_has_changed():
     st.sampled_from([0, 1, 3, 4]),
     st.sampled_from([1, 7, 1000]),
 )
-def test_no_change_is_missed_however_little_is_remembered(steps, looked_at, cell_bits, most):
+def test_no_change_is_missed_with_any_number_of_recorded_versions(
+    steps, looked_at, cell_bits, most
+):
     versions = RowVersions(cell_bits, most)
     versions.watch(["t"])
     changed: set[int] = set()

@@ -79,7 +79,7 @@ def test_default_teacher_allows_an_auc_near_eight_tenths():
     assert 0.79 < auc(batch.labels, batch.best) < 0.82
 
 
-def test_single_features_do_not_tell_the_whole_truth(data):
+def test_single_features_do_not_explain_the_labels(data):
     batch = data.batch("test", 0, 100_000)
     effect, _, linear = data._teacher._parts(batch.dense, batch.ids)
 
@@ -88,7 +88,7 @@ def test_single_features_do_not_tell_the_whole_truth(data):
     assert alone < auc(batch.labels, batch.best) - 0.01
 
 
-def test_tables_of_one_row_leave_the_truth_to_the_others():
+def test_with_tables_of_one_row_other_features_carry_the_signal():
     batch = ClickData(ClickSpec(rows=(1, 1), dense_features=2)).batch("test", 0, 50_000)
 
     assert np.isfinite(batch.best).all()
@@ -117,7 +117,7 @@ def test_generation_is_quick():
     data = ClickData(ClickSpec())
     best = np.inf
     for index in range(20):
-        started = time.thread_time()  # not the time in which others have the processor
+        started = time.thread_time()  # processor time, without other processes
         data.batch("train", index, 2048)
         best = min(best, time.thread_time() - started)
 

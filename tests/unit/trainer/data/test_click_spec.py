@@ -36,7 +36,7 @@ def test_whole_cardinalities_cost_the_teacher_little_memory():
     assert batch.ids[:, 2].max() > 2_000_000
 
 
-def test_several_ids_of_a_feature_lie_side_by_side():
+def test_several_ids_of_a_feature_are_adjacent_columns():
     spec = criteo_spec(scale=0.01, multi_hot=True, alpha=1.2)
     data = ClickData(spec)
     batch = data.batch("train", 0, 500)
@@ -102,6 +102,6 @@ def test_features_have_their_own_rows():
 
 
 @pytest.mark.parametrize(("rows", "alpha"), [([0], 1.0), ([5], -1.0)])
-def test_senseless_laws_are_refused(rows, alpha):
+def test_invalid_distributions_are_refused(rows, alpha):
     with pytest.raises(ValueError, match="rows"):
         PowerLaw(rows, alpha)

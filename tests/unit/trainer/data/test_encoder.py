@@ -37,7 +37,7 @@ def test_numbers_are_taken_as_they_are_or_refused():
         encoder.encode(columns([[5]]))
 
 
-def test_log_of_what_is_positive_and_0_for_the_rest():
+def test_log_is_zero_for_values_that_are_not_positive():
     dense = [[np.e - 1, -3.0, np.nan]]
 
     log = Encoder(3, [2], dense="log").encode(columns([[1]], dense)).dense
@@ -69,7 +69,7 @@ def test_vocabulary_orders_by_frequency_and_lumps_the_rare(tmp_path):
     assert builder.build(1, most=3).rows == (3, 3)
 
 
-def test_file_that_is_no_vocabulary_is_named(tmp_path):
+def test_file_that_is_not_a_vocabulary_is_named(tmp_path):
     (tmp_path / "words").write_text("no")
 
     with pytest.raises(DataError, match="words is not a vocabulary"):

@@ -8,7 +8,7 @@ from gradmesh.trainer.data import DataConfig, Progression, Source
 from gradmesh.trainer.data.source import build_vocabulary
 from gradmesh.trainer.data.stream import begin, from_plain, share, to_plain
 from gradmesh.trainer.errors import DataError
-from tests.alone import peak_bytes
+from tests.own_process import peak_bytes
 
 BATCH = 16
 
@@ -67,7 +67,7 @@ def test_epochs_have_orders_of_their_own_and_the_seed_decides(criteo):
 
 
 @pytest.mark.parametrize("used", [0, 1, 7, 30])
-def test_a_stream_goes_on_where_its_position_says(criteo, used):
+def test_a_stream_resumes_at_its_position(criteo, used):
     source = Source(config(criteo()), seed=3)
     whole = source.stream(begin(1), BATCH)
     take(whole, used)
@@ -108,7 +108,7 @@ def test_reader_processes_give_the_same_batches(criteo):
     pooled.close()
 
 
-def test_generated_data_come_from_reader_processes_too():
+def test_reader_processes_also_generate_data():
     generated = DataConfig(shape="criteo", scale=0.001, readers=1, multi_hot=True)
     plain = DataConfig(shape="criteo", scale=0.001, multi_hot=True)
     with Source(generated, 0).stream(begin(2)[1:], 8) as pooled:
@@ -334,11 +334,11 @@ def test_arrays_to_predict_need_no_labels(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["big.txt", pytest.param("big.txt.gz", marks=pytest.mark.slow)])
-def test_memory_does_not_grow_with_the_file(alone, criteo, criteo_lines, name):
+def test_memory_does_not_grow_with_the_file(in_own_process, criteo, criteo_lines, name):
     file = criteo(name, lines=criteo_lines(200) * 200)
 
-    # Of 9 MB of text, or 15 MB of samples, a few blocks were there at a time.
-    assert alone(cost_of_reading, file) < 1.5e6
+    # Of 9 MB of text, or 15 MB of samples, only a few blocks were in memory at a time.
+    assert in_own_process(cost_of_reading, file) < 1.5e6
 
 
 def cost_of_reading(file):
@@ -353,7 +353,7 @@ def cost_of_reading(file):
     return peak_bytes(read)
 
 
-def test_file_that_is_no_parquet_is_named(tmp_path):
+def test_file_that_is_not_parquet_is_named(tmp_path):
     pytest.importorskip("pyarrow")
     save_file({"a": np.zeros(3)}, tmp_path / "a.parquet")
 
@@ -390,7 +390,7 @@ def test_wrong_settings_name_the_remedy(criteo, options, text):
         )
 
 
-def test_share_without_samples_is_an_error_and_no_endless_search(criteo):
+def test_a_share_without_samples_is_an_error(criteo):
     source = Source(config(criteo(count=2), block_kib=4096), 0)
 
     with pytest.raises(DataError, match="start fewer trainers"):

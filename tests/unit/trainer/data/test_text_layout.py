@@ -14,7 +14,7 @@ from gradmesh.trainer.errors import DataError
 LAYOUT = TextLayout(("label", "dense", "hex", "category"), ",")
 
 
-def test_values_and_gaps():
+def test_dense_values_and_missing_values():
     columns, bad = LAYOUT.parse(b"1,2.5,ff,red\r\n0,,,\n1,-3e2,0A,7\n")
 
     assert bad == []
@@ -51,7 +51,7 @@ def test_bad_line_is_left_out_and_named(line, reason):
     assert bad == [(8, reason)]
 
 
-def test_a_lone_column_may_be_missing():
+def test_a_single_column_may_be_missing():
     columns, bad = TextLayout(("category",)).parse(b"7\n\n8\n")
 
     assert bad == []
@@ -89,7 +89,7 @@ def test_movielens_in_its_three_layouts(name, text):
         {"columns": ("label",), "separator": "\n"},
     ],
 )
-def test_layout_that_makes_no_sense_is_refused(options):
+def test_an_invalid_layout_is_refused(options):
     with pytest.raises(DataError):
         TextLayout(**options)
 

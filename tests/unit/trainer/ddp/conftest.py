@@ -62,7 +62,7 @@ class World:
         return list(self._pool.map(join, range(self.size), timeout=60))
 
     def run(self, job: Callable[[ProcessGroup], Any]) -> list[Any]:
-        """Return what the job gives on each rank, or raise the first error."""
+        """Return the result of the job on each rank, or raise the first error."""
         futures = [self._pool.submit(job, group) for group in self.groups]
         return [future.result(timeout=55) for future in futures]
 

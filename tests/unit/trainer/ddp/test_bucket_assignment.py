@@ -1,4 +1,4 @@
-"""Which gradients travel together: the assignment and the caps, without any group."""
+"""Assignment of gradients to buckets and the caps, without a process group."""
 
 import dataclasses
 
@@ -81,7 +81,7 @@ class TestBucketCapacityConfig:
         assert caps.limits == [MIB, 10 * MIB, 4 * MIB]
         assert caps.cap_bytes == 10 * MIB
 
-    def test_frozen(self):
+    def test_caps_are_frozen(self):
         with pytest.raises(dataclasses.FrozenInstanceError):
             BucketCaps().cap_mb = 3
 

@@ -1,4 +1,4 @@
-"""Gradients may lie in their bucket, but nobody sees one change that was kept."""
+"""Gradients may be views of their bucket; a gradient that a user stored never changes."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ KEEPERS = {
 
 @pytest.mark.parametrize("keeper", KEEPERS)
 @pytest.mark.parametrize("backend", ["tcp", "local", "shm"])
-def test_a_gradient_that_was_kept_never_changes(world, inputs, keeper, backend):
+def test_a_stored_gradient_never_changes(world, inputs, keeper, backend):
     def job(group):
         ddp = DistributedDataParallel(net(), process_group=group, bucket_cap_mb=1e-5)
         kept = []
@@ -45,7 +45,7 @@ def test_a_gradient_that_was_kept_never_changes(world, inputs, keeper, backend):
         assert all((a == b).all() for a, b in zip(first, other, strict=True))
 
 
-def test_memory_is_used_again_when_nobody_kept_it(world, inputs):
+def test_memory_is_reused_when_it_is_not_referenced(world, inputs):
     def job(group):
         ddp = DistributedDataParallel(net(), process_group=group)
         places = set()
@@ -56,7 +56,7 @@ def test_memory_is_used_again_when_nobody_kept_it(world, inputs):
             assert ddp.module[0].weight.grad_buffer is None
         return len(places)
 
-    # One before and one after the buckets were laid out anew.
+    # One before and one after the buckets were rebuilt.
     assert world(2).run(job) == [2, 2]
 
 
@@ -75,7 +75,7 @@ def test_gradients_accumulate_in_place_as_always(world, inputs):
 
 
 @pytest.mark.parametrize("as_view", [False, True])
-def test_a_map_leaves_grad_alone_wherever_it_lies(world, inputs, as_view):
+def test_a_gradient_map_leaves_grad_unchanged_in_any_memory(world, inputs, as_view):
     def job(group):
         ddp = DistributedDataParallel(net(), process_group=group, gradient_as_bucket_view=as_view)
         for step in range(4):

@@ -1,4 +1,4 @@
-"""Communication hooks: what users may register, and the ones that come along."""
+"""Communication hooks: registration by users, and the built-in hooks."""
 
 import numpy as np
 import pytest

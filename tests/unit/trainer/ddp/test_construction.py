@@ -33,7 +33,7 @@ def test_parameters_become_those_of_rank_0(world):
     assert not (second == first).all()
 
 
-def test_gm_has_the_door():
+def test_gm_exports_the_public_api():
     assert gm.DDP is gm.ddp.DistributedDataParallel is DistributedDataParallel
 
 
@@ -138,7 +138,7 @@ def test_options_that_only_some_combinations_show_raise_on_all_ranks(world, some
 
 @pytest.mark.parametrize(("names", "trigger"), [((), None), (("2.bias",), 0), (("2.weight",), 1)])
 def test_parameters_delayed_on_some_ranks_only_raise_on_all(world, names, trigger):
-    """Rank 0 delays 2.weight until the gradient of the first weight is there."""
+    """Rank 0 delays 2.weight until the gradient of the first weight has arrived."""
 
     def job(group):
         module = net()

@@ -101,7 +101,7 @@ def test_an_unused_parameter_is_named_on_all_ranks_in_the_same_pass(world, input
         assert (grad == second[name]).all()
 
 
-def test_a_pass_that_failed_is_noticed_by_the_next_forward(world, inputs):
+def test_the_next_forward_detects_a_failed_pass(world, inputs):
     def job(group):
         ddp = DistributedDataParallel(net(), process_group=group)
         out = ddp(inputs(group.rank, 0, 3, 4))
@@ -148,7 +148,7 @@ def test_update_process_group_goes_on_after_a_failure(world, inputs):
         assert (grad == second[name]).all()
 
 
-def test_update_process_group_goes_on_after_a_forward_that_failed_on_one_rank(world, inputs):
+def test_update_process_group_continues_after_a_forward_that_failed_on_one_rank(world, inputs):
     one = world(2)
     wrappers = {}
 
@@ -258,7 +258,7 @@ def test_removed_hooks_leave_gradients_local(world, inputs):
     assert not (first["0.weight"] == second["0.weight"]).all()
 
 
-def test_a_dropped_wrapper_lets_go_of_the_module(world, inputs):
+def test_a_dropped_wrapper_releases_the_module(world, inputs):
     def job(group):
         module = net()
         ddp = DistributedDataParallel(module, process_group=group)
@@ -366,7 +366,7 @@ def test_save_load_checkpoint(world, inputs):
         assert all((through[name].data == again[name].data).all() for name in through)
 
 
-def test_buckets_are_sent_while_backward_goes_on(world, inputs):
+def test_buckets_are_sent_during_backward(world, inputs):
     def job(group):
         module = Sequential(*(Linear(4, 4) for _ in range(4)))
         ddp = DistributedDataParallel(module, process_group=group, bucket_cap_mb=1e-5)

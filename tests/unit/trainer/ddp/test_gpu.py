@@ -1,4 +1,4 @@
-"""On hardware: a module on a GPU gives what it gives on the CPU."""
+"""On hardware: a module on a GPU gives the same results as on the CPU."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def train(group, device):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_gpu_gives_what_the_cpu_gives(world, size):
+def test_a_gpu_gives_the_results_of_the_cpu(world, size):
     one = world(size)
     for wanted, found in zip(
         one.run(lambda group: train(group, "cpu"))[0],

@@ -16,7 +16,7 @@ SIZE = 3
 
 
 class Scale(Module):
-    """A matrix and a vector whose gradients are what they are multiplied with."""
+    """A matrix and a vector whose gradients are their factors."""
 
     def __init__(self, dtype):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a wrapper tells about itself."""
+"""The statistics and logs of a wrapper."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def test_ddp_has_finalized(world, inputs):
         ddp.check_reduction_finished()
 
 
-def test_figures_go_to_the_log_now_and_then(world, inputs, caplog):
+def test_statistics_are_logged_periodically(world, inputs, caplog):
     caplog.set_level("INFO", "gradmesh.trainer.ddp")
     ddp = DistributedDataParallel(
         net(), process_group=world(1).groups[0], find_unused_parameters=True
@@ -106,8 +106,8 @@ def test_figures_go_to_the_log_now_and_then(world, inputs, caplog):
     for step in range(12):
         ddp(inputs(0, step, 4, 10)).sum().backward()
 
-    warned, told = caplog.records
+    warned, logged = caplog.records
     assert "found none" in warned.getMessage()
-    assert told.getMessage() == "data parallel"
-    assert told.world_size == 1
-    assert told.iteration == 9
+    assert logged.getMessage() == "data parallel"
+    assert logged.world_size == 1
+    assert logged.iteration == 9

@@ -1,4 +1,4 @@
-"""When averagers average, what they refuse, and what their optimizer saves."""
+"""Schedule and errors of averagers, and the state of their optimizer."""
 
 import logging
 
@@ -41,7 +41,7 @@ def test_a_periodic_averager_begins_with_the_first_step_after_the_warm_up(world)
     assert got == [[1, 1.5, 1, 1.5, 1], [2, 1.5, 2, 1.5, 2]]
 
 
-def test_the_last_period_that_divides_the_step_says_which_group(world):
+def test_the_last_period_that_divides_the_step_selects_the_group(world):
     def job(group):
         averager = HierarchicalModelAverager({1: 1, 2: 2, 4: 4}, process_group=group)
         return history(group, averager, 5)
@@ -76,13 +76,13 @@ def test_parameters_without_a_gradient_stay_and_the_step_is_counted(world):
         (lambda group: new_subgroups(3, group), "groups of 3"),
     ],
 )
-def test_what_makes_no_sense_is_refused(world, make, text):
+def test_invalid_options_are_refused(world, make, text):
     for error in world(2).errors(make):
         assert isinstance(error, ValueError)
         assert text in str(error)
 
 
-def test_other_things_than_parameters_are_refused(world):
+def test_objects_that_are_not_parameters_are_refused(world):
     averager = PeriodicModelAverager(2, process_group=world(1).groups[0])
 
     with pytest.raises(TypeError, match="not str"):

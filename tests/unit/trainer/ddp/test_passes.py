@@ -95,7 +95,7 @@ def test_evaluation_between_forward_and_backward(world, inputs):
 
 
 class Cut(Module):
-    """Two layers, between which the graph goes on elsewhere, as behind a remote call."""
+    """Two layers with a gap in the local graph between them, as at a remote call."""
 
     def __init__(self):
         super().__init__()
@@ -110,7 +110,7 @@ class Cut(Module):
 
 
 @pytest.mark.parametrize("find_unused", [False, True])
-def test_a_pass_in_pieces_ends_with_its_part(world, inputs, find_unused):
+def test_a_pass_in_pieces_ends_with_its_share(world, inputs, find_unused):
     """As distributed autograd runs it: pieces on several threads, one part for the context."""
 
     def job(group):

@@ -69,7 +69,7 @@ def train(group, device, hook=None, into_map=False, sync_norm=False, sparse=True
     ],
     ids=lambda how: next(iter(how), "plain"),
 )
-def test_a_device_gives_what_the_host_gives(world, how):
+def test_a_device_gives_the_results_of_the_host(world, how):
     one = world(2)
     host = one.run(lambda group: train(group, "cpu", **how))
     device = one.run(lambda group: train(group, "cuda", **how))
@@ -148,7 +148,7 @@ def _host(array):
     ids=lambda how: "-".join(how) or "plain",
 )
 def test_buckets_and_sparse_gradients_in_device_memory(world, how):
-    """As over NCCL: nothing that travels is ever in host memory."""
+    """As over NCCL: arrays that are sent are never in host memory."""
     one = world(2)
     is_exact = how.get("hook") is not comm_hooks.quantization_perchannel_hook
     on_host = {k: v for k, v in how.items() if is_exact or k != "hook"}

@@ -10,7 +10,7 @@ from gradmesh.trainer.errors import GraphChanged, MissingGradient, RepeatedGradi
 
 
 class Task(Module):
-    """Two weights and one that nobody uses; which one takes part depends on the call."""
+    """Two weights and an unused one; which one takes part depends on the call."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ def test_global_local_unused_params_grad(world, inputs, as_view, static):
 
 
 @pytest.mark.parametrize("as_view", [False, True])
-def test_a_gradient_that_nobody_adds_to_stays_as_it_was(world, inputs, as_view):
+def test_a_gradient_without_further_sums_is_unchanged(world, inputs, as_view):
     def job(group):
         ddp = DistributedDataParallel(
             Task(),
@@ -122,7 +122,7 @@ def test_output_unused_in_loss_tuple_module(world, inputs):
 
 
 def test_ddp_unused_params_rebuild_buckets_exception(world, inputs):
-    """Upstream says so in iteration 2; here the first pass does, with names."""
+    """Upstream raises in iteration 2; here the first pass raises, with names."""
 
     def job(group):
         ddp = DistributedDataParallel(Task(), process_group=group)
@@ -147,7 +147,7 @@ def test_ddp_control_flow_across_ranks(world, inputs, different):
         assert maps == [[2, 0, 0], [2, 1 if different else 2, 0]] * 3
 
 
-def test_usage_is_remembered_across_no_sync(world, inputs):
+def test_usage_is_recorded_across_no_sync(world, inputs):
     def job(group):
         ddp = DistributedDataParallel(Task(), process_group=group, find_unused_parameters=True)
         with ddp.no_sync():
@@ -287,7 +287,7 @@ class Checkpointed(Module):
         return Reenter.apply(Reenter.apply(hidden, self.layer), self.layer)
 
 
-def test_a_gradient_that_comes_twice_is_named(world, inputs):
+def test_a_duplicate_gradient_is_named(world, inputs):
     def job(group):
         ddp = DistributedDataParallel(Checkpointed(), process_group=group, bucket_cap_mb=1e-5)
         with pytest.raises(RepeatedGradient, match=r"layer\.weight came again"):

@@ -12,7 +12,7 @@ from gradmesh.trainer.job.evaluation import evaluate
 from gradmesh.trainer.metrics import auc, log_loss
 from gradmesh.trainer.models import DLRM, LocalEmbedding
 from gradmesh.trainer.process_group import LocalProcessGroup
-from tests.alone import peak_bytes
+from tests.own_process import peak_bytes
 
 SPEC = ClickSpec(rows=(30, 10), dense_features=3)
 
@@ -59,9 +59,9 @@ def stream(batches):
     )
 
 
-def test_streaming_keeps_no_scores(alone):
-    alone(stream, 2)  # what is made once
-    few, many = alone(peak_bytes, stream, 20), alone(peak_bytes, stream, 200)
+def test_streaming_keeps_no_scores(in_own_process):
+    in_own_process(stream, 2)  # one-time allocations
+    few, many = in_own_process(peak_bytes, stream, 20), in_own_process(peak_bytes, stream, 200)
 
     # A hundred thousand samples have 1.2 MB of scores.
     assert many - few < 600_000

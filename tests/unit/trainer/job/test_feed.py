@@ -1,4 +1,4 @@
-"""Where ranks are in the data survives faults, checkpoints and another number of ranks."""
+"""The data position of ranks survives faults, checkpoints and another number of ranks."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -42,7 +42,7 @@ def numbers(batches):
     return [int(i) for batch in batches for i in batch.ids[:, 0]]
 
 
-def test_a_feed_goes_on_from_what_was_kept(source):
+def test_a_feed_resumes_from_its_stored_position(source):
     group = LocalProcessGroup()
     whole = Feed(source, group, BATCH, DataPosition(0, 0))
     expected = numbers([whole.take(step) for step in range(60)])

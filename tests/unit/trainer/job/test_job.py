@@ -23,7 +23,7 @@ from gradmesh.trainer.job.job import is_recoverable
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_loss_is_recoverable(error):
+def test_a_lost_peer_is_recoverable(error):
     assert is_recoverable(error)
 
 
@@ -42,5 +42,5 @@ def test_loss_is_recoverable(error):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_mistake_is_not_recoverable(error):
+def test_a_usage_error_is_not_recoverable(error):
     assert not is_recoverable(error)

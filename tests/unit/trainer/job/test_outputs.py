@@ -34,7 +34,7 @@ def records(file):
         data = data[16 + length :]
 
 
-def test_event_file_holds_what_was_added(tmp_path):
+def test_event_file_holds_the_added_values(tmp_path):
     with EventFile(tmp_path) as events:
         events.add(300, {"train/loss": 0.5})
 
@@ -45,7 +45,7 @@ def test_event_file_holds_what_was_added(tmp_path):
     assert b"train/loss" + struct.pack("<Bf", 0x15, 0.5) in event
 
 
-def test_history_goes_on_from_its_step(tmp_path):
+def test_history_resumes_from_its_step(tmp_path):
     first = MetricsLog(tmp_path, False, 0)
     for step in (10, 20, 30):
         first.add("train", step, {"loss": 1 / step})

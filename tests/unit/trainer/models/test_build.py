@@ -55,7 +55,7 @@ def test_every_model_learns(name):
 
     test = data.batch("test", 0, 10_000)
     best = auc(test.labels, test.best)
-    # A product of two towers cannot say everything that a sum of effects says.
+    # A product of two towers cannot represent every sum of effects.
     slack = 0.08 if name == "two-tower" else 0.04
     assert auc(test.labels, model(test.dense, test.ids).data) > best - slack
 
@@ -93,7 +93,7 @@ def test_unknown_model_is_refused_with_the_names(name):
         load([ModelConfig], flags={"model.name": name})
 
 
-def test_model_of_ones_own(tmp_path, monkeypatch):
+def test_user_defined_model(tmp_path, monkeypatch):
     (tmp_path / "models_of_tests.py").write_text(
         "import gradmesh as gm\n"
         "class Sum(gm.nn.Module):\n"

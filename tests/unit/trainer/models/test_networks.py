@@ -84,7 +84,7 @@ def test_embeddings_of_another_dim_are_refused(samples):
         model(*samples)
 
 
-def test_small_model_learns_most_of_what_the_teacher_knows():
+def test_small_model_reaches_most_of_the_auc_of_the_teacher():
     spec = ClickSpec(rows=(100, 50, 20), dense_features=4)
     data = ClickData(spec)
     model = build(spec.rows, dim=8, dense_features=4)

@@ -1,4 +1,4 @@
-"""The default process group: who sets it, who unsets it, who uses it."""
+"""The default process group: set, unset and used."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from gradmesh.trainer.process_group import (
 
 @pytest.fixture
 def one(tmp_path):
-    """What a world of one rank is connected with; no default group is left afterwards."""
+    """Options to connect a world of one rank; no default group is left afterwards."""
     assert not is_initialized()
     yield {"store": FileStore(tmp_path), "rank": 0, "world_size": 1, "timeout_s": 1}
     if is_initialized():
@@ -45,7 +45,7 @@ def test_connect_leaves_it_alone(one):
     assert not is_initialized()
 
 
-def test_a_second_one_is_refused_and_the_first_stays(one):
+def test_a_second_default_group_is_refused(one):
     group = init_process_group(**one)
 
     with pytest.raises(ValueError, match="destroy_process_group"):

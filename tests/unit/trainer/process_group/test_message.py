@@ -78,7 +78,7 @@ def test_reason_names_the_rank_it_is_about(error, reason):
         (MessageKind.CLOSED, 1, PeerLost, 1),
     ],
 )
-def test_peers_blame_the_right_rank(kind, about, error, named):
+def test_peers_name_the_failed_rank(kind, about, error, named):
     found = shutdown_error(kind, about, 1, "there")
 
     assert isinstance(found, error)

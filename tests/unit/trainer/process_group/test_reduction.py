@@ -16,7 +16,7 @@ def test_slices_cover_everything_evenly(count, size):
 
 
 @pytest.mark.parametrize("own", [0, 1, 2, 3])
-def test_reduction_goes_from_first_to_last_whatever_the_output(own):
+def test_reduction_is_in_rank_order_for_any_output(own):
     values = [np.float32(1e8), np.float32(1.0), np.float32(-1e8), np.float32(1.0)]
     contributions = [np.full(3, value) for value in values]
 

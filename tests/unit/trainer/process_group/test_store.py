@@ -29,7 +29,7 @@ def test_a_folder_may_be_a_str(tmp_path):
     assert FileStore(tmp_path).get("key", 1) == b"value"
 
 
-def test_what_is_not_a_path_is_refused():
+def test_values_that_are_not_paths_are_refused():
     with pytest.raises(TypeError, match="str or Path, not int"):
         FileStore(3)
 

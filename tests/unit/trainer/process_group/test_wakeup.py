@@ -61,7 +61,7 @@ def test_cancelled_it_does_not_wake(wakeup, woken, monkeypatch):
     assert not woken.is_set()
 
 
-def test_a_ring_cannot_be_called_off(wakeup, woken):
+def test_a_fired_wakeup_cannot_be_cancelled(wakeup, woken):
     wakeup.wake_later()
     wakeup.wake()
     wakeup.cancel()
@@ -69,13 +69,13 @@ def test_a_ring_cannot_be_called_off(wakeup, woken):
     assert woken.wait(30)
 
 
-def test_it_can_be_set_again_after_it_rang(wakeup):
+def test_it_can_be_set_again_after_it_fired(wakeup):
     for _ in range(3):
         wakeup.wake_later()
         wakeup.wait()
 
 
-def test_a_closed_wakeup_takes_calls():
+def test_a_closed_wakeup_accepts_calls():
     wakeup = Wakeup()
     wakeup.wake_later()
     wakeup.close()

@@ -61,7 +61,7 @@ def test_failing_job_ends_those_behind_it_and_later_calls(works, ended):
         works.submit("third", nothing)
 
 
-def test_a_job_that_nobody_waits_for_runs_all_the_same(works):
+def test_a_job_runs_without_a_waiting_caller(works):
     ran = threading.Event()
 
     works.submit("job", lambda _: ran.set())
@@ -69,17 +69,17 @@ def test_a_job_that_nobody_waits_for_runs_all_the_same(works):
     assert ran.wait(20)
 
 
-def test_whoever_waits_runs_the_job_itself(works):
+def test_the_waiting_thread_runs_the_job(works):
     where = []
 
-    # The thread may come first when the machine is slow, but not every time.
+    # The queue's thread may run the job first on a slow machine, but not every time.
     for _ in range(100):
         works.submit("job", lambda _: where.append(threading.current_thread())).wait()
 
     assert threading.current_thread() in where
 
 
-def test_a_job_gets_the_time_that_a_job_may_take(works):
+def test_a_job_gets_the_deadline_of_the_queue(works):
     deadlines = []
 
     works.submit("job", deadlines.append).wait()
@@ -87,7 +87,7 @@ def test_a_job_gets_the_time_that_a_job_may_take(works):
     assert 0 < deadlines[0] - time.monotonic() <= 5
 
 
-def test_what_has_begun_is_left_to_whoever_waits(works):
+def test_a_begun_job_ends_in_the_waiting_thread(works):
     ends = []
 
     work = works.submit("job", nothing, lambda: ends.append)

@@ -1,4 +1,4 @@
-"""Ids, indices and masks that somebody changes between forward and backward."""
+"""Ids, indices and masks that the caller changes between forward and backward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +58,7 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_an_index_is_remembered(read: Callable[[Any, Any], Any]) -> None:
+def test_an_index_is_copied_for_backward(read: Callable[[Any, Any], Any]) -> None:
     x, y, index = leaf(4, 4), leaf(4, 4), gm.tensor([0, 2, 2])
     read(y, gm.tensor([0, 2, 2])).sum().backward()
     out = read(x, index)
@@ -69,7 +69,7 @@ def test_an_index_is_remembered(read: Callable[[Any, Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("select", [lambda x, m: x[m], lambda x, m: gm.ops.masked_select(x, m)])
-def test_a_mask_is_remembered(select: Callable[[Any, Any], Any]) -> None:
+def test_a_mask_is_copied_for_backward(select: Callable[[Any, Any], Any]) -> None:
     x, mask = leaf(200_000), gm.zeros(200_000) > 0
     mask[7] = True
     out = select(x, mask)
@@ -79,7 +79,7 @@ def test_a_mask_is_remembered(select: Callable[[Any, Any], Any]) -> None:
     assert x.grad.sum().item() == x.grad[7].item() == 1
 
 
-def test_an_index_of_an_assignment_is_remembered() -> None:
+def test_an_index_of_an_assignment_is_copied_for_backward() -> None:
     x, value, index = leaf(3), leaf(1), gm.tensor([0])
     y = x * 1
     y[index] = value

@@ -138,7 +138,7 @@ def backward(outs: tuple[Any, ...], seed: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("call", lines(WITHOUT_AXES + WITHOUT_ELEMENTS + AXES + FACTORS))
-def test_a_call_at_an_edge_is_torchs(call: str) -> None:
+def test_an_edge_case_call_equals_torch(call: str) -> None:
     torch = pytest.importorskip("torch")
     index = [0, 1]
     mine = inputs(lambda x: autograd.tensor(np.array(x), requires_grad=True))

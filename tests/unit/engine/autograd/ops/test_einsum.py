@@ -32,7 +32,7 @@ BAD: list[tuple[str, list[tuple[int, ...]], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("equation", "shapes", "error", "text"), BAD)
-def test_what_does_not_fit_is_named(
+def test_arguments_that_do_not_fit_are_named(
     equation: str, shapes: list[tuple[int, ...]], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=f"einsum: .*{text}"):
@@ -56,7 +56,7 @@ def test_dtypes_do_not_mix() -> None:
 
 @pytest.mark.parametrize("equation", ["ij,jk->ik", "ij,ij->ij", "ij,kl->il", "ij,jk"])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float16", "bfloat16"])
-def test_other_dtypes_are_torchs(equation: str, dtype: str) -> None:
+def test_other_dtypes_equal_torch(equation: str, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     values: list[Any] = [np.arange(4).reshape(2, 2) + i for i in range(2)]
 

@@ -59,7 +59,7 @@ def same(call: Any, other: Any) -> tuple[Any, Any] | None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("text", [t for t in lines() if t != "u"])
-def test_an_index_reads_and_differentiates_as_torchs(text: str) -> None:
+def test_an_index_reads_and_differentiates_as_in_torch(text: str) -> None:
     torch = pytest.importorskip("torch")
     data = np.arange(24.0).reshape(2, 3, 4)
     x = autograd.tensor(data, requires_grad=True)
@@ -81,7 +81,7 @@ def test_an_index_reads_and_differentiates_as_torchs(text: str) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("text", [t for t in lines() if t not in ("u", "i, ..., i", "k, k, k")])
-def test_an_index_writes_as_torchs(text: str, recorded: bool) -> None:
+def test_an_index_writes_as_in_torch(text: str, recorded: bool) -> None:
     torch = pytest.importorskip("torch")
     data = np.arange(24.0).reshape(2, 3, 4)
     x, y = autograd.tensor(data), torch.tensor(data)

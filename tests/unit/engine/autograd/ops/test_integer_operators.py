@@ -48,7 +48,7 @@ def _assert_same(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize("first", DTYPES)
 @pytest.mark.parametrize("name", [*OPERATORS, *LOGICAL])
-def test_operators_of_two_tensors_are_torchs(name: str, first: str) -> None:
+def test_operators_of_two_tensors_equal_torch(name: str, first: str) -> None:
     torch = pytest.importorskip("torch")
     is_logical = name in LOGICAL
     ours = getattr(gm.ops, name) if is_logical else getattr(operator, name)
@@ -61,7 +61,7 @@ def test_operators_of_two_tensors_are_torchs(name: str, first: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_with_numbers_are_torchs(name: str, dtype: str) -> None:
+def test_operators_with_numbers_equal_torch(name: str, dtype: str) -> None:
     call = getattr(operator, name)
     a, peer = _pair(RIGHT, dtype)
     for number in NUMBERS:
@@ -73,7 +73,7 @@ def test_operators_with_numbers_are_torchs(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_negations_are_torchs(dtype: str) -> None:
+def test_negations_equal_torch(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     a, peer = _pair(LEFT, dtype)
 
@@ -84,7 +84,7 @@ def test_negations_are_torchs(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["iand", "ior", "ixor", "imod", "ifloordiv"])
-def test_changes_in_place_are_torchs(name: str, dtype: str) -> None:
+def test_changes_in_place_equal_torch(name: str, dtype: str) -> None:
     call = getattr(operator, name)
     for other in [*NUMBERS[:2], 2.5, "bool", "int32", "float32"]:
         a, peer = _pair(LEFT, dtype)
@@ -133,7 +133,7 @@ def test_a_remainder_in_place_is_recorded() -> None:
     assert y.grad.tolist() == [-3.0, 3.0]
 
 
-def test_logic_carries_no_gradient() -> None:
+def test_logical_ops_carry_no_gradient() -> None:
     x = gm.tensor([0.0, 2.0], requires_grad=True)
 
     for out in (x.logical_not(), x.logical_and(x), gm.ops.logical_xor(x, 1)):
@@ -149,7 +149,7 @@ def test_masks_are_made_of_comparisons() -> None:
     assert x[(x > 0) ^ (x > 1)].tolist() == [0.5]
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_arguments_that_do_not_fit_are_named() -> None:
     x = gm.tensor([1, 2])
 
     with pytest.raises(ShapeError, match="bitwise_and"):

@@ -27,7 +27,7 @@ def laid_out(order: str, axes: tuple[int, ...]) -> Any:
 
 
 @pytest.mark.parametrize("has_relu", [False, True])
-def test_a_layer_is_right_for_every_layout_of_its_input(has_relu: bool) -> None:
+def test_a_layer_is_correct_for_every_layout_of_its_input(has_relu: bool) -> None:
     rng = np.random.default_rng(1)
     weight, bias = rng.normal(size=(4, 3)), rng.normal(size=4)
     call = nn.functional.linear_relu if has_relu else nn.functional.linear

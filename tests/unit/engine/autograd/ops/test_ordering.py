@@ -59,7 +59,7 @@ def test_the_first_of_equals_is_among_the_largest() -> None:
     assert found.indices.dtype == np.int64
 
 
-def test_gradients_go_where_the_values_were() -> None:
+def test_gradients_go_to_the_selected_elements() -> None:
     x = gm.tensor([1.0, 5.0, 3.0], requires_grad=True)
     values, places = gm.ops.topk(x, 2)
     (values * gm.tensor([10.0, 1.0])).sum().backward()
@@ -68,7 +68,7 @@ def test_gradients_go_where_the_values_were() -> None:
     assert not places.requires_grad
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_arguments_that_do_not_fit_are_named() -> None:
     x = gm.ones(2, 3)
 
     with pytest.raises(IndexError, match="sort: a tensor with 2 axes has no axis 2; use -2 to 1"):

@@ -15,7 +15,7 @@ from gradmesh.engine import autograd, nn
 from gradmesh.engine.autograd import ops
 from gradmesh.engine.backend import DtypeError, ShapeError
 from gradmesh.engine.backend.dtype import bfloat16
-from tests.functions import FUNCTIONS
+from tests.op_namespace import FUNCTIONS
 
 DTYPES = [
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
@@ -53,7 +53,7 @@ INPLACE = {
 }
 POWERS = {"pow", "ipow"}
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
-# What torch refuses and the engine takes: maximum of a number, clamp of truth values.
+# What torch refuses and the engine takes: maximum of a number, clamp of bools.
 WIDER = {"maximum", "minimum", "clamp-min", "clamp-max"}
 
 
@@ -92,7 +92,7 @@ def check(name: str, found: Any, expected: Any, label: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*BINARY, *INPLACE])
-def test_two_tensors_give_torchs_dtype_and_value(name: str) -> None:
+def test_two_tensors_give_dtype_and_value_of_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     call = {**BINARY, **INPLACE}[name]
     for left, right in itertools.product(DTYPES, DTYPES):
@@ -110,7 +110,7 @@ def test_two_tensors_give_torchs_dtype_and_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in [*BINARY, *INPLACE] if n not in ("cat", "stack")])
-def test_a_tensor_and_a_number_give_torchs_dtype_and_value(name: str) -> None:
+def test_a_tensor_and_a_number_give_dtype_and_value_of_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     call = {**BINARY, **INPLACE}[name]
     for dtype, number, axes in itertools.product(DTYPES, NUMBERS, (1, 0)):
@@ -133,7 +133,7 @@ def test_a_tensor_and_a_number_give_torchs_dtype_and_value(name: str) -> None:
             found = outcome(call, OURS, *mine)
             expected = outcome(call, torch, *other)
             if name in POWERS and dtype == "bool" and isinstance(found, DtypeError):
-                continue  # torch takes some of these powers of truth values
+                continue  # torch takes some of these powers of bools
             check(name, found, expected, label)
 
 
@@ -186,7 +186,7 @@ FLOAT_VALUED += ["sigmoid", "tanh"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_functions_of_one_operand_have_torchs_dtype(dtype: str) -> None:
+def test_functions_of_one_operand_have_the_dtype_of_torch(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     for axes in (0, 1):
         x, y = autograd.tensor(values(dtype, axes)), theirs(torch, dtype, axes)

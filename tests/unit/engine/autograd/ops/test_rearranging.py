@@ -28,7 +28,7 @@ BIG = 2**53 + 1
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CALLS)
-def test_values_and_dtypes_are_torchs(name: str, dtype: str) -> None:
+def test_values_and_dtypes_equal_torch(name: str, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     values = np.array([[1, 2, 3], [1, 0, 2]])
 
@@ -80,7 +80,7 @@ def _nothing() -> tuple[Any, Any]:
     return gm.tensor([], dtype="int64"), gm.tensor([], dtype="float32")
 
 
-def test_a_leaf_is_not_scattered_into() -> None:
+def test_a_leaf_refuses_in_place_scatter() -> None:
     x = gm.ones(3, requires_grad=True)
 
     with pytest.raises(InplaceError):
@@ -90,7 +90,7 @@ def test_a_leaf_is_not_scattered_into() -> None:
     assert y.tolist() == [2.0, 0.0, 0.0]
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_arguments_that_do_not_fit_are_named() -> None:
     x, index = gm.ones(2, 3), gm.tensor([[0, 1]])
 
     with pytest.raises(IndexError, match="prod: a tensor with 2 axes has no axis 2"):

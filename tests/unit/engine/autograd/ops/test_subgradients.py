@@ -88,7 +88,7 @@ CASES: list[tuple[str, Any, list[Any]]] = [
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("call", "given"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_gradients_without_a_slope_are_torchs(call: Any, given: Any) -> None:
+def test_gradients_without_a_slope_equal_torch(call: Any, given: Any) -> None:
     torch = pytest.importorskip("torch")
     mine = [autograd.tensor(np.array(x), requires_grad=True) for x in given]
     theirs = [torch.tensor(np.array(x), requires_grad=True) for x in given]

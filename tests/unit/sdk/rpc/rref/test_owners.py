@@ -1,4 +1,4 @@
-"""The owner's table: forks, deletions in any order, late repetitions, workers that are gone."""
+"""The owner's table: forks, deletions in any order, late repetitions, lost workers."""
 
 import random
 
@@ -35,7 +35,7 @@ def test_a_value_is_made_once_and_goes_with_its_last_fork(owners: OwnedValues) -
     assert owners.counts() == {"num_owner_rrefs": 0, "num_forks": 0, "num_pending_futures": 0}
 
 
-def test_whoever_asks_before_the_creation_gets_the_same_room(owners: OwnedValues) -> None:
+def test_fetches_before_the_creation_share_its_entry(owners: OwnedValues) -> None:
     early = owners.find(KEY)
 
     kept, first = owners.begin(KEY, FORK, USER)
@@ -117,7 +117,7 @@ def test_a_creation_that_comes_after_its_deletion_is_made_for_others(owners: Own
     assert len(owners) == 0
 
 
-def test_what_the_gone_left_is_collected(owners: OwnedValues) -> None:
+def test_references_of_lost_workers_are_collected(owners: OwnedValues) -> None:
     owners.begin(KEY, FORK, USER)
     owners.fork(KEY, GlobalId("user", 2, 5), OTHER)
 
@@ -127,7 +127,7 @@ def test_what_the_gone_left_is_collected(owners: OwnedValues) -> None:
     assert len(owners) == 0
 
 
-def test_the_coordinator_is_asked_about_holders_of_known_incarnations(owners: OwnedValues) -> None:
+def test_only_holders_of_known_incarnations_are_reported(owners: OwnedValues) -> None:
     owners.begin(KEY, FORK, USER)
     owners.fork(KEY, GlobalId("user", 2, 5), OTHER)
     owners.fork(KEY, GlobalId("user", 2, 6), WorkerId("somebody", 0))

@@ -5,7 +5,7 @@ from gradmesh.sdk.transport.lane import handshake as module
 from gradmesh.sdk.transport.lane.handshake import LaneSecrets
 
 
-def test_a_secret_is_good_once() -> None:
+def test_a_secret_is_accepted_once() -> None:
     offers = LaneSecrets()
     reader = CallerRole("reader")
     secret = offers.make(reader)
@@ -16,7 +16,7 @@ def test_a_secret_is_good_once() -> None:
     assert offers.take(secret) is None
 
 
-def test_a_secret_runs_out(monkeypatch: Any) -> None:
+def test_a_secret_expires(monkeypatch: Any) -> None:
     offers = LaneSecrets()
     now = module.time.monotonic()
     secret = offers.make(UNRESTRICTED)

@@ -1,4 +1,4 @@
-"""A store with a log that can be opened again, as after kill -9, and what is in it."""
+"""A store with a log that can be opened again, as after kill -9, and its contents."""
 
 import itertools
 
@@ -75,7 +75,7 @@ class Server:
 
 
 def contents(store):
-    """Everything that a table answers and decides by, as comparable values."""
+    """The full state of a table, as comparable values."""
     found = {}
     for table in store.tables():
         rows = {}

@@ -1,6 +1,6 @@
-"""A store that comes back from its log is, bit for bit, the store that wrote it."""
+"""A store recovered from its log equals, bit for bit, the store that wrote it."""
 
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +15,7 @@ from gradmesh.protos.errors import (
     ShardMismatch,
     StaleGeneration,
 )
+from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.services.parameter_server.log import LogCorrupt, Mode
 from gradmesh.services.parameter_server.log.log import segments_of
 from gradmesh.services.parameter_server.log.snapshot import LogKeeper, take_snapshot
@@ -37,7 +38,7 @@ def test_pushes_contexts_and_runs_come_back(server, make):
     assert server.open() > 0
 
     after = contents(server.store)
-    # Rows that were only looked up are what their seed says, there or not.
+    # Rows that were only looked up follow from their seed, stored or not.
     assert after["dense"][0] == before["dense"][0]
     assert after["hash"] == before["hash"]
     server.lookup("dense", [1, 2, 3, 4])
@@ -51,7 +52,7 @@ def test_a_push_counts_once_over_a_restart(server):
     assert (server.lookup("dense", [1]) == 1 - 0.5).all()
 
 
-def test_a_push_of_two_tables_is_there_as_a_whole_or_not_at_all(server):
+def test_a_push_of_two_tables_is_recovered_atomically(server):
     server.push("dense", [1], 1.0, number=1)
     server.push("", [5], 1.0, number=2, names=["dense", "hash"])
     ((_, path), *_) = segments_of(server.folder)
@@ -73,7 +74,7 @@ def test_an_applied_context_counts_once_over_a_restart(server, make):
     np.testing.assert_array_equal(server.lookup("dense", [1]), changed)
 
 
-def test_a_step_comes_back_and_its_generation_is_over(server, make):
+def test_a_recovered_step_belongs_to_an_ended_generation(server, make):
     server.store.start_run(1, 2, ["dense"], make.deadline())
     server.contribute("dense", [1, 2], 1.0, make.mark(0, 0))
     server.contribute("dense", [2, 3], 3.0, make.mark(0, 1))
@@ -95,7 +96,7 @@ def test_a_step_comes_back_and_its_generation_is_over(server, make):
 def test_a_prepared_step_is_applied_or_dropped_as_the_next_generation_says(
     make, tmp_path, restarted, counts
 ):
-    # One of two servers, so it waits to hear that the other one has prepared the step, too.
+    # One of two servers, so it waits until the other one has prepared the step, too.
     server = Server(make, tmp_path, shards=make.shards(2))
     ids = [i for i in range(60) if make.shards(2).shards_of(np.array([i]))[0] == 0][:3]
     server.store.start_run(1, 1, ["dense"], make.deadline())
@@ -225,7 +226,7 @@ def test_gradients_that_a_restart_lost_are_missed(server, make):
 
     with pytest.raises(LookupNotFound, match="this server restarted; run the step again"):
         server.store.apply(context, None, returned=1)
-    # Nothing was brought here before, so nothing is missed.
+    # No gradients were sent here before, so none are missed.
     server.store.apply(make.context(6), None, returned=0)
 
 
@@ -261,32 +262,34 @@ def test_the_keeper_shortens_a_log_that_has_grown(server, eventually):
 
 
 @pytest.mark.timeout(60)
-def test_snapshots_under_load_stop_nobody_and_lose_nothing(server, make):
-    begun = time.monotonic()
+def test_snapshots_under_load_block_no_push_and_lose_nothing(server, make):
+    ended, pushed = threading.Event(), [0] * 3
     with ThreadPoolExecutor(3) as pool:
 
         def push(worker):
-            done = 0
-            while time.monotonic() - begun < 1.5:
-                done += 1
+            while not ended.is_set():
+                done = pushed[worker] + 1
                 ids, rows = np.arange(20), np.ones((20, 3), np.float32)
                 sender = (f"w{worker}", 1, done)
                 server.store.push(sender, ["lru"], [ids, rows], 1, make.deadline())
                 server.lookup("lru", [worker, done % 40])
-            return done
+                pushed[worker] = done
 
         jobs = [pool.submit(push, worker) for worker in range(3)]
-        taken = 0
-        while not all(job.done() for job in jobs):
+        taken, deadline = 0, Deadline.after(40)
+        while (taken < 5 or min(pushed) < 20) and not deadline.passed:
             taken += take_snapshot(server.store)
-        done = [job.result(timeout=10) for job in jobs]
+        ended.set()
+        for job in jobs:
+            job.result(timeout=30)
     before = contents(server.store)
     server.open()
 
-    assert taken > 0
+    assert taken >= 5
+    assert min(pushed) >= 20
     assert contents(server.store) == before
-    assert server.store.registry["lru"].steps == sum(done)
-    for worker, count in enumerate(done):
+    assert server.store.registry["lru"].steps == sum(pushed)
+    for worker, count in enumerate(pushed):
         sender = (f"w{worker}", 1, count)
         arrays = [np.arange(1), np.ones((1, 3), np.float32)]
         assert not server.store.push(sender, ["lru"], arrays, 1, make.deadline())
@@ -311,7 +314,7 @@ _operation = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(operations=st.lists(_operation, max_size=25))
-def test_whatever_happened_comes_back(make, tmp_path_factory, operations):
+def test_any_history_is_recovered(make, tmp_path_factory, operations):
     server = Server(make, tmp_path_factory.mktemp("log"))
     generation, step = 0, 0
     try:

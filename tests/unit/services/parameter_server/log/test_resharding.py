@@ -1,4 +1,4 @@
-"""A server that loses buckets and gets them back is what it was, over any restart in between."""
+"""A server that sends buckets away and gets them back has its former state, over any restart."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def begin(make, tmp_path):
 
 
 def only(found, wanted):
-    """Return what of contents is in some buckets: rows, steps and marks."""
+    """Return the contents of some buckets: rows, steps and marks."""
 
     def keep(by_id):
         ids = np.array(list(by_id), np.int64)
@@ -70,7 +70,7 @@ def stage_other_half(server, whole, number=2):
 
 
 @pytest.mark.parametrize("restart", [lambda server: None, Server.open], ids=["live", "restarted"])
-def test_buckets_go(begin, restart):
+def test_buckets_leave_a_server(begin, restart):
     server = begin("one")
     before = contents(server.store)
 
@@ -85,7 +85,7 @@ def test_buckets_go(begin, restart):
 
 
 def copy_own_half(server):
-    """Copy what stays beside everything else, as a server does while it trains."""
+    """Copy the remaining rows in small parts, as a server does while it trains."""
     resharding = server.store.resharding
     for name, block, _ in whole_tables(server.store, HALF, counting=False):
         if block:
@@ -95,7 +95,7 @@ def copy_own_half(server):
 
 @pytest.mark.parametrize("copy", [lambda server: None, copy_own_half], ids=["late", "early"])
 @pytest.mark.parametrize("restart", [lambda server: None, Server.open], ids=["live", "restarted"])
-def test_buckets_come_back(begin, restart, copy):
+def test_buckets_return_to_a_server(begin, restart, copy):
     whole, server = begin("whole"), begin("half")
     expected = contents(whole.store)
     lose_half(server)
@@ -128,7 +128,7 @@ def test_a_server_that_is_new_takes_the_run(begin, make, tmp_path):
 
 
 @pytest.mark.parametrize("restart", [lambda server: None, Server.open], ids=["live", "restarted"])
-def test_what_was_given_up_leaves_nothing(begin, restart):
+def test_an_abandoned_reshard_leaves_nothing(begin, restart):
     whole, server = begin("whole"), begin("half")
     lose_half(server)
     before = contents(server.store)
@@ -163,7 +163,7 @@ def test_a_server_without_buckets_does_not_claim_the_run(begin):
 
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("servers", [1, 2], ids=["planned", "other"])
-def test_rows_go_with_the_map_that_was_planned_and_no_other(begin, servers, reopened):
+def test_rows_move_only_under_the_planned_map(begin, servers, reopened):
     server = begin("one")
     before = contents(server.store)
     server.store.resharding.begin(2, ~ALL, ~ALL, is_new=False, epoch=3, servers=1)
@@ -180,10 +180,10 @@ def test_rows_go_with_the_map_that_was_planned_and_no_other(begin, servers, reop
     assert contents(server.store) == ({} if has_gone else before)
 
 
-def test_a_stale_server_that_comes_back_brings_no_old_rows(begin):
+def test_a_stale_server_that_returns_serves_no_old_rows(begin):
     whole, server = begin("whole"), begin("stale")
     server.push("dense", [1], 9.0)
-    # It left without a word; its rows are those of long ago.
+    # It left without notice; its rows are stale.
     server.store.resharding.begin(2, ~HALF, ~ALL, is_new=True, epoch=3, servers=2)
     stage_other_half(server, whole)
 
@@ -192,7 +192,7 @@ def test_a_stale_server_that_comes_back_brings_no_old_rows(begin):
     assert only(contents(server.store), ALL) == only(contents(whole.store), ~HALF)
 
 
-def test_nobody_is_served_while_the_outcome_is_not_known(begin):
+def test_calls_are_refused_while_the_outcome_is_unknown(begin):
     server = begin("one")
     server.store.resharding.begin(1, HALF, HALF, is_new=False, epoch=2, servers=2)
     assert server.lookup("dense", [1]).shape == (1, 3)

@@ -15,7 +15,7 @@ from gradmesh.services.parameter_server.table import TableShard
 
 
 class Shards:
-    """A table on M servers, asked as a client asks: each id of its owner."""
+    """A table on M servers; each id is looked up on its owner, as by a client."""
 
     def __init__(self, spec: table_pb2.TableSpec, count: int, **home) -> None:
         self.spec = spec

@@ -1,4 +1,4 @@
-"""Hash tables: rows come on first use, and what comes back is what was put."""
+"""Hash tables: rows are created on first use and restored unchanged."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_peeking_makes_no_row(make_shards):
     assert one(shards).stats.hit_rate == pytest.approx(2 / 5)
 
 
-def test_a_reset_brings_initial_rows_back(make_shards):
+def test_a_reset_restores_initial_rows(make_shards):
     shards = make_shards()
     first = shards.read(np.arange(5000))
     shards.push(np.arange(5000), np.ones((5000, 4), np.float32))
@@ -114,7 +114,7 @@ def test_a_table_at_its_limit_without_eviction_is_full(make_shards):
         ("allow", {}, [np.nan, np.inf, -np.inf, 1]),
     ],
 )
-def test_bad_gradients_go_by_the_tables_rule(make_shards, rule, settings, expected):
+def test_bad_gradients_follow_the_policy_of_the_table(make_shards, rule, settings, expected):
     recipe = table_pb2.Recipe(name=rule, settings=settings)
     shards = make_shards(bad_gradients=recipe)
     first = shards.read([5])

@@ -1,4 +1,4 @@
-"""Admission and eviction: who gets a row, who loses it, and that nobody gets another's."""
+"""Admission and eviction: which ids get a row, which lose it, and no id gets another's."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def test_a_share_of_ids_is_admitted_whatever_the_shards(make_shards):
     ("policy", "gone"),
     [("lru", 1), ("lfu", 2)],
 )
-def test_the_policy_chooses_who_goes(make_shards, policy, gone):
+def test_the_policy_chooses_the_evicted_rows(make_shards, policy, gone):
     shards = make_shards(eviction=Recipe(name=policy), max_bytes=4 * LEAST)
     ids = same_bucket(5)
     shards.read(ids[:4])
@@ -84,7 +84,7 @@ def test_the_policy_chooses_who_goes(make_shards, policy, gone):
     assert shards.shards[0].evicted == 1
 
 
-def test_an_evicted_row_begins_anew_and_takes_nothing_from_others(make_shards):
+def test_an_evicted_row_starts_from_its_initial_value(make_shards):
     shards = make_shards(eviction=Recipe(name="lru"), max_bytes=LEAST)
     table = shards.shards[0]
     first, second = same_bucket(2)
@@ -162,7 +162,7 @@ def test_expired_rows_are_swept(make_shards):
     assert table.evicted == 10_000
 
 
-def test_marks_wrap_without_forgetting_who_is_oldest():
+def test_use_counters_wrap_and_keep_the_order():
     order = bucket_index._order
     values = np.array([0xFFFFFFFE, 0xFFFFFFFF, 0, 1], np.int64) << 32
 

@@ -1,4 +1,4 @@
-"""What tables say they take is what the process takes."""
+"""The reported memory of tables equals the memory of the process."""
 
 import numpy as np
 import psutil
@@ -17,7 +17,7 @@ def resident():
 
 
 def fill(rows):
-    """Return what a table of a million rows says of itself, and what the process took for it."""
+    """Return the reported memory of a table of a million rows, and the growth of the process."""
     build_shards(rows=rows, dim=64, optimizer=optim.RowwiseAdagrad()).read(np.arange(10))
     before = resident()
     table = build_shards(rows=rows, dim=64, optimizer=optim.RowwiseAdagrad()).shards[0]
@@ -27,8 +27,8 @@ def fill(rows):
 
 
 @pytest.mark.parametrize("rows", [None, ROWS], ids=["hash", "dense"])
-def test_a_million_rows_take_what_the_arithmetic_says(alone, rows):
-    row_count, expected_row_bytes, held, taken = alone(fill, rows)
+def test_a_million_rows_take_the_computed_memory(in_own_process, rows):
+    row_count, expected_row_bytes, held, taken = in_own_process(fill, rows)
 
     assert row_count == ROWS
     assert expected_row_bytes == pytest.approx(260 + (20 if rows is None else 0), abs=0.2)
@@ -64,5 +64,5 @@ def freed_by_reset():
     return before - resident()
 
 
-def test_a_reset_gives_memory_back(alone):
-    assert alone(freed_by_reset) > 40_000_000
+def test_a_reset_gives_memory_back(in_own_process):
+    assert in_own_process(freed_by_reset) > 40_000_000

@@ -22,7 +22,7 @@ ids_of = st.lists(
 @pytest.mark.parametrize("policy", ["", "lru", "lfu", "ttl"])
 @pytest.mark.parametrize("servers", [1, 3])
 def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_path):
-    """A row is its initial one minus what was pushed since it was last made."""
+    """A row is its initial value minus the pushes since it was last created."""
     fields = {}
     if policy:
         steps = {"steps": 4} if policy == "ttl" else {}
@@ -45,7 +45,7 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
                     found |= dict(zip(ids.tolist(), rows, strict=True))
             return found
 
-        def forget(self):
+        def drop_rows(self):
             self.pushed = {id_: self.pushed.get(id_, 0.0) for id_ in self.held()}
 
         @rule(ids=ids_of)
@@ -55,13 +55,13 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
             first = self.pure.read(np.array(ids), peek=True)
             for id_, row, initial in zip(ids, rows, first, strict=True):
                 lost = 0.0 if id_ not in known else self.pushed.get(id_, 0.0)
-                # An eviction in this very call makes a row begin anew.
+                # An eviction in this call resets a row to its initial value.
                 assert np.allclose(row, initial - lost, atol=1e-3) or (
                     policy and np.array_equal(row, initial)
                 )
                 if np.array_equal(row, initial):
                     self.pushed.pop(id_, None)
-            self.forget()
+            self.drop_rows()
 
         @rule(ids=ids_of, size=st.integers(1, 8))
         def push(self, ids, size):
@@ -77,7 +77,7 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
                     old = self.pushed.get(id_, 0.0) if id_ in known else 0.0
                     assert round(lost) in ({old + size, size} if policy else {old + size})
                     self.pushed[id_] = float(round(lost))
-            self.forget()
+            self.drop_rows()
 
         @rule()
         def reset(self):
@@ -104,7 +104,7 @@ def test_a_table_does_what_a_dictionary_does(make_shards, policy, servers, tmp_p
 
 
 @pytest.mark.parametrize("policy", ["", "lru"])
-def test_threads_lose_and_double_nothing(make_shards, policy):
+def test_concurrent_changes_are_applied_exactly_once(make_shards, policy):
     fields = (
         {"eviction": table_pb2.Recipe(name=policy), "max_bytes": 40 * least_max_bytes(16)}
         if policy

@@ -79,7 +79,7 @@ def test_rows_equal_the_engines(make_shards, name):
         ("Adagrad", lambda: optim.Adagrad(lr=0.1), {}),
     ],
 )
-def test_rows_equal_torchs_sparse_optimizers(make_shards, name, ours, options):
+def test_rows_equal_sparse_optimizers_of_torch(make_shards, name, ours, options):
     torch = pytest.importorskip("torch")
     shards = make_shards(2, dim=DIM, optimizer=ours())
     embedding = torch.nn.Embedding(ROWS, DIM, sparse=True)

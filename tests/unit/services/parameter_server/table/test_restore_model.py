@@ -1,4 +1,4 @@
-"""Growth, eviction and restore against a dictionary, while others look rows up all the time."""
+"""Growth, eviction and restore against a dictionary, under concurrent lookups."""
 
 import itertools
 import threading
@@ -27,7 +27,7 @@ ids_of = st.builds(some_ids, st.integers(0, 2**31), st.integers(1, 120))
 
 
 class Readers:
-    """Threads that look rows up until told to end; a row has lost a whole number or nothing."""
+    """Threads that look rows up until stopped; a row has lost a whole number or nothing."""
 
     def __init__(self, shards, initial, count=2):
         self.failures = []
@@ -60,7 +60,7 @@ def lost_of(initial, ids, rows):
 
 
 def possible(history):
-    """What a row may have lost: all that was pushed, or what came after it was evicted."""
+    """The valid totals of a row: all its pushes, or those after an eviction."""
     return {0, *itertools.accumulate(reversed(history))}
 
 
@@ -88,7 +88,7 @@ def test_restores_and_lookups_at_once_lose_and_double_nothing(make_shards, polic
             assert self.readers.failures == []
 
         def explain(self, ids, rows):
-            """Check rows against what was pushed; return what each of them has lost."""
+            """Check rows against the pushes; return the total of each row."""
             lost = lost_of(initial, ids, rows)
             whole = np.round(lost[:, 0]).astype(int)
             np.testing.assert_allclose(lost, np.stack([whole, whole], 1), atol=1e-3)

@@ -1,4 +1,4 @@
-"""A cut equals the table at its moment, whatever happens while it is read."""
+"""A consistent cut equals the table at its moment under concurrent changes."""
 
 import itertools
 import threading
@@ -182,7 +182,7 @@ def test_reset_loses_the_cut(make_shards):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_restored_rows_are_the_same_and_go_on_the_same(make_shards, kind):
+def test_restored_rows_train_to_the_same_bits(make_shards, kind):
     options = {"optimizer": Adagrad(lr=0.1), **KINDS[kind]}
     old, new = make_shards(1, **options), make_shards(1, **options)
     rng = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""Rows on disk with a hot set in memory: the same rows, whatever moves."""
+"""Rows on disk with a hot set in memory equal a table in memory."""
 
 import numpy as np
 import pytest
@@ -15,11 +15,11 @@ ADAGRAD_ROW = 2 * DIM * 4
 
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("rows", [None, 5000], ids=["hash", "dense"])
-def test_a_tiered_table_holds_what_one_in_memory_holds(make_shards, tmp_path, rows, servers):
+def test_a_tiered_table_equals_one_in_memory(make_shards, tmp_path, rows, servers):
     def make(**fields):
         return make_shards(servers, rows=rows, dim=DIM, optimizer=optim.Adagrad(lr=0.1), **fields)
 
-    # Room for about fifty rows a server.
+    # Capacity for about fifty rows per server.
     tiered = make(hot_bytes=150 * 60, home={"ssd_path": tmp_path})
     plain = make()
     rng = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_memory_is_the_hot_set_and_the_index(make_shards, tmp_path):
     assert shards.shards[0].file_bytes >= 20_000 * 1024
 
 
-def test_a_server_without_a_directory_says_so(make_shards):
+def test_a_tiered_table_needs_a_folder(make_shards):
     with pytest.raises(InvalidRequest, match="ssd_path"):
         make_shards(hot_bytes=1 << 20)
 

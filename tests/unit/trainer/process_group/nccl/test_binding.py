@@ -46,5 +46,5 @@ class Communicator:
     ("error", "is_bad"),
     [(None, False), (KeyError(7), False), (KeyError(8), True), (RuntimeError("x"), True)],
 )
-def test_in_progress_is_no_error(error, is_bad):
+def test_in_progress_is_not_an_error(error, is_bad):
     assert (binding.async_error(Communicator(error)) is not None) == is_bad

@@ -1,4 +1,4 @@
-"""The watchdog of NCCL's collectives ends when it is asked to, at whatever moment."""
+"""The watchdog of NCCL's collectives ends on request at any moment."""
 
 import threading
 from pathlib import Path
@@ -20,7 +20,7 @@ class _Communicator:
 
 
 class _SlowAbortSignal:
-    """Signal whose error, once read on the watchdog's thread, comes back after `resume` only."""
+    """Signal whose error, read on the watchdog's thread, is returned only after `resume`."""
 
     def __init__(self) -> None:
         self._abort_signal = AbortSignal()
@@ -39,7 +39,7 @@ class _SlowAbortSignal:
         return getattr(self._abort_signal, name)
 
 
-def test_an_end_just_before_the_watch_sleeps_is_not_missed(tmp_path: Path) -> None:
+def test_an_end_just_before_the_watchdog_sleeps_is_seen(tmp_path: Path) -> None:
     communicator, abort_signal = _Communicator(), _SlowAbortSignal()
     watchdog = NcclWatchdog(communicator, 0, 1, 10.0, FileStore(tmp_path), abort_signal)  # type: ignore[arg-type]
     assert abort_signal.was_read.wait(30)

@@ -47,22 +47,22 @@ def pool():
 def pair():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.settimeout(5)
-        theirs.settimeout(5)
+        ours.settimeout(20)
+        theirs.settimeout(20)
         yield ours, theirs
 
 
 def address_of(store, rank):
-    return tuple(json.loads(store.get(f"process_group/address/{rank}", 5)))
+    return tuple(json.loads(store.get(f"process_group/address/{rank}", 20)))
 
 
 def test_peer_is_welcomed(pair, pool):
     newcomer = dataclasses.replace(WHO, rank=2)
 
-    heard = pool.submit(welcome, pair[0], WHO, 5.0)
-    greet(pair[1], newcomer, WHO.rank, 5.0)
+    welcomed = pool.submit(welcome, pair[0], WHO, 20.0)
+    greet(pair[1], newcomer, WHO.rank, 20.0)
 
-    assert heard.result(20) == 2
+    assert welcomed.result(30) == 2
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_peer_is_welcomed(pair, pool):
         ({"secret": b"t" * 32}, "wrong secret"),
     ],
 )
-def test_stranger_is_refused_and_told_why(pair, pool, change, words):
+def test_an_unknown_peer_is_refused_with_the_reason(pair, pool, change, words):
     stranger = dataclasses.replace(WHO, **{"rank": 2, **change})
 
-    heard = pool.submit(welcome, pair[0], WHO, 5.0)
+    welcomed = pool.submit(welcome, pair[0], WHO, 20.0)
 
     with pytest.raises(HandshakeRefused, match=words):
-        greet(pair[1], stranger, WHO.rank, 5.0)
+        greet(pair[1], stranger, WHO.rank, 20.0)
     with pytest.raises(HandshakeRefused, match=words):
-        heard.result(20)
+        welcomed.result(30)
 
 
-def test_impostor_that_says_welcome_is_found_out(pair, pool):
+def test_an_impostor_without_the_secret_is_refused(pair, pool):
     def impostor():
         pair[0].sendall(bytes(16))
         pair[0].recv(1000)
@@ -97,20 +97,20 @@ def test_impostor_that_says_welcome_is_found_out(pair, pool):
     pool.submit(impostor)
 
     with pytest.raises(HandshakeRefused, match="secret"):
-        greet(pair[1], dataclasses.replace(WHO, rank=2), WHO.rank, 5.0)
+        greet(pair[1], dataclasses.replace(WHO, rank=2), WHO.rank, 20.0)
 
 
-def test_stranger_that_drips_is_cut_off_in_time(pair, pool):
+def test_a_peer_that_sends_slowly_is_disconnected(pair, pool):
     started = time.monotonic()
-    heard = pool.submit(welcome, pair[0], WHO, 0.3)
+    welcomed = pool.submit(welcome, pair[0], WHO, 0.3)
 
     with contextlib.suppress(OSError):
-        while not heard.done():
+        while not welcomed.done():
             pair[1].send(b"x")
             threading.Event().wait(0.05)
 
-    assert isinstance(heard.exception(5), TimeoutError)
-    assert time.monotonic() - started < 10.0
+    assert isinstance(welcomed.exception(20), TimeoutError)
+    assert time.monotonic() - started < 30.0
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
@@ -118,10 +118,10 @@ def test_ranks_meet_at_any_kind_of_address(store, pool, host):
     first = dataclasses.replace(WHO, rank=0, world_size=2)
     endpoint = Endpoint(listen_host=host)
 
-    mesh = pool.submit(connect_mesh, store, first, endpoint, 10.0)
-    other = connect_mesh(store, dataclasses.replace(first, rank=1), endpoint, 10.0)
+    mesh = pool.submit(connect_mesh, store, first, endpoint, 20.0)
+    other = connect_mesh(store, dataclasses.replace(first, rank=1), endpoint, 20.0)
 
-    for link in [*mesh.result(10).values(), *other.values()]:
+    for link in [*mesh.result(30).values(), *other.values()]:
         link.close()
 
 
@@ -147,16 +147,16 @@ def test_rank_that_never_publishes_is_named(store):
     assert caught.value.ranks == (0,)
 
 
-def test_published_address_where_nobody_listens_is_named(store):
+def test_published_address_without_a_listener_is_named(store):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     store.set("process_group/address/0", json.dumps(["127.0.0.1", port]).encode())
 
     with pytest.raises(PeerLost, match=f"rank 0 published the address 127.0.0.1:{port}"):
-        connect_mesh(store, WHO, Endpoint(), 2.0)
+        connect_mesh(store, WHO, Endpoint(), 20.0)
 
 
-def test_strangers_do_not_keep_peers_out(store, pool):
+def test_unknown_connections_do_not_block_peers(store, pool):
     first = dataclasses.replace(WHO, rank=0, world_size=2)
     mesh = pool.submit(connect_mesh, store, first, Endpoint(), 25.0)
     address = address_of(store, 0)
@@ -178,6 +178,6 @@ def test_strangers_do_not_keep_peers_out(store, pool):
 def test_advertised_host_is_what_peers_see(store):
     endpoint = Endpoint(listen_host="127.0.0.1", advertise_host="trainer-0.example")
 
-    connect_mesh(store, dataclasses.replace(WHO, rank=0, world_size=1), endpoint, 1.0)
+    connect_mesh(store, dataclasses.replace(WHO, rank=0, world_size=1), endpoint, 20.0)
 
     assert address_of(store, 0)[0] == "trainer-0.example"

@@ -78,7 +78,7 @@ def test_only_the_slice_is_touched():
     assert part.sum() == 110
 
 
-def test_whoever_completes_the_count_wakes_the_others():
+def test_completing_the_count_wakes_the_others():
     counter = np.zeros(3, np.int64)
     limit = np.array([20, 0], np.int64)
     at = address(counter)
@@ -92,7 +92,7 @@ def test_whoever_completes_the_count_wakes_the_others():
     kernel.arrive(at + 16, 8, at, 2)
     waiter.join(10)
 
-    assert done in ([True], [False])  # False: it looked between the two, and would look again
+    assert done in ([True], [False])  # False: it polled between the two, and would poll again
     assert counter.tolist() == [2, 0, 8]
 
 

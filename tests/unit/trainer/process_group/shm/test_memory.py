@@ -46,7 +46,7 @@ def test_arrays_of_the_heap_are_found_and_others_are_not(memory):
     assert memory.offset_of(np.zeros(3)) == -1
 
 
-def test_memory_comes_back_when_the_last_view_is_gone(memory):
+def test_memory_is_released_with_the_last_view(memory):
     heap = SharedHeap(memory, 0)
     array = heap.empty(2000, np.float64)
     array[...] = 7
@@ -64,7 +64,7 @@ def test_memory_comes_back_when_the_last_view_is_gone(memory):
     assert not again.any()
 
 
-def test_heap_without_room_gives_ordinary_memory(memory):
+def test_a_full_heap_falls_back_to_ordinary_memory(memory):
     heap = SharedHeap(memory, memory.size - 8192)
 
     arrays = [heap.empty(4096, np.uint8) for _ in range(3)]

@@ -183,7 +183,7 @@ def _expanded(d: Difference, graph: Graph) -> bool:
 
 
 def _is_aliasing(d: Difference, graph: Graph, ops: tuple[str, ...]) -> bool:
-    """Tell whether two runs agree as soon as both copy what some ops return."""
+    """Return whether two runs agree if both copy the results of some ops."""
     if d.kind not in ("value", "grad", "flag") or not _changes(graph):
         return False
     copies, originals = _with_copies(graph, ops)
@@ -265,7 +265,7 @@ _DUST = {"float64": 1e-13, "float32": 1e-6}
 
 
 def _has_dust(graph: Graph) -> bool:
-    """Tell whether something is left of terms that cancel."""
+    """Return whether terms cancel up to rounding."""
     for library in (TORCH, OURS):
         run = execute(graph, library)
         for tensor in (t for value in run.values if isinstance(value, list) for t in value):
@@ -282,7 +282,7 @@ def _root(d: Difference, graph: Graph) -> bool:
 
 
 def _beyond(d: Difference, graph: Graph) -> bool:
-    """Tell whether a number lies beyond the dtype: torch wraps it around before it compares."""
+    """Return whether a number lies beyond the dtype: torch wraps it around before it compares."""
     if d.kind == "raise" and "out of bounds for uint8" in d.ours:
         return True
     compares = d.kind == "value" and d.op.split(".")[-1] in (

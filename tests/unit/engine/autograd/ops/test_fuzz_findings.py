@@ -1,4 +1,4 @@
-"""What random graphs found, each as the smallest call that differed from torch."""
+"""Findings of the fuzzer, each as the smallest call that differed from torch."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 import gradmesh as gm
 from gradmesh.engine.backend import DtypeError, ShapeError
-from tests.functions import FUNCTIONS
+from tests.op_namespace import FUNCTIONS
 
 torch = pytest.importorskip("torch")
 F, G = torch.nn.functional, gm.nn.functional
@@ -96,7 +96,7 @@ def test_batch_norm_of_one_value_is_refused_where_the_batch_counts() -> None:
 
 
 @pytest.mark.parametrize("cast", ["int", "long", "bool"])
-def test_casts_to_integers_want_no_gradient(cast: str) -> None:
+def test_casts_to_integers_carry_no_gradient(cast: str) -> None:
     x = gm.ones(2).requires_grad_()
 
     assert not getattr(x, cast)().requires_grad
@@ -113,7 +113,7 @@ def test_casts_to_integers_want_no_gradient(cast: str) -> None:
         ([1, 2], [1.5, 2.5], 0.5),
     ],
 )
-def test_alpha_has_no_say_in_the_dtype(x: Any, y: Any, alpha: float) -> None:
+def test_alpha_does_not_affect_the_dtype(x: Any, y: Any, alpha: float) -> None:
     other = (gm.tensor(y), torch.tensor(y)) if isinstance(y, list) else (y, y)
     compare(gm.tensor(x).add(other[0], alpha=alpha), torch.tensor(x).add(other[1], alpha=alpha))
 
@@ -123,7 +123,7 @@ def test_alpha_of_integers_is_an_integer() -> None:
         gm.tensor([1, 2]).sub(1, alpha=0.5)
 
 
-def test_a_truth_value_is_a_place_in_a_list() -> None:
+def test_a_bool_indexes_a_list() -> None:
     assert ["a", "b"][gm.tensor(True)] == "b"  # type: ignore[call-overload]
 
 
@@ -238,7 +238,7 @@ def test_targets_of_logits_get_their_gradient(reduction: str, heavy: Any) -> Non
     compare(mine.grad, peer.grad)
 
 
-def test_weights_of_losses_that_want_a_gradient_are_refused() -> None:
+def test_weights_of_losses_that_require_grad_are_refused() -> None:
     x, weight = gm.ones(2, 3).requires_grad_(), gm.ones(3).requires_grad_()
     for call in (
         lambda: G.binary_cross_entropy_with_logits(x, x.detach(), weight=weight),

@@ -28,7 +28,7 @@ class _Workers(World):
     module = "tests.parity.fuzz.dist_worker"
 
 
-class Fleet:
+class WorkerFleet:
     """The workers, with an object and a module on each that all of them may call."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Fleet:
             raise
 
     def run(self, program: Program) -> Outcome:
-        """Return what a program gives over the workers."""
+        """Return the outcome of a program over the workers."""
         made = dist_calls.ask_all(dist_calls.prepare, repr(program))
         refs = [pair for own in made for pair in own]
         optimizer = dist_calls.make_optimizer(program, refs)
@@ -77,7 +77,7 @@ class Fleet:
         return GraphOutcome(dict(values), by_worker, dict(enumerate(strange)))
 
     def compare(self, program: Program, wrong: Mapping[str, str] | None = None) -> list[str]:
-        """Run a program here and over the workers; return what differs.
+        """Run a program here and over the workers; return the differences.
 
         Args:
             program: The program; one that makes no sense locally differs in nothing.
@@ -98,7 +98,7 @@ class Fleet:
         return differences(program, found, wanted)
 
     def left_behind(self, seconds: float = 20.0) -> list[str]:
-        """Return what workers hold though no program runs, after waiting for it to go."""
+        """Return what workers still hold while no program runs, after a wait."""
         until = time.monotonic() + seconds
         while (left := self._left()) and time.monotonic() < until:
             threading.Event().wait(0.05)

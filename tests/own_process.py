@@ -1,4 +1,4 @@
-"""A process of its own for what a test measures: memory and descriptors are the process's."""
+"""A separate process for measurements of memory and descriptors, which are per process."""
 
 import multiprocessing
 import tracemalloc
@@ -10,11 +10,11 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Callable[..., Any]]:
-    """Call functions of the test's module in a process that does nothing else.
+def in_own_process() -> Iterator[Callable[..., Any]]:
+    """Call functions of the test's module in a process that runs nothing else.
 
-    The process starts with the first call and ends with the module. Measure there, return what
-    was measured, and assert in the test.
+    The process starts with the first call and ends with the module. Measure there, return the
+    measurements, and assert in the test.
     """
     process = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
@@ -22,16 +22,16 @@ def alone() -> Iterator[Callable[..., Any]]:
         return process.submit(function, *arguments).result(timeout=50)
 
     yield call
-    # Not joined: a call that took too long may still run, and nobody waits for it.
+    # Not joined: a call that took too long may still run.
     for one in list(process._processes.values()):
         one.kill()
     process.shutdown(wait=False, cancel_futures=True)
 
 
 def peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
-    """Return how much memory a call takes at most, beside what was there before it.
+    """Return the peak of memory that a call allocates.
 
-    What other threads take meanwhile counts, too: to be called in a process without them.
+    Allocations of other threads count, too: call it in a process without them.
     """
     tracemalloc.start()
     try:

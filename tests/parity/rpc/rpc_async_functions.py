@@ -1,4 +1,4 @@
-"""Functions that answer later, meetings, a parameter server; as rpc_functions."""
+"""Asynchronous functions, collectives and a parameter server; as rpc_functions."""
 
 import threading
 from typing import Any
@@ -93,7 +93,26 @@ def never() -> Any:
     return future
 
 
-# Meetings
+_unreleased: list[tuple[gm.Future[Any], Any]] = []
+
+
+@gm.rpc.register
+@gm.rpc.async_execution
+def on_release(value: Any) -> Any:
+    """Return the value when `release` is called."""
+    future: gm.Future[Any] = gm.Future()
+    _unreleased.append((future, value))
+    return future
+
+
+@gm.rpc.register
+def release() -> None:
+    while _unreleased:
+        future, value = _unreleased.pop()
+        future.set_result(value)
+
+
+# Collectives
 
 
 @gm.rpc.register
@@ -114,7 +133,7 @@ def count(name: str) -> int:
 
 @gm.rpc.register
 def count_then_meet(leader: str, name: str, workers: list[str]) -> int:
-    """Count on the leader, meet, and return what everybody has counted by then."""
+    """Count on the leader, wait at a barrier, and return the total."""
     gm.rpc_sync(leader, count, (name,))
     gm.rpc.barrier(workers)
     return int(gm.rpc_sync(leader, counted, (name,)))
@@ -143,12 +162,12 @@ def meet_in_threads(workers: list[str], threads: int) -> int:
     return len(met)
 
 
-# A parameter server written with functions that answer later
+# A parameter server written with asynchronous functions
 
 
 @gm.rpc.register
 class Averager:
-    """Gives every trainer the mean of what all of them sent."""
+    """Returns the mean of all contributions to every trainer."""
 
     def __init__(self, trainers: int) -> None:
         self.trainers = trainers

@@ -1,7 +1,7 @@
-"""MPI for the conformance suite: real ranks under mpiexec, which the test's process commands.
+"""MPI for the conformance suite: real ranks under mpiexec, controlled by the test's process.
 
-An MPI process has one rank, so the groups that tests see are proxies: arrays go to the rank that
-owns the group, and what it did to them comes back when its work is waited for.
+An MPI process has one rank, so the groups that tests see are proxies: arrays are sent to the rank
+that owns the group, and the results return with the wait for the work.
 """
 
 import builtins
@@ -25,7 +25,7 @@ _MPIEXEC = shutil.which("mpiexec", path=f"{_BIN}{os.pathsep}{os.environ.get('PAT
 
 
 def why_not():
-    """Return why MPI cannot be tested here, None if it can."""
+    """Return why MPI cannot be tested here, or None."""
     if importlib.util.find_spec("mpi4py") is None or _MPIEXEC is None:
         return "mpi4py and mpiexec are not installed: make parity-setup"
     return None
@@ -67,7 +67,7 @@ class World:
         return str(folder)
 
     def ask(self, rank, name, *arguments):
-        """Have a rank do something; return its answer or raise its error."""
+        """Run a command on a rank; return its answer or raise its error."""
         connection = self._ranks[rank]
         connection.send((name, arguments))
         if not connection.poll(50):
@@ -145,7 +145,7 @@ class MpiGroup:
 
 
 def _is_list(name, position, value):
-    """Tell whether an argument is one array for each rank: tests keep the parts, not the whole."""
+    """Return whether an argument is a list with one array for each rank."""
     lists = {"all_gather": (0,), "reduce_scatter": (1,), "all_to_all": (0, 1), "gather": (0,)}
     where = {**lists, "scatter": (1,)}.get(name, ())
     return position in where and value is not None

@@ -13,7 +13,7 @@ IDS = np.arange(ROWS)
 
 
 def tables_of(mesh):
-    """Open tables of all kinds that a move must not change."""
+    """Open a table of each kind."""
     return [
         mesh.table("dense", rows=ROWS, dim=4, optimizer=optim.Adagrad(lr=0.1)),
         mesh.table("hash", dim=4, optimizer=optim.Adam(lr=0.1)),

@@ -17,8 +17,8 @@ _KINDS = (
 )
 
 
-def sentence(reasons: Iterable[str], without_slow: bool) -> str:
-    """Return the sentence; reasons of an unknown kind stand in it as they are."""
+def skip_summary(reasons: Iterable[str], without_slow: bool) -> str:
+    """Return the sentence; reasons of an unknown kind are quoted in it."""
     kinds = Counter(_kind(reason.removeprefix("Skipped: ")) for reason in reasons)
     parts = [f"{count} {kind}" for kind, count in kinds.most_common()]
     found = f"{kinds.total()} skipped: {', '.join(parts)}" if parts else "nothing skipped"

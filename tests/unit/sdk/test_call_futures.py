@@ -20,7 +20,7 @@ def fail():
     raise IdOutOfRange("no such row")
 
 
-def test_whoever_asks_waits_without_another_thread(resolver, own_threads):
+def test_a_caller_waits_without_another_thread(resolver, own_threads):
     future = Future(WaitedSource(lambda: threading.current_thread(), resolver))
 
     assert future.result() is threading.current_thread()
@@ -62,17 +62,17 @@ def test_a_short_wait_ends_and_the_next_one_succeeds(resolver):
     assert future.result(timeout_s=10) is True
 
 
-def test_callbacks_run_though_nobody_asks(resolver):
-    heard: list = []
+def test_callbacks_run_without_a_waiting_caller(resolver):
+    results: list = []
     called = threading.Event()
     future = Future(WaitedSource(lambda: 5, resolver))
 
     future.add_done_callback(lambda f: 1 / 0)
-    future.add_done_callback(lambda f: (heard.append(f.result()), called.set()))
+    future.add_done_callback(lambda f: (results.append(f.result()), called.set()))
 
     assert called.wait(10)
-    future.add_done_callback(lambda f: heard.append(f.result()))
-    assert heard == [5, 5]
+    future.add_done_callback(lambda f: results.append(f.result()))
+    assert results == [5, 5]
 
 
 def test_a_closed_resolver_still_ends_futures():
