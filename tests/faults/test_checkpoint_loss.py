@@ -55,7 +55,7 @@ def test_kill_leaves_no_checkpoint(cluster, tmp_path):
     assert not target.exists()
     (partial,) = tmp_path.iterdir()
     assert not list(partial.rglob("COMPLETE*"))
-    with pytest.raises(CheckpointCorrupt, match="not complete"):
+    with pytest.raises(CheckpointCorrupt, match="not a complete checkpoint"):
         mesh.restore(partial)
     for store in cluster.stores:  # as the servers do after a timeout
         store.checkpointing.snapshots.release_idle(-1)

@@ -164,7 +164,7 @@ def test_a_trainer_that_falls_silent_releases_waiting_lookups(make_cluster, pool
         live.step(1)
 
     # The response on the lane arrives before the next heartbeat.
-    eventually(lambda: live.mesh.generation == 2)
+    eventually(lambda: live.mesh.connection.generation == 2)
     for node in cluster.servers:
         node.store.fence(2)
 

@@ -86,7 +86,7 @@ def test_names_are_text_and_nothing_else() -> None:
     ("arguments", "said"),
     [
         (["--serve", "nowhere"], "--serve"),
-        (["--serve", "127.0.0.1:0", "--watch"], "neither --watch nor --json"),
+        (["--serve", "127.0.0.1:0", "--watch"], "excludes --watch and --json"),
     ],
 )
 def test_wrong_options_of_the_page_are_named(arguments: list[str], said: str) -> None:

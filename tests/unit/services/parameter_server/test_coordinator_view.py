@@ -19,7 +19,7 @@ def test_a_server_that_has_not_joined_answers_shard_not_ready():
 
 def test_the_directory_serves_tables_and_map_of_the_coordinator(cluster):
     directory = CoordinatorView()
-    directory.join(cluster.connect())
+    directory.join(cluster.connect().connection)
 
     assert directory.shard_map(None, soon()).names == ["ps-0", "ps-1"]
     with pytest.raises(TableNotFound):
@@ -39,7 +39,7 @@ def test_a_map_that_a_caller_saw_is_fetched(cluster, epoch):
 
 def test_an_unresponsive_coordinator_does_not_delay_cached_maps(cluster):
     directory = CoordinatorView()
-    directory.join(cluster.connect())
+    directory.join(cluster.connect().connection)
     held = directory.shard_map(None, soon())
     cluster.stop_coordinator()
 
