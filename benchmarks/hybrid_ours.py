@@ -18,6 +18,7 @@ from gradmesh.benchmarks.processes import serve
 from gradmesh.engine.autograd import Tensor, as_tensor
 from gradmesh.engine.autograd.ops import cat
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from gradmesh.sdk.autograd import step_context
 from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.process.process import keep_big_buffers
 from gradmesh.sdk.transport.channel import Dialer
@@ -69,7 +70,7 @@ def _step(mesh: gm.Mesh, shape: Shape) -> Callable[[], list[float]]:
         load, now = loads[done % VARIANTS], time.perf_counter
         before = mesh.connection.servers.bytes_moved() + group.bytes_moved
         begun = now()
-        with gm.autograd.context(mesh, place.mark(done)) as ctx:
+        with step_context(mesh, place.mark(done)) as ctx:
             rows = layer(*wanted[done % VARIANTS])
             if shape.prefetch:
                 layer.prefetch(*wanted[(done + 1) % VARIANTS])

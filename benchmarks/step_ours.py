@@ -13,6 +13,7 @@ import gradmesh as gm
 from gradmesh.benchmarks.processes import serve, timed
 from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
+from gradmesh.sdk.autograd import context, step_context
 from gradmesh.sdk.mesh.connect import join_mesh
 from gradmesh.sdk.process.process import keep_big_buffers
 from gradmesh.trainer.data import DataConfig
@@ -120,8 +121,9 @@ class _Step:
     def __call__(self, turn: int) -> None:
         """Take the next step."""
         batch = self._batches[self.done % _VARIANTS]
-        mark = None if self._place is None else self._place.mark(self.done)
-        with gm.autograd.context(self._mesh, mark) as ctx:
+        place, mesh = self._place, self._mesh
+        opened = context(mesh) if place is None else step_context(mesh, place.mark(self.done))
+        with opened as ctx:
             scores = self._model(batch.dense, batch.ids)
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))
             gm.autograd.backward(ctx, [loss])

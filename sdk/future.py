@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast, final
 
 from gradmesh.protos.errors import DeadlineExceeded
-from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.policy import check_timeout
+from gradmesh.sdk.transport.deadline import Deadline, check_timeout
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import numpy as np
 import gradmesh
 
 # The public modules by the names that users write, in the order of the page.
-_MODULES = (
+MODULES = (
     "gm",
     "gm.autograd",
     "gm.rpc",
@@ -35,7 +35,7 @@ _MODULES = (
 )
 # Classes whose methods are listed, too: all, or those named. Methods of tensors, layers and
 # optimizers are torch's.
-_METHODS: dict[str, tuple[str, ...]] = {
+METHODS: dict[str, tuple[str, ...]] = {
     "gm.Mesh": (),
     "gm.Table": (),
     "gm.TableReader": (),
@@ -57,23 +57,23 @@ without a leading underscore. Everything else may change without notice.
 
 def page() -> str:
     """Return docs/api.md."""
-    return _HEAD + "".join(_section(name) for name in _MODULES)
+    return _HEAD + "".join(_section(name) for name in MODULES)
 
 
 def _section(name: str) -> str:
-    module = _resolve(name)
-    names = [public for public in _names(module) if f"{name}.{public}" not in _MODULES[1:]]
+    module = resolve(name)
+    listed = [public for public in public_names(module) if f"{name}.{public}" not in MODULES[1:]]
     rows = "".join(
-        _rows(f"{name}.{public}", getattr(module, public)) for public in sorted(names, key=_key)
+        _rows(f"{name}.{public}", getattr(module, public)) for public in sorted(listed, key=_key)
     )
     return f"\n## {name}\n\n{_line(module)}\n\n| name | what it is |\n|---|---|\n{rows}"
 
 
 def _rows(name: str, value: Any) -> str:
     row = f"| `{name}` | {_line(value)} |\n"
-    if name not in _METHODS:
+    if name not in METHODS:
         return row
-    chosen = _METHODS[name]
+    chosen = METHODS[name]
     methods = (pair for pair in _methods(value) if not chosen or pair[0] in chosen)
     return row + "".join(f"| `{name}.{m}` | {_line(v)} |\n" for m, v in methods)
 
@@ -87,7 +87,8 @@ def _methods(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _names(module: ModuleType) -> list[str]:
+def public_names(module: ModuleType) -> list[str]:
+    """Return the public names of a module."""
     listed: list[str] | None = getattr(module, "__all__", None)
     if listed is not None:
         return listed
@@ -108,15 +109,16 @@ def _line(value: Any) -> str:
         return "One of " + ", ".join(f'`"{choice}"`' for choice in typing.get_args(value)) + "."
     if typing.get_origin(value) is Callable:
         *taken, given = typing.get_args(value)
-        names = ", ".join(one.__name__ for one in taken[0])
-        return f"A function ({names}) that returns a {given.__name__}."
+        taken_types = ", ".join(one.__name__ for one in taken[0])
+        return f"A function ({taken_types}) that returns a {given.__name__}."
     if isinstance(value, np.dtype):
         return f"The dtype {value}."
     first = (inspect.getdoc(value) or "").partition("\n\n")[0]
     return " ".join(first.split()).replace("|", "\\|")
 
 
-def _resolve(name: str) -> ModuleType:
+def resolve(name: str) -> ModuleType:
+    """Return a public module by the name that users write, such as `gm.rpc`."""
     module: Any = gradmesh
     for part in name.split(".")[1:]:
         module = getattr(module, part)

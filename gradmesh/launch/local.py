@@ -16,7 +16,7 @@ from gradmesh.launch.logs import readable
 from gradmesh.launch.plan import SERVER_ROLE, ClusterPlan, reachable_address
 from gradmesh.launch.state import StateFolder
 from gradmesh.launch.supervisor import Outcome, RestartPolicy, Supervisor
-from gradmesh.sdk.transport.policy import check_timeout
+from gradmesh.sdk.transport.deadline import check_timeout
 
 _log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from gradmesh.sdk.autograd.current import carry as carry
 from gradmesh.sdk.autograd.current import current_context as current_context
 from gradmesh.sdk.autograd.registry import context as context
 from gradmesh.sdk.autograd.registry import find_context as find_context
+from gradmesh.sdk.autograd.registry import step_context as step_context
 
 __all__ = [
     "Context",
@@ -18,4 +19,5 @@ __all__ = [
     "current_context",
     "find_context",
     "get_gradients",
+    "step_context",
 ]

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, final
 
 from gradmesh.protos.common.v1 import context_pb2
@@ -183,21 +183,31 @@ CONTEXTS = ContextRegistry()
 """The registry of this process."""
 
 
-@contextmanager
-def context(
-    mesh: Mesh | None = None, mark: context_pb2.StepMark | None = None
-) -> Iterator[Context]:
+def context(mesh: Mesh | None = None) -> AbstractContextManager[Context]:
     """Open a context on this thread; at its end all participating processes release it.
 
     Args:
         mesh: The mesh it spans; by default that of this process's agent.
-        mark: The step of a synchronous run, from `Membership.mark`; by default the context is
-            applied on its own.
 
     Raises:
         RuntimeError: The thread has an open context already.
         InvalidRequest: There is neither a mesh nor an agent.
     """
+    return _opened(mesh, None)
+
+
+def step_context(mesh: Mesh, mark: context_pb2.StepMark) -> AbstractContextManager[Context]:
+    """Open the context of one step of a synchronous run, as `context` does; for trainers.
+
+    Args:
+        mesh: The mesh.
+        mark: Generation, rank and step number, from `Membership.mark`.
+    """
+    return _opened(mesh, mark)
+
+
+@contextmanager
+def _opened(mesh: Mesh | None, mark: context_pb2.StepMark | None) -> Iterator[Context]:
     if current_context() is not None:
         raise RuntimeError(f"this thread has an open context, {current_context()}; leave it first")
     opened = CONTEXTS.open(mesh, mark)

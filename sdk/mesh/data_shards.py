@@ -5,8 +5,7 @@ from typing import NamedTuple, final
 
 from gradmesh.protos.coordinator.v1 import data_pb2
 from gradmesh.sdk.mesh.mesh import Mesh
-from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.policy import check_timeout
+from gradmesh.sdk.transport.deadline import Deadline, check_timeout
 
 
 @final

@@ -21,8 +21,7 @@ from gradmesh.sdk.table.recipe import Initializer
 from gradmesh.sdk.table.spec import make_spec
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.wire import Precision, Wire, wire_of
-from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.policy import check_timeout
+from gradmesh.sdk.transport.deadline import Deadline, check_timeout
 
 
 @final

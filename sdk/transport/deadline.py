@@ -4,10 +4,32 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-from gradmesh.sdk.transport.policy import FOREVER_S, check_timeout
+from gradmesh.protos.errors import InvalidRequest
 
 # What a server reserves of its time for the response to travel: a share, and a maximum.
 _SHARE, _MAX_RESERVE_S = 0.5, 1.0
+
+FOREVER_S = 30 * 86400.0
+"""How long a wait with `math.inf` lasts: no process runs longer, and every clock can add it."""
+
+
+def check_timeout(timeout_s: float | None, default_s: float, name: str = "timeout_s") -> float:
+    """Return the seconds that a wait may take, by the rule of every public `timeout_s`.
+
+    None is the default, `math.inf` waits for ever, 0 is an error: code that computes the time left
+    must not begin to wait for ever, or not at all, by accident.
+
+    Raises:
+        InvalidRequest: It is not a number above 0.
+    """
+    if timeout_s is None:
+        return default_s
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise InvalidRequest(
+            f"{name} must be a number of seconds above 0, or math.inf for no limit, "
+            f"not {timeout_s!r}"
+        )
+    return min(float(timeout_s), FOREVER_S)
 
 
 class Deadline(NamedTuple):

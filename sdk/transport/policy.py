@@ -7,30 +7,9 @@ from typing import final
 
 from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest
+from gradmesh.sdk.transport.deadline import check_timeout
 
 DEFAULT_THREADS = 16
-
-FOREVER_S = 30 * 86400.0
-"""How long a wait with `math.inf` lasts: no process runs longer, and every clock can add it."""
-
-
-def check_timeout(timeout_s: float | None, default_s: float, name: str = "timeout_s") -> float:
-    """Return the seconds that a wait may take, by the rule of every public `timeout_s`.
-
-    None is the default, `math.inf` waits for ever, 0 is an error: code that computes the time left
-    must not begin to wait for ever, or not at all, by accident.
-
-    Raises:
-        InvalidRequest: It is not a number above 0.
-    """
-    if timeout_s is None:
-        return default_s
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise InvalidRequest(
-            f"{name} must be a number of seconds above 0, or math.inf for no limit, "
-            f"not {timeout_s!r}"
-        )
-    return min(float(timeout_s), FOREVER_S)
 
 
 @final

@@ -55,6 +55,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+FILE = re.compile(r"`([a-z_]+(?:/[a-z_0-9.]+)*\.(?:py|proto|toml))`")
+PAGES_OF_FILES = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", ROOT / "docs" / "architecture.md"]
+
+
+@pytest.mark.parametrize("page", PAGES_OF_FILES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    missing = []
+    before = Path()
+    for line in page.read_text().splitlines():
+        for name in FILE.findall(line):
+            # A file may be named from the folder, or the package, of the one before it.
+            folders = [Path(), before.parent, Path(*before.parts[:2])]
+            found = next((f / name for f in folders if (ROOT / f / name).exists()), None)
+            if found is None and "/" in name:
+                missing.append(name)
+            before = found or before
+    assert missing == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_tests_exist(page: Path) -> None:
     named = re.findall(r"\btests/[\w/*]+(?:\.py)?", page.read_text())

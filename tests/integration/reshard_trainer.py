@@ -46,7 +46,7 @@ class Trainer:
         rank = self.place.rank
         for step in steps:
             rng = np.random.default_rng([step, rank])
-            with autograd.context(self.mesh, self.place.mark(step)) as ctx:
+            with autograd.step_context(self.mesh, self.place.mark(step)) as ctx:
                 loss = None
                 for layer in self.layers:
                     part = (layer(rng.integers(0, ROWS, 64)) ** 2).sum()

@@ -213,7 +213,7 @@ def test_members_survive_a_restart_of_the_coordinator(make_cluster, tmp_path, ev
     layer = RemoteEmbedding(table)
 
     def step(number):
-        with autograd.context(trainer, place.mark(number)) as ctx:
+        with autograd.step_context(trainer, place.mark(number)) as ctx:
             autograd.backward(ctx, [layer(np.arange(40)).sum()])
             autograd.apply(ctx)
 

@@ -50,7 +50,7 @@ def test_processes_end_though_calls_wait_in_them(tmp_path: Path, eventually) -> 
         mesh.connection.start_run(place, [table.name])
 
         def wait_for_a_step() -> None:
-            with autograd.context(mesh, place.mark(1)):
+            with autograd.step_context(mesh, place.mark(1)):
                 RemoteEmbedding(table)([1])
 
         waiting = [

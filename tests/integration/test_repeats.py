@@ -42,7 +42,7 @@ def train(cluster):
     mesh.connection.start_run(place, [table.name])
     ids = np.random.default_rng(0).integers(0, 30, (6, 8))
     for step in range(3):
-        with autograd.context(mesh, place.mark(step)) as ctx:
+        with autograd.step_context(mesh, place.mark(step)) as ctx:
             rows = layer(ids[step])
             autograd.backward(ctx, [(rows * rows).sum()])
             autograd.apply(ctx)

@@ -106,7 +106,7 @@ def test_prefetched_rows_are_looked_up_again(make_cluster, pool):
         for step in range(30):
             if step == 10:
                 change()
-            with autograd.context(trainer.mesh, trainer.place.mark(step)) as ctx:
+            with autograd.step_context(trainer.mesh, trainer.place.mark(step)) as ctx:
                 loss = (layer(ids[step]) ** 2).sum()
                 for later in ids[step + 1 : step + 3]:
                     layer.prefetch(later)

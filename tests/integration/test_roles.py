@@ -43,7 +43,7 @@ def test_a_trainer_trains_and_a_client_pushes(cluster, roles):
     table = table_of(trainer)
     trainer.connection.start_run(place, [table.name])
     layer = RemoteEmbedding(table)
-    with autograd.context(trainer, place.mark(0)) as ctx:
+    with autograd.step_context(trainer, place.mark(0)) as ctx:
         autograd.backward(ctx, [layer(np.arange(40)).sum()])
         autograd.apply(ctx)
     table_of(client).push([1000], np.ones((1, 2), np.float32))

@@ -45,7 +45,7 @@ class Trainer:
         self.mesh.connection.start_run(self.place, [self.table.name])
 
     def step(self, number, ids=tuple(range(20))):
-        with autograd.context(self.mesh, self.place.mark(number)) as ctx:
+        with autograd.step_context(self.mesh, self.place.mark(number)) as ctx:
             autograd.backward(ctx, [self.layer(list(ids)).sum()])
             autograd.apply(ctx)
 
@@ -103,7 +103,7 @@ def test_reading_without_gradients_waits_for_the_step_too(make_cluster, pool):
     fast, slow = make_trainers(cluster, pool, timeout_s=5.0)
 
     def read():
-        with autograd.context(fast.mesh, fast.place.mark(1)), no_grad():
+        with autograd.step_context(fast.mesh, fast.place.mark(1)), no_grad():
             return fast.layer([3]).data
 
     with pytest.raises(DeadlineExceeded, match="some trainer's gradients are missing"):
@@ -222,7 +222,7 @@ def test_a_step_is_dropped_unless_all_servers_have_prepared_it(make_cluster):
     trainer.step(0)
     shards = trainer.mesh.connection.servers.held_map()
     channels = [trainer.mesh.connection.servers.channel(shards, i) for i in range(2)]
-    with autograd.context(trainer.mesh, trainer.place.mark(1)) as ctx:
+    with autograd.step_context(trainer.mesh, trainer.place.mark(1)) as ctx:
         autograd.backward(ctx, [trainer.layer(np.arange(20)).sum()])
         # One server gets the new generation, the other one does not.
         request = parameter_server_pb2.ApplyRequest(context=ctx.id, mark=ctx.mark)
@@ -269,7 +269,7 @@ def test_messages_of_an_old_generation_are_refused(make_cluster):
     trainer.start_run()
     old = trainer.place
 
-    with autograd.context(trainer.mesh, old.mark(0)) as ctx:
+    with autograd.step_context(trainer.mesh, old.mark(0)) as ctx:
         autograd.backward(ctx, [trainer.layer(np.arange(20)).sum()])
         trainer.join()
         trainer.start_run()

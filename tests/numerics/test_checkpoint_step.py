@@ -32,7 +32,7 @@ def train(cluster, number, barrier):
     barrier.wait()
     for step in range(STEPS):
         ids, weights = batch(step, place.rank)
-        with autograd.context(mesh, place.mark(step)) as ctx:
+        with autograd.step_context(mesh, place.mark(step)) as ctx:
             autograd.backward(ctx, [(layer(ids) * Tensor(weights)).sum()])
             autograd.apply(ctx)
 

@@ -61,7 +61,7 @@ def train(cluster, name, barrier, depth, max_frame_bytes=1 << 20):
     barrier.wait()
     losses, asked = [], set()
     for step in range(STEPS):
-        with autograd.context(mesh, place.mark(step)) as ctx:
+        with autograd.step_context(mesh, place.mark(step)) as ctx:
             pooled = layer(batch(step, place.rank))
             for later in range(step + 1, min(step + 1 + depth, STEPS)):
                 if later not in asked:
@@ -312,7 +312,7 @@ def test_prefetching_changes_no_bit_of_tables_whose_rows_come_and_go(make_cluste
         batches = [np.concatenate([hot, rng.choice(cold, 2500)]) for _ in range(STEPS)]
         losses = []
         for step, ids in enumerate(batches):
-            with autograd.context(mesh, place.mark(step)) as ctx:
+            with autograd.step_context(mesh, place.mark(step)) as ctx:
                 rows = layer(ids)
                 if step + 1 < STEPS:
                     layer.prefetch(batches[step + 1])

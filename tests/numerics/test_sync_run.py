@@ -94,7 +94,7 @@ def train(cluster, rank_name, barrier, delays):
     pause = threading.Event()
     for step in range(STEPS):
         ids, weights = batch(step, place.rank)
-        with autograd.context(mesh, place.mark(step)) as ctx:
+        with autograd.step_context(mesh, place.mark(step)) as ctx:
             rows = layer(ids)
             autograd.backward(ctx, [loss_of(rows, weights)])
             pause.wait(delays[step, place.rank])

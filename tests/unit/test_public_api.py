@@ -1,8 +1,13 @@
 """The public API of `import gradmesh as gm`."""
 
+import inspect
+import math
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,3 +100,82 @@ def test_every_public_name_has_a_line() -> None:
     rows = [line for line in api_reference.page().splitlines() if line.startswith("| `")]
 
     assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def public_callables() -> Iterator[tuple[str, Any]]:
+    """Yield each public function, and the public methods of the classes that users call."""
+    for module_name in api_reference.MODULES:
+        module = api_reference.resolve(module_name)
+        for name in api_reference.public_names(module):
+            value = getattr(module, name)
+            full = f"{module_name}.{name}"
+            if inspect.isfunction(value):
+                yield full, value
+            elif inspect.isclass(value) and full in api_reference.METHODS:
+                chosen = api_reference.METHODS[full]
+                yield from (
+                    (f"{full}.{method}", found)
+                    for method, found in inspect.getmembers(value, inspect.isfunction)
+                    if not method.startswith("_") and (not chosen or method in chosen)
+                )
+
+
+def test_no_protobuf_type_is_in_a_public_signature() -> None:
+    found = {
+        name: hints
+        for name, value in public_callables()
+        if "_pb2" in (hints := str(inspect.signature(value)))
+    }
+
+    assert found == {}
+
+
+# A parameter of another name, or one without which nothing is waited for.
+REQUIRED_TIMEOUTS = {"gm.rpc.set_timeout"}
+
+
+def test_every_public_timeout_defaults_to_none() -> None:
+    parameters = {
+        name: inspect.signature(value).parameters.get("timeout_s")
+        for name, value in public_callables()
+        if name not in REQUIRED_TIMEOUTS
+    }
+    waits = {name: one for name, one in parameters.items() if one is not None}
+
+    assert len(waits) > 20
+    assert [name for name, one in waits.items() if one.default is not None] == []
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, math.nan, "1", True], ids=str)
+def test_a_timeout_is_a_number_above_zero(timeout_s: Any) -> None:
+    future: gm.Future[int] = gm.Future()
+
+    with pytest.raises(gm.errors.InvalidRequest, match="timeout_s must be a number of seconds"):
+        future.result(timeout_s=timeout_s)
+    with pytest.raises(gm.errors.InvalidRequest, match="timeout_s must be a number of seconds"):
+        gm.futures.wait_all([future], timeout_s=timeout_s)
+    with pytest.raises(gm.errors.InvalidRequest, match="join_s must be a number of seconds"):
+        gm.Timeouts(join_s=timeout_s)
+
+
+def test_infinity_waits_for_ever() -> None:
+    future: gm.Future[int] = gm.Future()
+    threading.Timer(0.05, future.set_result, (7,)).start()
+
+    assert future.result(timeout_s=math.inf) == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gm.Timeouts(call_s=None), "call_s must be a number of seconds, not None"),
+        (lambda: gm.RetryPolicy(first_s=0), "first_s must be a number of seconds above 0"),
+        (lambda: gm.RetryPolicy(factor=0.5), "factor must be 1 or more, not 0.5"),
+        (lambda: gm.RetryPolicy(jitter=2), "jitter must be from 0 to 1, not 2"),
+        (lambda: gm.Limits(threads=0), "threads must be a whole number above 0, not 0"),
+        (lambda: gm.Limits(max_frame_bytes=1), "max_frame_bytes must be from 4096 to"),
+    ],
+)
+def test_value_objects_refuse_nonsense(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(gm.errors.InvalidRequest, match=message):
+        make()

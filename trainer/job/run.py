@@ -19,7 +19,7 @@ from gradmesh.engine.autograd import as_tensor
 from gradmesh.engine.nn.functional import binary_cross_entropy_with_logits
 from gradmesh.protos.coordinator.v1 import status_pb2
 from gradmesh.protos.errors import MeshError
-from gradmesh.sdk.autograd import apply, backward, context
+from gradmesh.sdk.autograd import apply, backward, step_context
 from gradmesh.sdk.cluster.membership import Membership
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process import fault
@@ -230,7 +230,7 @@ class TrainingRun:
             TrainingDiverged: The loss is not finite; rows and parameters are as before the step.
         """
         batch = self._feed.take(step)
-        with context(self._mesh, self._membership.mark(step)) as ctx:
+        with step_context(self._mesh, self._membership.mark(step)) as ctx:
             scores = self._replica(batch.dense, batch.ids)
             self._prefetch(step)
             loss = binary_cross_entropy_with_logits(scores, as_tensor(batch.labels))

@@ -2,8 +2,8 @@
 
 from typing import Literal, TypeAlias
 
+from gradmesh.sdk.transport.deadline import check_timeout
 from gradmesh.sdk.transport.lane.handshake import host_identity
-from gradmesh.sdk.transport.policy import check_timeout
 from gradmesh.trainer.process_group.local import LocalProcessGroup
 from gradmesh.trainer.process_group.mpi import MpiProcessGroup
 from gradmesh.trainer.process_group.nccl import NcclProcessGroup

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol, final
 
-from gradmesh.sdk.transport.policy import check_timeout
+from gradmesh.sdk.transport.deadline import check_timeout
 
 
 class Work(ABC):
