@@ -37,7 +37,7 @@ class Retry(Enum):
 
     NEVER = "never"
     """The same call fails again."""
-    CALL = "same call, with backoff"
+    CALL = "same call, with back-off"
     """The same call may succeed a little later."""
     REFRESH = "after a refresh"
     """Fetch newer state, then repeat from a higher level."""

@@ -1,8 +1,8 @@
-"""A result that is there later.
+"""Futures: results of calls under way, and of functions that reply later.
 
-There is no thread for each call. Where a call is under way, the thread that asks for the result
-waits for it; only callbacks, `done` and short waits need help from another one. A future that a
-user made is settled by whoever has its result.
+There is no thread for each call. The thread that asks for the result waits for it; only callbacks,
+`done` and waits with a timeout use another one. A future that a user made is completed by
+`set_result` or `set_exception`.
 """
 
 import contextvars
@@ -24,11 +24,11 @@ T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
 
 LONGEST_WAIT_S = 3600.0
-"""How long a wait without a limit lasts on a future that a user made: nothing waits for ever."""
+"""Longest wait without a timeout on a future that a user made."""
 
 
 class FutureSource(Protocol[T_co]):
-    """Something that is under way."""
+    """A call under way, or another operation that will have a result."""
 
     def finish(self) -> T_co:
         """Wait for it, until a deadline of its own; by one thread at a time."""
@@ -40,17 +40,17 @@ class FutureSource(Protocol[T_co]):
         """
 
     def abandon(self) -> None:
-        """Hear that nobody will ever ask; called instead of `finish` and `notify`."""
+        """Drop the result; called instead of `finish` and `notify`, when the future is gone."""
 
 
 @final
 class Future(Generic[T]):
-    """A result that is there later.
+    """The result of an operation that has not completed yet.
 
-    `Future()` makes one that `set_result` or `set_exception` settles.
+    `Future()` makes one that `set_result` or `set_exception` completes.
 
     Args:
-        source: What is under way, for futures of calls.
+        source: The call under way, for futures of calls.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class Future(Generic[T]):
 
     def __init__(self, source: FutureSource[T] | None = None) -> None:
         self._source = source
-        self._turn = threading.Lock()  # held by the one that waits for the source
+        self._turn = threading.Lock()  # held by the thread that waits for the source
         self._over = False
         self._lock = threading.Lock()  # guards _callbacks, _asked, _waited and settling
         # Made by the first who waits without a source: most futures never need it.
@@ -79,14 +79,14 @@ class Future(Generic[T]):
         self._error: BaseException | None = None
 
     def result(self, timeout_s: float | None = None) -> T:
-        """Wait for the result.
+        """Wait for the result and return it.
 
         Args:
             timeout_s: How long; until the deadline of the call by default.
 
         Raises:
-            DeadlineExceeded: It is not there yet; ask again.
-            Exception: What went wrong, the same each time.
+            DeadlineExceeded: It has not completed yet; wait again.
+            Exception: The error of the operation, the same each time.
         """
         error = self.exception(timeout_s)
         if error is not None:
@@ -96,38 +96,39 @@ class Future(Generic[T]):
     wait = result
 
     def value(self) -> T:
-        """Return the result of a future that is done.
+        """Return the result of a completed future.
 
         Raises:
-            RuntimeError: It is not.
-            Exception: What went wrong.
+            RuntimeError: It has not completed.
+            Exception: The error of the operation.
         """
         if not self._over:
             raise RuntimeError("the future is not done yet; wait for it")
         return self.result()
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """Wait for the end; return what went wrong, or None.
+        """Wait for completion; return the error, or None.
 
         Raises:
-            DeadlineExceeded: The end is not there yet; ask again.
+            DeadlineExceeded: It has not completed yet; wait again.
         """
+        limit_s = check_timeout(timeout_s, LONGEST_WAIT_S)
         if self._over:
             return self._error
         if timeout_s is None and self._source is not None:
             self._resolve()
             return self._error
-        return self._error_within(check_timeout(timeout_s, LONGEST_WAIT_S))
+        return self._error_within(limit_s)
 
     def _error_within(self, limit_s: float) -> BaseException | None:
-        """Wait for the end, `limit_s` at most; return the error, or None."""
+        """Wait for completion, `limit_s` at most; return the error, or None."""
         self._ask()
         if not self._await(limit_s):
             raise DeadlineExceeded(f"no answer within {limit_s:g} s; it is still under way")
         return self._error
 
     def _await(self, limit_s: float) -> bool:
-        """Wait until the future is settled by somebody else; return whether it is."""
+        """Wait until another thread has completed the future; return whether it has."""
         with self._lock:
             if self._over:
                 return True
@@ -137,15 +138,15 @@ class Future(Generic[T]):
         return waited.wait(limit_s)
 
     def done(self) -> bool:
-        """Tell whether `result` returns or raises at once."""
+        """Return whether the future has completed, with a result or an error."""
         if not self._over:
             self._ask()
         return self._over
 
     def add_done_callback(self, function: "Callable[[Future[T]], object]") -> None:
-        """Call `function(self)` at the end, on another thread; at once if the end has come.
+        """Call `function(self)` on completion, on another thread; at once if already completed.
 
-        It runs in the contextvars of this moment. What it raises is logged.
+        It runs with the contextvars of this call. An exception that it raises is logged.
         """
         if not callable(function):
             raise TypeError(f"a callback must be a function, not {type(function).__name__}")
@@ -155,7 +156,7 @@ class Future(Generic[T]):
             try:
                 context.run(function, self)
             except Exception:
-                # Nobody else could hear of it, and the other callbacks have done no wrong.
+                # There is no caller to raise it to, and the other callbacks must run.
                 _log.exception("a callback failed")
 
         with self._lock:
@@ -168,7 +169,7 @@ class Future(Generic[T]):
             call()
 
     def then(self, function: "Callable[[Future[T]], U]") -> "Future[U]":
-        """Return a future of what `function(self)` returns or raises, called at the end."""
+        """Return a future of the result of `function(self)`, called on completion."""
         if not callable(function):
             raise TypeError(f"a callback must be a function, not {type(function).__name__}")
         following: Future[U] = Future()
@@ -185,18 +186,18 @@ class Future(Generic[T]):
         return following
 
     def set_result(self, value: T) -> None:
-        """Settle a future that a user made.
+        """Complete a future that a user made with its result.
 
         Raises:
-            RuntimeError: It is settled, or of a call.
+            RuntimeError: It has completed, or is the future of a call.
         """
         self._set(value, None)
 
     def set_exception(self, error: BaseException) -> None:
-        """Settle a future that a user made with what went wrong.
+        """Complete a future that a user made with an error.
 
         Raises:
-            RuntimeError: It is settled, or of a call.
+            RuntimeError: It has completed, or is the future of a call.
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"expected an exception, not {type(error).__name__}")
@@ -210,7 +211,7 @@ class Future(Generic[T]):
             call()
 
     def _resolve(self) -> None:
-        """Wait for the source, on this thread; returns when the future is settled."""
+        """Wait for the source on this thread, and complete the future."""
         with self._turn:
             source = self._source
             if source is None:
@@ -229,7 +230,7 @@ class Future(Generic[T]):
     def _settle(
         self, value: T | None, error: BaseException | None
     ) -> list[Callable[[], object]] | None:
-        """Note the end; return the callbacks that are to be called, or None if it was noted."""
+        """Complete the future; return the callbacks to call, or None if it had completed."""
         with self._lock:
             if self._over:
                 return None
@@ -241,7 +242,7 @@ class Future(Generic[T]):
         return callbacks
 
     def _ask(self) -> None:
-        """Have the source waited for by somebody else, once."""
+        """Have another thread wait for the source, once."""
         with self._lock:
             source = self._source
             first, self._asked = not self._asked, True
@@ -260,7 +261,7 @@ class Future(Generic[T]):
 
 
 def failed(error: BaseException) -> Future[Any]:
-    """Return a future that is over, with an error like this one that keeps no frame alive."""
+    """Return a failed future, with an error like this one that keeps no frame alive."""
     future: Future[Any] = Future()
     future.set_exception(without_frames(error))
     return future
@@ -279,7 +280,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def collect_all(futures: Sequence[Future[T]]) -> Future[list[Future[T]]]:
-    """Return a future of the futures themselves, done when all of them are."""
+    """Return a future of the futures themselves, which completes when all of them have."""
     every = list(futures)
     together: Future[list[Future[T]]] = Future()
     if not every:
@@ -302,15 +303,15 @@ def collect_all(futures: Sequence[Future[T]]) -> Future[list[Future[T]]]:
 
 
 def wait_all(futures: Sequence[Future[Any]], timeout_s: float | None = None) -> list[Any]:
-    """Wait until all are done; return their results in order.
+    """Wait until all have completed; return their results in order.
 
     Args:
-        futures: What to wait for.
+        futures: The futures.
         timeout_s: How long, all together; until their own deadlines by default.
 
     Raises:
         DeadlineExceeded: Some are not done in time.
-        Exception: What went wrong with the first of them that failed, in order; after all ended.
+        Exception: The error of the first failed one in order, after all have completed.
     """
     deadline = None if timeout_s is None else Deadline.within(timeout_s, LONGEST_WAIT_S)
     first: BaseException | None = None
@@ -332,11 +333,11 @@ def wait_all(futures: Sequence[Future[Any]], timeout_s: float | None = None) -> 
 
 @final
 class WaitedSource(Generic[T]):
-    """Something under way that a function waits for.
+    """An operation under way that a function waits for.
 
     Args:
         finish: Waits for it; called once. It has a deadline of its own.
-        resolver: Helps out with callbacks.
+        resolver: Waits where only callbacks need the result.
     """
 
     __slots__ = ("_resolver", "finish")
@@ -350,12 +351,12 @@ class WaitedSource(Generic[T]):
         self._resolver.put(ready)
 
     def abandon(self) -> None:
-        """Let go; what was under way ends by itself."""
+        """Do nothing: the operation ends by itself."""
 
 
 @final
 class FutureResolver:
-    """One thread that waits for what nobody else waits for, one after the other."""
+    """One thread that waits for the operations that no other thread waits for, in order."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -364,7 +365,7 @@ class FutureResolver:
         self._closed = False
 
     def put(self, wait: Callable[[], None]) -> None:
-        """Call a function that waits, soon; the thread starts with the first one."""
+        """Queue a function that waits; the thread starts with the first one."""
         with self._lock:
             if not self._closed:
                 self._queue.put(wait)
@@ -380,7 +381,7 @@ class FutureResolver:
             wait()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread once all it has is over; may be called twice."""
+        """End the thread after everything queued; may be called twice."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None

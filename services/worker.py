@@ -31,7 +31,7 @@ def run(config: WorkerConfig, rpc: RpcConfig, process: ProcessConfig) -> int:
             registry=running.registry,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
-        life.on_drain("rpc", lambda left_s: close(node.agent, timeout_s=left_s / 2))
+        life.on_drain("rpc", lambda left_s: close(node.agent, timeout_s=max(left_s / 2, 1e-3)))
         running.is_ready = True
         _log.info("serving", extra={"functions": len(node.agent.functions.names())})
         life.wait()

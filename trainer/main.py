@@ -7,6 +7,7 @@ from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.network import split
 from gradmesh.sdk.process.process import UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.table.metrics import TableMetrics
+from gradmesh.sdk.transport.policy import Limits
 from gradmesh.trainer.config import TrainerConfig
 from gradmesh.trainer.job.job import Job
 from gradmesh.trainer.job.spec import JobSpec
@@ -28,7 +29,7 @@ def run(config: TrainerConfig, spec: JobSpec, process: ProcessConfig, rpc: RpcCo
             "trainer",
             process,
             running.registry,
-            threads=_SERVER_THREADS,
+            limits=Limits(threads=_SERVER_THREADS),
             timeout_s=rpc.timeout_s,
         )
         life.on_drain("node", lambda left_s: node.leave(left_s / 2))

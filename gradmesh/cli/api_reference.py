@@ -43,6 +43,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "gm.LocalCluster": (),
     "gm.RRef": (),
     "gm.Future": (),
+    "gm.rpc.Node": ("mesh", "name"),
     "gm.autograd.Context": ("bind", "gradients", "has_mesh", "mesh", "name"),
     "gm.process_group.ProcessGroup": (),
 }

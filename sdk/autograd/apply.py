@@ -19,7 +19,7 @@ def apply(ctx: Context, *, timeout_s: float | None = None) -> None:
 
     Raises:
         ContextReleased: The context was released.
-        StaleGeneration: The trainers' group has moved on.
+        StaleGeneration: A newer generation of trainers has formed.
     """
     ctx.check()
 

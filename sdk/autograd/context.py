@@ -79,7 +79,7 @@ class Context:
         self.turn = threading.Lock()
         self.passes = 0
         self.failed: list[int] = []
-        self._lock = threading.Lock()  # guards _parts and `released`
+        self._lock = threading.Lock()  # guards _shares and `released`
         self._shares: dict[str, BackwardShare] = {}
 
     @property

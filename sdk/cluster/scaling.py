@@ -63,7 +63,7 @@ def scale(
         if deadline.passed:
             raise DeadlineExceeded(
                 f"the parameter servers are not {parameter_servers} after {timeout_s:g} s; the "
-                "reshard goes on"
+                "reshard continues"
             )
         time.sleep(_POLL_S)
         state = coordinator.get_reshard(connection.deadline())

@@ -9,9 +9,8 @@ from gradmesh.sdk.cluster.connection import Connection
 from gradmesh.sdk.cluster.membership import Role
 from gradmesh.sdk.mesh.mesh import Mesh
 from gradmesh.sdk.process.network import LaneChoice, SecurityConfig
-from gradmesh.sdk.table.metrics import TableMetrics
+from gradmesh.sdk.table.metrics import ClientMetrics, TableMetrics
 from gradmesh.sdk.transport.channel import Dialer
-from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.policy import Limits, RetryPolicy, Timeouts
 
 
@@ -39,28 +38,36 @@ def connect(
         timeouts: Deadlines of calls that set none.
         retry: Pauses between attempts of a call.
         limits: Size of messages.
-        registry: Where metrics of calls, lookups and pushes are exported; None for nowhere.
+        registry: Exports the metrics of calls, lookups and pushes until the mesh is closed; None
+            for nowhere.
 
     Raises:
         Unreachable: No coordinator answered in time.
         NameTaken: A live process holds the name.
         Unauthenticated: The token is missing or wrong.
+        InvalidRequest: An argument is wrong.
     """
+    metrics = ClientMetrics(registry)
     dial = Dialer(
         security=security,
-        metrics=RpcMetrics("client", registry),
+        metrics=metrics.rpc,
         lane=lane,
         max_frame_bytes=(limits or Limits()).max_frame_bytes,
         retry=retry,
     )
-    return join_mesh(
-        coordinator,
-        name=name or f"client-{uuid.uuid4().hex[:8]}",
-        replace=replace,
-        dial=dial,
-        timeouts=timeouts,
-        table_metrics=TableMetrics(registry),
-    )
+    try:
+        return join_mesh(
+            coordinator,
+            name=name or f"client-{uuid.uuid4().hex[:8]}",
+            replace=replace,
+            dial=dial,
+            timeouts=timeouts,
+            table_metrics=metrics.tables,
+            on_close=metrics.close,
+        )
+    except BaseException:
+        metrics.close()
+        raise
 
 
 def join_mesh(
@@ -77,6 +84,7 @@ def join_mesh(
     timeouts: Timeouts | None = None,
     table_metrics: TableMetrics | None = None,
     on_lost: Callable[[], object] = lambda: None,
+    on_close: Callable[[], object] = lambda: None,
 ) -> Mesh:
     """Join a mesh in any role; not public, for nodes, benchmarks and tests.
 
@@ -93,6 +101,7 @@ def join_mesh(
         timeouts: Deadlines of calls that set none.
         table_metrics: Counts lookups and pushes.
         on_lost: Called once if another process takes this one's name.
+        on_close: Called when the mesh is closed.
 
     Raises:
         Unreachable: No coordinator answered in time.
@@ -112,4 +121,4 @@ def join_mesh(
         on_lost=on_lost,
     )
     connection.open(replace=replace)
-    return Mesh(connection, table_metrics or TableMetrics())
+    return Mesh(connection, table_metrics or TableMetrics(), on_close)

@@ -30,7 +30,7 @@ class DataShard(NamedTuple):
 
 @final
 class DataShards:
-    """The shards of one data set, as one worker takes them; an iterator.
+    """An iterator over the shards of a data set that the coordinator hands to this worker.
 
     A shard counts as finished when the next one is requested. The shard of a worker that died goes
     to another worker: a finished shard is never read again in its epoch, but the samples of an
@@ -94,12 +94,12 @@ class DataShards:
 
     @property
     def position(self) -> bytes:
-        """The data position of all workers together, for a checkpoint; see `seek`."""
+        """The data position of all workers together, to store in a checkpoint."""
         deadline = Deadline.after(self._timeout_s)
         return self._coordinator.get_data_position(self._request.dataset, deadline)
 
     def seek(self, position: bytes) -> None:
-        """Set the data position for all workers; their current shards are taken back."""
+        """Set the data position of all workers; their current shards are handed out again."""
         self._current = None
         deadline = Deadline.after(self._timeout_s)
         self._coordinator.set_data_position(self._request.dataset, position, deadline)

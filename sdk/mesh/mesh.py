@@ -1,6 +1,6 @@
-"""A process's connection to the mesh: the object that users hold."""
+"""The mesh as users see it: tables and checkpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -26,21 +26,28 @@ from gradmesh.sdk.transport.deadline import Deadline, check_timeout
 
 @final
 class Mesh:
-    """A live connection to the mesh; made by `connect`, a context manager.
+    """A connection to the mesh, made by `connect`; a context manager.
 
     Args:
         connection: To coordinator and parameter servers, open.
         table_metrics: Counts lookups and pushes.
+        on_close: Called by `close`.
 
     Attributes:
         name: Name of this process.
         connection: Not for users: what the other packages of gradmesh build on.
     """
 
-    def __init__(self, connection: Connection, table_metrics: TableMetrics) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        table_metrics: TableMetrics,
+        on_close: Callable[[], object] = lambda: None,
+    ) -> None:
         self.connection = connection
         self.name = connection.name
         self.table_metrics = table_metrics
+        self._on_close = on_close
 
     def table(
         self,
@@ -114,7 +121,7 @@ class Mesh:
         wire_rows: Precision | None = None,
         wire_grads: Precision | None = None,
     ) -> Table:
-        """Open a table that exists.
+        """Open an existing table.
 
         Args:
             name: Of the table.
@@ -186,7 +193,7 @@ class Mesh:
     def restore(
         self, path: str | Path, *, progress: Progress | None = None, timeout_s: float | None = None
     ) -> Manifest:
-        """Put tables back to a checkpoint, on any number of servers.
+        """Restore tables from a checkpoint, on any number of servers.
 
         Everything is verified first. Then the tables are emptied and filled, and closed for lookups
         until all rows are there; missing tables are created.
@@ -216,7 +223,7 @@ class Mesh:
         progress: Progress | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Write all rows of a table that were ever used to a file of ids and rows, sorted by id.
+        """Write all rows of a table that were ever used to a file, sorted by id.
 
         Args:
             table: The table.
@@ -280,6 +287,7 @@ class Mesh:
     def close(self) -> None:
         """Leave the mesh; may be called twice."""
         self.connection.close()
+        self._on_close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,6 @@ from typing import final
 from google.protobuf.descriptor import ServiceDescriptor
 from prometheus_client import CollectorRegistry
 
-from gradmesh.protos import limits
 from gradmesh.protos.owner.v1 import owner_pb2
 from gradmesh.sdk.autograd.participant import AutogradParticipant
 from gradmesh.sdk.autograd.registry import CONTEXTS
@@ -30,7 +29,7 @@ from gradmesh.sdk.rpc.servicer import ContextHolder, NoContexts, OwnerServicer
 from gradmesh.sdk.table.metrics import TableMetrics
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.metrics import RpcMetrics
-from gradmesh.sdk.transport.policy import Timeouts
+from gradmesh.sdk.transport.policy import Limits, Timeouts
 from gradmesh.sdk.transport.server import Server
 
 # Register the functions that every node serves by name.
@@ -51,8 +50,8 @@ class Node:
         role: Role of this process in the mesh.
         process: Certificates, token and lanes.
         registry: Registry to export metrics to; None exports none.
-        threads: Calls of other workers that run concurrently.
-        timeout_s: Default timeout of a call; 0 for no limit.
+        limits: Calls of other workers that run concurrently, and the size of messages.
+        timeout_s: Default timeout of a call; `math.inf` for none.
         functions: The functions that other workers may call.
         rank: Rank among the workers, if it has one.
         is_current: Whether `gm.rpc_sync` and distributed autograd use this node; at most one node
@@ -73,7 +72,7 @@ class Node:
         process: ProcessConfig,
         registry: CollectorRegistry | None,
         *,
-        threads: int,
+        limits: Limits,
         timeout_s: float,
         functions: Registry = REGISTRY,
         rank: int | None = None,
@@ -81,11 +80,12 @@ class Node:
     ) -> None:
         self._config, self._role = config, role
         self._process, self._registry = process, registry
-        self._threads = threads
+        self._limits = limits
         self._dial = Dialer(
             security=process.security,
             lane=process.transport.lane,
             metrics=RpcMetrics("client", registry),
+            max_frame_bytes=limits.max_frame_bytes,
         )
         self.agent = Agent(
             config.name,
@@ -94,8 +94,8 @@ class Node:
             self._dial,
             rank=rank,
             timeout_s=timeout_s,
-            threads=threads,
-            inline=max(1, threads // 2),
+            threads=limits.threads,
+            inline=max(1, limits.threads // 2),
             leave=self.leave,
         )
         self._mesh: Mesh | None = None
@@ -132,7 +132,6 @@ class Node:
         services: Mapping[ServiceDescriptor, object] = _NO_SERVICES,
         *,
         contexts: ContextHolder | None = None,
-        max_frame_bytes: int = limits.MAX_FRAME_BYTES,
     ) -> Server:
         """Start to serve the rpcs of every node, and those of its role.
 
@@ -140,7 +139,6 @@ class Node:
             services: The services of the role.
             contexts: The state of distributed-autograd contexts; by default the contexts that calls
                 are recorded in.
-            max_frame_bytes: Largest message either way.
 
         Raises:
             AddressInUse: The address cannot be listened on.
@@ -158,8 +156,8 @@ class Node:
             setting=f"{config.section}.listen".lstrip("."),
             security=self._process.security,
             transport=self._process.transport,
-            threads=self._threads,
-            max_frame_bytes=max_frame_bytes,
+            threads=self._limits.threads,
+            max_frame_bytes=self._limits.max_frame_bytes,
             registry=self._registry,
         )
         server.start()
@@ -170,7 +168,7 @@ class Node:
         server: Server,
         *,
         world_size: int = 0,
-        timeout_s: float | None = None,
+        timeouts: Timeouts | None = None,
         table_metrics: TableMetrics | None = None,
         on_lost: Callable[[], object] = lambda: None,
     ) -> Mesh:
@@ -179,7 +177,8 @@ class Node:
         Args:
             server: The result of `serve`.
             world_size: Number of workers that wait for each other at startup; 0 for none.
-            timeout_s: How long to try to reach the coordinator; by default as configured.
+            timeouts: Deadlines of the mesh; by default `join_timeout_s` of the configuration for
+                joining, and for every call to coordinator and parameter servers.
             table_metrics: Counts lookups and pushes.
             on_lost: Called once if another process takes this one's name.
 
@@ -189,7 +188,7 @@ class Node:
             Unauthenticated: The token is missing or wrong.
         """
         config = self._config
-        join_s = config.join_timeout_s if timeout_s is None else timeout_s
+        join_s = config.join_timeout_s
         self._mesh = mesh = join_mesh(
             config.coordinator,
             name=config.name,
@@ -200,7 +199,7 @@ class Node:
             world_size=world_size,
             replace=config.replace,
             dial=self._dial,
-            timeouts=Timeouts(join_s=join_s, call_s=join_s),
+            timeouts=timeouts or Timeouts(join_s=join_s, call_s=join_s),
             table_metrics=table_metrics,
             on_lost=on_lost,
         )

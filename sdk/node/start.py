@@ -4,6 +4,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace as replace_fields
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -93,7 +94,7 @@ def init(
         "worker",
         process,
         registry,
-        threads=limits.threads,
+        limits=limits,
         timeout_s=timeouts.call_s,
         rank=rank,
         is_current=install,
@@ -101,9 +102,9 @@ def init(
     agent = node.agent
     agent.strict_refs = strict_refs
     try:
-        server = node.serve(max_frame_bytes=limits.max_frame_bytes)
-        left_s = max(deadline.remaining_s(), 0.1)
-        node.join(server, world_size=world_size or 0, timeout_s=left_s, on_lost=on_lost)
+        server = node.serve()
+        left = replace_fields(timeouts, join_s=max(deadline.remaining_s(), 0.1))
+        node.join(server, world_size=world_size or 0, timeouts=left, on_lost=on_lost)
         agent.world = _await_world(agent, rank, world_size, deadline)
     except BaseException:
         node.leave(0)

@@ -1,4 +1,4 @@
-"""Calls as users make them."""
+"""The public functions of rpc."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,9 @@ def rpc_sync(
     Raises:
         WorkerNotFound: There is no such worker.
         FunctionNotFound: It has no such function.
-        Unreachable: It is gone; whether the function ran is not known. It is not called again.
-        DeadlineExceeded: No answer came in time; the function may still run.
-        Exception: What the function raised, with its type where both ends know it.
+        Unreachable: The worker was lost; the function may have run, and is not called again.
+        DeadlineExceeded: No reply arrived in time; the function may still run.
+        Exception: The exception of the function, of its own type if both ends register it.
     """
     agent = current_agent()
     name = agent.functions.name_of(function)
@@ -50,8 +50,8 @@ def rpc_async(
 ) -> Future[Any]:
     """Call a registered function on a worker; return the future of its result.
 
-    Args and what the future raises are those of `rpc_sync`. A failure on the way to the worker is
-    the future's, however early it is noticed; only mistakes of the caller's are raised at once.
+    Arguments and the errors of the future are those of `rpc_sync`. The future also has connection
+    failures; only errors of the caller are raised at once.
 
     Raises:
         WorkerNotFound: There never was such a worker.
@@ -71,8 +71,7 @@ def remote(
 ) -> RRef[Any]:
     """Call a registered function on a worker and keep its result there; return an RRef at once.
 
-    Of a registered class, it makes an object there. What goes wrong there is raised when the RRef
-    is used.
+    A registered class makes an object there. Its errors are raised when the RRef is used.
 
     Args:
         to: Name, rank or WorkerInfo; this worker itself, too.
@@ -91,7 +90,7 @@ def remote(
 
 
 def get_worker_info(name: str | None = None) -> WorkerInfo:
-    """Return who this worker is, or another one.
+    """Return the WorkerInfo of this worker, or of a named one.
 
     Raises:
         WorkerNotFound: There is none of that name.
@@ -101,20 +100,20 @@ def get_worker_info(name: str | None = None) -> WorkerInfo:
 
 
 def get_worker_infos() -> list[WorkerInfo]:
-    """Return all processes that can be called, by name."""
+    """Return the WorkerInfo of every process that can be called, in the order of names."""
     agent = current_agent()
     return agent.directory.infos(agent.caller.deadline(None))
 
 
 def wait_for_workers(*names: str, timeout_s: float | None = None) -> list[WorkerInfo]:
-    """Wait until workers have joined; return who they are.
+    """Wait until workers have joined; return their WorkerInfos.
 
     Args:
-        names: Of the workers.
+        names: The names of the workers.
         timeout_s: How long; the default of rpc if None.
 
     Raises:
-        WorkerNotFound: One did not come in time.
+        WorkerNotFound: One did not join in time.
     """
     agent = current_agent()
     deadline = agent.caller.deadline(timeout_s)
@@ -130,7 +129,7 @@ def wait_for_workers(*names: str, timeout_s: float | None = None) -> list[Worker
 
 
 def set_timeout(timeout_s: float) -> None:
-    """Set the deadline of later calls that set none, in seconds; `math.inf` for none.
+    """Set the default deadline of later calls in seconds; `math.inf` for none.
 
     Raises:
         InvalidRequest: It is not a number above 0.
@@ -140,10 +139,10 @@ def set_timeout(timeout_s: float) -> None:
 
 
 def get_timeout() -> float:
-    """Return the deadline of calls that set none."""
+    """Return the default deadline of calls in seconds."""
     return current_agent().caller.timeout_s
 
 
 def debug_info() -> dict[str, int]:
-    """Return what is under way in this worker, in figures."""
+    """Return counts of threads, calls and references of this worker."""
     return current_agent().debug_info()

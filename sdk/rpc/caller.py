@@ -41,8 +41,8 @@ class RpcCaller:
     Args:
         info: The worker.
         functions: Names of functions and exceptions.
-        peers: Channels to the others.
-        outstanding: Calls that are not answered yet.
+        directory: The other workers, and channels to them.
+        outstanding: Calls without a reply.
         control: Sends messages about references.
         timeout_s: Of calls that set none.
     """
@@ -66,7 +66,7 @@ class RpcCaller:
         self.rrefs = RRefContext(self.me, self, directory, control)
         self.timeout_s = timeout_s
         self.closed = False
-        self._harvest = ConnectionReaper()
+        self._reaper = ConnectionReaper()
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Return the deadline of a call that begins now."""
@@ -105,7 +105,7 @@ class RpcCaller:
             return failed(error)
 
     def _is_mistake(self, error: MeshError, to: To) -> bool:
-        """Tell whether a call failed by the caller's code, and not on the way to the worker."""
+        """Return whether a call failed by the caller's code, and not on the way to the worker."""
         if isinstance(error, WorkerNotFound):
             return not self.directory.was_there(to)
         if isinstance(error, RefNotFound):
@@ -185,9 +185,9 @@ class RpcCaller:
 
     def _send(self, call: RpcCall[Any], rpc: str, request: Body) -> None:
         channel = self.directory.channel(call.worker, call.deadline)
-        self._harvest.free_connections(call.worker)
+        self._reaper.free_connections(call.worker)
         call.sent(channel.start(METHODS[rpc], request, call.deadline))
-        self._harvest.add(call)
+        self._reaper.add(call)
 
     def _read(self, reply: Reply, worker: str, deadline: Deadline) -> Any:
         """Return the result in an answer.

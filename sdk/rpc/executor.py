@@ -49,9 +49,9 @@ class CallExecutor:
     Args:
         me: This worker.
         functions: What may be called.
-        exchange: References in messages.
+        rrefs: References in messages.
         threads: Runs calls that leave the thread that received them.
-        answers: The deferred replies.
+        deferred: The deferred replies.
         inline: How many calls may run on gRPC's own threads.
         agent: The agent that the functions use for calls of their own.
     """
@@ -104,7 +104,7 @@ class CallExecutor:
             if caller is not None:
                 self._deferred.defer(caller, message.call_id, done, self._failed)
                 return DEFERRED
-            done.exception(call.deadline.remaining_s())
+            done.exception(max(call.deadline.remaining_s(), 1e-3))
         return done.result()
 
     def when_made(

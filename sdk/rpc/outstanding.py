@@ -44,7 +44,7 @@ class OutstandingCalls:
 
     Args:
         me: The worker.
-        peers: Channels to the others.
+        directory: Channels to the other workers.
         threads: For callbacks.
     """
 

@@ -1,4 +1,4 @@
-"""The end of a worker's part in rpc."""
+"""Shutting rpc down on a worker."""
 
 import logging
 
@@ -18,34 +18,36 @@ _GRACE_S = 600.0
 
 
 def shutdown(graceful: bool = True, timeout_s: float | None = None) -> None:
-    """End this process's part in rpc.
+    """Shut rpc down in this process.
 
-    Gracefully, it still serves until all that began together with it are here too and no call is
-    under way anywhere; then references are deleted. A call is over when its answer is there, read
-    or not: its future has the result afterwards, too. Otherwise calls under way fail.
+    A graceful shutdown serves until all workers of the world shut down too and no call is under way
+    anywhere, then deletes the references. A call has ended when its reply has arrived; its future
+    keeps the result. A shutdown that is not graceful fails the calls under way.
 
     Args:
-        graceful: Whether to wait for the others.
+        graceful: Whether to wait for the other workers.
         timeout_s: How long; ten minutes by default.
 
     Raises:
-        RpcNotRunning: It takes no part.
-        DeadlineExceeded: Calls did not end, or others did not come; this process has ended its
-            part all the same.
+        RpcNotRunning: Rpc is not running here.
+        DeadlineExceeded: Calls did not end, or workers did not shut down, in time; rpc is shut down
+            here all the same.
         RefLeak: References were left, and `strict_refs` was set.
     """
     close(current_agent(), graceful, timeout_s)
 
 
 def close(agent: Agent, graceful: bool = True, timeout_s: float | None = None) -> None:
-    """End a certain agent's part; as `shutdown`."""
+    """Shut one agent down, as `shutdown` does."""
     deadline = Deadline.within(timeout_s, _GRACE_S)
     try:
         if graceful:
             _await_quiet(agent, deadline)
             agent.rrefs.users.delete_all()
             if not agent.control.flush(deadline):
-                raise DeadlineExceeded(f"{agent.name}: owners could not be told of all references")
+                raise DeadlineExceeded(
+                    f"{agent.name}: owners did not receive all messages about references"
+                )
             _meet(agent, deadline, None)
             _report_leaks(agent)
             agent.deferred.wait_idle(Deadline.after(min(_LAST_S, deadline.remaining_s())))
@@ -56,8 +58,8 @@ def close(agent: Agent, graceful: bool = True, timeout_s: float | None = None) -
 def _await_quiet(agent: Agent, deadline: Deadline) -> None:
     """Wait until no call is under way in the whole world.
 
-    A worker that is idle may be woken by one that is not. So everybody tells how many calls it has
-    made and served, until two rounds in a row say the same.
+    A busy worker may call an idle one. So all workers exchange how many calls they have made and
+    served, until two rounds in a row are equal.
     """
     before: object = None
     while True:
@@ -74,17 +76,17 @@ def _await_quiet(agent: Agent, deadline: Deadline) -> None:
 
 
 def _await_idle(agent: Agent, deadline: Deadline) -> None:
-    # An answer that has arrived is complete, though its future was not asked yet.
+    # A reply that has arrived completes its call, though no thread has read its future.
     if not agent.outstanding.drain(deadline):
         raise DeadlineExceeded(f"{agent.name}: {agent.outstanding.under_way()}")
-    # Those who wait for us to meet them are owed an answer that we are about to give.
+    # Collectives that wait for this worker get their reply below.
     quiet = agent.deferred.wait_idle(deadline, but=agent.collectives.waiting)
     if not quiet or not agent.executor.wait_idle(deadline):
         raise DeadlineExceeded(f"{agent.name}: calls of others still run here")
 
 
 def _meet(agent: Agent, deadline: Deadline, value: object) -> object:
-    """Meet the world, if this worker belongs to one."""
+    """Exchange a value with the world, if this worker belongs to one."""
     if not agent.world:
         return value
     return gather(agent, value, agent.world, max(deadline.remaining_s(), 1e-3))

@@ -22,12 +22,11 @@ from gradmesh.sdk.cluster.servers import ParameterServers
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.serving.cache import RowCache
 from gradmesh.sdk.table.lookup import look_up, start_lookup
-from gradmesh.sdk.table.metrics import TableMetrics
+from gradmesh.sdk.table.metrics import ClientMetrics
 from gradmesh.sdk.table.table import Table
 from gradmesh.sdk.table.table_set import TableSet, WantedIds, as_ids
 from gradmesh.sdk.transport.channel import Dialer
 from gradmesh.sdk.transport.deadline import Deadline
-from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.policy import Limits, RetryPolicy, Timeouts
 
 
@@ -76,10 +75,10 @@ class TableReader:
         cache_rows: Rows of each table to cache, the recently used ones; 0 for no cache.
         max_age_s: Seconds after which a cached row expires.
         security: Certificates and token.
-        timeouts: Deadlines of calls that set none; lookups have ten seconds by default.
+        timeouts: Deadlines of calls that set none; without it a lookup has ten seconds.
         retry: Pauses between attempts of a call.
         limits: Size of messages.
-        registry: Where metrics of calls and lookups are exported; None for nowhere.
+        registry: Exports the metrics of calls and lookups until `close`; None for nowhere.
 
     Raises:
         InvalidRequest: There is no address, or a number of the cache is wrong.
@@ -108,15 +107,15 @@ class TableReader:
         self._cache_rows = cache_rows
         self._max_age_s = max_age_s
         max_frame_bytes = (limits or Limits()).max_frame_bytes
+        self._metrics = ClientMetrics(registry)
         dial = Dialer(
             security=security,
-            metrics=RpcMetrics("client", registry),
+            metrics=self._metrics.rpc,
             max_frame_bytes=max_frame_bytes,
             retry=retry,
         )
         self._coordinators = FailoverCoordinator([dial.coordinator(one) for one in addresses])
         self._servers = ParameterServers(self._coordinators, dial, max_frame_bytes=max_frame_bytes)
-        self._metrics = TableMetrics(registry)
         self._lock = threading.Lock()  # guards all below
         self._tables: dict[str, Table] = {}
         self._sets: dict[tuple[str, ...], TableSet] = {}
@@ -201,7 +200,7 @@ class TableReader:
         asked_at = [cache.now() for cache in caches]
         wanted = [ids[some] for (ids, _), some in zip(distinct, missing, strict=True)]
         hits = sum(ids.size for ids, _ in distinct) - sum(ids.size for ids in wanted)
-        self._metrics.add(cache_hits=hits)
+        self._metrics.tables.add(cache_hits=hits)
         if any(ids.size for ids in wanted):
             fresh = _look_up(tables, wanted, deadline)
             for index, (cache, _, out) in enumerate(steps):
@@ -219,7 +218,7 @@ class TableReader:
             if name not in known:
                 spec = self._coordinators.describe_table(name, deadline)
                 known[name] = Table(
-                    spec, self._servers, self.push, self.timeout_s, metrics=self._metrics
+                    spec, self._servers, self.push, self.timeout_s, metrics=self._metrics.tables
                 )
         with self._lock:
             self._tables = known | self._tables
@@ -240,6 +239,7 @@ class TableReader:
         """Close all connections; may be called twice."""
         self._servers.close()
         self._coordinators.close()
+        self._metrics.close()
 
     def __enter__(self) -> Self:
         return self

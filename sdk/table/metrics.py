@@ -6,11 +6,15 @@ counters.
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
+
+from gradmesh.protos.errors import InvalidRequest
+from gradmesh.sdk.transport.metrics import RpcMetrics
 
 _METRICS = {
     "lookups": "Requests for rows",
@@ -73,3 +77,36 @@ class TableMetrics(Collector):
         """Yield all metrics for Prometheus."""
         for name, text in _METRICS.items():
             yield CounterMetricFamily(f"gradmesh_table_{name}", text, value=self._values[name])
+
+
+@final
+class ClientMetrics:
+    """The metrics of one client: of its calls, and of its lookups and pushes.
+
+    Args:
+        registry: Where to register them until `close`; nowhere by default.
+
+    Raises:
+        InvalidRequest: The registry has the metrics of another client.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.rpc = RpcMetrics("client")
+        self.tables = TableMetrics()
+        self._registered = ExitStack()
+        if registry is None:
+            return
+        try:
+            for collector in (self.rpc, self.tables):
+                registry.register(collector)
+                self._registered.callback(registry.unregister, collector)
+        except ValueError as error:
+            self.close()
+            raise InvalidRequest(
+                "the registry exports the metrics of another client; close that one, or give each "
+                f"a registry of its own ({error})"
+            ) from error
+
+    def close(self) -> None:
+        """Unregister them; may be called twice."""
+        self._registered.close()

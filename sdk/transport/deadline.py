@@ -9,8 +9,8 @@ from gradmesh.protos.errors import InvalidRequest
 # What a server reserves of its time for the response to travel: a share, and a maximum.
 _SHARE, _MAX_RESERVE_S = 0.5, 1.0
 
-FOREVER_S = 30 * 86400.0
-"""How long a wait with `math.inf` lasts: no process runs longer, and every clock can add it."""
+FOREVER_S = 20 * 86400.0
+"""How long a wait with `math.inf` lasts; in milliseconds it fits into the int that poll takes."""
 
 
 def check_timeout(timeout_s: float | None, default_s: float, name: str = "timeout_s") -> float:

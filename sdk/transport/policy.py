@@ -7,7 +7,7 @@ from typing import final
 
 from gradmesh.protos import limits
 from gradmesh.protos.errors import InvalidRequest
-from gradmesh.sdk.transport.deadline import check_timeout
+from gradmesh.sdk.transport.deadline import FOREVER_S, check_timeout
 
 DEFAULT_THREADS = 16
 
@@ -55,8 +55,12 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Raise if the pauses make no sense."""
-        check_timeout(self.first_s, 0, "first_s")
-        check_timeout(self.max_s, 0, "max_s")
+        for name in ("first_s", "max_s"):
+            pause_s = check_timeout(getattr(self, name), 0, name)
+            if pause_s >= FOREVER_S:
+                raise InvalidRequest(
+                    f"{name} must be finite, not {pause_s:g}: the call is repeated after the pause"
+                )
         if not self.factor >= 1:
             raise InvalidRequest(f"factor must be 1 or more, not {self.factor!r}")
         if not 0 <= self.jitter <= 1:

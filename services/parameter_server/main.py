@@ -8,6 +8,7 @@ from gradmesh.sdk.node.config import RpcConfig
 from gradmesh.sdk.node.node import Node
 from gradmesh.sdk.process.process import NOT_NEEDED, UNRECOVERABLE, Process, ProcessConfig
 from gradmesh.sdk.rpc.servicer import SharedContexts
+from gradmesh.sdk.transport.policy import Limits
 from gradmesh.services.config import ParameterServerConfig
 from gradmesh.services.parameter_server.coordinator_view import CoordinatorView
 from gradmesh.services.parameter_server.log import Log, Mode
@@ -65,7 +66,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             "parameter-server",
             process,
             running.registry,
-            threads=config.server_threads,
+            limits=Limits(threads=config.server_threads, max_frame_bytes=config.max_frame_bytes),
             timeout_s=rpc.timeout_s,
         )
         life.on_drain("node", lambda left_s: node.leave(left_s / 2))
@@ -74,7 +75,6 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
         server = node.serve(
             {_PARAMETER_SERVER: ParameterServerServicer(store, view.check_generation)},
             contexts=SharedContexts(store.contexts, CONTEXTS),
-            max_frame_bytes=config.max_frame_bytes,
         )
         connection = node.join(
             server,

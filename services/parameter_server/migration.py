@@ -42,7 +42,7 @@ class Move:
 
     Args:
         store: The store of the server.
-        connection: The server's connection to the connection.
+        connection: The server's connection to the mesh.
         state: The reshard.
         on_progress: Called repeatedly while rows are copied; raises if the reshard was aborted.
 
@@ -233,7 +233,7 @@ class Mover:
 
     Args:
         store: The store of the server.
-        connection: The server's connection to the connection.
+        connection: The server's connection to the mesh.
     """
 
     def __init__(self, store: TableStore, connection: Connection) -> None:

@@ -84,8 +84,8 @@ def test_rows_are_kept_for_a_while(cluster, tables):
 
         np.testing.assert_array_equal(kept[:2], before[[1, 0]])
         np.testing.assert_array_equal(kept[2], tables["user"].lookup(3))
-        assert reader._metrics.value("cache_hits") == 2
-        assert reader._metrics.value("lookup_rows") == 3
+        assert reader._metrics.tables.value("cache_hits") == 2
+        assert reader._metrics.tables.value("lookup_rows") == 3
 
 
 def test_an_old_row_is_asked_for_again(cluster, tables, eventually):

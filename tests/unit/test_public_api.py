@@ -158,6 +158,14 @@ def test_a_timeout_is_a_number_above_zero(timeout_s: Any) -> None:
         gm.Timeouts(join_s=timeout_s)
 
 
+def test_a_completed_future_checks_its_timeout_too() -> None:
+    future: gm.Future[int] = gm.Future()
+    future.set_result(7)
+
+    with pytest.raises(gm.errors.InvalidRequest, match="timeout_s"):
+        future.result(timeout_s=0)
+
+
 def test_infinity_waits_for_ever() -> None:
     future: gm.Future[int] = gm.Future()
     threading.Timer(0.05, future.set_result, (7,)).start()
@@ -170,6 +178,7 @@ def test_infinity_waits_for_ever() -> None:
     [
         (lambda: gm.Timeouts(call_s=None), "call_s must be a number of seconds, not None"),
         (lambda: gm.RetryPolicy(first_s=0), "first_s must be a number of seconds above 0"),
+        (lambda: gm.RetryPolicy(max_s=math.inf), "max_s must be finite, not"),
         (lambda: gm.RetryPolicy(factor=0.5), "factor must be 1 or more, not 0.5"),
         (lambda: gm.RetryPolicy(jitter=2), "jitter must be from 0 to 1, not 2"),
         (lambda: gm.Limits(threads=0), "threads must be a whole number above 0, not 0"),

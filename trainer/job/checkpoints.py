@@ -70,7 +70,7 @@ class Checkpoints:
         self._answered = connection.checkpoint_request
         self._steps = config.steps
         where = config.checkpoint_path
-        self._place = None if where is None else open_store(where)
+        self._store = None if where is None else open_store(where)
         self._specs: list[table_pb2.TableSpec] = []
         # The newest checkpoint of this process, the base of the next delta, and its chain's length.
         self._newest: StoredCheckpoint | None = None
@@ -96,7 +96,7 @@ class Checkpoints:
 
     def before_step(self, step: int) -> None:
         """Ask the servers to freeze after this step, if a checkpoint is due then."""
-        if self._place is None:
+        if self._store is None:
             self._refuse_requests()
             return
         if not self._is_due(step + 1):
@@ -176,7 +176,7 @@ class Checkpoints:
         Returns:
             Whether nothing is left to do: it is written, or cannot be.
         """
-        if self._place is None:
+        if self._store is None:
             return True
         if self._thread is not None:
             self._thread.join(_POLL_S)
@@ -226,8 +226,8 @@ class Checkpoints:
         last: int | None,
     ) -> None:
         """Write a checkpoint; retry it if it is that of the last step, which is then `last`."""
-        place = self._place
-        assert place is not None
+        store = self._store
+        assert store is not None
         begun, deadline = time.monotonic(), Deadline.after(self._config.checkpoint_timeout_s)
         written = None
         why = "the servers are not at the last step"
@@ -255,7 +255,7 @@ class Checkpoints:
         )
         self._report(_described(shown, manifest, seconds, request))
         try:
-            place.prune(self._config.checkpoint_keep, self._config.checkpoint_keep_s)
+            store.prune(self._config.checkpoint_keep, self._config.checkpoint_keep_s)
         except (MeshError, OSError) as error:
             _log.warning("old checkpoints not removed", extra={"error": str(error)})
 
@@ -263,12 +263,12 @@ class Checkpoints:
         self, snapshot: Snapshot, kept: StoredCheckpoint | None, run: RunArrays, deadline: Deadline
     ) -> tuple[Path, Manifest, str]:
         """Write a checkpoint; return its path, its manifest and its public name."""
-        place = self._place
-        assert place is not None
+        store = self._store
+        assert store is not None
         with snapshot:
             snapshot.wait(deadline)
             fault.point("checkpoint", snapshot.step)
-            path = place.free_path(snapshot.step)
+            path = store.free_path(snapshot.step)
             manifest = write(
                 snapshot,
                 self._specs,
@@ -278,7 +278,7 @@ class Checkpoints:
                 base=None if kept is None else kept.path,
                 run=run,
             )
-        return path, manifest, place.publish(path)
+        return path, manifest, store.publish(path)
 
     def _write_again(
         self, step: int, run: RunArrays, deadline: Deadline
@@ -321,8 +321,8 @@ class Checkpoints:
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the store."""
         self.finish()
-        if self._place is not None:
-            self._place.close()
+        if self._store is not None:
+            self._store.close()
 
     def _disarm(self) -> None:
         if self._armed is not None:
@@ -342,8 +342,8 @@ class Checkpoints:
         found = self._find()
         if found is None:
             return None
-        place, kept = found
-        path = place.fetch(kept)
+        store, kept = found
+        path = store.fetch(kept)
         manifest = chain_of(path)[-1][1]
         if manifest.run is None:
             raise CheckpointCorrupt(
@@ -362,14 +362,14 @@ class Checkpoints:
         return DenseState(0, manifest.step, arrays, batches=manifest.run.batches)
 
     def _find(self) -> tuple[CheckpointStore, StoredCheckpoint] | None:
-        resume, place = self._config.resume, self._place
-        if place is not None and self._newest is not None:
-            return place, self._newest
+        resume, store = self._config.resume, self._store
+        if store is not None and self._newest is not None:
+            return store, self._newest
         if resume == "never":
             return None
         if resume == "auto":
-            kept = None if place is None else place.newest_run()
-            return None if place is None or kept is None else (place, kept)
+            kept = None if store is None else store.newest_run()
+            return None if store is None or kept is None else (store, kept)
         return open_checkpoint(resume)
 
 

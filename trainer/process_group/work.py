@@ -45,6 +45,7 @@ class FinishedWork(Work):
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return at once."""
+        check_timeout(timeout_s, 0)
 
     def is_done(self) -> bool:
         """Return True."""
@@ -95,8 +96,8 @@ class PendingWork(Work):
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until the work has finished; see Work.wait."""
+        limit_s = None if timeout_s is None else check_timeout(timeout_s, 0)
         if not self._ended:
-            limit_s = None if timeout_s is None else check_timeout(timeout_s, 0)
             self._runner.wait_for(self, limit_s)
         if self._error is not None:
             # Several works may share one error: each raise starts its own traceback.

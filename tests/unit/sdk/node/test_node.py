@@ -13,12 +13,15 @@ from gradmesh.sdk.process.process import ProcessConfig
 from gradmesh.sdk.rpc import current
 from gradmesh.sdk.rpc.current import RpcNotRunning
 from gradmesh.sdk.rpc.registry import REGISTRY
+from gradmesh.sdk.transport.policy import Limits
 
 
 @contextlib.contextmanager
 def node(role: Any = "worker", registry: Any = None, **options: Any) -> Iterator[Node]:
     config = MemberConfig(name="node-0", coordinator="127.0.0.1:1", join_timeout_s=0.1)
-    made = Node(config, role, ProcessConfig(), registry, threads=2, timeout_s=1.0, **options)
+    made = Node(
+        config, role, ProcessConfig(), registry, limits=Limits(threads=2), timeout_s=1.0, **options
+    )
     try:
         yield made
     finally:

@@ -1,6 +1,9 @@
+import math
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from gradmesh.trainer.errors import BackendMissing, CollectiveTimeout
@@ -43,6 +46,29 @@ def test_ranks_of_different_hosts_take_sockets(tmp_path, monkeypatch):
 
 def test_backend_may_be_chosen(tmp_path):
     assert meet(FileStore(tmp_path), backend="tcp", endpoint=tcp.Endpoint()) == {"tcp"}
+
+
+@pytest.mark.parametrize("backend", ["shm", "tcp"])
+def test_a_group_without_a_deadline_waits(tmp_path, backend):
+    def reduce(rank):
+        store = FileStore(tmp_path)
+        with connect(
+            store, generation=1, rank=rank, world_size=2, timeout_s=math.inf, backend=backend
+        ) as group:
+            if rank:
+                time.sleep(0.2)  # so that rank 0 waits
+            array = np.ones(4, np.float32)
+            group.all_reduce(array).wait(timeout_s=math.inf)
+            return array.tolist()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(reduce, range(2), timeout=50)) == [[2.0] * 4] * 2
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
+def test_a_timeout_is_a_number_above_zero(tmp_path, timeout_s):
+    with pytest.raises(ValueError, match="timeout_s must be a number of seconds above 0"):
+        connect(FileStore(tmp_path), generation=1, rank=0, world_size=1, timeout_s=timeout_s)
 
 
 def test_local_has_one_rank(tmp_path):
