@@ -7,6 +7,7 @@ ahead: a kernel prefetches its next rows.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -14,6 +15,8 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from gradmesh.engine.kernels.cache import KernelCache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,11 +26,11 @@ def jit(function: F) -> F:
 
     No fast-math: sums keep their order and results are the same on every machine.
     """
-    try:
-        return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
-    except RuntimeError:
-        # numba found no writable folder for its cache, as in a read-only container.
-        return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+    kernel: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    # Without a writable folder, as in a read-only container, each process compiles.
+    with contextlib.suppress(RuntimeError):
+        kernel._cache = KernelCache(function)
+    return cast(F, kernel)
 
 
 def inline(function: F) -> F:
