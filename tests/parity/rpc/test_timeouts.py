@@ -91,7 +91,7 @@ def test_a_reference_whose_creation_failed_goes_with_its_last_user(eventually: A
 
 def test_results_of_calls_are_not_kept(driver: Agent, eventually: Any) -> None:
     def known() -> list[Any]:
-        return list(driver.caller._harvest._calls["worker-0"])
+        return list(driver.caller._reaper._calls["worker-0"])
 
     # Calls of other tests may live on in the errors that pytest keeps of them.
     before = {id(call) for call in known()}
