@@ -97,7 +97,7 @@ def take_snapshot(store: "TableStore") -> bool:
         except ShardNotReady:
             return False  # a checkpoint is being read
         for table in tables:
-            table.freeze(name, "")
+            table.freeze(name, "", with_expired=True)
         number = log.rotate()
         run = store.steps.run
         if run.prepared is not None:

@@ -250,12 +250,19 @@ class Changes:
                 base=base,
             )
 
-    def freeze(self, snapshot: str, base: str, steps: int) -> None:
+    def freeze(self, snapshot: str, base: str, steps: int, *, with_expired: bool = False) -> None:
         """Begin a snapshot; `check` has passed. Called under the table's lock."""
         scope = self._since_base.copy() if base and self._since_base is not None else None
         limit = self._index.slot_count
         self._snapshot = TableSnapshot(
-            snapshot, self._scan, self._rows, limit, steps, scope, self._account
+            snapshot,
+            self._scan,
+            self._rows,
+            limit,
+            steps,
+            scope,
+            self._account,
+            with_expired=with_expired,
         )
         self._since_snapshot = SlotSet(limit)
 

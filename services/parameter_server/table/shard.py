@@ -284,8 +284,8 @@ class TableShard:
             kept = None if state is None else {n: array[held] for n, array in state.items()}
             self._rows.write(slots[held], rows[held], kept)
 
-    def freeze(self, snapshot: str, base: str) -> None:
-        """Begin a snapshot of the current state; see `Changes`.
+    def freeze(self, snapshot: str, base: str, *, with_expired: bool = False) -> None:
+        """Begin a snapshot of the current state; see `Changes` and `TableSnapshot`.
 
         Raises:
             ShardNotReady: Another snapshot is under way.
@@ -293,7 +293,7 @@ class TableShard:
         """
         with self._lock:
             self.changes.check(snapshot, base)
-            self.changes.freeze(snapshot, base, self.steps)
+            self.changes.freeze(snapshot, base, self.steps, with_expired=with_expired)
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Set rows, state and marks of a snapshot; rows without state get the initial state.

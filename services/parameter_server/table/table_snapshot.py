@@ -60,6 +60,8 @@ class TableSnapshot:
         limit: Slots in use.
         steps: Steps applied to the table.
         scope: The slots whose rows are wanted; None for all.
+        with_expired: Whether to include expired rows that are not removed yet: they count towards
+            the limit of a bucket, so a log that resumes this very table needs them.
         account: Memory for copied rows.
     """
 
@@ -72,6 +74,8 @@ class TableSnapshot:
         steps: int,
         scope: SlotSet | None,
         account: Account,
+        *,
+        with_expired: bool = False,
     ) -> None:
         self.name = name
         self._account = account
@@ -80,7 +84,7 @@ class TableSnapshot:
         self._scan = scan
         self._rows = rows
         self._scope = scope
-        self._oldest = scan.oldest(steps)
+        self._oldest = 0 if with_expired else scan.oldest(steps)
         self._done = SlotSet(limit)
         self._pieces = scan.pieces
         self._copied: list[Block] = []
