@@ -49,6 +49,7 @@ from gradmesh.protos.errors import JobDone as JobDone
 from gradmesh.protos.errors import KeyConflict as KeyConflict
 from gradmesh.protos.errors import KeyMissing as KeyMissing
 from gradmesh.protos.errors import LaneUnavailable as LaneUnavailable
+from gradmesh.protos.errors import LimitExceeded as LimitExceeded
 from gradmesh.protos.errors import LookupNotFound as LookupNotFound
 from gradmesh.protos.errors import MeshError as MeshError
 from gradmesh.protos.errors import NameTaken as NameTaken
@@ -144,6 +145,7 @@ __all__ = [
     "KeyConflict",
     "KeyMissing",
     "LaneUnavailable",
+    "LimitExceeded",
     "LookupNotFound",
     "MeshError",
     "MissingGradient",

@@ -12,7 +12,7 @@
     │                             repeat from a higher level
     ├── ShardNotReady, StepPending, RoundOpen, KeyMissing, Draining, Unreachable,
     │     Overloaded                                           repeat the call
-    ├── StoreFull, NestedTooDeep
+    ├── StoreFull, LimitExceeded, NestedTooDeep
     ├── CheckpointCorrupt
     ├── Unauthenticated, Forbidden
     ├── RemoteFailure             a registered function raised
@@ -323,6 +323,13 @@ class StoreFull(MeshError):
 
     code = "RESOURCE_EXHAUSTED"
     reason = "STORE_FULL"
+
+
+class LimitExceeded(MeshError):
+    """A limit on what one caller, or all together, may keep here; the message names the limit."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "LIMIT_EXCEEDED"
 
 
 class NestedTooDeep(MeshError, RecursionError):

@@ -16,14 +16,20 @@ from gradmesh.sdk.transport.deadline import Deadline
 
 @final
 @dataclass(frozen=True, slots=True)
-class CallerRole:
-    """The role of an authenticated caller, which decides what it may do.
+class Caller:
+    """An authenticated caller: its role decides what it may do, its name for whom it may act.
 
     Args:
         role: One of `protos.rpcs.ROLES`.
+        name: Name of the member; empty for a caller that is not a member.
+        incarnation: Incarnation of the member.
+        is_authenticated: Whether the cluster asks callers for tokens or certificate roles.
     """
 
     role: str = ADMIN
+    name: str = ""
+    incarnation: int = 0
+    is_authenticated: bool = True
 
     @property
     def only_reads(self) -> bool:
@@ -49,28 +55,43 @@ class CallerRole:
         if self.role != ADMIN and role not in MAY_REGISTER[self.role]:
             raise self.refuse(f"be a {role or 'member without a role'}, or speak for one")
 
+    def check_acts_for(self, name: str, incarnation: int) -> None:
+        """Check that it is the process that a request names.
+
+        Raises:
+            Forbidden: It is another process, or not a member.
+        """
+        if self.is_authenticated and (self.name, self.incarnation) != (name, incarnation):
+            who = f"{self.name!r} (incarnation {self.incarnation})" if self.name else "no member"
+            raise Forbidden(
+                f"the caller is {who} and may not act for {name!r} (incarnation {incarnation}); "
+                "send requests as the member that registered under the name",
+                name=name,
+                incarnation=incarnation,
+            )
+
     def refuse(self, what: str) -> Forbidden:
         """Return the error for something that it may not do."""
         return Forbidden(
             f"the role {self.role!r} may not {what}; show a token or certificate of a role that "
-            "may (docs/operations.md has the table)",
+            "may (docs/security.md has the table)",
             role=self.role,
         )
 
 
-UNRESTRICTED = CallerRole()
-"""The role of every caller of a cluster that asks for neither tokens nor certificate roles."""
+UNRESTRICTED = Caller(is_authenticated=False)
+"""Every caller of a cluster that asks for neither tokens nor certificate roles."""
 
-_current: ContextVar[CallerRole] = ContextVar("caller", default=UNRESTRICTED)
+_current: ContextVar[Caller] = ContextVar("caller", default=UNRESTRICTED)
 
 
-def current_caller() -> CallerRole:
-    """Return the role of the caller that this thread serves."""
+def current_caller() -> Caller:
+    """Return the caller that this thread serves."""
     return _current.get()
 
 
-def set_caller(caller: CallerRole) -> None:
-    """Set the role of the caller that this thread serves."""
+def set_caller(caller: Caller) -> None:
+    """Set the caller that this thread serves."""
     _current.set(caller)
 
 
@@ -92,14 +113,14 @@ class Call:
             a copy.
         borrowed: Whether the request's arrays are invalid after the handler returns; a handler that
             keeps one must copy it.
-        caller: The role of the caller.
+        caller: Who makes the call.
     """
 
     deadline: Deadline
     peer: str
     empty: ArrayAllocator = np.empty
     borrowed: bool = False
-    caller: CallerRole = UNRESTRICTED
+    caller: Caller = UNRESTRICTED
 
 
 class RpcHandler(NamedTuple):

@@ -13,7 +13,7 @@ from gradmesh.protos.errors import Forbidden, Unauthenticated
 from gradmesh.protos.rpcs import ADMIN, ROLES
 from gradmesh.sdk.process.network import SecurityConfig
 from gradmesh.sdk.process.setting import ConfigError, Problem
-from gradmesh.sdk.transport.call import UNRESTRICTED, CallerRole
+from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
 
 _HEADER, _BEARER = "authorization", "Bearer "
 _SUM = "sha256:"
@@ -170,7 +170,7 @@ class CallerCheck:
         path: str,
         metadata: Mapping[str, str],
         certificate: Callable[[], Mapping[str, Any]],
-    ) -> CallerRole:
+    ) -> Caller:
         """Return the role of the caller of `path`, if it may call it.
 
         Args:
@@ -196,7 +196,7 @@ class CallerCheck:
                 raise caller.refuse(f"be shown with a certificate of {certified.role!r}")
         return caller
 
-    def _by_token(self, metadata: Mapping[str, str]) -> CallerRole:
+    def _by_token(self, metadata: Mapping[str, str]) -> Caller:
         shown = metadata.get(_HEADER)
         if shown is None:
             raise Unauthenticated("this cluster requires a token; set security.token_file")
@@ -205,7 +205,7 @@ class CallerCheck:
         role = self._tokens.get(_sum_of(shown.removeprefix(_BEARER)))
         if role is None or not shown.startswith(_BEARER):
             raise Unauthenticated("the token is wrong; compare security.token_file on both ends")
-        return CallerRole(role)
+        return Caller(role)
 
 
 def _accepted(config: SecurityConfig) -> dict[str, str] | None:
@@ -245,7 +245,7 @@ def _sum_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _by_certificate(properties: Mapping[str, Any]) -> CallerRole:
+def _by_certificate(properties: Mapping[str, Any]) -> Caller:
     """Return the role that one of the names of a certificate gives."""
     names = [name.decode(errors="replace") for name in properties.get(_ALTERNATIVE_NAMES, ())]
     roles = [name.removesuffix(_ROLE_NAME) for name in names if name.endswith(_ROLE_NAME)]
@@ -256,7 +256,7 @@ def _by_certificate(properties: Mapping[str, Any]) -> CallerRole:
             f"trainer{_ROLE_NAME}",
             names=", ".join(names),
         )
-    return CallerRole(known[0])
+    return Caller(known[0])
 
 
 def _check_certificates(config: SecurityConfig) -> None:

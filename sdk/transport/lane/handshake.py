@@ -18,7 +18,7 @@ from typing import Any, final
 
 from gradmesh.protos.lane import VERSION
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
-from gradmesh.sdk.transport.call import CallerRole
+from gradmesh.sdk.transport.call import Caller
 from gradmesh.sdk.transport.lane.arena import Arena, map_peer
 from gradmesh.sdk.transport.lane.link import SMALL_BYTES, InlineLink, Link, ShmLink
 from gradmesh.sdk.transport.lane.stream import ByteStream, LaneBroken, PlainStream, TlsStream
@@ -99,9 +99,9 @@ def greet(sock: socket.socket, kind: str, secret: bytes, max_frame_bytes: int) -
 def welcome(
     sock: socket.socket,
     kind: str,
-    admit: Callable[[bytes], CallerRole | None],
+    admit: Callable[[bytes], Caller | None],
     max_frame_bytes: int,
-) -> tuple[Link, CallerRole]:
+) -> tuple[Link, Caller]:
     """Do the server's half of the handshake; return the link and the role of the client.
 
     Args:
@@ -146,7 +146,7 @@ def check_user(sock: socket.socket) -> None:
         raise ValueError(f"the other end runs as user {user}, this one as {os.geteuid()}")
 
 
-def _admit(hello: bytes, admit: Callable[[bytes], CallerRole | None]) -> CallerRole:
+def _admit(hello: bytes, admit: Callable[[bytes], Caller | None]) -> Caller:
     magic, version, secret = _HELLO.unpack(hello)
     _check((magic, version))
     caller = admit(secret)
@@ -193,9 +193,9 @@ class LaneSecrets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _open
-        self._open: list[tuple[float, bytes, CallerRole]] = []
+        self._open: list[tuple[float, bytes, Caller]] = []
 
-    def make(self, caller: CallerRole) -> bytes | None:
+    def make(self, caller: Caller) -> bytes | None:
         """Return a new secret for a caller; None when too many are unused."""
         now = time.monotonic()
         secret = secrets.token_bytes(SECRET_BYTES)
@@ -206,7 +206,7 @@ class LaneSecrets:
             self._open.append((now + _TTL_S, secret, caller))
         return secret
 
-    def take(self, shown: bytes) -> CallerRole | None:
+    def take(self, shown: bytes) -> Caller | None:
         """Use a secret up and return the role it was made for; None if it is wrong."""
         now = time.monotonic()
         with self._lock:

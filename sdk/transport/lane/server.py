@@ -17,7 +17,7 @@ from gradmesh.protos.lane import VERSION
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig, split
-from gradmesh.sdk.transport.call import Call, CallerRole, RpcHandler, current_caller
+from gradmesh.sdk.transport.call import Call, Caller, RpcHandler, current_caller
 from gradmesh.sdk.transport.lane.arena import IdleTrimmer
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE, VERSION_METADATA, ServerStream
 from gradmesh.sdk.transport.lane.handshake import (
@@ -144,7 +144,7 @@ class LaneServer:
             assert isinstance(stream, ServerStream)
             stream.while_idle(session.link.trim)
 
-    def _session(self, link: Link, peer: str, caller: CallerRole) -> Session:
+    def _session(self, link: Link, peer: str, caller: Caller) -> Session:
         return Session(link, self._handlers, self._metrics, peer, caller, lambda: self._draining)
 
     def _choose(self, request: pb.OpenLaneRequest) -> pb.LaneKind:

@@ -9,7 +9,7 @@ from gradmesh.protos.errors import InvalidFrame, InvalidRequest, MeshError
 from gradmesh.protos.frame import Array, Frame, parse
 from gradmesh.protos.lane import FAILED, SUCCEEDED
 from gradmesh.sdk.transport.boundary import internal_error, to_proto
-from gradmesh.sdk.transport.call import MAX_CALL_S, Call, CallerRole, RpcHandler
+from gradmesh.sdk.transport.call import MAX_CALL_S, Call, Caller, RpcHandler
 from gradmesh.sdk.transport.deadline import Deadline
 from gradmesh.sdk.transport.lane.arena import IDLE_S
 from gradmesh.sdk.transport.lane.link import FOREVER, Link, Received
@@ -41,7 +41,7 @@ class Session:
         handlers: Mapping[int, RpcHandler],
         metrics: RpcMetrics,
         peer: str,
-        caller: CallerRole,
+        caller: Caller,
         is_draining: Callable[[], bool],
     ) -> None:
         self.link = link

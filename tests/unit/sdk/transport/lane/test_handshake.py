@@ -1,13 +1,13 @@
 from typing import Any
 
-from gradmesh.sdk.transport.call import UNRESTRICTED, CallerRole
+from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
 from gradmesh.sdk.transport.lane import handshake as module
 from gradmesh.sdk.transport.lane.handshake import LaneSecrets
 
 
 def test_a_secret_is_accepted_once() -> None:
     offers = LaneSecrets()
-    reader = CallerRole("reader")
+    reader = Caller("reader")
     secret = offers.make(reader)
     assert secret is not None
 
