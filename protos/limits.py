@@ -18,6 +18,15 @@ MAX_FRAME_BYTES = 256 * 2**20
 FRAME_BYTES_RANGE = (4096, 2**31 - 1)
 """What a process can be configured to."""
 
+MAX_COORDINATOR_BYTES = 8 * 2**20
+"""One message to or from the coordinator: a head and what gRPC adds; it exchanges no arrays."""
+
+MAX_QUEUED_CALLS = 8192
+"""Calls that wait for a thread of a gRPC server; their requests are not received yet."""
+
+MAX_STREAMS = 1024
+"""Calls under way on one gRPC connection; the client's library queues more."""
+
 MAX_HEAD_BYTES = 4 * 2**20
 """A message without its arrays; protobuf needs a multiple of it to hold it parsed."""
 

@@ -88,6 +88,16 @@ HOT: dict[str, int] = {
 }
 """Numbers of the hot rpcs on lanes. They are part of the contract: never reuse one."""
 
+RESERVED = frozenset(
+    {
+        "gradmesh.coordinator.v1.CoordinatorService/Register",
+        "gradmesh.coordinator.v1.CoordinatorService/RenewLease",
+        "gradmesh.coordinator.v1.CoordinatorService/Leave",
+        "gradmesh.owner.v1.OwnerService/Describe",
+    }
+)
+"""The rpcs that have threads of their own: other calls cannot keep a member from its lease."""
+
 ADMIN = "admin"
 READER = "reader"
 

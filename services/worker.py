@@ -32,6 +32,8 @@ def run(config: WorkerConfig, rpc: RpcConfig, process: ProcessConfig) -> int:
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )
         life.on_drain("rpc", lambda left_s: close(node.agent, timeout_s=max(left_s / 2, 1e-3)))
+        if node.server is not None:
+            running.answers = node.server.answers
         running.is_ready = True
         _log.info("serving", extra={"functions": len(node.agent.functions.names())})
         life.wait()

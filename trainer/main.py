@@ -33,8 +33,10 @@ def run(config: TrainerConfig, spec: JobSpec, process: ProcessConfig, rpc: RpcCo
             timeout_s=rpc.timeout_s,
         )
         life.on_drain("node", lambda left_s: node.leave(left_s / 2))
+        server = node.serve()
+        running.answers = server.answers
         mesh = node.join(
-            node.serve(),
+            server,
             table_metrics=TableMetrics(running.registry),
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),
         )

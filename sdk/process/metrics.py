@@ -1,12 +1,13 @@
 """The HTTP endpoint for monitoring: Prometheus metrics and health probes."""
 
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar, Self, final
+from typing import Any, ClassVar, Self, final
 from urllib.parse import urlsplit
 
 from prometheus_client import (
@@ -19,7 +20,11 @@ from prometheus_client import (
 )
 
 from gradmesh.sdk.process.network import join, listening, split
+from gradmesh.sdk.process.newest_sockets import NewestSockets
 from gradmesh.sdk.process.setting import AddressInUse, Section, setting
+
+# Requests under way at once; each has a thread.
+_MAX_REQUESTS = 64
 
 
 def _listening_or_off(value: str) -> str:
@@ -59,6 +64,7 @@ class MetricsEndpoint:
         registry: The metrics that /metrics serves.
         healthy: Called by /healthz and /readyz; False responds 503, so that no new work is sent.
         ready: Called by /readyz, too: whether the process has begun its work.
+        answers: Called by /healthz, too: whether the process serves calls.
 
     Raises:
         AddressInUse: The address cannot be bound.
@@ -70,10 +76,11 @@ class MetricsEndpoint:
         registry: CollectorRegistry,
         healthy: Callable[[], bool],
         ready: Callable[[], bool] = lambda: True,
+        answers: Callable[[], bool] = lambda: True,
     ) -> None:
         host, port = split(listen)
         try:
-            self._server = _Server((host, port), registry, healthy, ready)
+            self._server = _Server((host, port), registry, healthy, ready, answers)
         except OSError as error:
             raise AddressInUse(listen, "metrics.listen", error.strerror or str(error)) from error
         self.address = join(host, self._server.server_port)
@@ -107,13 +114,31 @@ class _Server(ThreadingHTTPServer):
         registry: CollectorRegistry,
         healthy: Callable[[], bool],
         ready: Callable[[], bool],
+        answers: Callable[[], bool],
     ) -> None:
         self.registry = registry
         self.healthy = healthy
         self.ready = ready
+        self.answers = answers
+        self._requests = NewestSockets(_MAX_REQUESTS)
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own."""
+        self._requests.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._requests.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log bugs, but not clients that have gone or were too slow."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 @final
@@ -129,6 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(HTTPStatus.NOT_FOUND, b"there is /metrics, /healthz and /readyz\n")
         elif not self.server.healthy():
             self._reply(HTTPStatus.SERVICE_UNAVAILABLE, b"draining\n")
+        elif path == "/healthz" and not self.server.answers():
+            self._reply(HTTPStatus.SERVICE_UNAVAILABLE, b"calls are not answered\n")
         elif path == "/readyz" and not self.server.ready():
             self._reply(HTTPStatus.SERVICE_UNAVAILABLE, b"starting\n")
         else:

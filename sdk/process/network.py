@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import re
+import resource
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,3 +208,17 @@ class TransportConfig(Section):
         minimum=1,
         maximum=65536,
     )
+    max_connections: int = setting(
+        8192,
+        "gRPC connections accepted at once, further ones are closed; at most three quarters of the "
+        "files that the process may open.",
+        minimum=16,
+        maximum=2**20,
+    )
+
+    def connections(self) -> int:
+        """Return how many gRPC connections to accept, given the limit of open files."""
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if files == resource.RLIM_INFINITY:
+            return self.max_connections
+        return max(1, min(self.max_connections, files * 3 // 4))

@@ -8,6 +8,7 @@ import ctypes
 import gc
 import logging
 import os
+import resource
 import signal
 import threading
 import time
@@ -238,6 +239,31 @@ def keep_big_buffers() -> bool:
     return trimmed == 1 and padded == 1
 
 
+def release_free_memory() -> None:
+    """Return the free memory of malloc to the kernel; for quiet moments after big messages."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return  # without glibc
+    trim(0)
+
+
+def raise_file_limit() -> int:
+    """Raise the limit of open descriptors to the hard limit; return it.
+
+    Every connection needs a descriptor. The soft limit is low for programs that use `select`,
+    which this one does not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return soft
+    return hard
+
+
 def freeze_objects() -> None:
     """Exempt all objects made so far from garbage collection.
 
@@ -284,6 +310,7 @@ class Process:
         registry: The metrics of the process.
         metrics_address: Address of the metrics endpoint, or None.
         is_ready: Set by the role when it has begun its work; /readyz reports it.
+        answers: Set by the role that serves calls: whether its server answers; /healthz calls it.
     """
 
     def __init__(self, role: str, config: ProcessConfig, *sections: Section) -> None:
@@ -292,12 +319,14 @@ class Process:
         self.registry: CollectorRegistry = new_registry()
         self.metrics_address: str | None = None
         self.is_ready = False
+        self.answers: Callable[[], bool] = lambda: True
         self._config = config
         self._sections = (*sections, *config.sections())
 
     def __enter__(self) -> Self:
         set_up_logging(self._config.log, self.role)
         keep_big_buffers()
+        raise_file_limit()
         effective = {s.section: section_as_dict(s) for s in self._sections}
         _log.info("starting", extra={"pid": os.getpid(), "config": effective})
         fault.plan(self.role, self._config.lifecycle.faults, self._config.lifecycle.fault_marks)
@@ -327,7 +356,11 @@ class Process:
         if listen == "off":
             return
         endpoint = MetricsEndpoint(
-            listen, self.registry, lambda: not self.life.stopping, lambda: self.is_ready
+            listen,
+            self.registry,
+            healthy=lambda: not self.life.stopping,
+            ready=lambda: self.is_ready,
+            answers=lambda: self.answers(),
         )
         self.metrics_address = endpoint.address
         # Registered first, so closed last: metrics can still be scraped during the drain.

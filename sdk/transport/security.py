@@ -165,6 +165,11 @@ class CallerCheck:
         self._tokens = _accepted(config)
         self._certificate_roles = config.certificate_roles
 
+    @property
+    def needs_certificate(self) -> bool:
+        """Whether `admit` reads the certificate of the caller."""
+        return self._certificate_roles
+
     def admit(
         self,
         path: str,

@@ -5,34 +5,31 @@ A servicer is any object with a method for each rpc of its service, named in sna
 frame becomes a typed error like any other.
 """
 
-import logging
 import os
 import socket
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, final
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from gradmesh.protos import limits
 from gradmesh.protos.method import from_wire, methods_of, to_wire
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig, join, split
 from gradmesh.sdk.process.setting import AddressInUse
-from gradmesh.sdk.transport.boundary import CallInterceptor
 from gradmesh.sdk.transport.call import MAX_CALL_S as MAX_CALL_S
 from gradmesh.sdk.transport.call import Call as Call
 from gradmesh.sdk.transport.call import RpcHandler, current_caller
 from gradmesh.sdk.transport.deadline import Deadline
+from gradmesh.sdk.transport.health import HealthService
+from gradmesh.sdk.transport.interceptor import CallInterceptor
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
 from gradmesh.sdk.transport.lane.server import LANE_RPCS, OPEN_LANE, LaneServer
+from gradmesh.sdk.transport.liveness import LivenessProbe
 from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import CallerCheck, server_credentials
-
-_log = logging.getLogger(__name__)
+from gradmesh.sdk.transport.server_threads import ServerThreads
 
 _SEND_S = 1.0
 
@@ -46,8 +43,8 @@ class Server:
         listen: Address to bind; port 0 takes a free one.
         setting: Name of the setting that holds the address, for the error.
         security: Certificates and token.
-        transport: Which lanes are offered.
-        threads: gRPC calls served at once.
+        transport: Which lanes are offered, and how many connections are accepted.
+        threads: gRPC calls served at once, beside heartbeats.
         max_frame_bytes: Largest message either way.
         registry: Exports the metrics.
 
@@ -68,29 +65,26 @@ class Server:
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        security = security or SecurityConfig()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rpc")
+        security, transport = security or SecurityConfig(), transport or TransportConfig()
         metrics = RpcMetrics("server", registry)
-        self._interceptor = CallInterceptor(CallerCheck(security), metrics)
+        self._threads = ServerThreads(threads, transport.max_lanes, max_frame_bytes)
+        self._interceptor = CallInterceptor(CallerCheck(security), metrics, self._threads)
         handlers = _rpc_handlers(services)
         hot = {h.method.number: h for h in handlers if h.method.number}
-        self._lanes = LaneServer(
-            transport or TransportConfig(), security, listen, hot, metrics, max_frame_bytes
-        )
+        self._lanes = LaneServer(transport, security, listen, hot, metrics, max_frame_bytes)
         self._server = grpc.server(
-            self._pool, interceptors=[self._interceptor], options=_options(max_frame_bytes)
+            self._threads.main,
+            interceptors=[self._interceptor],
+            options=_options(max_frame_bytes, transport.connections()),
         )
         handlers.append(RpcHandler(OPEN_LANE, self._lanes.open_lane))
-        # A stream occupies its thread while it lasts, so streams have their own threads.
-        streams = (transport or TransportConfig()).max_lanes
-        self._stream_pool = ThreadPoolExecutor(streams, thread_name_prefix="lane-stream")
-        self._server.add_generic_rpc_handlers(
-            [_grpc_handlers(descriptor, handlers, max_frame_bytes) for descriptor in services]
-        )
-        self._server.add_generic_rpc_handlers([_exchange(self._lanes, self._stream_pool)])
-        self._health = health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._health = HealthService(self._threads.inline, self._threads.watchdog)
+        generic = [_grpc_handlers(service, handlers, max_frame_bytes) for service in services]
+        if hot:
+            generic.append(_exchange(self._lanes))
+        self._server.add_generic_rpc_handlers([*generic, self._health])
         self.address = self._bind(listen, setting, security)
+        self._liveness = LivenessProbe(self._server)
 
     def _bind(self, listen: str, setting: str, security: SecurityConfig) -> str:
         credentials = server_credentials(security)
@@ -100,14 +94,18 @@ class Server:
             else:
                 port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
-            self._pool.shutdown(wait=False)
+            self._threads.close()
             raise AddressInUse(listen, setting, _why_not(listen)) from error
         return join(split(listen)[0], port)
 
     def start(self) -> None:
         """Begin to serve."""
         self._server.start()
-        self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        self._health.set_serving(True)
+
+    def answers(self) -> bool:
+        """Return whether the server answers a health probe that passes through gRPC."""
+        return self._liveness.answers()
 
     def drain(self, grace_s: float) -> None:
         """Refuse new calls, let those under way finish within `grace_s`, then stop."""
@@ -115,15 +113,16 @@ class Server:
         self._interceptor.refuse()
         self._lanes.refuse()
         # Last, so that a probe that reads "not serving" can rely on it.
-        self._health.enter_graceful_shutdown()
+        self._health.set_serving(False)
         self._interceptor.wait_idle(deadline.remaining_s())
         self._lanes.drain(deadline.remaining_s())
         # Only the last responses are still being sent. Watches of the health service would never
         # end, so they are cut off.
         last_s = min(deadline.remaining_s(), _SEND_S)
         self._server.stop(last_s).wait(last_s + 1)
-        for pool in (self._pool, self._stream_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._liveness.close()
+        self._health.close()
+        self._threads.close()
 
 
 def _why_not(listen: str) -> str:
@@ -139,18 +138,31 @@ def _why_not(listen: str) -> str:
         return (os.strerror(number) if number > 0 else str(error)).lower()
 
 
-def _options(max_frame_bytes: int) -> list[tuple[str, int]]:
+# How long a stranger may take to complete a connection, TLS included.
+_HANDSHAKE_MS = 10_000
+# A peer that vanished, or that holds a connection without use, is disconnected; clients reconnect.
+_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
+_IDLE_MS = 300_000
+
+
+def _options(max_frame_bytes: int, max_connections: int) -> list[tuple[str, int]]:
     return [
         # Otherwise a second server could share the port and receive half of the calls.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_frame_bytes),
         ("grpc.max_send_message_length", max_frame_bytes),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.max_concurrent_streams", limits.MAX_STREAMS),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         # Of a burst of calls that wait for Python, gRPC cancels some at random above the first, and
         # all above the second; 1000 and 3000 by default.
-        ("grpc.server.max_pending_requests", 8_192),
-        ("grpc.server.max_pending_requests_hard_limit", 16_384),
+        ("grpc.server.max_pending_requests", limits.MAX_QUEUED_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * limits.MAX_QUEUED_CALLS),
     ]
 
 
@@ -177,10 +189,8 @@ def _grpc_handlers(
     return grpc.method_handlers_generic_handler(descriptor.full_name, by_name)
 
 
-def _exchange(lanes: LaneServer, pool: ThreadPoolExecutor) -> grpc.GenericRpcHandler:
-    behaviour: Any = partial(lanes.exchange)
-    behaviour.experimental_thread_pool = pool
-    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(behaviour)
+def _exchange(lanes: LaneServer) -> grpc.GenericRpcHandler:
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(lanes.exchange)
     return grpc.method_handlers_generic_handler(EXCHANGE.service, {EXCHANGE.name: handler})
 
 

@@ -2,6 +2,7 @@
 
 import logging
 
+from gradmesh.protos import limits
 from gradmesh.protos.coordinator.v1 import coordinator_pb2
 from gradmesh.sdk.process.network import write_address
 from gradmesh.sdk.process.process import Process, ProcessConfig
@@ -36,13 +37,16 @@ def run(config: CoordinatorConfig, process: ProcessConfig) -> int:
             listen=config.listen,
             setting="coordinator.listen",
             security=process.security,
+            transport=process.transport,
             threads=config.server_threads,
+            max_frame_bytes=limits.MAX_COORDINATOR_BYTES,
             registry=running.registry,
         )
         running.life.on_drain("server", server.drain)
         # Runs first: a call that waits would keep its thread, and so the process.
         running.life.on_drain("waits", lambda _: servicer.close())
         server.start()
+        running.answers = server.answers
         write_address(config.address_file, server.address)
         running.is_ready = True
         _log.info("serving", extra={"address": server.address})

@@ -76,6 +76,7 @@ def run(config: ParameterServerConfig, process: ProcessConfig, rpc: RpcConfig) -
             {_PARAMETER_SERVER: ParameterServerServicer(store, view.check_generation)},
             contexts=SharedContexts(store.contexts, CONTEXTS),
         )
+        running.answers = server.answers
         connection = node.join(
             server,
             on_lost=lambda: life.stop(UNRECOVERABLE, "another process took this one's name"),

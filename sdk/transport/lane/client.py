@@ -17,7 +17,7 @@ from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.process.network import LaneChoice, SecurityConfig, split
 from gradmesh.sdk.transport.lane.arena import IdleTrimmer
 from gradmesh.sdk.transport.lane.direct_call import DirectCall
-from gradmesh.sdk.transport.lane.grpc_stream import ClientStream, StreamWatchdog
+from gradmesh.sdk.transport.lane.grpc_stream import ClientStream
 from gradmesh.sdk.transport.lane.handshake import (
     HELLO_S,
     KIND_NAMES,
@@ -27,6 +27,7 @@ from gradmesh.sdk.transport.lane.handshake import (
 )
 from gradmesh.sdk.transport.lane.link import InlineLink, Link
 from gradmesh.sdk.transport.security import client_tls
+from gradmesh.sdk.transport.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class LanePool:
         self._wanted = _KINDS[choice]
         self._negotiate = negotiate
         self._exchange = exchange
-        self._watchdog = StreamWatchdog()
+        self._watchdog = Watchdog(ClientStream.expire, "lane-watch")
         self._trimmer = IdleTrimmer(self._trim)
         self._security = security
         self._max_frame_bytes = max_frame_bytes

@@ -20,6 +20,7 @@ from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.protos.wireformat import LENGTH, varint
 from gradmesh.sdk.transport.lane.direct_call import DirectCall
 from gradmesh.sdk.transport.lane.stream import ByteStream, LaneBroken
+from gradmesh.sdk.transport.watchdog import Watchdog
 
 CHUNK_BYTES = 1 << 20
 """Most bytes of a frame in one message."""
@@ -116,68 +117,6 @@ class MessageStream(ByteStream):
 
 
 @final
-class StreamWatchdog:
-    """Ends streams whose response is late; runs a thread from the first call on."""
-
-    def __init__(self) -> None:
-        # Guards changes of _wake and _closed; _until has one writer per stream and needs no lock.
-        self._changed = threading.Condition()
-        self._until: dict[ClientStream, float] = {}
-        # When the thread wakes next. Neither calls that end nor later deadlines notify it, so it
-        # wakes once per timeout, not once per call.
-        self._wake = float("inf")
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def begin(self, stream: "ClientStream", deadline: float) -> None:
-        """End the stream at the deadline unless `end` comes first."""
-        self._until[stream] = deadline
-        if deadline < self._wake:
-            with self._changed:
-                self._wake = min(self._wake, deadline)
-                if self._thread is None and not self._closed:
-                    self._thread = threading.Thread(
-                        target=self._run, name="lane-watch", daemon=True
-                    )
-                    self._thread.start()
-                self._changed.notify_all()
-
-    def end(self, stream: "ClientStream") -> None:
-        """Stop watching the stream."""
-        self._until.pop(stream, None)
-
-    def _run(self) -> None:
-        while self._wait():
-            # Reset before reading _until: a call that begins meanwhile is either read or notifies.
-            self._wake = float("inf")
-            now = time.monotonic()
-            waiting = list(self._until.items())
-            for stream, deadline in waiting:
-                # Unless its call has ended meanwhile, and perhaps another has begun.
-                if deadline <= now and self._until.get(stream) == deadline:
-                    stream.expire()
-            with self._changed:
-                later = [deadline for _, deadline in waiting if deadline > now]
-                self._wake = min([self._wake, *later])
-
-    def _wait(self) -> bool:
-        """Wait until the next deadline; return False when closed."""
-        with self._changed:
-            while not self._closed:
-                left_s = self._wake - time.monotonic()
-                if left_s <= 0:
-                    return True
-                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
-        return False
-
-    def close(self) -> None:
-        """End the thread; may be called twice."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-
-@final
 class ClientStream(MessageStream):
     """The client's end.
 
@@ -186,7 +125,7 @@ class ClientStream(MessageStream):
         watchdog: Ends it when a response is late.
     """
 
-    def __init__(self, call: DirectCall, watchdog: StreamWatchdog) -> None:
+    def __init__(self, call: DirectCall, watchdog: "Watchdog[ClientStream]") -> None:
         super().__init__()
         self._watchdog = watchdog
         self._expired = False

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from gradmesh.protos.lane import VERSION
 from gradmesh.protos.method import methods_of
 from gradmesh.protos.owner.v1 import owner_pb2 as pb
 from gradmesh.sdk.process.network import SecurityConfig, TransportConfig, split
+from gradmesh.sdk.process.newest_sockets import NewestSockets
 from gradmesh.sdk.transport.call import Call, Caller, RpcHandler, current_caller
 from gradmesh.sdk.transport.lane.arena import IdleTrimmer
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE, VERSION_METADATA, ServerStream
@@ -33,6 +35,11 @@ from gradmesh.sdk.transport.metrics import RpcMetrics
 from gradmesh.sdk.transport.security import server_tls
 
 _log = logging.getLogger(__name__)
+
+# Connections whose other end has not shown its secret yet; each holds a thread for some seconds.
+_MAX_HANDSHAKES = 128
+# Lanes that one member may always have, and its share of them all.
+_LANES_OF_ONE, _SHARE_OF_ONE = 16, 4
 
 OPEN_LANE = methods_of(pb.DESCRIPTOR.services_by_name["OwnerService"])["OpenLane"]
 """The rpc that negotiates a lane; every server serves it without a servicer."""
@@ -70,6 +77,7 @@ class LaneServer:
         self._metrics = metrics
         self._max_frame_bytes = max_frame_bytes
         self._secrets = LaneSecrets()
+        self._handshakes = NewestSockets(_MAX_HANDSHAKES)
         self._lock = threading.Lock()  # guards all below
         self._listeners: dict[str, socket.socket] = {}
         self._addresses: dict[str, str] = {}
@@ -87,19 +95,28 @@ class LaneServer:
         """
         kind = self._choose(request)
         with self._lock:
-            self._check_capacity()
+            self._check_capacity(call.caller)
             address = self._listen(KIND_NAMES[kind])
         secret = self._secrets.make(call.caller)
         if secret is None:
             raise LaneUnavailable("too many lanes are being opened at once")
         return pb.OpenLaneResponse(kind=kind, address=address, secret=secret)
 
-    def _check_capacity(self) -> None:
-        if self._draining or len(self._connections) + len(self._streams) >= self._config.max_lanes:
+    def _check_capacity(self, caller: Caller) -> None:
+        most = self._config.max_lanes
+        sessions = [*self._streams, *(c for c in self._connections.values() if type(c) is Session)]
+        if self._draining or len(sessions) >= most:
             raise LaneUnavailable(
-                f"all {self._config.max_lanes} lane connections are taken, or the process is "
-                "draining; raise transport.max_lanes",
-                max_lanes=self._config.max_lanes,
+                f"all {most} lane connections are taken, or the process is draining; raise "
+                "transport.max_lanes",
+                max_lanes=most,
+            )
+        most = max(_LANES_OF_ONE, most // _SHARE_OF_ONE)
+        if caller.name and sum(session.caller == caller for session in sessions) >= most:
+            raise LaneUnavailable(
+                f"{caller.name!r} has {most} lane connections already; close some, or raise "
+                "transport.max_lanes",
+                max_lanes=most,
             )
 
     def exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -112,10 +129,11 @@ class LaneServer:
             raise LaneUnavailable(f"lanes of version {VERSION} only", version=VERSION)
         stream = ServerStream(requests, context)
         link = InlineLink(stream, self._max_frame_bytes, "stream")
-        session = self._session(link, context.peer(), current_caller())
+        caller = current_caller()
+        session = self._session(link, context.peer(), caller)
         ended = threading.Event()
         with self._lock:
-            self._check_capacity()
+            self._check_capacity(caller)
             self._streams[session] = ended
         context.send_initial_metadata((VERSION_METADATA,))
         return self._responses(session, stream, ended)
@@ -203,13 +221,12 @@ class LaneServer:
                 continue
             thread = threading.Thread(target=self._run, args=(kind, sock), daemon=True)
             with self._lock:
-                # Half as many again, so that clients with a secret get in beside those without.
-                full = len(self._connections) >= self._config.max_lanes * 3 // 2 + 1
-                if self._draining or full:
+                if self._draining:
                     sock.close()
                     continue
                 thread.name = f"lane-{kind}-{sock.fileno()}"
                 self._connections[thread] = sock
+            self._handshakes.add(sock)
             thread.start()
 
     def _run(self, kind: str, sock: socket.socket) -> None:
@@ -233,14 +250,30 @@ class LaneServer:
             if kind != "shm":
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                tls = server_tls(self._security)
-                sock = tls.wrap_socket(sock, server_side=True) if tls is not None else sock
+                if (tls := server_tls(self._security)) is not None:
+                    sock = self._encrypt(sock, tls)
             link, caller = welcome(sock, kind, self._secrets.take, self._max_frame_bytes)
         except (OSError, ValueError) as error:
             _log.warning("lane refused", extra={"peer": peer, "error": str(error)})
             sock.close()
             return None
+        finally:
+            self._handshakes.remove(sock)
         return self._session(link, f"{kind}:{peer}", caller)
+
+    def _encrypt(self, sock: socket.socket, tls: ssl.SSLContext) -> socket.socket:
+        """Do the TLS handshake; `sock` has no connection afterwards."""
+        wrapped = tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        self._handshakes.replace(sock, wrapped)
+        with self._lock:
+            self._connections[threading.current_thread()] = wrapped
+        try:
+            wrapped.do_handshake()
+        except BaseException:
+            self._handshakes.remove(wrapped)
+            wrapped.close()
+            raise
+        return wrapped
 
     def refuse(self) -> None:
         """Accept no more calls; those under way continue."""

@@ -31,7 +31,7 @@ class Session:
         handlers: The handlers of hot rpcs, by their numbers on lanes.
         metrics: Where calls are counted.
         peer: Where the calls come from.
-        caller: The role of the client.
+        caller: Who sends the calls.
         is_draining: Returns whether the process is draining.
     """
 
@@ -48,7 +48,7 @@ class Session:
         self._handlers = handlers
         self._metrics = metrics
         self._peer = peer
-        self._caller = caller
+        self.caller = caller
         self._is_draining = is_draining
 
     def run(self) -> None:
@@ -108,7 +108,7 @@ class Session:
         if handler is None:
             raise InvalidRequest(f"no rpc has number {request.number} on lanes here")
         method, serve = handler
-        self._caller.check(method.path)
+        self.caller.check(method.path)
         message: Any = parse(request.head, method.request_type)
         if method.bulk[0]:
             message = Frame(message, request.arrays)
@@ -116,7 +116,7 @@ class Session:
             raise InvalidFrame(f"{method.name} takes no arrays")
         limit_s = min(request.deadline_ms / 1000, MAX_CALL_S)
         deadline = Deadline(time.monotonic() + limit_s)
-        call = Call(deadline, self._peer, self.link.arena.empty, True, self._caller)
+        call = Call(deadline, self._peer, self.link.arena.empty, True, self.caller)
         response = serve(message, call)
         if method.bulk[1]:
             return response.message.SerializeToString(), response.arrays

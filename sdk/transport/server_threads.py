@@ -1,0 +1,100 @@
+"""The threads of a gRPC server: which call gets which, and what a call may hold meanwhile.
+
+Calls that renew leases have threads of their own, streams too, and refusals and health probes need
+none.
+"""
+
+import time
+from typing import NamedTuple, final
+
+import grpc
+
+from gradmesh.protos import limits
+from gradmesh.protos.errors import LaneUnavailable, Overloaded
+from gradmesh.protos.rpcs import RESERVED
+from gradmesh.sdk.process.process import release_free_memory
+from gradmesh.sdk.transport.call import Caller
+from gradmesh.sdk.transport.call_pool import CallPool, InlinePool
+from gradmesh.sdk.transport.lane.arena import BIG_BYTES, IdleTrimmer
+from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
+from gradmesh.sdk.transport.request_body import BodyReader, body_limit_s, end_late_call
+from gradmesh.sdk.transport.watchdog import Watchdog
+
+# A heartbeat fits into one packet with its headers.
+_RESERVED_BODY_S = 5.0
+
+
+class Place(NamedTuple):
+    """Where a call is served, and who reads its request."""
+
+    pool: CallPool
+    body: BodyReader
+
+
+@final
+class ServerThreads:
+    """The threads of one server.
+
+    Args:
+        threads: Calls served at once, beside those of reserved rpcs.
+        streams: Streams served at once; each holds a thread.
+        max_frame_bytes: Largest request.
+    """
+
+    def __init__(self, threads: int, streams: int, max_frame_bytes: int) -> None:
+        self.inline = InlinePool()
+        self.watchdog: Watchdog[grpc.ServicerContext] = Watchdog(end_late_call, "call-watch")
+        reserved = max(4, threads // 2)
+        main, lease = (
+            BodyReader(self.watchdog, body_limit_s(max_frame_bytes)),
+            BodyReader(
+                # Half of these threads may wait for updates, so only a quarter waits for requests.
+                self.watchdog,
+                _RESERVED_BODY_S,
+                reserved // 4,
+            ),
+        )
+        queue = limits.MAX_QUEUED_CALLS
+        self.main = CallPool(threads, "rpc", queue=queue)
+        # Members share a role, so none can be told from another here: no shares.
+        self._lease = CallPool(reserved, "rpc-lease", queue=queue, share=reserved)
+        self._streams = CallPool(streams, "lane-stream", queue=0)
+        self._places = {f"/{path}": Place(self._lease, lease) for path in RESERVED}
+        self._places[EXCHANGE.path] = Place(self._streams, main)
+        self._default = Place(self.main, main)
+        self._trimmer = IdleTrimmer(release_free_memory)
+
+    def take(self, path: str, caller: Caller) -> Place:
+        """Return where to serve the call that gRPC submits next on this thread.
+
+        Raises:
+            Overloaded: Too many calls wait already.
+            LaneUnavailable: Too many streams are open.
+        """
+        place = self._places.get(path, self._default)
+        if place.pool.take(caller):
+            return place
+        if place.pool is self._streams:
+            raise LaneUnavailable("too many streams are open; raise transport.max_lanes")
+        raise Overloaded(
+            f"too many calls wait here, {limits.MAX_QUEUED_CALLS} at most and half as many of one "
+            "caller; send fewer at once"
+        )
+
+    def record(self, context: grpc.ServicerContext, received: int, sending: int) -> None:
+        """Record the size of a call whose response is about to be sent."""
+        if received <= BIG_BYTES and sending <= BIG_BYTES:
+            return
+        self._trimmer.record()
+        if sending > BIG_BYTES:
+            # It is held until the client has read it, at the client's deadline at the latest.
+            self.watchdog.begin(context, time.monotonic() + body_limit_s(sending))
+            if not context.add_callback(lambda: self.watchdog.end(context)):
+                self.watchdog.end(context)
+
+    def close(self) -> None:
+        """Serve no more calls."""
+        for pool in (self.main, self._lease, self._streams):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._trimmer.close()
+        self.watchdog.close()
