@@ -107,6 +107,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # A scraper that holds its connection open must not delay the end of the process.
     block_on_close = False
+    request_queue_size = 128
 
     def __init__(
         self,

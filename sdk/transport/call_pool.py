@@ -6,9 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias, final
 
-from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
+from gradmesh.sdk.transport.call import Caller
 
 _Work: TypeAlias = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...]]
+
+# Role and name of a caller; None without authentication, where all callers look the same.
+_Key: TypeAlias = tuple[str, str] | None
 
 
 def share_of(threads: int) -> int:
@@ -59,37 +62,39 @@ class CallPool(ThreadPoolExecutor):
         self._most_of_one = self._share + queue // 2
         self._lock = threading.Lock()  # guards all below
         self._total = 0
-        self._held: dict[Caller, int] = {}  # waiting or served, by caller
-        self._parked: dict[Caller, deque[_Work]] = {}
-        self._next = UNRESTRICTED
+        self._held: dict[_Key, int] = {}  # waiting or served, by caller
+        self._parked: dict[_Key, deque[_Work]] = {}
+        self._next: _Key = None
 
     def take(self, caller: Caller) -> bool:
         """Admit the call that is submitted next; return False if too many wait already."""
-        # Without authentication all callers look the same, and share everything.
-        most = self._most_of_one if caller.is_authenticated else self._most
+        key = (caller.role, caller.name) if caller.is_authenticated else None
         with self._lock:
-            held = self._held.get(caller, 0)
-            if held >= most or self._total >= self._most:
+            if self._total >= self._most:
                 return False
-            self._held[caller] = held + 1
+            if key is not None:
+                held = self._held.get(key, 0)
+                if held >= self._most_of_one:
+                    return False
+                self._held[key] = held + 1
             self._total += 1
-            self._next = caller
+            self._next = key
         return True
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Run a call that was admitted when its caller has a thread."""
-        caller = self._next
-        if caller.is_authenticated:
+        key = self._next
+        if key is not None:
             with self._lock:
-                if self._held[caller] > self._share:
+                if self._held[key] > self._share:
                     future: Future[Any] = Future()
-                    self._parked.setdefault(caller, deque()).append((future, fn, args))
+                    self._parked.setdefault(key, deque()).append((future, fn, args))
                     return future
-        return super().submit(self._serve, caller, None, fn, args)
+        return super().submit(self._serve, key, None, fn, args)
 
     def _serve(
         self,
-        caller: Caller,
+        key: _Key,
         future: "Future[Any] | None",
         fn: Callable[..., Any],
         args: tuple[Any, ...],
@@ -97,25 +102,27 @@ class CallPool(ThreadPoolExecutor):
         try:
             fn(*args)
         finally:
-            self._end(caller)
+            self._end(key)
             if future is not None:
                 future.set_result(None)
 
-    def _end(self, caller: Caller) -> None:
+    def _end(self, key: _Key) -> None:
         """Give the thread of a call that has ended to the next of its caller."""
         with self._lock:
             self._total -= 1
-            self._held[caller] -= 1
-            if not self._held[caller]:
-                del self._held[caller]
-            parked = self._parked.get(caller)
-            work = parked.popleft() if parked else None
+            if key is None:
+                return
+            self._held[key] -= 1
+            if not self._held[key]:
+                del self._held[key]
+            parked = self._parked.get(key)
             if not parked:
-                self._parked.pop(caller, None)
-        if work is None:
-            return
+                return
+            work = parked.popleft()
+            if not parked:
+                del self._parked[key]
         try:
             # Behind the calls of others that wait for a thread.
-            super().submit(self._serve, caller, *work)
+            super().submit(self._serve, key, *work)
         except RuntimeError:  # the pool is shut down
             work[0].cancel()

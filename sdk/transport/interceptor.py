@@ -107,6 +107,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,unused-ignor
     def _refusal(self, path: str, failure: MeshError) -> "Handler":
         """Return a handler that responds at once with an error, and receives no request."""
         self._metrics.observe(path, failure.reason, 0.0, 0, 0)
+        self._threads.record_refusal()
 
         def refuse(requests: Any, context: grpc.ServicerContext) -> None:
             context.abort_with_status(to_status(failure))

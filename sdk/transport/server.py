@@ -138,8 +138,8 @@ def _why_not(listen: str) -> str:
         return (os.strerror(number) if number > 0 else str(error)).lower()
 
 
-# How long a stranger may take to complete a connection, TLS included.
-_HANDSHAKE_MS = 10_000
+# How long a stranger may take to complete a connection, TLS included; our clients wait no longer.
+_HANDSHAKE_MS = 5_000
 # A peer that vanished, or that holds a connection without use, is disconnected; clients reconnect.
 _KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
 _IDLE_MS = 300_000
@@ -154,7 +154,11 @@ def _options(max_frame_bytes: int, max_connections: int) -> list[tuple[str, int]
         ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.max_concurrent_streams", limits.MAX_STREAMS),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        # The limit of streams applies once the client has confirmed it.
+        ("grpc.http2.settings_timeout", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
+        # Large windows are for large messages; a stranger can fill them, too.
+        ("grpc.http2.bdp_probe", int(max_frame_bytes > limits.MAX_COORDINATOR_BYTES)),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),

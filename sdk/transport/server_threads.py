@@ -81,6 +81,10 @@ class ServerThreads:
             "caller; send fewer at once"
         )
 
+    def record_refusal(self) -> None:
+        """Record a call that was refused; what it has sent until then was discarded."""
+        self._trimmer.record()
+
     def record(self, context: grpc.ServicerContext, received: int, sending: int) -> None:
         """Record the size of a call whose response is about to be sent."""
         if received <= BIG_BYTES and sending <= BIG_BYTES:

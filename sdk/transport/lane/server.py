@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 # Connections whose other end has not shown its secret yet; each holds a thread for some seconds.
 _MAX_HANDSHAKES = 128
+# Connections that wait to be accepted; the kernel delays clients beyond it by seconds.
+_BACKLOG = 512
 # Lanes that one member may always have, and its share of them all.
 _LANES_OF_ONE, _SHARE_OF_ONE = 16, 4
 
@@ -201,13 +203,15 @@ class LaneServer:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 sock.bind("\0" + address)
-                sock.listen(64)
+                sock.listen(_BACKLOG)
             except OSError:
                 sock.close()
                 raise
             return sock, address
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        sock = socket.create_server((self._host, self._config.lane_port), family=family, backlog=64)
+        sock = socket.create_server(
+            (self._host, self._config.lane_port), family=family, backlog=_BACKLOG
+        )
         return sock, str(sock.getsockname()[1])
 
     def _accept(self, kind: str, listener: socket.socket) -> None:
