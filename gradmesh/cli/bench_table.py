@@ -320,6 +320,22 @@ BENCHMARKS = {
             _seconds(10.0, least=0.1),
         ],
     ),
+    "load": Benchmark(
+        "load:command",
+        """Look rows up on one parameter server beside idle members, half-open connections and busy
+        clients.
+
+        Each row adds a load to those before; the last is measured when all are gone. "Slower" and
+        "growth" compare the 99th percentile and the server's memory with the unloaded server's.
+        """,
+        [
+            _count("--members", "Members that only renew their leases.", 1000, least=0),
+            _count("--clients", "Clients that look rows up all the time.", 200, least=0),
+            _count("--half-open", "Connections that send nothing.", 2000, least=0),
+            _json(),
+            _seconds(10.0, "Seconds to measure each row.", 0.1),
+        ],
+    ),
     "lookup": Benchmark(
         "lookup:command",
         """Pull and push rows of a table of 1M x 64, one client and one server.
