@@ -40,18 +40,25 @@ class BodyReader:
     Args:
         watchdog: Ends calls at their deadline.
         limit_s: Longest time that a request may take to arrive.
-        most: Calls that may wait for their requests at once; beyond it the longest waiting one is
-            ended. For rpcs with small requests, which arrive with the headers. None for no limit.
+        most: Calls that may wait for their requests for that long; if there are more, the longest
+            waiting have `hurried_s` only. For rpcs with small requests, which arrive with the
+            headers. None for no limit.
+        hurried_s: See `most`; a busy server itself may take a while to read a request.
     """
 
     def __init__(
-        self, watchdog: "Watchdog[grpc.ServicerContext]", limit_s: float, most: int | None = None
+        self,
+        watchdog: "Watchdog[grpc.ServicerContext]",
+        limit_s: float,
+        most: int | None = None,
+        hurried_s: float = 0.5,
     ) -> None:
         self._watchdog = watchdog
         self._limit_s = limit_s
         self._most = most
+        self._hurried_s = hurried_s
         self._lock = threading.Lock()  # guards _waiting
-        self._waiting: dict[grpc.ServicerContext, None] = {}
+        self._waiting: dict[grpc.ServicerContext, float] = {}  # since when, oldest first
 
     def read(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Return the request.
@@ -60,9 +67,10 @@ class BodyReader:
             InvalidRequest: The client sent none.
             ClientGone: The call has ended.
         """
+        now = time.monotonic()
+        self._watchdog.begin(context, now + self._limit_s)
         if self._most is not None:
-            self._make_room(context, self._most)
-        self._watchdog.begin(context, time.monotonic() + self._limit_s)
+            self._hurry(context, now, self._most)
         try:
             return next(requests)
         except StopIteration:
@@ -70,19 +78,19 @@ class BodyReader:
         except grpc.RpcError:
             raise ClientGone("the call ended before its request had arrived") from None
         finally:
-            self._watchdog.end(context)
             if self._most is not None:
                 with self._lock:
                     self._waiting.pop(context, None)
+            self._watchdog.end(context)
 
-    def _make_room(self, context: grpc.ServicerContext, most: int) -> None:
+    def _hurry(self, context: grpc.ServicerContext, now: float, most: int) -> None:
+        """Count a call in; if there are too many, shorten the time of the longest waiting."""
         with self._lock:
-            oldest = next(iter(self._waiting)) if len(self._waiting) >= most else None
-            if oldest is not None:
-                del self._waiting[oldest]
-            self._waiting[context] = None
-        if oldest is not None:
-            end_late_call(oldest)
+            self._waiting[context] = now
+            if len(self._waiting) > most:
+                oldest = next(iter(self._waiting))
+                # Under the lock, so that it cannot end between the two.
+                self._watchdog.begin(oldest, self._waiting.pop(oldest) + self._hurried_s)
 
 
 def end_late_call(context: grpc.ServicerContext) -> None:

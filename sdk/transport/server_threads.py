@@ -13,15 +13,16 @@ from gradmesh.protos import limits
 from gradmesh.protos.errors import LaneUnavailable, Overloaded
 from gradmesh.protos.rpcs import RESERVED
 from gradmesh.sdk.process.process import release_free_memory
-from gradmesh.sdk.transport.call import Caller
+from gradmesh.sdk.transport.call import UNRESTRICTED, Caller
 from gradmesh.sdk.transport.call_pool import CallPool, InlinePool
 from gradmesh.sdk.transport.lane.arena import BIG_BYTES, IdleTrimmer
 from gradmesh.sdk.transport.lane.grpc_stream import EXCHANGE
 from gradmesh.sdk.transport.request_body import BodyReader, body_limit_s, end_late_call
 from gradmesh.sdk.transport.watchdog import Watchdog
 
-# A heartbeat fits into one packet with its headers.
-_RESERVED_BODY_S = 5.0
+# A heartbeat fits into one packet with its headers. Calls whose request does not follow hold most
+# of these threads for half a second at most.
+_LEASE_THREADS, _LEASE_BODIES, _LEASE_BODY_S = 48, 8, 5.0
 
 
 class Place(NamedTuple):
@@ -44,20 +45,13 @@ class ServerThreads:
     def __init__(self, threads: int, streams: int, max_frame_bytes: int) -> None:
         self.inline = InlinePool()
         self.watchdog: Watchdog[grpc.ServicerContext] = Watchdog(end_late_call, "call-watch")
-        reserved = max(4, threads // 2)
-        main, lease = (
-            BodyReader(self.watchdog, body_limit_s(max_frame_bytes)),
-            BodyReader(
-                # Half of these threads may wait for updates, so only a quarter waits for requests.
-                self.watchdog,
-                _RESERVED_BODY_S,
-                reserved // 4,
-            ),
-        )
         queue = limits.MAX_QUEUED_CALLS
+        main = BodyReader(self.watchdog, body_limit_s(max_frame_bytes))
+        lease = BodyReader(self.watchdog, _LEASE_BODY_S, most=_LEASE_BODIES)
         self.main = CallPool(threads, "rpc", queue=queue)
-        # Members share a role, so none can be told from another here: no shares.
-        self._lease = CallPool(reserved, "rpc-lease", queue=queue, share=reserved)
+        # Half of `threads` may wait for updates, each in a renewal of a lease.
+        count = threads // 2 + _LEASE_THREADS
+        self._lease = CallPool(count, "rpc-lease", queue=queue, share=count // 4)
         self._streams = CallPool(streams, "lane-stream", queue=0)
         self._places = {f"/{path}": Place(self._lease, lease) for path in RESERVED}
         self._places[EXCHANGE.path] = Place(self._streams, main)
@@ -72,6 +66,9 @@ class ServerThreads:
             LaneUnavailable: Too many streams are open.
         """
         place = self._places.get(path, self._default)
+        if place.pool is self._lease and not caller.name:
+            # Members that share the token of a role cannot be told apart: no shares.
+            caller = UNRESTRICTED
         if place.pool.take(caller):
             return place
         if place.pool is self._streams:
