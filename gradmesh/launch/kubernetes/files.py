@@ -158,14 +158,12 @@ def _named_files(job: Path, tables: Mapping[str, Any]) -> Iterator[Path]:
         if not text or path.is_absolute() or ".." in path.parts or "://" in text:
             continue
         try:
-            found = sorted(job.parent.glob(text))
+            found = sorted(job.parent.glob(text)) if path.parts else [job.parent]
         except (ValueError, NotImplementedError):
             continue
         for one in found:
-            if one.is_file() and one != job:
-                yield one
-            elif one.is_dir():
-                yield from (inner for inner in sorted(one.rglob("*")) if inner.is_file())
+            inside = sorted(one.rglob("*")) if one.is_dir() else [one]
+            yield from (file for file in inside if file.is_file() and file != job)
 
 
 def _strings(value: Any) -> Iterator[str]:

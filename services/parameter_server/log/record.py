@@ -269,7 +269,7 @@ class _Body(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Body)
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 # numpy's names of numbers and bools.
 _NUMBERS = re.compile(r"[<>=|][biuf]\d{1,2}")
 _names: dict[np.dtype[Any], str] = {}
@@ -313,8 +313,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     if _NUMBERS.fullmatch(name) is None:
         raise ValueError(f"it has an array of {name!r:.40}")
     try:
-        found: np.dtype[Any] = np.dtype(name)
-        return found
+        return np.dtype(name)
     except TypeError:
         raise ValueError(f"it has an array of {name!r:.40}") from None
 
